@@ -1,0 +1,115 @@
+"""The frames between the API process and an engine process, both ways: 4-byte big-endian length, then msgpack.
+
+Token ids and numbers only. One frame a step from the engine, not one a token.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from service.engine.request import EngineStats, Request, StepOutput
+
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+HEADER_BYTES: Final = 4
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that an engine process needs to know. Already resolved: nothing here reads the environment.
+
+    `kv_cache_bytes` 0 lets the engine choose from the memory that is free after the weights are loaded.
+    """
+
+    model_dir: str
+    precision: str
+    dtype: str = "bf16"
+    device: str = "auto"
+    threads: int = 0
+    max_model_len: int
+    block_size: int = 16
+    kv_cache_bytes: int = 0
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    inter_token_latency_target: float = 0.1
+    prefix_caching: bool = True
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What was loaded, as `/info` and `/v1/deployments` show it."""
+
+    pid: int
+    device: str
+    dtype: str
+    precision: str
+    forward: str
+    """"decoder" (our fused forward) or "transformers" (the library's own)."""
+    kernels: tuple[str, ...] = ()
+    threads: int
+    memory_bytes: int
+    load_seconds: float
+    block_size: int
+    blocks_total: int
+    kv_bytes_per_block: int
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    config: EngineConfig
+
+
+class Add(msgspec.Struct, frozen=True, tag="add"):
+    requests: tuple[Request, ...]
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    request_ids: tuple[str, ...]
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """Finish what runs, then exit 0. Closing the socket instead ends the engine at once."""
+
+
+class Loading(msgspec.Struct, frozen=True, tag="loading"):
+    phase: str
+    fraction: float
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    info: EngineInfo
+
+
+class Step(msgspec.Struct, frozen=True, tag="step"):
+    outputs: tuple[StepOutput, ...]
+    stats: EngineStats
+
+
+class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
+    """The engine could not load or could not go on; the process exits after this frame."""
+
+    message: str
+
+
+ToEngine = Start | Add | Abort | Shutdown
+FromEngine = Loading | Ready | Step | Fatal
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode(message: ToEngine | FromEngine) -> bytes:
+    """One whole frame, header included. Raises ValueError when it would pass MAX_FRAME_BYTES."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise ValueError(f"frame of {len(body)} bytes passes the limit of {MAX_FRAME_BYTES}")
+    return len(body).to_bytes(HEADER_BYTES, "big") + body
+
+
+def decode_to_engine(body: bytes) -> ToEngine:
+    """Raises msgspec.DecodeError on anything but a whole, known message."""
+    return _to_engine.decode(body)
+
+
+def decode_from_engine(body: bytes) -> FromEngine:
+    """As `decode_to_engine`, the other way."""
+    return _from_engine.decode(body)

@@ -1,0 +1,188 @@
+"""The engine's values: what is asked, what is being decoded, what one step takes in and gives out.
+
+Token ids only: nothing here knows text, HTTP, tensors or time zones. All times are seconds of `time.monotonic()` of the
+process that took them; intervals are only ever formed inside one process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended. Every admitted request ends exactly once with one of these."""
+
+    STOP = "stop"  # an end-of-sequence or stop token was sampled
+    LENGTH = "length"  # `max_tokens` or the context window was reached
+    DEADLINE = "deadline"  # `Request.deadline` passed
+    ABORT = "abort"  # the client went away
+    ERROR = "error"  # the model gave no usable distribution (NaN or all -inf)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. Valid by construction at the API's edge; the engine does not check again.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `typical_p` 1 and the penalties' neutral values switch the
+    step off. `seed` is always set: the token at output position i depends on (seed, i) and the logits alone.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    """None: no logprobs. N >= 0: the sampled token's, and those of the N likeliest, from the raw distribution."""
+    prompt_logprobs: int | None = None
+    """As `logprobs`, for every prompt position but the first; switches prefix reuse off for this request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One admitted generation. `emitted` holds output tokens that an earlier engine process already gave out (replay):
+    they are prefilled again and never emitted twice. `cache_salt` keeps prefix blocks of different owners apart."""
+
+    id: str
+    token_ids: tuple[int, ...]
+    params: SamplingParams
+    priority: int = 0
+    arrival: float = 0.0
+    deadline: float | None = None
+    emitted: tuple[int, ...] = ()
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms. `top` is sorted, likeliest first, ties by lower id."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """What the runner gives for one scheduled sequence. `token_id` is None where the logits held no usable number."""
+
+    token_id: int | None
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """For the scheduled prompt positions p (p >= 1), the logprobs of token p given tokens before it."""
+
+
+class SequenceStatus(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The decoding state of one request. Owned by the scheduler; the runner reads it and changes nothing.
+
+    token_ids   [ prompt ............ | output ....... ]
+                  0 .. num_prompt-1     num_prompt .. len-1
+    in KV cache [ 0 .. num_computed_tokens-1 ]
+    this step   [ num_computed_tokens .. num_computed_tokens+n-1 ], samples iff that reaches the last known token
+    """
+
+    request: Request
+    token_ids: list[int]
+    num_prompt_tokens: int
+    status: SequenceStatus = SequenceStatus.WAITING
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    num_preemptions: int = 0
+    num_steps: int = 0
+    batch_size_sum: int = 0
+
+    @classmethod
+    def of(cls, request: Request) -> Sequence:
+        return cls(request, [*request.token_ids, *request.emitted], len(request.token_ids))
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """`sequence` computes its next `num_tokens` tokens in this step; blocks for them are already in its table."""
+
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        """True when the step reaches the sequence's last known token, so that a new one is sampled."""
+        return self.sequence.num_computed_tokens + self.num_tokens == self.sequence.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's work: no prefill and decode modes, only numbers of tokens."""
+
+    scheduled: tuple[Scheduled, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(item.num_tokens for item in self.scheduled)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """News of one sequence after one step. `queue_seconds` and `prefill_seconds` come with the first token;
+    `batch_size_mean` (mean number of sequences in this sequence's steps) with the last output."""
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+    queue_seconds: float | None = None
+    prefill_seconds: float | None = None
+    batch_size_mean: float | None = None
+    num_preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot after one step, for metrics and `/v1/deployments`. Block counts conserve: free + used + cached = total
+    (`cached`: unreferenced but still holding a reusable prefix)."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks_total: int = 0
+    blocks_free: int = 0
+    blocks_cached: int = 0
+    preemptions_total: int = 0
+    steps_total: int = 0
+    prefix_queried_tokens_total: int = 0
+    prefix_hit_tokens_total: int = 0
+    step_seconds: float = 0.0
+    step_tokens: int = 0
+    step_sequences: int = 0
+    token_budget: int = 0
+    cost: tuple[float, ...] = ()
+    """The fitted cost line (a, b, c, d): seconds = a + b·tokens + c·kv_tokens + d·prefill_tokens·context."""
+    cost_error: float = 0.0
+    """Mean absolute relative error of the line's last predictions."""
