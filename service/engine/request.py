@@ -1,7 +1,7 @@
 """The engine's values: what is asked, what is being decoded, what one step takes in and gives out.
 
-Token ids only: nothing here knows text, HTTP, tensors or time zones. All times are seconds of `time.monotonic()` of the
-process that took them; intervals are only ever formed inside one process.
+Token ids only: nothing here knows text, HTTP, tensors or time zones. All times are seconds of `time.monotonic()`,
+which is one clock for every process of a machine; `Request.deadline` is a point on it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class FinishReason(StrEnum):
 class SamplingParams:
     """How the next token is chosen. Valid by construction at the API's edge; the engine does not check again.
 
-    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `typical_p` 1 and the penalties' neutral values switch the
-    step off. `seed` is always set: the token at output position i depends on (seed, i) and the logits alone.
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `typical_p` 1 and the penalties' neutral values switch
+    the step off. `seed` is always set: the token at output position i depends on (seed, i) and the logits alone.
     """
 
     max_tokens: int
