@@ -1,0 +1,102 @@
+"""Writes that survive a crash, and a lock between processes. Knows nothing of models.
+
+Every function here returns only after the kernel was asked to put its effect on the disk.
+"""
+
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from models.errors import Conflict
+
+_POLL_SECONDS = 0.02
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Create `path` and its missing parents, each one durable in its parent."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync(path.parent)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Create or overwrite `path`. Not atomic: for files that nobody can see yet."""
+    _write(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, data)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Atomically make `data` the content of `path`: readers see the old content or the new."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        write(beside, data)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append one line to a journal. A torn last line (no newline at its end) is cut off first; the caller holds a lock.
+
+    After a crash inside, a reader that ignores a last line without its newline sees the old journal or the new one.
+    """
+    if path.exists():
+        content = path.read_bytes()
+        if not content.endswith(b"\n"):
+            os.truncate(path, content.rfind(b"\n") + 1)
+    _write(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, line + b"\n")
+    sync(path.parent)
+
+
+@contextmanager
+def locked(path: Path, timeout: float) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (created when missing); it ends with its holder, however that dies.
+
+    Works between processes and between threads. Raises Conflict when it is not free within `timeout` seconds.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        deadline = time.monotonic() + timeout
+        while not try_lock(descriptor):
+            if time.monotonic() > deadline:
+                raise Conflict(f"{path.stem} is being changed by somebody else; try again")
+            time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take an exclusive lock on an open file or directory now; False when another holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write(path: Path, flags: int, data: bytes) -> None:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o644)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

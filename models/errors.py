@@ -1,0 +1,40 @@
+"""What can go wrong with a model repository, as one tree. It knows no HTTP; the service maps each class to a status.
+
+    RepositoryError
+    ├── InvalidReference   the text is not a model reference, a name or a version
+    ├── NotFound           a well-formed reference that names nothing here
+    ├── Conflict           the change contradicts what is there: exists already, still aliased, lock held too long
+    ├── Stale              compare-and-set: somebody else changed the alias first
+    ├── Corrupt            stored bytes are not the published ones; the message names the file
+    └── InvalidSource      what was offered for import cannot be accepted; the message names the file or key
+
+Every message is a sentence for the caller and says what to change. None contains a path of this machine.
+"""
+
+
+class RepositoryError(Exception):
+    """Base of every error that `models` raises on purpose."""
+
+
+class InvalidReference(RepositoryError):
+    """The text is not `name`, `name:version` or `name@alias`."""
+
+
+class NotFound(RepositoryError):
+    """No such model, version or alias."""
+
+
+class Conflict(RepositoryError):
+    """The change contradicts the present state; nothing was changed."""
+
+
+class Stale(RepositoryError):
+    """The alias no longer points where the caller believed; nothing was changed."""
+
+
+class Corrupt(RepositoryError):
+    """Stored bytes differ from what was published."""
+
+
+class InvalidSource(RepositoryError):
+    """The source of an import is refused; nothing was published."""

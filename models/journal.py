@@ -1,0 +1,106 @@
+"""The append-only journal of one model: which alias pointed where, when and why, and which versions were deleted.
+
+The state is what replaying the entries gives; nothing else is stored. Knows nothing of the versions themselves.
+
+    {"action": "promote",  "alias": "production", "version": "2",  "previous": "1",  "reason", "actor", "time"}
+    {"action": "rollback", "alias": "production", "version": "1",  "previous": "2",  ...}
+    {"action": "remove",   "alias": "production", "version": null, "previous": "1",  ...}
+    {"action": "delete",   "alias": null,         "version": "2",  "previous": null, ...}
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from models import durable
+from models.errors import Corrupt
+
+Action = Literal["promote", "rollback", "remove", "delete"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One change. `time` is UTC in ISO 8601 with microseconds and a `Z`, so that text order is time order."""
+
+    action: Action
+    alias: str | None
+    version: str | None
+    previous: str | None
+    reason: str
+    actor: str
+    time: str
+
+
+_KEYS = {field.name for field in fields(Entry)}
+
+
+class Journal:
+    """The journal file of one model. Appends are for the holder of the model's lock; reads need none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def entries(self) -> list[Entry]:
+        """All entries, oldest first; the torn last line of a crash is not one. Raises Corrupt for other damage."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return []
+        return [self._entry(number, line) for number, line in enumerate(content.split(b"\n")[:-1], 1)]
+
+    def append(self, entry: Entry) -> None:
+        """Durably add `entry`, whole or not at all; a torn last line is repaired first."""
+        durable.append_line(self._path, json.dumps(asdict(entry), ensure_ascii=False).encode())
+
+    def _entry(self, number: int, line: bytes) -> Entry:
+        try:
+            raw = json.loads(line)
+        except ValueError:
+            raw = None
+        if not isinstance(raw, dict) or raw.keys() != _KEYS:
+            raise Corrupt(f"Line {number} of the journal {self._path.name} is damaged; restore it or cut it out")
+        return Entry(**raw)
+
+
+def aliases(entries: Sequence[Entry]) -> dict[str, str]:
+    """Alias to version after replaying `entries`."""
+    current: dict[str, str] = {}
+    for entry in entries:
+        if entry.alias is None:
+            continue
+        if entry.version is None:
+            current.pop(entry.alias, None)
+        else:
+            current[entry.alias] = entry.version
+    return current
+
+
+def undo_stack(entries: Sequence[Entry], alias: str) -> list[str]:
+    """Versions that rollbacks of `alias` would return to, the nearest last; the present one is not among them.
+
+    A promotion pushes what was there before and a rollback pops, so that rolling back twice goes two promotions back
+    and not to and fro. A removal is a change like a promotion: rolling back after it restores the alias.
+    """
+    stack: list[str] = []
+    for entry in entries:
+        if entry.alias != alias:
+            continue
+        if entry.action == "rollback":
+            while stack and stack.pop() != entry.version:
+                pass
+        elif entry.previous is not None:
+            stack.append(entry.previous)
+    return stack
+
+
+def deleted(entries: Sequence[Entry]) -> set[str]:
+    """Versions that were deleted; their numbers are never used again, so that history stays readable."""
+    return {entry.version for entry in entries if entry.action == "delete" and entry.version is not None}
+
+
+def timestamp(moment: datetime) -> str:
+    """A zone-aware moment as the journal and the manifests write it."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

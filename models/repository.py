@@ -1,0 +1,282 @@
+"""The model repository on disk: versions, aliases and their history. Every change is atomic. Knows no weights, no HTTP.
+
+`data_dir` is a `BENTOML_HOME`, so `bentoml models list|get` shows the same versions:
+
+    data_dir/models/<name>/<version>/   manifest.json, model.yaml, config.json, tokenizer.json, *.safetensors, ...
+    data_dir/models/<name>/latest       the newest version, for BentoML; this package does not rely on it
+    data_dir/journal/<name>.jsonl       aliases and deletions (`journal.py`)
+    data_dir/tmp/stage-*, gone-*        versions being made and being removed; not visible, swept after a crash
+    data_dir/locks/<name>.lock          one writer per model, across processes
+
+A version appears and disappears by one rename. A directory that is no whole version is ignored by every listing.
+BentoML's own prefix matching is never used: `name:1` is not `name:10`.
+"""
+
+import shutil
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from models import bento_store, durable, staging
+from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
+from models.journal import Action, Entry, Journal, aliases, deleted, timestamp, undo_stack
+from models.manifest import Facts, Manifest, ModelReference
+
+DEFAULT_ALIAS = "production"
+
+
+class Repository:
+    """Model versions under `data_dir`, which is created when missing. Safe to use from many threads and processes."""
+
+    def __init__(self, data_dir: Path, lock_timeout: float = 30.0) -> None:
+        """A change waits at most `lock_timeout` seconds for another one of the same model, then raises Conflict."""
+        self._models = data_dir / "models"
+        self._journals = data_dir / "journal"
+        self._temporary = data_dir / "tmp"
+        self._locks = data_dir / "locks"
+        self._lock_timeout = lock_timeout
+        for directory in (self._models, self._journals, self._temporary, self._locks):
+            durable.make_directory(directory)
+
+    # Reading
+
+    def models(self) -> list[str]:
+        """Names of all models with at least one whole version, sorted."""
+        return sorted(path.name for path in self._models.iterdir() if path.is_dir() and self._readable(path.name))
+
+    def versions(self, name: str) -> list[Manifest]:
+        """All whole versions of `name`, newest last; empty when there is none."""
+        return self._readable(ModelReference(name).name)
+
+    def get(self, name: str, version: str) -> Manifest:
+        """Exactly this version. Raises NotFound, or Corrupt when its directory holds no valid manifest."""
+        reference = ModelReference(name, version)
+        try:
+            manifest = Manifest.from_json((self._directory(reference) / staging.MANIFEST).read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFound(f"There is no model version {reference}; `versions` lists what there is") from None
+        except Corrupt as error:
+            raise Corrupt(f"{reference}: {error}") from None
+        if manifest.reference != str(reference):
+            raise Corrupt(f"{reference}: manifest.json is of {manifest.reference}")
+        return manifest
+
+    def resolve(self, reference: str | ModelReference) -> Manifest:
+        """The version meant now: an exact one, an alias, or for a bare name its `production`, else its newest.
+
+        Raises InvalidReference, NotFound, or Corrupt.
+        """
+        asked = ModelReference.parse(reference) if isinstance(reference, str) else reference
+        if asked.version is not None:
+            return self.get(asked.name, asked.version)
+        known = self.aliases(asked.name)
+        version = known.get(asked.alias or DEFAULT_ALIAS)
+        if version is not None:
+            return self.get(asked.name, version)
+        if asked.alias is not None:
+            raise NotFound(f"{asked.name} has no alias {asked.alias!r}; it has: {', '.join(sorted(known)) or 'none'}")
+        versions = self.versions(asked.name)
+        if not versions:
+            raise NotFound(f"There is no model {asked.name}; there are: {', '.join(self.models()) or 'none'}")
+        return versions[-1]
+
+    def path(self, manifest: Manifest) -> Path:
+        """The read-only directory of a version, holding `manifest.files`."""
+        return self._directory(ModelReference(manifest.name, manifest.version))
+
+    def verify(self, manifest: Manifest) -> None:
+        """Read every byte again. Raises Corrupt naming a file that is changed, missing or not ours."""
+        directory = self.path(manifest)
+        if not directory.is_dir():
+            raise NotFound(f"There is no model version {manifest.reference}")
+        for file in manifest.files:
+            path = directory / file.path
+            if path.is_symlink() or not path.is_file():
+                raise Corrupt(f"{manifest.reference}: {file.path} is missing or not a regular file")
+            if path.stat().st_size != file.size or staging.sha256_of(path) != file.sha256:
+                raise Corrupt(f"{manifest.reference}: {file.path} is not what was published")
+        strangers = (
+            {path.name for path in directory.iterdir()} - {file.path for file in manifest.files} - staging.OUR_FILES
+        )
+        if strangers:
+            raise Corrupt(f"{manifest.reference}: {min(strangers)} was not published")
+
+    # Publishing
+
+    def stage(self) -> AbstractContextManager[Path]:
+        """An empty directory on the same file system to fill and `publish`; removed at the end when it still exists."""
+        return staging.stage(self._temporary)
+
+    def publish(
+        self, staged: Path, facts: Facts, name: str, version: str | None = None, known: Mapping[str, str] | None = None
+    ) -> Manifest:
+        """Make the staged directory a version, in one rename; `version` None takes the next whole number.
+
+        `known` gives the sha256 of files hashed while they were written, by name; the others are hashed here. Files
+        become read-only. Raises Conflict when the version exists or once existed, or a staged entry is no plain file.
+        """
+        reference = ModelReference(name, version)
+        files = tuple(staging.seal(path, (known or {}).get(path.name)) for path in sorted(staged.iterdir()))
+        if not files:
+            raise Conflict("The staged directory is empty; there is nothing to publish")
+        durable.make_directory(self._models / name)
+        with self._locked(name):
+            reference = ModelReference(name, self._free_version(reference))
+            manifest = Manifest.of(facts, reference, self._next_moment(name), files)
+            staging.write_sealed(staged / staging.MANIFEST, manifest.to_json().encode())
+            staging.write_sealed(staged / bento_store.DESCRIPTION, bento_store.description(manifest))
+            durable.sync(staged)
+            staged.rename(self._directory(reference))
+            durable.sync(self._models / name)
+            bento_store.point_latest(self._models / name, manifest.version)
+        return manifest
+
+    def delete(self, name: str, version: str, reason: str = "", actor: str = "") -> None:
+        """Remove a version; its number is not used again. Raises NotFound, or Conflict while an alias holds it."""
+        reference = ModelReference(name, version)
+        gone = staging.departure(self._temporary)
+        with self._locked(name):
+            if not self._directory(reference).is_dir():
+                raise NotFound(f"There is no model version {reference}")
+            holders = sorted(alias for alias, held in self.aliases(name).items() if held == version)
+            if holders:
+                raise Conflict(f"{reference} is {', '.join(holders)}; promote another version first")
+            self._record(name, "delete", None, version, None, reason, actor)
+            self._directory(reference).rename(gone)
+            durable.sync(self._models / name)
+            bento_store.point_latest(self._models / name, self._newest(name))
+        shutil.rmtree(gone)
+
+    # Aliases
+
+    def aliases(self, name: str) -> dict[str, str]:
+        """Alias to version; empty when there is none."""
+        return aliases(self._entries(name))
+
+    def history(self, name: str, alias: str, at: datetime | None = None) -> list[Entry]:
+        """Changes of an alias, oldest first; with `at` (zone-aware) the one change in force then, or none."""
+        entries = [entry for entry in self._entries(name) if entry.alias == ModelReference(name, alias=alias).alias]
+        return entries if at is None else [entry for entry in entries if entry.time <= timestamp(at)][-1:]
+
+    def promote(
+        self, name: str, alias: str, version: str, reason: str, actor: str = "", expected: str | None = None
+    ) -> Entry:
+        """Point `alias` to `version`, which must exist and be whole; a no-op when it does already.
+
+        `expected` is compare-and-set: the version that the caller believes the alias has, or "" for "it has none".
+        Raises NotFound, Corrupt, or Stale when `expected` is not the case.
+        """
+        ModelReference(name, alias=alias)
+        with self._locked(name):
+            self.get(name, version)
+            previous = self._compare(name, alias, expected)
+            if previous == version:
+                return self.history(name, alias)[-1]
+            return self._record(name, "promote", alias, version, previous, reason, actor)
+
+    def rollback(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
+        """Undo the last promotion (or removal) of `alias`, then the one before; deleted versions are passed over.
+
+        Raises Conflict when there is nothing to go back to, and Stale as `promote` does.
+        """
+        ModelReference(name, alias=alias)
+        with self._locked(name):
+            previous = self._compare(name, alias, expected)
+            whole = {manifest.version for manifest in self.versions(name)} - {previous}
+            candidates = [version for version in undo_stack(self._entries(name), alias) if version in whole]
+            if not candidates:
+                raise Conflict(f"{name}@{alias} has no earlier version to roll back to; promote one instead")
+            return self._record(name, "rollback", alias, candidates[-1], previous, reason, actor)
+
+    def remove_alias(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
+        """Take the alias away. Raises NotFound when there is none, and Stale as `promote` does."""
+        ModelReference(name, alias=alias)
+        with self._locked(name):
+            previous = self._compare(name, alias, expected)
+            if previous is None:
+                raise NotFound(f"{name} has no alias {alias!r}")
+            return self._record(name, "remove", alias, None, previous, reason, actor)
+
+    # Upkeep
+
+    def sweep(self, older_than: float = 60.0) -> list[str]:
+        """Remove what crashed changes left in `tmp` at least `older_than` seconds ago and point `latest` right again.
+
+        Returns the names of what was removed. Staging directories of living processes are left alone at any age.
+        """
+        removed = staging.sweep(self._temporary, older_than)
+        for name in self.models():
+            with self._locked(name):
+                bento_store.point_latest(self._models / name, self._newest(name))
+        return removed
+
+    # Inside
+
+    def _directory(self, reference: ModelReference) -> Path:
+        return self._models / reference.name / (reference.version or "")
+
+    def _locked(self, name: str) -> AbstractContextManager[None]:
+        return durable.locked(self._locks / f"{ModelReference(name).name}.lock", self._lock_timeout)
+
+    def _journal(self, name: str) -> Journal:
+        return Journal(self._journals / f"{ModelReference(name).name}.jsonl")
+
+    def _entries(self, name: str) -> list[Entry]:
+        return self._journal(name).entries()
+
+    def _readable(self, name: str) -> list[Manifest]:
+        directory = self._models / name
+        manifests = []
+        for path in directory.iterdir() if directory.is_dir() else ():
+            try:
+                manifests.append(self.get(name, path.name))
+            except RepositoryError:
+                continue  # not a whole version of ours: another tool's model, or a leftover
+        return sorted(manifests, key=lambda manifest: manifest.created_at)
+
+    def _newest(self, name: str) -> str | None:
+        versions = self.versions(name)
+        return versions[-1].version if versions else None
+
+    def _free_version(self, reference: ModelReference) -> str:
+        """The asked version when it is free, else Conflict; the next whole number when none is asked."""
+        name, version = reference.name, reference.version
+        used = {path.name for path in (self._models / name).iterdir()} | deleted(self._entries(name))
+        if version is None:
+            return str(1 + max((int(other) for other in used if other.isascii() and other.isdigit()), default=0))
+        if version == bento_store.LATEST:
+            raise Conflict(f"{version!r} cannot be a version: BentoML means the newest one by it")
+        if version in used:
+            raise Conflict(f"{reference} exists or once existed; publish under another version")
+        return version
+
+    def _next_moment(self, name: str) -> str:
+        """Now, but later than every version of `name`, so that a clock set back does not reorder them."""
+        versions = self.versions(name)
+        now = datetime.now(UTC)
+        if versions and versions[-1].created_at >= timestamp(now):
+            now = datetime.fromisoformat(versions[-1].created_at) + timedelta(microseconds=1)
+        return timestamp(now)
+
+    def _compare(self, name: str, alias: str, expected: str | None) -> str | None:
+        previous = self.aliases(name).get(alias)
+        if expected is not None and expected != (previous or ""):
+            raise Stale(
+                f"{name}@{alias} is {previous or 'not set'}, not {expected or 'unset'}; read it again and retry"
+            )
+        return previous
+
+    def _record(
+        self,
+        name: str,
+        action: Action,
+        alias: str | None,
+        version: str | None,
+        previous: str | None,
+        reason: str,
+        actor: str,
+    ) -> Entry:
+        entry = Entry(action, alias, version, previous, reason, actor, timestamp(datetime.now(UTC)))
+        self._journal(name).append(entry)
+        return entry
