@@ -1,0 +1,116 @@
+"""Every failure that a caller can see, in one tree: `code` for programs, the sentence for people, the HTTP status.
+
+    DosirakError
+    ├── InvalidRequest        422  invalid_request       a field is wrong; `param` names it
+    │   ├── UnsupportedField  422  unsupported_field     a known field that this server cannot act on
+    │   └── ContextOverflow   422  context_overflow      prompt + reserve pass the window; the numbers ride along
+    ├── Unauthorized          401  unauthorized
+    ├── Forbidden             403  forbidden
+    ├── NotFound              404  not_found
+    ├── MethodNotAllowed      405  method_not_allowed
+    ├── Conflict              409  conflict
+    ├── Stale                 412  stale
+    ├── TooLarge              413  too_large
+    ├── UnsupportedMediaType  415  unsupported_media_type
+    ├── RateLimited           429  rate_limited          retryable
+    ├── GenerationFailed      500  generation_failed     the model gave no usable distribution, or the engine died for good
+    ├── Overloaded            503  overloaded            retryable
+    ├── Unavailable           503  unavailable           retryable: loading or draining
+    ├── DeadlineExceeded      504  deadline_exceeded
+    └── StorageFull           507  storage_full
+
+Knows no HTTP library: `api.errors` maps this tree to bodies. Every message says what to change.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+Number = int | float
+
+
+class DosirakError(Exception):
+    """`numbers` are merged into the error body (for example `window`, `needed_tokens`)."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal"
+    error_type: ClassVar[str] = "generation"
+    """TGI's word for the same thing."""
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after: float | None = None, **numbers: Number
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+        self.numbers = numbers
+
+
+class InvalidRequest(DosirakError):
+    status, code, error_type = 422, "invalid_request", "validation"
+
+
+class UnsupportedField(InvalidRequest):
+    code = "unsupported_field"
+
+
+class ContextOverflow(InvalidRequest):
+    code = "context_overflow"
+
+
+class Unauthorized(DosirakError):
+    status, code, error_type = 401, "unauthorized", "validation"
+
+
+class Forbidden(DosirakError):
+    status, code, error_type = 403, "forbidden", "validation"
+
+
+class NotFound(DosirakError):
+    status, code, error_type = 404, "not_found", "validation"
+
+
+class MethodNotAllowed(DosirakError):
+    status, code, error_type = 405, "method_not_allowed", "validation"
+
+
+class Conflict(DosirakError):
+    status, code, error_type = 409, "conflict", "validation"
+
+
+class Stale(DosirakError):
+    status, code, error_type = 412, "stale", "validation"
+
+
+class TooLarge(DosirakError):
+    status, code, error_type = 413, "too_large", "validation"
+
+
+class UnsupportedMediaType(DosirakError):
+    status, code, error_type = 415, "unsupported_media_type", "validation"
+
+
+class RateLimited(DosirakError):
+    status, code, error_type, retryable = 429, "rate_limited", "overloaded", True
+
+
+class GenerationFailed(DosirakError):
+    status, code, error_type = 500, "generation_failed", "generation"
+
+
+class Overloaded(DosirakError):
+    status, code, error_type, retryable = 503, "overloaded", "overloaded", True
+
+
+class Unavailable(DosirakError):
+    status, code, error_type, retryable = 503, "unavailable", "overloaded", True
+
+
+class DeadlineExceeded(DosirakError):
+    status, code, error_type = 504, "deadline_exceeded", "incomplete_generation"
+
+
+class StorageFull(DosirakError):
+    status, code, error_type = 507, "storage_full", "generation"
