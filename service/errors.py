@@ -13,7 +13,7 @@
     ├── TooLarge              413  too_large
     ├── UnsupportedMediaType  415  unsupported_media_type
     ├── RateLimited           429  rate_limited          retryable
-    ├── GenerationFailed      500  generation_failed     the model gave no usable distribution, or the engine died for good
+    ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine is dead for good
     ├── Overloaded            503  overloaded            retryable
     ├── Unavailable           503  unavailable           retryable: loading or draining
     ├── DeadlineExceeded      504  deadline_exceeded

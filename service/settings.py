@@ -1,6 +1,6 @@
 """The only reader of the environment: every `DOSIRAK_*` variable, with its default and what it does.
 
-Read once at start, passed down, shown at `/info` (the key masked). `docs/settings.md` holds the same table; a test compares.
+Read once at start, passed down, shown at `/info` (the key masked). `docs/settings.md` holds the same table.
 """
 
 from __future__ import annotations
