@@ -6,6 +6,7 @@ Read once at start, passed down, shown at `/info` (the key masked). `docs/settin
 from __future__ import annotations
 
 import ipaddress
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -81,3 +82,13 @@ class Settings(BaseSettings):
     def shown(self) -> dict[str, object]:
         """The effective values for logs and `/info`; secrets masked."""
         return self.model_dump(mode="json")
+
+
+def leave_multiprocess_metrics() -> None:
+    """Undo BentoML's switch to multiprocess metric files; must run before `prometheus_client` is first imported."""
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """The environment for `bentoml serve`: its home is our data directory, and it reports to nobody."""
+    return {**os.environ, "BENTOML_HOME": str(settings.data_dir), "BENTOML_DO_NOT_TRACK": "true"}

@@ -1,0 +1,47 @@
+# Four verbs: install, check, test, serve. Each sets up what it needs on a machine with Python 3.11 and make.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install check test serve demo-model recall bench load
+
+help:  ## show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+install: $(READY)  ## create the virtual environment with every version pinned
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or name another, as in: make install PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing (torch first; a few minutes on a fresh machine) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on 'torch==2.13.0'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[dev,load]'
+	@touch $@
+
+check: $(READY)  ## format, lint, types, architecture
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+test: $(READY)  ## all tests; prints what was skipped and why
+	$(BIN)/python -m pytest
+
+serve: $(READY)  ## serve the default model and show one real answer
+	@$(BIN)/dosirak serve
+
+demo-model: $(READY)  ## train the demo model again from its seed
+	$(BIN)/python -m models.demo.train
+
+recall: $(READY)  ## recall table of the demo model, bf16 and int8, through the engine
+	@$(BIN)/dosirak recall
+
+bench: $(READY)  ## throughput and latency of the default model, over HTTP and offline
+	$(BIN)/python -m loadtest.bench
+
+load: $(READY)  ## locust users against a running server (HOST, USERS, TIME)
+	$(BIN)/locust -f loadtest/locustfile.py --headless --host $(or $(HOST),http://127.0.0.1:3000) \
+		--users $(or $(USERS),16) --spawn-rate 4 --run-time $(or $(TIME),60s)

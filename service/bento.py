@@ -1,0 +1,39 @@
+"""The BentoML service: packages, starts, probes and supervises the API process. Every route is FastAPI's.
+
+What BentoML brings that generation must not use is set aside here: its batcher (counts items, cannot stream), its
+metrics (multiprocess files, raw paths as labels), its 60 s timeout and its concurrency gate (no queue, no Retry-After).
+"""
+
+from __future__ import annotations
+
+from service.settings import Settings, leave_multiprocess_metrics
+
+leave_multiprocess_metrics()  # before anything imports prometheus_client
+
+import bentoml  # noqa: E402
+
+from service.app import create  # noqa: E402
+
+DAY_SECONDS = 86_400
+
+settings = Settings()
+app = create(settings)
+
+
+@bentoml.service(
+    name="dosirak",
+    workers=1,
+    http={"host": settings.host, "port": settings.port},
+    traffic={"timeout": DAY_SECONDS},
+    metrics={"enabled": False},
+    logging={"access": {"enabled": False}},
+)
+@bentoml.asgi_app(app, path="/")
+class Dosirak:
+    """Mounts the FastAPI app; readiness is the default model's."""
+
+    def __is_ready__(self) -> bool:
+        return bool(app.state.deployments.ready)
+
+    def __is_alive__(self) -> bool:
+        return True

@@ -1,0 +1,175 @@
+"""All versions being served: load on demand, one engine process each, drain. Knows no HTTP and no text.
+
+resolve(reference) ─▶ Manifest ─▶ acquire ─▶ Deployment (loaded once, however many ask at the same time)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from models.errors import RepositoryError
+from models.manifest import Manifest
+from models.repository import Repository
+from service.deployments.deployment import Deployment, DeploymentState
+from service.deployments.routing import Router, as_service_error
+from service.engine.client import Engine
+from service.errors import Conflict, DosirakError, NotFound, Unavailable
+
+log = structlog.get_logger(__name__)
+
+EngineFactory = Callable[[Manifest], Engine]
+"""Makes the engine of one version, not yet started."""
+
+
+class Deployments:
+    """Owned by the event loop. `prepare` runs once before the first load (it fills an empty repository)."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        engine_factory: EngineFactory,
+        *,
+        default_model: str,
+        preload: bool = True,
+        load_timeout: float = 300.0,
+        drain_timeout: float = 30.0,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.repository = repository
+        self._router = Router(repository, default_model)
+        self._engine_factory = engine_factory
+        self._preload = preload
+        self._load_timeout = load_timeout
+        self._drain_timeout = drain_timeout
+        self._prepare = prepare
+        self._by_reference: dict[str, Deployment] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._prepared = asyncio.Event()
+        self._stopping = False
+        self.phase = "starting"
+
+    @property
+    def ready(self) -> bool:
+        """True when a request for the default model would be served without waiting for a load."""
+        if self._stopping or not self._prepared.is_set():
+            return False
+        try:
+            return self._serving(self._router.resolve(None)) or not self._preload
+        except DosirakError:
+            return False
+
+    async def start(self) -> None:
+        """Return at once; preparing the repository and loading the default model go on behind."""
+        self._spawn(self._start())
+
+    async def stop(self) -> None:
+        """Refuse new work, let answers in flight finish within the drain time, end every engine process."""
+        self._stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*(each.drain(self._drain_timeout) for each in self._by_reference.values()))
+        self._by_reference.clear()
+
+    def resolve(self, reference: str | None) -> Manifest:
+        """The version that `reference` means now. Raises InvalidRequest or NotFound."""
+        return self._router.resolve(reference)
+
+    async def acquire(self, reference: str | None) -> Deployment:
+        """The serving deployment of `reference`, loaded now when it is not yet; waits at most the load timeout.
+
+        Raises NotFound, InvalidRequest, or Unavailable (loading, draining, failed, shutting down).
+        """
+        self._refuse_when_stopping()
+        if not self._prepared.is_set():
+            raise Unavailable(f"The server is starting ({self.phase}); try again shortly", retry_after=2)
+        deployment = await self.load(reference)
+        await deployment.settled(self._load_timeout)
+        return deployment
+
+    async def load(self, reference: str | None) -> Deployment:
+        """Begin to load a version, or give the deployment that already exists. A failed one is tried again."""
+        self._refuse_when_stopping()
+        manifest = self.resolve(reference)
+        deployment = self._by_reference.get(manifest.reference)
+        if deployment is not None and deployment.state is DeploymentState.DRAINING:
+            raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
+        if deployment is None or deployment.state is DeploymentState.FAILED:
+            deployment = Deployment(manifest, self._engine_factory(manifest))
+            self._by_reference[manifest.reference] = deployment
+            self._spawn(self._load(deployment))
+        return deployment
+
+    async def unload(self, reference: str) -> Deployment:
+        """Drain one exact version and end its process; returns at once, `state` tells how far it is.
+
+        Raises NotFound when it is not deployed, Conflict when it is still loading.
+        """
+        deployment = self._by_reference.get(self.resolve(reference).reference)
+        if deployment is None:
+            raise NotFound(f"{reference} is not deployed; GET /v1/deployments lists what is", param="model")
+        if deployment.state is DeploymentState.LOADING:
+            raise Conflict(f"{reference} is still loading; delete the deployment when it is ready")
+        self._spawn(self._unload(deployment))
+        return deployment
+
+    def describe(self) -> list[dict[str, object]]:
+        """The `data` of `GET /v1/deployments`."""
+        return [deployment.describe() for deployment in self._by_reference.values()]
+
+    def all(self) -> tuple[Deployment, ...]:
+        """Every deployment in any state, oldest first."""
+        return tuple(self._by_reference.values())
+
+    def _serving(self, manifest: Manifest) -> bool:
+        deployment = self._by_reference.get(manifest.reference)
+        return deployment is not None and deployment.state is DeploymentState.READY
+
+    def _refuse_when_stopping(self) -> None:
+        if self._stopping:
+            raise Unavailable("The server is shutting down; send the request to another instance", retry_after=5)
+
+    async def _start(self) -> None:
+        if self._prepare is not None:
+            self.phase = "preparing the model repository"
+            try:
+                await self._prepare()
+            except Exception as error:  # serving what is there beats not starting; the reason is logged
+                log.error("repository_not_prepared", reason=str(error))
+        self._prepared.set()
+        self.phase = "loading the default model"
+        if self._preload:
+            with contextlib.suppress(DosirakError):
+                await (await self.load(None)).settled(self._load_timeout)
+        self.phase = "started"
+
+    async def _load(self, deployment: Deployment) -> None:
+        manifest = deployment.manifest
+        deployment.phase = "verifying files"
+        try:
+            await asyncio.to_thread(self.repository.verify, manifest)
+        except RepositoryError as error:
+            deployment.settle(DeploymentState.FAILED, as_service_error(error).message)
+        else:
+            await deployment.load(self.repository.path(manifest))
+        log.info(
+            "deployment_" + deployment.state.value,
+            model=manifest.reference,
+            digest=manifest.short_digest,
+            seconds=round(deployment.load_seconds, 3),
+            reason=deployment.failure or None,
+        )
+
+    async def _unload(self, deployment: Deployment) -> None:
+        await deployment.drain(self._drain_timeout)
+        if self._by_reference.get(deployment.manifest.reference) is deployment:
+            del self._by_reference[deployment.manifest.reference]
+        log.info("deployment_unloaded", model=deployment.manifest.reference)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)  # asyncio keeps only weak references to tasks
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,27 @@
+"""How the engine process of a version is configured: a pure function of settings and manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from models.manifest import Manifest
+from service.engine.messages import EngineConfig
+from service.settings import Settings
+
+
+def engine_config(settings: Settings, manifest: Manifest, directory: Path) -> EngineConfig:
+    """What the engine process of `manifest`, whose files lie in `directory`, is started with."""
+    return EngineConfig(
+        model_dir=str(directory),
+        precision=manifest.precision,
+        dtype="fp32" if manifest.precision == "fp32" else "bf16",
+        device=settings.device,
+        threads=settings.threads,
+        max_model_len=manifest.context_window,
+        block_size=settings.block_size,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        inter_token_latency_target=settings.inter_token_latency_target_ms / 1000,
+        prefix_caching=settings.prefix_caching,
+    )

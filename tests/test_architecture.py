@@ -1,0 +1,180 @@
+"""The allowed imports, drawn. A new arrow fails here, so that the shape changes only on purpose."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted(path for package in ("service", "models") for path in (ROOT / package).rglob("*.py"))
+
+# Each part may import itself and the parts named here; a part is the longest prefix that matches a module.
+ALLOWED: dict[str, set[str]] = {
+    "models": set(),
+    "models.demo": {"models"},
+    "service.errors": set(),
+    "service.settings": set(),
+    "service.engine.request": set(),
+    "service.engine.messages": {"service.engine.request"},
+    "service.engine.block_manager": {"service.engine.request"},
+    "service.engine.batching": {"service.engine.request"},
+    "service.engine.scheduler": {"service.engine.request", "service.engine.block_manager", "service.engine.batching"},
+    "service.engine.core": {
+        "service.engine.request",
+        "service.engine.block_manager",
+        "service.engine.batching",
+        "service.engine.scheduler",
+    },
+    "service.engine": {"service.engine.request", "service.engine.messages", "service.engine.core", "service.runner"},
+    "service.runner": {"models", "service.engine.request", "service.engine.messages"},
+    "service.text": {"service.errors"},
+    "service.context": {"service.errors", "service.text"},
+    "service.metrics": {"service.engine.request"},
+    "service.deployments": {
+        "models",
+        "service.errors",
+        "service.settings",
+        "service.engine",
+        "service.engine.request",
+        "service.engine.messages",
+        "service.text",
+    },
+    "service.answers": {
+        "models",
+        "service.errors",
+        "service.engine.request",
+        "service.engine",
+        "service.text",
+        "service.context",
+        "service.deployments",
+        "service.metrics",
+    },
+    "service.api": {
+        "models",
+        "service.errors",
+        "service.settings",
+        "service.metrics",
+        "service.text",
+        "service.context",
+        "service.deployments",
+        "service.answers",
+    },
+    "service.app": {
+        "models",
+        "service.errors",
+        "service.settings",
+        "service.metrics",
+        "service.engine",
+        "service.engine.messages",
+        "service.deployments",
+        "service.answers",
+        "service.api",
+    },
+    "service.bento": {"service.settings", "service.app"},
+    "service.serving": {"service.settings"},
+    "service.recall": {"models", "models.demo", "service.settings", "service.engine", "service.text"},
+    "service.cli": {"models", "service.settings", "service.serving", "service.recall"},
+    "service": set(),
+}
+
+# Who alone may import a library: module prefixes.
+ONLY: dict[str, tuple[str, ...]] = {
+    "torch": (
+        "models.loading",
+        "models.quantize",
+        "models.evaluate",
+        "models.demo",
+        "models.skeleton",
+        "service.runner",
+    ),
+    "transformers": ("models", "service.runner"),
+    "fastapi": ("service.api", "service.app", "service.bento"),
+    "starlette": ("service.api", "service.app"),
+    "pydantic": ("service.api", "service.app", "service.bento", "service.settings", "service.cli"),
+    "prometheus_client": ("service.metrics",),
+    "bentoml": ("service.bento",),
+}
+FORBIDDEN = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that `path` imports, at the top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            submodules = {module_name(source) for source in SOURCES}
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in submodules else node.module
+
+
+def within(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(prefix + ".")
+
+
+def part_of(module: str) -> str:
+    return max((part for part in ALLOWED if within(module, part)), key=len)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_arrows_between_parts(path: Path) -> None:
+    part = part_of(module_name(path))
+    targets = {part_of(name) for name in imports(path) if name.split(".")[0] in ("service", "models")}
+    assert targets <= ALLOWED[part] | {part}, f"new arrow from {part}: {targets - ALLOWED[part] - {part}}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_libraries_stay_where_they_belong(path: Path) -> None:
+    module = module_name(path)
+    for name in imports(path):
+        library = name.split(".")[0]
+        assert library not in FORBIDDEN, f"{module} imports {library}"
+        if library in ONLY:
+            assert any(within(module, allowed) for allowed in ONLY[library]), f"{module} imports {library}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_no_dangerous_calls(path: Path) -> None:
+    dangerous = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in dangerous, f"{path}:{node.lineno} calls {called}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_environment_is_read_in_settings_only(path: Path) -> None:
+    if module_name(path) == "service.settings":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute | ast.Name):
+            assert ast.unparse(node) not in {"os.environ", "os.getenv", "environ", "getenv"}, f"{path}:{node.lineno}"
+
+
+def test_the_table_names_only_parts_that_exist() -> None:
+    modules = {module_name(path) for path in SOURCES}
+    for part in ALLOWED:
+        assert any(within(module, part) for module in modules), f"{part} is in the table but not in the tree"
+
+
+def test_api_process_imports_no_torch() -> None:
+    """The whole app is composed without torch, transformers or numpy's weight in `sys.modules`."""
+    program = "import sys, service.app; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_bento_service_stays_thin() -> None:
+    assert len((ROOT / "service" / "bento.py").read_text().splitlines()) < 60
