@@ -85,6 +85,15 @@ class Repository:
         """The read-only directory of a version, holding `manifest.files`."""
         return self._directory(ModelReference(manifest.name, manifest.version))
 
+    def foreign(self, reference: ModelReference) -> Path:
+        """The directory of a model that BentoML itself stored here, not we. Raises NotFound."""
+        directory = self._directory(reference)
+        if reference.version is None or not (directory / bento_store.DESCRIPTION).is_file():
+            raise NotFound(f"BentoML has no model {reference} in this store")
+        if (directory / staging.MANIFEST).exists():
+            raise NotFound(f"{reference} is a version of ours already; there is nothing to import")
+        return directory
+
     def verify(self, manifest: Manifest) -> None:
         """Read every byte again. Raises Corrupt naming a file that is changed, missing or not ours."""
         directory = self.path(manifest)

@@ -1,0 +1,130 @@
+"""Which model configurations are accepted. A configuration is data; every key that could name code is refused.
+
+Two rules: dangerous keys are refused by name in every JSON file of a source, at any depth; and of `config.json` only
+the keys that transformers' own class for its `model_type` knows are kept, the others are dropped and reported.
+Imports transformers only inside functions, because that is slow and brings torch.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from models.errors import InvalidSource
+
+MAX_JSON_BYTES = 16 << 20
+
+# Keys that make a loader import code, fetch a file or change kernels; see CVE-2026-4372, CVE-2025-66448.
+_REFUSED = {"auto_map", "custom_pipelines", "custom_generate", "trust_remote_code", "custom_object", "custom_objects"}
+_QUANTIZED = {"quantization_config", "compression_config"}
+
+# Read by transformers' own classes from older checkpoints although they are no fields any more.
+# fmt: off
+_LEGACY = frozenset({
+    "model_type", "torch_dtype", "dtype", "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct",
+    "rotary_emb_base", "rotary_dim", "rope_local_base_freq", "global_rope_theta", "local_rope_theta",
+    "sliding_window_pattern", "first_k_dense_replace", "moe_layer_freq", "full_attention_interval", "qk_rope_head_dim",
+    "tie_word_embeddings", "n_ctx", "n_positions", "n_embed", "num_heads", "num_experts", "use_bias", "qkv_bias",
+})
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A configuration after the policy: the keys that stay, the names of the dropped ones, and its two identities."""
+
+    config: dict[str, object]
+    dropped: tuple[str, ...]
+    architecture: str
+    model_type: str
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """The JSON object in a foreign file. Raises InvalidSource when it is too large, no object, or has a key twice."""
+    with path.open("rb") as stream:
+        return parse_json(stream.read(MAX_JSON_BYTES + 1), path.name)
+
+
+def parse_json(data: bytes, where: str) -> dict[str, object]:
+    """`read_json` for the content of the file `where`."""
+    if len(data) > MAX_JSON_BYTES:
+        raise InvalidSource(f"{where} is larger than {MAX_JSON_BYTES >> 20} MiB")
+    try:
+        value = json.loads(data, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise InvalidSource(f"{where} is not acceptable JSON: {str(error)[:120]}") from None
+    if not isinstance(value, dict):
+        raise InvalidSource(f"{where} must hold a JSON object")
+    return value
+
+
+def as_text(document: dict[str, object]) -> str:
+    """A JSON document as it is stored."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def refuse_dangerous(value: object, where: str) -> None:
+    """Raises InvalidSource naming the first key, at any depth, that could bring in code. `where` names the file."""
+    if isinstance(value, list):
+        for item in value:
+            refuse_dangerous(item, where)
+    if not isinstance(value, dict):
+        return
+    for key, item in value.items():
+        if key in _REFUSED or ("_implementation" in key and isinstance(item, str | dict | list)):
+            raise InvalidSource(f"{where} has the key {key[:80]!r}, which can make a loader run other code; remove it")
+        if key in _QUANTIZED and item is not None:
+            raise InvalidSource(f"{where} has {key!r}: import the unquantized checkpoint, then quantize it here")
+        refuse_dangerous(item, where)
+
+
+def accept(config: dict[str, object]) -> Accepted:
+    """Apply both rules to the content of a `config.json`.
+
+    The first of `architectures` must be transformers' own text-generation class for `model_type`; raises InvalidSource.
+    """
+    refuse_dangerous(config, "config.json")
+    model_type, architectures = config.get("model_type"), config.get("architectures")
+    if not isinstance(model_type, str):
+        raise InvalidSource("config.json needs a model_type, such as 'llama'")
+    if not isinstance(architectures, list) or len(architectures) != 1 or not isinstance(architectures[0], str):
+        raise InvalidSource("config.json needs exactly one class in architectures, such as 'LlamaForCausalLM'")
+    native = _native_architectures(model_type)
+    if architectures[0] not in native:
+        raise InvalidSource(
+            f"The architecture {architectures[0][:80]!r} is not served; "
+            f"for model_type {model_type[:80]!r} it may be: {', '.join(sorted(native)) or 'none'}"
+        )
+    allowed = _allowed_keys(model_type)
+    kept = {key: value for key, value in config.items() if key in allowed}
+    return Accepted(kept, tuple(sorted(config.keys() - kept.keys())), architectures[0], model_type)
+
+
+def _native_architectures(model_type: str) -> set[str]:
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
+
+    names: set[str] = set()
+    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES):
+        found = mapping.get(model_type, ())
+        names.update((found,) if isinstance(found, str) else found)
+    return names
+
+
+def _allowed_keys(model_type: str) -> set[str]:
+    from transformers import CONFIG_MAPPING
+
+    config_class = CONFIG_MAPPING[model_type]
+    own = {field.name for field in fields(config_class) if not field.name.startswith("_")}
+    return own | set(config_class.attribute_map) | _LEGACY
+
+
+def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"the key {key[:80]!r} is there twice")
+        result[key] = value
+    return result

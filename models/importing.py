@@ -1,0 +1,236 @@
+"""A directory or a hub id becomes a published version. What could run code is refused by name before anything opens it.
+
+Accepted are safetensors weights, JSON configurations under `config_policy`, a `tokenizer.json` (made from slow
+tokenizer files when it is missing) and a Jinja chat template, which only the bounded renderer of `service.text` runs.
+
+A local directory that also holds pickled weights or Python files is refused as a whole: whoever publishes it should
+know what is in it. From a hub these files are never downloaded, so they are no reason to refuse. Sub-directories and
+other files are not read and not copied. Imports torch and transformers only inside functions.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from importlib.metadata import version as installed
+from pathlib import Path
+
+from models import config_policy, tokenizer_files
+from models.errors import Conflict, InvalidSource
+from models.manifest import Facts, Lineage, Manifest, Precision, is_file_name
+from models.repository import Repository
+from models.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
+from models.sources import Source, open_source
+
+Progress = Callable[[float, str], None]
+
+_COPIED = frozenset({"config.json", "generation_config.json", "chat_template.jinja", "chat_template.json"}) | set(
+    tokenizer_files.FILES
+)
+_CARDS = frozenset({"README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE"})
+_REFUSED_SUFFIXES = frozenset(
+    {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".keras", ".msgpack", ".joblib", ".dill"}
+    | {".py", ".pyc", ".so"}
+)
+_DTYPES: dict[Precision, str] = {"fp32": "F32", "bf16": "BF16"}
+_MAX_SHARDS = 1_000
+_COPY_BYTES = 1 << 20
+
+
+def import_source(
+    repository: Repository,
+    source: str,
+    name: str,
+    version: str | None = None,
+    precision: Precision = "bf16",
+    revision: str | None = None,
+    author: str = "",
+    progress: Progress = lambda fraction, what: None,
+) -> Manifest:
+    """Check, copy, convert and publish; returns the version of the asked `precision`.
+
+    `source` is a directory, a hub id `org/name` (at `revision`), or the `name:version` of a model that BentoML stored.
+    `int8` publishes two versions, the bf16 one and the int8 one made from it; `version` then names the int8 one, and
+    the bf16 one stays when making it fails. Raises InvalidSource, or Conflict when the version exists.
+    """
+    if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
+        raise Conflict(f"{name}:{version} exists; import under another version")
+    if precision == "int8":
+        from models.quantize import quantize
+
+        def first_half(fraction: float, what: str) -> None:
+            progress(fraction / 2, what)
+
+        def second_half(fraction: float, what: str) -> None:
+            progress(0.5 + fraction / 2, what)
+
+        parent = import_source(repository, source, name, None, "bf16", revision, author, first_half)
+        return quantize(repository, parent, "int8", version, author, second_half)
+    opened = open_source(repository, source, revision)
+    with repository.stage() as staged:
+        return _Import(opened, staged, precision, progress).publish(repository, name, version, author)
+
+
+class _Import:
+    """One import under way: what was copied to `staged`, what is known of it, and what the manifest will say."""
+
+    def __init__(self, source: Source, staged: Path, precision: Precision, progress: Progress) -> None:
+        self._source = source
+        self._staged = staged
+        self._precision = precision
+        self._progress = progress
+        self._hashes: dict[str, str] = {}
+        self._notes: list[str] = []
+
+    def publish(self, repository: Repository, name: str, version: str | None, author: str) -> Manifest:
+        self._copy()
+        accepted = self._check_configuration()
+        self._check_tokenizer()
+        tensors = check_weights(self._staged)
+        self._convert(tensors)
+        self._progress(0.9, "checking the architecture")
+        facts = self._facts(accepted, author)
+        return repository.publish(self._staged, facts, name, version, self._hashes)
+
+    def _copy(self) -> None:
+        """Copy what a version needs into the staging directory; weights are hashed on the way."""
+        present = self._source.files()
+        weights = weight_files(present, self._source)
+        needed = [name for name in present if name in _COPIED | _CARDS | {INDEX}] + weights
+        if tokenizer_files.TOKENIZER not in present:
+            needed += [name for name in present if name in tokenizer_files.SLOW_FILES]
+        for number, name in enumerate(needed):
+            self._progress(0.6 * number / len(needed), f"copying {name}")
+            digest = _copy_file(self._source, name, self._staged / name)
+            if name in weights:
+                self._hashes[name] = digest
+        if weights != [WEIGHTS] and INDEX not in present:
+            (self._staged / weights[0]).rename(self._staged / WEIGHTS)
+            self._hashes = {WEIGHTS: self._hashes[weights[0]]}
+
+    def _check_configuration(self) -> config_policy.Accepted:
+        for path in sorted(self._staged.glob("*.json")):
+            if path.name != tokenizer_files.TOKENIZER:
+                config_policy.refuse_dangerous(config_policy.read_json(path), path.name)
+        accepted = config_policy.accept(config_policy.read_json(self._staged / "config.json"))
+        (self._staged / "config.json").write_text(config_policy.as_text(accepted.config))
+        if accepted.dropped:
+            self._notes.append(f"config.json without {', '.join(accepted.dropped)}")
+        return accepted
+
+    def _check_tokenizer(self) -> None:
+        if not (self._staged / tokenizer_files.TOKENIZER).exists():
+            tokenizer_files.convert_slow(self._staged)
+            self._notes.append("tokenizer.json made from the slow tokenizer")
+        tokenizer_files.try_loading(self._staged)
+
+    def _convert(self, tensors: Iterable[Tensor]) -> None:
+        """Give all floating tensors the dtype of the asked precision, and let `config.json` say so."""
+        from models.quantize import convert_dtype, set_config_dtype
+
+        wanted = _DTYPES[self._precision]
+        found = {tensor.dtype for tensor in tensors} & FLOATS
+        if found <= {wanted}:
+            set_config_dtype(self._staged / "config.json", wanted)
+            return
+        self._notes.append(f"{'/'.join(sorted(found))} to {wanted}")
+        self._hashes = convert_dtype(
+            self._staged, wanted, lambda fraction, what: self._progress(0.6 + fraction * 0.3, what)
+        )
+
+    def _facts(self, accepted: config_policy.Accepted, author: str) -> Facts:
+        from models import skeleton
+
+        model = skeleton.build(self._staged)
+        return Facts(
+            architecture=accepted.architecture,
+            model_type=accepted.model_type,
+            precision=self._precision,
+            dtype=_DTYPES[self._precision],
+            context_window=model.context_window,
+            vocab_size=model.vocab_size,
+            parameters=model.parameters,
+            license=_license(self._staged),
+            lineage=Lineage(
+                source=self._source.description,
+                recipe="; ".join(["import", *self._notes]),
+                tools=tuple(f"{package} {installed(package)}" for package in ("torch", "transformers")),
+                author=author,
+            ),
+        )
+
+
+def weight_files(present: list[str], source: Source) -> list[str]:
+    """Names of the safetensors files to import, of the plain files `present` in `source`.
+
+    Raises InvalidSource for a local directory that also holds pickled weights or code, for weights in another format,
+    for an adapter, and for shards that the index does not name plainly.
+    """
+    risky = [name for name in present if Path(name).suffix.lower() in _REFUSED_SUFFIXES]
+    if risky and source.links_within is None:
+        raise InvalidSource(f"{risky[0]} can hold code and is refused; keep safetensors, JSON and tokenizer files only")
+    if "adapter_config.json" in present:
+        raise InvalidSource("adapter_config.json: this is an adapter; merge it into its base model, then import that")
+    if "config.json" not in present:
+        raise InvalidSource("config.json is missing; give the directory that transformers' save_pretrained wrote")
+    found = [name for name in present if name.endswith(".safetensors")]
+    if INDEX in present:
+        return _shards(source, found)
+    if len(found) != 1:
+        raise InvalidSource(
+            f"{len(found)} safetensors files without {INDEX}: exactly one is expected; convert the weights to "
+            "safetensors with transformers' save_pretrained"
+        )
+    return found
+
+
+def check_weights(directory: Path) -> list[Tensor]:
+    """All tensors of a staged checkpoint. Raises InvalidSource for a bad header, or files unlike their index."""
+    headers = {path.name: read_header(path) for path in sorted(directory.glob("*.safetensors"))}
+    tensors = [tensor for header in headers.values() for tensor in header]
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise InvalidSource("A tensor is in two shards; save the model again")
+    if (directory / INDEX).exists():
+        actual = {tensor.name: name for name, header in headers.items() for tensor in header}
+        if config_policy.read_json(directory / INDEX)["weight_map"] != actual:
+            raise InvalidSource(f"{INDEX} does not list the tensors that the shards hold; save the model again")
+    if not tensors:
+        raise InvalidSource("The weights hold no tensor")
+    return tensors
+
+
+def _shards(source: Source, found: list[str]) -> list[str]:
+    """The files that the index names, each a plain name of a file that is there."""
+    with source.open(INDEX) as stream:
+        index = config_policy.parse_json(stream.read(config_policy.MAX_JSON_BYTES + 1), INDEX)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InvalidSource(f"{INDEX} has no weight_map")
+    names = {name if isinstance(name, str) else "" for name in weight_map.values()}
+    for name in names:
+        if not is_file_name(name) or name not in found:
+            raise InvalidSource(f"{INDEX} names the shard {name[:80]!r}, which is no safetensors file here")
+    if len(names) > _MAX_SHARDS:
+        raise InvalidSource(f"{INDEX} names {len(names):,} shards; at most {_MAX_SHARDS:,} are accepted")
+    return sorted(names)
+
+
+def _copy_file(source: Source, name: str, target: Path) -> str:
+    """Copy one file and return its sha256; every byte is read once, so what was hashed is what was copied."""
+    digest = hashlib.sha256()
+    with source.open(name) as reading, target.open("xb") as writing:
+        while piece := reading.read(_COPY_BYTES):
+            digest.update(piece)
+            writing.write(piece)
+    return digest.hexdigest()
+
+
+def _license(directory: Path) -> str:
+    """The license that the model card's front matter names, else what there is to read."""
+    card = directory / "README.md"
+    if card.is_file():
+        text = card.read_bytes()[:65_536].decode("utf-8", errors="replace")
+        front = text.split("---", 2)[1] if text.startswith("---") and text.count("---") > 1 else ""
+        found = re.search(r"^license:[ \t]*[\"']?([\w.+-]{1,64})", front, re.MULTILINE)
+        if found:
+            return found[1]
+    return "see LICENSE" if any(directory.glob("LICENSE*")) else "unknown"

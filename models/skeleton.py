@@ -1,0 +1,100 @@
+"""A model's architecture without its weights: which linear modules it has, how names map, how many parameters.
+
+Built by transformers' own classes on the meta device, so it costs no memory and runs no code of the checkpoint.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from models.errors import InvalidSource
+
+# T5 and its kin have relative positions and often state no limit; this is what they were trained on.
+_RELATIVE_POSITIONS = 512
+
+# T5 and its kin have relative positions and often state no limit; this is what they were trained on.
+_RELATIVE_POSITIONS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """One linear module: `module` is its canonical name; a `transposed` weight is stored [in, out] (GPT-2's Conv1D)."""
+
+    module: str
+    out_features: int
+    in_features: int
+    transposed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """`linears` by canonical weight name; `tied` maps a weight name that checkpoints may omit to the one it shares."""
+
+    linears: dict[str, Linear]
+    tied: dict[str, str]
+    names: frozenset[str]
+    prefix: str
+    parameters: int
+    context_window: int
+    vocab_size: int
+
+    def canonical(self, name: str) -> str:
+        """The model's own name of a checkpoint's tensor: older checkpoints leave out the base model's prefix."""
+        prefixed = f"{self.prefix}.{name}"
+        return prefixed if name not in self.names and prefixed in self.names else name
+
+
+def build(directory: Path) -> Skeleton:
+    """The skeleton of the checked `config.json` in `directory`. Raises InvalidSource when it cannot be built."""
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        with torch.device("meta"):
+            model: PreTrainedModel = family.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    except Exception as error:  # transformers raises anything for a configuration it cannot build
+        raise InvalidSource(
+            f"config.json does not describe a model that can be built: {type(error).__name__}"
+        ) from error
+    return Skeleton(
+        linears=_linears(model),
+        tied=_tied(model),
+        names=frozenset(model.state_dict()),
+        prefix=model.base_model_prefix,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        context_window=_context_window(config),
+        vocab_size=int(config.vocab_size),
+    )
+
+
+def _linears(model: PreTrainedModel) -> dict[str, Linear]:
+    found: dict[str, Linear] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            found[f"{name}.weight"] = Linear(name, module.out_features, module.in_features, transposed=False)
+        elif isinstance(module, Conv1D):
+            inputs, outputs = module.weight.shape
+            found[f"{name}.weight"] = Linear(name, outputs, inputs, transposed=True)
+    return found
+
+
+def _tied(model: PreTrainedModel) -> dict[str, str]:
+    """The output head's weight name to the input embedding's, when the configuration ties them."""
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if head is None or not model.config.tie_word_embeddings:
+        return {}
+    names = {id(module): name for name, module in model.named_modules()}
+    return {f"{names[id(head)]}.weight": f"{names[id(model.get_input_embeddings())]}.weight"}
+
+
+def _context_window(config: PreTrainedConfig) -> int:
+    """Positions of the model in tokens, under the name that its family uses for them."""
+    for key in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "max_sequence_length", "seq_length"):
+        value = getattr(config, key, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    if config.is_encoder_decoder:
+        return _RELATIVE_POSITIONS
+    raise InvalidSource("config.json does not say how many positions the model has; add max_position_embeddings")

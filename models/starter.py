@@ -1,0 +1,27 @@
+"""The models of a fresh installation: the demo model in two versions, so that quantization is there to be compared."""
+
+from pathlib import Path
+
+from models.importing import Progress, import_source
+from models.manifest import Manifest
+from models.repository import DEFAULT_ALIAS, Repository
+
+DEMO = "demo"
+
+
+def publish_demo(
+    repository: Repository, weights_dir: Path, progress: Progress = lambda fraction, what: None
+) -> tuple[Manifest, Manifest]:
+    """Have `demo:1` (bf16, from `weights_dir`), `demo:2` (int8, made from it) and `demo@production` = `demo:2`.
+
+    Idempotent, also after a crash half-way: what is there stays, an alias that was moved stays where it was moved.
+    Returns both versions. Raises as `import_source` does.
+    """
+    from models.quantize import quantize
+
+    there = {manifest.version: manifest for manifest in repository.versions(DEMO)}
+    original = there.get("1") or import_source(repository, str(weights_dir), DEMO, version="1", progress=progress)
+    small = there.get("2") or quantize(repository, original, version="2", progress=progress)
+    if not repository.history(DEMO, DEFAULT_ALIAS):
+        repository.promote(DEMO, DEFAULT_ALIAS, small.version, "the demo model of a fresh installation")
+    return original, small

@@ -1,0 +1,59 @@
+"""The tokenizer of a version: `tokenizer.json`, made from older formats when it is missing, and loaded once in a child.
+
+A foreign tokenizer can be built to eat time or memory, so the first load happens where both are limited.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from models.errors import InvalidSource
+
+TOKENIZER = "tokenizer.json"
+FILES = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json")
+SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "merges.txt", "vocab.txt")
+_SECONDS = 20
+_BYTES = 2 << 30
+_TRIAL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, ({seconds}, {seconds}))
+resource.setrlimit(resource.RLIMIT_AS, ({bytes}, {bytes}))
+from tokenizers import Tokenizer
+tokenizer = Tokenizer.from_file(sys.argv[1])
+tokenizer.decode(tokenizer.encode("a 도시락 1").ids)
+"""
+
+
+def convert_slow(directory: Path) -> None:
+    """Make `tokenizer.json` from the slow tokenizer files that were copied to `directory`, and remove those.
+
+    Raises InvalidSource when none is there or transformers cannot convert them.
+    """
+    slow = [name for name in SLOW_FILES if (directory / name).exists()]
+    if not slow:
+        raise InvalidSource("There is no tokenizer.json; save the model's fast tokenizer into the directory")
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, use_fast=True, trust_remote_code=False, local_files_only=True
+        )
+        tokenizer.backend_tokenizer.save(str(directory / TOKENIZER))
+    except Exception as error:  # transformers and its tokenizer backends raise anything here
+        raise InvalidSource(
+            f"{', '.join(slow)} could not be converted to a tokenizer.json ({type(error).__name__}); "
+            "save the model's fast tokenizer into the directory"
+        ) from error
+    for name in slow:
+        (directory / name).unlink()
+
+
+def try_loading(directory: Path) -> None:
+    """Load and use `tokenizer.json` in a child that has 20 s and 2 GiB. Raises InvalidSource when that fails."""
+    command = [sys.executable, "-I", "-c", _TRIAL.format(seconds=_SECONDS, bytes=_BYTES), str(directory / TOKENIZER)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=3 * _SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        done = None
+    if done is None or done.returncode != 0:
+        raise InvalidSource("tokenizer.json does not load within 20 seconds and 2 GiB; save it again with tokenizers")
