@@ -29,7 +29,7 @@ QUESTIONS = (
 
 def observe(name: str, seconds: float, length: int = 0, error: Exception | None = None) -> None:
     """One sample of a row in the statistics; locust wants milliseconds."""
-    events.request.fire(
+    events.request.fire(  # type: ignore[no-untyped-call]
         request_type="GEN", name=name, response_time=seconds * 1000, response_length=length, exception=error, context={}
     )
 
