@@ -1,6 +1,6 @@
 """A directory or a hub id becomes a published version. What could run code is refused by name before anything opens it.
 
-Accepted are safetensors weights, JSON configurations under `config_policy`, a `tokenizer.json` (made from slow
+Accepted are safetensors weights, JSON configurations under `checkpoint.config_policy`, a `tokenizer.json` (made from slow
 tokenizer files when it is missing) and a Jinja chat template, which only the bounded renderer of `service.text` runs.
 
 A local directory that also holds pickled weights or Python files is refused as a whole: whoever publishes it should
@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import version as installed
 from pathlib import Path
 
-from models import config_policy, tokenizer_files
+from models.checkpoint import config_policy, tokenizer_files
+from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
+from models.checkpoint.sources import Source, open_source
 from models.errors import Conflict, InvalidSource
-from models.manifest import Facts, Lineage, Manifest, Precision, is_file_name
+from models.manifest import Facts, Lineage, Manifest, Precision, is_file_name, precision_of
 from models.repository import Repository
-from models.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
-from models.sources import Source, open_source
 
 Progress = Callable[[float, str], None]
 
@@ -41,7 +41,7 @@ def import_source(
     source: str,
     name: str,
     version: str | None = None,
-    precision: Precision = "bf16",
+    precision: str = "bf16",
     revision: str | None = None,
     author: str = "",
     progress: Progress = lambda fraction, what: None,
@@ -52,9 +52,10 @@ def import_source(
     `int8` publishes two versions, the bf16 one and the int8 one made from it; `version` then names the int8 one, and
     the bf16 one stays when making it fails. Raises InvalidSource, or Conflict when the version exists.
     """
+    wanted = precision_of(precision)
     if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
         raise Conflict(f"{name}:{version} exists; import under another version")
-    if precision == "int8":
+    if wanted == "int8":
         from models.quantize import quantize
 
         def first_half(fraction: float, what: str) -> None:
@@ -67,7 +68,7 @@ def import_source(
         return quantize(repository, parent, "int8", version, author, second_half)
     opened = open_source(repository, source, revision)
     with repository.stage() as staged:
-        return _Import(opened, staged, precision, progress).publish(repository, name, version, author)
+        return _Import(opened, staged, wanted, progress).publish(repository, name, version, author)
 
 
 class _Import:

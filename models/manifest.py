@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Literal, Self, cast, get_args
 
-from models.errors import Corrupt, InvalidReference
+from models.errors import Corrupt, InvalidReference, InvalidSource
 
 Precision = Literal["fp32", "bf16", "int8"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -17,6 +17,13 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 _PART = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def precision_of(text: str) -> Precision:
+    """`text` as a precision; raises InvalidSource listing those that there are."""
+    if text not in PRECISIONS:
+        raise InvalidSource(f"{text[:80]!r} is no precision; choose one of {', '.join(PRECISIONS)}")
+    return cast(Precision, text)
 
 
 def is_file_name(text: str) -> bool:
@@ -182,8 +189,6 @@ class Manifest:
         values = _mapping(raw, cls, "manifest", extra=("digest",))
         digest = values.pop("digest")
         manifest = cls(**_typed(values, cls, _MANIFEST_SPECIAL, "manifest"))  # type: ignore[arg-type]
-        if manifest.precision not in PRECISIONS:
-            raise Corrupt(f"manifest.precision must be one of {', '.join(PRECISIONS)}, not {manifest.precision!r}")
         if digest != manifest.digest:
             raise Corrupt("manifest.digest does not match the facts in the manifest")
         return manifest
@@ -252,11 +257,18 @@ def _lineage(value: object, where: str) -> Lineage:
     return Lineage(**_typed(_mapping(value, Lineage, where), Lineage, {}, where))  # type: ignore[arg-type]
 
 
+def _precision(value: object, where: str) -> Precision:
+    try:
+        return precision_of(_text(value, where))
+    except InvalidSource as error:
+        raise Corrupt(f"{where}: {error}") from None
+
+
 _PLAIN: dict[object, Callable[[object, str], object]] = {
     str: _text,
     str | None: _optional_text,
     int: _count,
     tuple[str, ...]: _texts,
-    Precision: _text,
+    Precision: _precision,
 }
 _MANIFEST_SPECIAL: dict[str, Callable[[object, str], object]] = {"files": _files, "lineage": _lineage}

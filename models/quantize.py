@@ -23,11 +23,11 @@ import torch
 from safetensors import safe_open
 
 from models import skeleton
-from models.config_policy import as_text, read_json
+from models.checkpoint.config_policy import as_text, read_json
+from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header, write_file
 from models.errors import Conflict, InvalidSource
-from models.manifest import Facts, Lineage, Manifest, Precision
+from models.manifest import Facts, Lineage, Manifest, precision_of
 from models.repository import Repository
-from models.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header, write_file
 from models.skeleton import Skeleton
 
 Progress = Callable[[float, str], None]
@@ -41,7 +41,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 def quantize(
     repository: Repository,
     parent: Manifest,
-    precision: Precision = "int8",
+    precision: str = "int8",
     version: str | None = None,
     author: str = "",
     progress: Progress = lambda fraction, what: None,
@@ -50,7 +50,7 @@ def quantize(
 
     Raises Conflict for a parent or precision that this cannot be done with, InvalidSource when a weight is not finite.
     """
-    if precision != "int8" or parent.precision == "int8":
+    if precision_of(precision) != "int8" or parent.precision == "int8":
         raise Conflict(
             f"{parent.reference} is {parent.precision} and cannot become {precision}; int8 is made from bf16"
         )

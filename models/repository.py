@@ -4,7 +4,7 @@
 
     data_dir/models/<name>/<version>/   manifest.json, model.yaml, config.json, tokenizer.json, *.safetensors, ...
     data_dir/models/<name>/latest       the newest version, for BentoML; this package does not rely on it
-    data_dir/journal/<name>.jsonl       aliases and deletions (`journal.py`)
+    data_dir/journal/<name>.jsonl       aliases and deletions (`storage.journal`)
     data_dir/tmp/stage-*, gone-*        versions being made and being removed; not visible, swept after a crash
     data_dir/locks/<name>.lock          one writer per model, across processes
 
@@ -18,10 +18,10 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from models import bento_store, durable, staging
 from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
-from models.journal import Action, Entry, Journal, aliases, deleted, timestamp, undo_stack
 from models.manifest import Facts, Manifest, ModelReference
+from models.storage import bento_store, durable, staging
+from models.storage.journal import Action, Entry, Journal, aliases, deleted, timestamp, undo_stack
 
 DEFAULT_ALIAS = "production"
 

@@ -35,9 +35,7 @@ def save_gpt2(directory: Path) -> Path:
 
 def save_t5(directory: Path) -> Path:
     """An encoder-decoder of one layer each."""
-    config = T5Config(
-        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, decoder_start_token_id=0
-    )
+    config = T5Config(vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4)
     return _save(T5(config), directory, torch.bfloat16)
 
 
@@ -45,8 +43,8 @@ def save_tokenizer(directory: Path) -> None:
     """A tokenizer.json of the 256 bytes and one end-of-text token, id 256."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|end|>"])
     tokenizer.save(str(directory / "tokenizer.json"))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from models import durable
 from models.manifest import Manifest
+from models.storage import durable
 
 DESCRIPTION = "model.yaml"
 LATEST = "latest"

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from models import durable
 from models.errors import Corrupt
+from models.storage import durable
 
 Action = Literal["promote", "rollback", "remove", "delete"]
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from models import durable
-from models.bento_store import DESCRIPTION
 from models.errors import Conflict
 from models.manifest import File, is_file_name
+from models.storage import durable
+from models.storage.bento_store import DESCRIPTION
 
 MANIFEST = "manifest.json"
 OUR_FILES = frozenset({MANIFEST, DESCRIPTION})
