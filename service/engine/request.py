@@ -60,6 +60,8 @@ class Request:
     deadline: float | None = None
     emitted: tuple[int, ...] = ()
     cache_salt: str = ""
+    emitted_prompt_logprobs: int = 0
+    """As `emitted`, for prompt positions: so many of their logprobs were already given out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,23 @@ class Sequence:
     num_preemptions: int = 0
     num_steps: int = 0
     batch_size_sum: int = 0
+    block_hashes: list[bytes] = field(default_factory=list)
+    """Chained hashes of its first full blocks, as far as the block manager has needed them."""
+    num_prompt_logprobs: int = 0
+    """Prompt logprobs computed since the last admission: a preempted sequence computes them again ..."""
+    num_prompt_logprobs_emitted: int = 0
+    """... and gives out only those past this number."""
 
     @classmethod
     def of(cls, request: Request) -> Sequence:
-        return cls(request, [*request.token_ids, *request.emitted], len(request.token_ids))
+        token_ids = [*request.token_ids, *request.emitted]
+        emitted = request.emitted_prompt_logprobs
+        return cls(request, token_ids, len(request.token_ids), num_prompt_logprobs_emitted=emitted)
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """Known tokens that are not in the KV cache yet; 1 for a sequence that decodes."""
+        return len(self.token_ids) - self.num_computed_tokens
 
     @property
     def num_tokens(self) -> int:
@@ -125,7 +140,8 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """`sequence` computes its next `num_tokens` tokens in this step; blocks for them are already in its table."""
+    """`sequence` computes its next `num_tokens` tokens in this step; blocks for them are already in its table
+    (which may reach further: a prompt gets all its blocks at admission)."""
 
     sequence: Sequence
     num_tokens: int
@@ -149,8 +165,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """News of one sequence after one step. `queue_seconds` and `prefill_seconds` come with the first token;
-    `batch_size_mean` (mean number of sequences in this sequence's steps) with the last output."""
+    """News of one sequence after one step. A sampled stop token is part of `token_ids`.
+
+    `queue_seconds` and `prefill_seconds` come with the first token, `batch_size_mean` (mean number of sequences in
+    this sequence's steps) with the last output. `num_cached_tokens` counts prompt tokens found in the prefix cache
+    at the first admission.
+    """
 
     request_id: str
     token_ids: tuple[int, ...] = ()

@@ -1,0 +1,100 @@
+"""One engine: `step()` is schedule, run, update. Synchronous, and deterministic but for the clock and the runner.
+
+Nothing here knows processes, sockets or text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+from typing import Protocol
+
+from service.engine.batching import Work
+from service.engine.request import Batch, EngineStats, FinishReason, Request, SampledToken, StepOutput
+from service.engine.scheduler import Scheduler
+
+Clock = Callable[[], float]
+"""Seconds of one monotonic clock."""
+
+
+class ModelRunner(Protocol):
+    """Computes a batch. Owns weights and the KV tensors, changes no sequence."""
+
+    def run(self, batch: Batch) -> SequenceOf[SampledToken | None]:
+        """Write the KV of every scheduled token into its sequence's blocks; an entry for each item, in order.
+
+        An item that samples gets a SampledToken (`token_id` None where the logits hold no usable number); another
+        gets None, or a SampledToken with nothing but its prompt logprobs. `batch` is never empty.
+        """
+        ...
+
+
+class EngineCore:
+    """The synchronous heart of an engine process; one thread calls it."""
+
+    def __init__(self, runner: ModelRunner, scheduler: Scheduler, clock: Clock) -> None:
+        self.scheduler = scheduler
+        self._runner = runner
+        self._clock = clock
+        self._refused: list[StepOutput] = []
+        self._steps = 0
+        self._last = Work(0)
+        self._last_sequences = 0
+        self._last_seconds = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.scheduler.has_work or self._refused)
+
+    def add(self, request: Request) -> None:
+        """Queue a request. One that the scheduler refuses ends with ERROR in the next step's outputs."""
+        try:
+            self.scheduler.add(request)
+        except ValueError:
+            self._refused.append(StepOutput(request.id, finish_reason=FinishReason.ERROR))
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End these now: their blocks are free at return, the next step's outputs tell it."""
+        self.scheduler.abort(request_ids)
+
+    def step(self) -> list[StepOutput]:
+        """Compute one batch and return the news. Exceptions of the runner pass through; the core is broken then."""
+        started = self._clock()
+        batch = self.scheduler.schedule(started)
+        sampled = self._runner.run(batch) if batch.scheduled else ()
+        ended = self._clock()
+        self._observe(batch, ended - started)
+        return self._refusals() + self.scheduler.update(batch, sampled, ended)
+
+    @property
+    def stats(self) -> EngineStats:
+        """A snapshot, exact between steps."""
+        scheduler, blocks = self.scheduler, self.scheduler.blocks
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            blocks_total=blocks.num_blocks,
+            blocks_free=blocks.num_free,
+            blocks_cached=blocks.num_cached,
+            preemptions_total=scheduler.num_preemptions,
+            steps_total=self._steps,
+            prefix_queried_tokens_total=scheduler.prefix_queried_tokens,
+            prefix_hit_tokens_total=scheduler.prefix_hit_tokens,
+            step_seconds=self._last_seconds,
+            step_tokens=self._last.tokens,
+            step_sequences=self._last_sequences,
+            token_budget=scheduler.token_budget,
+            cost=scheduler.policy.cost.coefficients,
+            cost_error=scheduler.policy.cost.error,
+        )
+
+    def _observe(self, batch: Batch, seconds: float) -> None:
+        if not batch.scheduled:
+            return
+        self._steps += 1
+        self._last, self._last_sequences, self._last_seconds = Work.of(batch), len(batch.scheduled), seconds
+        self.scheduler.policy.observe(self._last, seconds)
+
+    def _refusals(self) -> list[StepOutput]:
+        refused, self._refused = self._refused, []
+        return refused

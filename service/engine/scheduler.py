@@ -1,0 +1,265 @@
+"""Which sequences compute how many tokens in the next step, and what the sampled tokens mean for them.
+
+No prefill and decode modes: a batch is (sequence, number of tokens) pairs. Nothing here knows tensors, text or sockets,
+and time is an argument. Order of rank: higher priority, then earlier arrival; of one priority, preempted ones go first.
+
+    waiting --admission: blocks for all known tokens--> running --token, deadline, abort, error--> finished
+       ^                                                  |
+       +------ preempted: blocks freed, tokens kept ------+
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+from typing import Final
+
+from service.engine.batching import BatchingPolicy
+from service.engine.block_manager import BlockManager, BrokenBlocks
+from service.engine.request import (
+    Batch,
+    FinishReason,
+    Request,
+    SampledToken,
+    Scheduled,
+    Sequence,
+    SequenceStatus,
+    StepOutput,
+    TokenLogprobs,
+)
+
+_NOTHING_SAMPLED: Final = SampledToken(None)
+
+
+class Scheduler:
+    """Owns every live sequence, the block manager and the batching policy. One thread.
+
+    No livelock: the running sequence of the highest rank is never preempted while another runs, and alone it always
+    fits, because `add` refuses longer prompts and no sequence grows past the pool. So it advances in every step.
+    """
+
+    def __init__(self, blocks: BlockManager, policy: BatchingPolicy, max_num_seqs: int, max_model_len: int) -> None:
+        """Raises ValueError unless every step has room for one block of prefill beside a full batch of decodes: then a
+        prefill always advances and no decode is ever left out."""
+        room = min(policy.min_prefill_tokens, policy.max_num_batched_tokens - max_num_seqs)
+        if max_num_seqs < 1 or room < blocks.block_size:
+            raise ValueError(f"no room for a block of {blocks.block_size} beside {max_num_seqs} sequences")
+        self.blocks = blocks
+        self.policy = policy
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.token_budget = policy.max_num_batched_tokens
+        self.num_preemptions = 0
+        self.prefix_queried_tokens = 0
+        self.prefix_hit_tokens = 0
+        self._max_num_seqs = max_num_seqs
+        self._max_tokens = min(max_model_len, blocks.num_blocks * blocks.block_size)
+        self._live: dict[str, Sequence] = {}
+        self._outputs: list[StepOutput] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `schedule` and `update` would do or tell anything."""
+        return bool(self._live or self._outputs)
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises ValueError when its id is alive or its prompt is empty or cannot fit, ever."""
+        sequence = Sequence.of(request)
+        if request.id in self._live:
+            raise ValueError(f"request {request.id} is alive already")
+        if not request.token_ids or sequence.num_tokens + min(1, request.params.max_tokens) > self._max_tokens:
+            raise ValueError(f"a prompt of {sequence.num_tokens} tokens; {self._max_tokens} with one answered fit")
+        self._live[request.id] = sequence
+        insort(self.waiting, sequence, key=_rank)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End these with ABORT; their blocks are free at return. Ids that are not alive are ignored: the end of a
+        request and the client's wish to end it cross each other."""
+        for request_id in request_ids:
+            if request_id in self._live:
+                self._end(self._live[request_id], FinishReason.ABORT)
+
+    def schedule(self, now: float) -> Batch:
+        """The next step's work, blocks allocated. Empty only when nothing is alive.
+
+        Sequences whose deadline has passed end first; then decodes (all of them), then running prefills, then
+        admissions share the token budget, each in order of rank. Must be followed by `update`.
+        """
+        self._end_expired(now)
+        plan: dict[Sequence, int] = {}
+        self._plan_decodes(plan)
+        context = next((s.num_computed_tokens for s in self.running if s not in plan), 0)
+        kv_tokens = sum(sequence.num_tokens for sequence in plan)
+        self.token_budget = self.policy.token_budget(len(plan), kv_tokens, context)
+        left = self._plan_prefills(plan, self.token_budget - len(plan))
+        self._admit(plan, left, now)
+        return Batch(tuple(Scheduled(sequence, num_tokens) for sequence, num_tokens in plan.items()))
+
+    def update(self, batch: Batch, sampled: SequenceOf[SampledToken | None], now: float) -> list[StepOutput]:
+        """Take in what the step has computed: `sampled` is parallel to `batch.scheduled`.
+
+        Returns the news of every sequence that has any, those ended since the last call included. Ended sequences'
+        blocks are free at return. A sequence that was to sample and got no token ends with ERROR, and its blocks
+        are never shared again.
+        """
+        for item, result in zip(batch.scheduled, sampled, strict=True):
+            self._take_in(item, result or _NOTHING_SAMPLED, len(batch.scheduled), now)
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def check_integrity(self) -> None:
+        """Raises BrokenBlocks unless the blocks are conserved, both lists are in order of rank and disjoint, together
+        they are what is alive, and only running sequences hold blocks."""
+        self.blocks.check_integrity()
+        listed = [*self.running, *self.waiting]
+        if {s.request.id: s for s in listed} != self._live or len(listed) != len(self._live):
+            raise BrokenBlocks("waiting and running are not what is alive")
+        if self.running != sorted(self.running, key=_rank) or self.waiting != sorted(self.waiting, key=_rank):
+            raise BrokenBlocks("out of order of rank")
+        if any(s.block_table for s in self.waiting) or not all(s.block_table for s in self.running):
+            raise BrokenBlocks("blocks held by other than the running sequences")
+
+    def _plan_decodes(self, plan: dict[Sequence, int]) -> None:
+        for sequence in [s for s in self.running if s.num_remaining_tokens == 1]:
+            while sequence.status is SequenceStatus.RUNNING and sequence not in plan:
+                if self.blocks.allocate(sequence, 1):
+                    plan[sequence] = 1
+                else:
+                    self._preempt(self.running[-1])  # the lowest rank: this one, or one that is not planned yet
+
+    def _plan_prefills(self, plan: dict[Sequence, int], left: int) -> int:
+        """Blocks were allocated at admission. Returns what is left of the budget."""
+        for sequence in self.running:
+            num_tokens = 0 if sequence in plan else self._chunk(sequence, left)
+            if num_tokens:
+                plan[sequence] = num_tokens
+                left -= num_tokens
+        return left
+
+    def _admit(self, plan: dict[Sequence, int], left: int, now: float) -> None:
+        """Blocks for all its known tokens, so that a prefill under way never has to be preempted for its own sake, and
+        one more left over for each running sequence, so that the next few steps do not preempt what was admitted."""
+        while self.waiting and len(self.running) < self._max_num_seqs:
+            sequence = self.waiting[0]
+            shares = sequence.request.params.prompt_logprobs is None
+            prefix = self.blocks.match(sequence) if shares else []
+            num_cached = len(prefix) * self.blocks.block_size
+            num_tokens = self._chunk(sequence, left, num_cached)
+            num_known = sequence.num_tokens - num_cached
+            if not (num_tokens and self.blocks.allocate(sequence, num_known, prefix, reserve=len(self.running))):
+                return
+            self._start(sequence, num_cached, now)
+            self.prefix_queried_tokens += sequence.num_tokens if shares else 0
+            plan[sequence] = num_tokens
+            left -= num_tokens
+
+    def _start(self, sequence: Sequence, num_cached: int, now: float) -> None:
+        del self.waiting[0]
+        sequence.status = SequenceStatus.RUNNING
+        insort(self.running, sequence, key=_rank)
+        self.prefix_hit_tokens += num_cached
+        if sequence.scheduled_at is None:
+            sequence.scheduled_at = now
+            sequence.num_cached_tokens = min(num_cached, sequence.num_prompt_tokens)
+
+    def _chunk(self, sequence: Sequence, left: int, num_cached: int = 0) -> int:
+        """All that remains if the budget allows, else whole blocks: chunks start and end on block boundaries.
+
+        [ computed ......... | chunk ............... | rest .... ]
+          0    16    32   48   48         80       96
+        """
+        remaining = sequence.num_remaining_tokens - num_cached
+        return remaining if remaining <= left else left - left % self.blocks.block_size
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.blocks.free(sequence)
+        sequence.status = SequenceStatus.PREEMPTED
+        sequence.num_preemptions += 1
+        sequence.num_prompt_logprobs = 0
+        self.num_preemptions += 1
+        insort(self.waiting, sequence, key=_rank)
+
+    def _take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
+        sequence, samples = item.sequence, item.samples
+        self.blocks.mark_computed(sequence, item.num_tokens)
+        sequence.num_steps += 1
+        sequence.batch_size_sum += batch_size
+        output = self._output(sequence, prompt_logprobs=_unseen(sequence, result))
+        if not samples:
+            if output.prompt_logprobs:
+                self._outputs.append(output)
+        elif sequence.num_output_tokens >= sequence.request.params.max_tokens:  # 0, or a replay at its end
+            self._end(sequence, FinishReason.LENGTH, output)
+        elif result.token_id is None:
+            self.blocks.forget(sequence)
+            self._end(sequence, FinishReason.ERROR, output)
+        else:
+            self._append(sequence, result.token_id, result, output, now)
+
+    def _append(self, sequence: Sequence, token_id: int, result: SampledToken, output: StepOutput, now: float) -> None:
+        sequence.token_ids.append(token_id)
+        output = replace(output, token_ids=(token_id,), logprobs=(result.logprobs,) if result.logprobs else ())
+        if sequence.first_token_at is None:
+            output = _with_first_token(sequence, output, now)
+        reason = self._finish_reason(sequence, token_id)
+        if reason is None:
+            self._outputs.append(output)
+        else:
+            self._end(sequence, reason, output)
+
+    def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
+        """The runner bans stop tokens from the first `min_tokens` outputs; here they would just not stop."""
+        params = sequence.request.params
+        if token_id in params.stop_token_ids and sequence.num_output_tokens > params.min_tokens:
+            return FinishReason.STOP
+        if sequence.num_output_tokens >= params.max_tokens or sequence.num_tokens >= self._max_tokens:
+            return FinishReason.LENGTH
+        return None
+
+    def _end_expired(self, now: float) -> None:
+        for sequence in [*self.running, *self.waiting]:
+            if sequence.request.deadline is not None and sequence.request.deadline <= now:
+                self._end(sequence, FinishReason.DEADLINE)
+
+    def _end(self, sequence: Sequence, reason: FinishReason, output: StepOutput | None = None) -> None:
+        (self.running if sequence.status is SequenceStatus.RUNNING else self.waiting).remove(sequence)
+        del self._live[sequence.request.id]
+        self.blocks.free(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        mean = sequence.batch_size_sum / sequence.num_steps if sequence.num_steps else None
+        output = output or self._output(sequence)
+        self._outputs.append(replace(output, finish_reason=reason, batch_size_mean=mean))
+
+    def _output(self, sequence: Sequence, prompt_logprobs: tuple[TokenLogprobs, ...] = ()) -> StepOutput:
+        return StepOutput(
+            sequence.request.id,
+            prompt_logprobs=prompt_logprobs,
+            num_cached_tokens=sequence.num_cached_tokens,
+            num_preemptions=sequence.num_preemptions,
+        )
+
+
+def _rank(sequence: Sequence) -> tuple[int, bool, float]:
+    request = sequence.request
+    return -request.priority, sequence.status is not SequenceStatus.PREEMPTED, request.arrival
+
+
+def _unseen(sequence: Sequence, result: SampledToken) -> tuple[TokenLogprobs, ...]:
+    """The prompt logprobs of this step that were not given out before a preemption or by an earlier engine process."""
+    skip = max(0, sequence.num_prompt_logprobs_emitted - sequence.num_prompt_logprobs)
+    sequence.num_prompt_logprobs += len(result.prompt_logprobs)
+    fresh = result.prompt_logprobs[skip:]
+    sequence.num_prompt_logprobs_emitted += len(fresh)
+    return fresh
+
+
+def _with_first_token(sequence: Sequence, output: StepOutput, now: float) -> StepOutput:
+    """Times of the first token, unless an earlier engine process gave that one out."""
+    sequence.first_token_at = now
+    if sequence.request.emitted or sequence.scheduled_at is None:
+        return output
+    queue_seconds = max(0.0, sequence.scheduled_at - sequence.request.arrival)
+    return replace(output, queue_seconds=queue_seconds, prefill_seconds=now - sequence.scheduled_at)

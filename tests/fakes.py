@@ -1,0 +1,168 @@
+"""Fakes of the seams, usable from a REPL.
+
+>>> from tests.fakes import *
+>>> core = make_core(FakeRunner(), num_blocks=8, block_size=4)
+>>> core.add(make_request("a", range(10), max_tokens=3)); core.add(make_request("b", range(9), max_tokens=2))
+>>> core.step(); print({s.request.id: s.block_table for s in core.scheduler.running})
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.engine.batching import BatchingPolicy
+from service.engine.block_manager import BlockManager
+from service.engine.core import Clock, EngineCore, ModelRunner
+from service.engine.request import (
+    Batch,
+    Request,
+    SampledToken,
+    SamplingParams,
+    Scheduled,
+    Sequence,
+    StepOutput,
+    TokenLogprobs,
+)
+from service.engine.scheduler import Scheduler
+
+VOCABULARY = 97
+
+
+@dataclass
+class FakeClock:
+    """Seconds that pass only when told to."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def next_token(seed: int, salt: str, context: Iterable[int]) -> int:
+    """The fake model: a token that depends on every token before it, on their order and on the seed."""
+    digest = hashlib.sha256(repr((seed, salt, list(context))).encode()).digest()
+    return int.from_bytes(digest[:4], "big") % VOCABULARY
+
+
+def expected_tokens(request: Request) -> list[int]:
+    """What `request` must generate, computed with no engine: alone, or in any crowd."""
+    context, output = list(request.token_ids), list[int]()
+    params = request.params
+    while len(output) < params.max_tokens:
+        token = _sample(request, context, len(output))
+        context.append(token)
+        output.append(token)
+        if token in params.stop_token_ids and len(output) > params.min_tokens:
+            break
+    return output
+
+
+def _sample(request: Request, context: list[int], position: int) -> int:
+    """Stop tokens are banned from the first `min_tokens` outputs, as the sampler does."""
+    params = request.params
+    token = next_token(params.seed, request.cache_salt, context)
+    while position < params.min_tokens and token in params.stop_token_ids:
+        token = (token + 1) % VOCABULARY
+    return token
+
+
+@dataclass
+class FakeRunner:
+    """A model whose KV cache holds the token ids themselves, so that a wrong block, slot, position or owner changes the
+    output. `broken` holds ids of requests that get no usable logits."""
+
+    block_size: int = 4
+    broken: frozenset[str] = frozenset()
+    kv: dict[tuple[int, int], tuple[str, int, int]] = field(default_factory=dict)
+    batches: list[list[tuple[str, int]]] = field(default_factory=list)
+
+    def run(self, batch: Batch) -> list[SampledToken | None]:
+        self.batches.append([(item.sequence.request.id, item.num_tokens) for item in batch.scheduled])
+        for item in batch.scheduled:
+            self._write(item)
+        return [self._result(item) for item in batch.scheduled]
+
+    def _write(self, item: Scheduled) -> None:
+        sequence = item.sequence
+        start = sequence.num_computed_tokens
+        for position in range(start, start + item.num_tokens):
+            entry = (sequence.request.cache_salt, position, sequence.token_ids[position])
+            self.kv[self._slot(sequence, position)] = entry
+
+    def _read(self, sequence: Sequence) -> list[int]:
+        context = []
+        for position in range(sequence.num_tokens):
+            salt, written_at, token = self.kv[self._slot(sequence, position)]
+            context.append(token if (salt, written_at) == (sequence.request.cache_salt, position) else -1)
+        return context
+
+    def _slot(self, sequence: Sequence, position: int) -> tuple[int, int]:
+        return sequence.block_table[position // self.block_size], position % self.block_size
+
+    def _result(self, item: Scheduled) -> SampledToken | None:
+        sequence, prompt_logprobs = item.sequence, self._prompt_logprobs(item)
+        if not item.samples:
+            return SampledToken(None, prompt_logprobs=prompt_logprobs) if prompt_logprobs else None
+        if sequence.request.id in self.broken:
+            return SampledToken(None)
+        token = _sample(sequence.request, self._read(sequence), sequence.num_output_tokens)
+        logprobs = None if sequence.request.params.logprobs is None else TokenLogprobs(-0.5, ((token, -0.5),))
+        return SampledToken(token, logprobs, prompt_logprobs)
+
+    @staticmethod
+    def _prompt_logprobs(item: Scheduled) -> tuple[TokenLogprobs, ...]:
+        """That of position p is -p, so that a test sees which came."""
+        sequence = item.sequence
+        if sequence.request.params.prompt_logprobs is None:
+            return ()
+        start = sequence.num_computed_tokens
+        stop = min(start + item.num_tokens, sequence.num_prompt_tokens)
+        return tuple(TokenLogprobs(-float(position)) for position in range(max(start, 1), stop))
+
+
+def make_request(id: str, token_ids: Iterable[int] = (1, 2, 3), **fields: Any) -> Request:
+    """A request; keyword arguments are fields of Request or of SamplingParams."""
+    params = {name: fields.pop(name) for name in list(fields) if name in SamplingParams.__dataclass_fields__}
+    return Request(id, tuple(token_ids), SamplingParams(**{"max_tokens": 4, **params}), **fields)
+
+
+def make_scheduler(
+    num_blocks: int = 16,
+    block_size: int = 4,
+    max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 64,
+    prefix_caching: bool = True,
+    blocks: BlockManager | None = None,
+) -> Scheduler:
+    """A scheduler with a target no step reaches, so that budgets are the configured maximum."""
+    policy = BatchingPolicy(max_num_batched_tokens, block_size, inter_token_latency_target=1e9)
+    blocks = blocks or BlockManager(num_blocks, block_size, prefix_caching)
+    return Scheduler(blocks, policy, max_num_seqs, max_model_len=1024)
+
+
+def make_core(runner: ModelRunner | None = None, clock: Clock | None = None, **scheduler: Any) -> EngineCore:
+    """A core on the fake runner; keyword arguments are those of `make_scheduler`."""
+    scheduler_ = make_scheduler(**scheduler)
+    return EngineCore(runner or FakeRunner(scheduler_.blocks.block_size), scheduler_, clock or FakeClock())
+
+
+def run_all(core: EngineCore, max_steps: int = 10_000) -> dict[str, list[StepOutput]]:
+    """Step until nothing is left; the outputs of each request. Raises RuntimeError when it takes too many steps."""
+    outputs: dict[str, list[StepOutput]] = {}
+    for _ in itertools.takewhile(lambda _: core.has_work, range(max_steps)):
+        for output in core.step():
+            outputs.setdefault(output.request_id, []).append(output)
+    if core.has_work:
+        raise RuntimeError(f"not done after {max_steps} steps: {core.stats}")
+    return outputs
+
+
+def tokens_of(outputs: Iterable[StepOutput]) -> list[int]:
+    return [token for output in outputs for token in output.token_ids]
