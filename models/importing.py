@@ -1,7 +1,7 @@
 """A directory or a hub id becomes a published version. What could run code is refused by name before anything opens it.
 
-Accepted are safetensors weights, JSON configurations under `checkpoint.config_policy`, a `tokenizer.json` (made from slow
-tokenizer files when it is missing) and a Jinja chat template, which only the bounded renderer of `service.text` runs.
+Accepted are safetensors weights, JSON configurations under `checkpoint.config_policy`, a `tokenizer.json` (made from
+slow tokenizer files when it is missing) and a Jinja chat template, which only `service.text` ever renders, bounded.
 
 A local directory that also holds pickled weights or Python files is refused as a whole: whoever publishes it should
 know what is in it. From a hub these files are never downloaded, so they are no reason to refuse. Sub-directories and

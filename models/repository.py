@@ -165,7 +165,8 @@ class Repository:
 
     def history(self, name: str, alias: str, at: datetime | None = None) -> list[Entry]:
         """Changes of an alias, oldest first; with `at` (zone-aware) the one change in force then, or none."""
-        entries = [entry for entry in self._entries(name) if entry.alias == ModelReference(name, alias=alias).alias]
+        ModelReference(name, alias=alias)
+        entries = [entry for entry in self._entries(name) if entry.alias == alias]
         return entries if at is None else [entry for entry in entries if entry.time <= timestamp(at)][-1:]
 
     def promote(

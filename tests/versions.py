@@ -1,0 +1,24 @@
+"""Small versions for tests of the repository: files of a few bytes and the facts of a model that does not exist."""
+
+from models.manifest import Facts, Lineage, Manifest
+from models.repository import Repository
+
+FACTS = Facts(
+    architecture="LlamaForCausalLM",
+    model_type="llama",
+    precision="bf16",
+    dtype="BF16",
+    context_window=2048,
+    vocab_size=260,
+    parameters=1000,
+    license="apache-2.0",
+    lineage=Lineage(source="directory", recipe="import", tools=("torch 2.13.0",), author="a test"),
+)
+
+
+def publish(repository: Repository, content: str, name: str = "demo", version: str | None = None) -> Manifest:
+    """Publish a version whose weights are the bytes of `content`."""
+    with repository.stage() as staged:
+        (staged / "config.json").write_text("{}")
+        (staged / "model.safetensors").write_text(content)
+        return repository.publish(staged, FACTS, name, version)
