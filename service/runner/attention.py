@@ -1,0 +1,203 @@
+"""Attention of packed query rows over KV blocks with torch operations. Knows blocks and positions, not requests.
+
+Batch- and chunk-invariant: what a query row gets depends on its own sequence's keys up to its position and on nothing
+else, bit for bit. Three rules make it so, and tests/unit/test_attention.py holds them:
+
+1. Matrix products run over shapes whose rows do not depend on the number of rows: query rows are padded to
+   `row_quantum` (measured at load, see `linear.row_quantum`), keys to whole tiles of KV_TILE positions.
+2. The sum over positions is cut at absolute positions (multiples of KV_TILE) and added tile by tile in order.
+3. Masked positions have weight exactly 0 and finite values, so more padding adds exact zeros at the end.
+
+    packed rows     | a a a a | b | c | d d | pad |      one row = one token
+    groups            prefill tiles: one sequence, up to QUERY_TILE rows; decode: one row each of many sequences
+    a group's bmm     [sequences * kv_heads, rows * (heads per kv head) padded, head_dim] x [.., head_dim, positions]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from service.runner.kv_cache import KVCache
+
+KV_TILE = 128
+QUERY_TILE = 128
+MAX_GROUP_POSITIONS = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What a layer asks for: softmax(softcap(scale * q·k)) over the last `window` positions (None: all)."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`count` packed rows from `row` on: the positions from `start` on of the sequence with this block table."""
+
+    row: int
+    count: int
+    start: int
+    block_table: Seq[int]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Sequences whose query rows run in one product. `rows` [sequences * count] are packed rows, `positions`
+    [sequences, count] theirs, `blocks` [sequences, n] the padded block tables, `length` the padded KV length."""
+
+    rows: Tensor
+    positions: Tensor
+    blocks: Tensor
+    length: int
+    _gather_rows: dict[int, Tensor] = field(default_factory=dict)
+    _blocked: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)
+
+    def gather_rows(self, cache: KVCache, kv_heads: int) -> Tensor:
+        if kv_heads not in self._gather_rows:
+            self._gather_rows[kv_heads] = cache.block_rows(self.blocks, kv_heads)
+        return self._gather_rows[kv_heads]
+
+    def blocked(self, per_head: int, padded: int, window: int | None) -> Tensor:
+        """True where a query row must not look: [sequences, 1, padded rows, length]. Padding rows look everywhere."""
+        key = (per_head, padded, window)
+        if key not in self._blocked:
+            kv = torch.arange(self.length, device=self.positions.device)
+            query = self.positions.repeat_interleave(per_head, dim=1)[:, :, None]
+            hidden = kv > query
+            if window is not None:
+                hidden |= kv <= query - window
+            extra = padded - hidden.shape[1]
+            self._blocked[key] = torch.nn.functional.pad(hidden, (0, 0, 0, extra))[:, None]
+        return self._blocked[key]
+
+
+class AttentionPlan:
+    """One step's indices, made once and used by every layer: where new keys go and which rows look at which blocks."""
+
+    def __init__(self, cache: KVCache, spans: Seq[Span], num_rows: int, row_quantum: int, device: torch.device) -> None:
+        self.cache = cache
+        self.row_quantum = row_quantum
+        self.device = device
+        self.num_rows = num_rows
+        self.slots = torch.tensor(_slots(spans, num_rows, cache), device=device)
+        self.groups = [*_decode_groups(spans, cache, device), *_prefill_groups(spans, cache, device)]
+        self._slot_rows: dict[int, Tensor] = {}
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
+        """Writes key and value [rows, kv_heads, dim] and gives [rows, heads, value_dim] for query [rows, heads, dim].
+        Padding rows get zeros."""
+        heads = key.shape[1]
+        if heads not in self._slot_rows:
+            self._slot_rows[heads] = self.cache.slot_rows(self.slots, heads)
+        self.cache.write(layer, key, value, self._slot_rows[heads])
+        out = query.new_zeros(self.num_rows, query.shape[1], value.shape[-1])
+        for group in self.groups:
+            out.index_copy_(0, group.rows, self._attend_group(group, layer, query, spec))
+        return out
+
+    def _attend_group(self, group: Group, layer: int, query: Tensor, spec: AttentionSpec) -> Tensor:
+        kv_heads = self.cache.shapes[layer].kv_heads
+        sequences, count = group.positions.shape
+        per_head = query.shape[1] // kv_heads
+        keys, values = self.cache.gather(layer, group.gather_rows(self.cache, kv_heads), sequences * kv_heads)
+        dtype = matmul_dtype(query.dtype, query.device)
+
+        folded = query.index_select(0, group.rows).view(sequences, count, kv_heads, per_head, -1).transpose(1, 2)
+        folded = folded.reshape(sequences * kv_heads, count * per_head, -1).to(dtype)
+        padded = -(-folded.shape[1] // self.row_quantum) * self.row_quantum
+        if padded != folded.shape[1]:
+            folded = torch.nn.functional.pad(folded, (0, 0, 0, padded - folded.shape[1]))
+
+        blocked = group.blocked(per_head, padded, spec.window)
+        weights = _weights(folded, keys[:, : group.length].to(dtype), blocked, spec).to(dtype)
+        mixed = _mix(weights, values[:, : group.length].to(dtype))
+        mixed = mixed[:, : count * per_head].view(sequences, kv_heads, count, per_head, -1).transpose(1, 2)
+        return mixed.reshape(sequences * count, kv_heads * per_head, -1).to(query.dtype)
+
+
+def matmul_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """bf16 where the device multiplies it natively; elsewhere fp32, which is several times faster there."""
+    native = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
+    return dtype if native else torch.float32
+
+
+def _weights(query: Tensor, keys: Tensor, blocked: Tensor, spec: AttentionSpec) -> Tensor:
+    """Softmax weights [groups, rows, positions] in fp32."""
+    scores = torch.bmm(query, keys.transpose(1, 2)).float().mul_(spec.scale)
+    if spec.softcap is not None:
+        scores = scores.div_(spec.softcap).tanh_().mul_(spec.softcap)
+    sequences = blocked.shape[0]
+    scores.view(sequences, -1, *scores.shape[1:]).masked_fill_(blocked, float("-inf"))
+    return scores.softmax(-1)
+
+
+def _mix(weights: Tensor, values: Tensor) -> Tensor:
+    """weights x values in fp32, summed tile by tile in the order of positions."""
+    total = torch.bmm(weights[:, :, :KV_TILE], values[:, :KV_TILE]).float()
+    for first in range(KV_TILE, weights.shape[2], KV_TILE):
+        last = first + KV_TILE
+        total += torch.bmm(weights[:, :, first:last], values[:, first:last])
+    return total
+
+
+def _slots(spans: Seq[Span], num_rows: int, cache: KVCache) -> list[int]:
+    size = cache.block_size
+    slots = [cache.scratch_block * size] * num_rows
+    for span in spans:
+        for i, position in enumerate(range(span.start, span.start + span.count), span.row):
+            slots[i] = span.block_table[position // size] * size + position % size
+    return slots
+
+
+def _tiles(end: int) -> int:
+    return -(-end // KV_TILE)
+
+
+def _table(span: Span, length: int, cache: KVCache) -> list[int]:
+    """The block table cut or filled with the scratch block to hold `length` positions."""
+    needed = -(-length // cache.block_size)
+    used = list(span.block_table[: min(needed, -(-(span.start + span.count) // cache.block_size))])
+    return used + [cache.scratch_block] * (needed - len(used))
+
+
+def _decode_groups(spans: Seq[Span], cache: KVCache, device: torch.device) -> list[Group]:
+    """Single rows, gathered by context length rounded up to a power of two of tiles."""
+    buckets: dict[int, list[Span]] = {}
+    for span in spans:
+        if span.count == 1:
+            buckets.setdefault((_tiles(span.start + 1) - 1).bit_length(), []).append(span)
+    groups = []
+    for power, members in sorted(buckets.items()):
+        length = KV_TILE << power
+        most = max(1, MAX_GROUP_POSITIONS // length)
+        for first in range(0, len(members), most):
+            groups.append(_group(members[first : first + most], length, cache, device))
+    return groups
+
+
+def _prefill_groups(spans: Seq[Span], cache: KVCache, device: torch.device) -> list[Group]:
+    groups = []
+    for span in spans:
+        if span.count == 1:
+            continue
+        for first in range(0, span.count, QUERY_TILE):
+            count = min(QUERY_TILE, span.count - first)
+            tile = Span(span.row + first, count, span.start + first, span.block_table)
+            groups.append(_group([tile], _tiles(tile.start + count) * KV_TILE, cache, device))
+    return groups
+
+
+def _group(members: Seq[Span], length: int, cache: KVCache, device: torch.device) -> Group:
+    count = members[0].count
+    offsets = torch.arange(count)
+    rows = torch.tensor([span.row for span in members])[:, None] + offsets
+    positions = torch.tensor([span.start for span in members])[:, None] + offsets
+    blocks = torch.tensor([_table(span, length, cache) for span in members])
+    return Group(rows.reshape(-1).to(device), positions.to(device), blocks.to(device), length)

@@ -1,0 +1,162 @@
+"""The library's own forward over our KV blocks, for every decoder-only architecture. Two ways, chosen by what the
+architecture can do (see `model_runner.choose_forward`), never by its name:
+
+PackedForward       one forward for the whole step. The library calls our attention through its attention interface;
+                    the step travels as a keyword argument, so there is no state between calls.
+PerSequenceForward  one forward per scheduled sequence, for architectures that compute attention themselves. The library
+                    sees a cache object whose contents are our blocks. Correct, slower, and equal to other batches and
+                    chunkings only up to rounding, because the library's attention sees other shapes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Protocol
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from service.runner.attention import AttentionPlan, AttentionSpec, Span
+from service.runner.kv_cache import KVCache
+from service.runner.step import Step
+
+INTERFACE = "dosirak"
+STEP_ARGUMENT = "dosirak_plan"
+
+
+class Forward(Protocol):
+    """A way to compute a step. `kind` is EngineInfo.forward, `invariant` whether rows are independent of the batch."""
+
+    kind: str
+    invariant: bool
+
+    def __call__(self, step: Step) -> Tensor:
+        """Logits [len(step.logit_rows), vocabulary]; writes the step's keys and values."""
+
+
+class CannotServe(Exception):
+    """This way does not fit the architecture; the message says why. Another way may."""
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The library's attention function: query, key and value [1, heads, rows, dim] to [1, rows, heads, dim]. Raises
+    CannotServe for anything that our attention does not compute."""
+    plan = kwargs.get(STEP_ARGUMENT)
+    if not isinstance(plan, AttentionPlan):
+        raise CannotServe("the architecture does not pass keyword arguments on to its attention")
+    extra = [name for name in ("position_bias", "s_aux", "alibi", "head_mask") if kwargs.get(name) is not None]
+    if extra or attention_mask is not None:
+        raise CannotServe(f"its attention takes {', '.join(extra) or 'a mask of its own'}")
+    layer = getattr(module, "layer_idx", None)
+    if not isinstance(layer, int):
+        raise CannotServe("its attention layers carry no index")
+    spec = AttentionSpec(query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap)
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    return plan.attend(layer, q, k, v, spec)[None], None
+
+
+class PackedForward:
+    kind = "transformers"
+    invariant = True
+
+    def __init__(self, model: transformers.PreTrainedModel) -> None:
+        layer_types = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+        if not model.is_backend_compatible():  # type: ignore[no-untyped-call]
+            raise CannotServe("the architecture has no attention interface")
+        if layer_types - {"full_attention", "sliding_attention"}:
+            raise CannotServe(f"layers of types {sorted(layer_types)}")
+        transformers.AttentionInterface.register(INTERFACE, _attention)
+        model.set_attn_implementation(INTERFACE)
+        self.model = model
+
+    def __call__(self, step: Step) -> Tensor:
+        logits: Tensor = self.model(
+            input_ids=step.token_ids[None],
+            position_ids=step.positions[None],
+            use_cache=False,
+            logits_to_keep=step.logit_rows,
+            **{STEP_ARGUMENT: step.plan},
+        ).logits
+        return logits[0]
+
+
+class _BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """One layer of one sequence's cache, as the library sees it; the tensors stay in our blocks."""
+
+    is_sliding = False
+
+    def __init__(self, cache: KVCache, layer: int, span: Span) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.cache, self.layer, self.span = cache, layer, span
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the blocks exist."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Stores new keys [1, heads, n, dim] and gives all of the sequence's, the new ones included."""
+        cache, span, heads = self.cache, self.span, key_states.shape[1]
+        size, end = cache.block_size, span.start + span.count
+        device = key_states.device
+        slots = [span.block_table[p // size] * size + p % size for p in range(span.start, end)]
+        rows = cache.slot_rows(torch.tensor(slots, device=device), heads)
+        cache.write(self.layer, key_states[0].transpose(0, 1), value_states[0].transpose(0, 1), rows)
+        blocks = torch.tensor([list(span.block_table[: -(-end // size)])], device=device)
+        keys, values = cache.gather(self.layer, cache.block_rows(blocks, heads), heads)
+        return keys[None, :, :end].to(key_states.dtype), values[None, :, :end].to(value_states.dtype)
+
+    def get_seq_length(self) -> int:
+        return self.span.start
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.span.start + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class PerSequenceForward:
+    kind = "transformers"
+    invariant = False
+
+    def __init__(self, model: transformers.PreTrainedModel, cache: KVCache, attention: str) -> None:
+        model.set_attn_implementation(attention)
+        self.model = model
+        self.cache = cache
+        self.accepted = frozenset(inspect.signature(model.forward).parameters)
+
+    def __call__(self, step: Step) -> Tensor:
+        wanted = step.logit_rows.tolist()
+        found: dict[int, Tensor] = {}
+        for span in step.spans:
+            rows = [row for row in dict.fromkeys(wanted) if span.row <= row < span.row + span.count]
+            logits = self._run(step, span)
+            found.update((row, logits[row - span.row]) for row in rows)
+        return torch.stack([found[row] for row in wanted]) if wanted else step.token_ids.new_zeros(0, 1).float()
+
+    def _run(self, step: Step, span: Span) -> Tensor:
+        """Logits of all of the span's rows."""
+        layers = [_BlockLayer(self.cache, layer, span) for layer in range(len(self.cache.shapes))]
+        here = slice(span.row, span.row + span.count)
+        arguments = {
+            "input_ids": step.token_ids[None, here],
+            "attention_mask": torch.ones(1, span.start + span.count, dtype=torch.long, device=step.positions.device),
+            "position_ids": step.positions[None, here],
+            "past_key_values": Cache(layers=list(layers)),
+            "use_cache": True,
+        }
+        passed = {name: value for name, value in arguments.items() if name in self.accepted}
+        logits: Tensor = self.model(**passed).logits
+        return logits[0]

@@ -1,0 +1,44 @@
+"""What this process may use of the machine: cores and memory, by affinity and cgroup. It knows no tensors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Physical cores that the affinity mask and the cgroup's quota leave to this process, at least 1. Two hardware
+    threads of one core count once: matrix kernels gain nothing from the second."""
+    if not hasattr(os, "sched_getaffinity"):
+        return max(1, (os.cpu_count() or 2) // 2)
+    cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
+    quota, _, period = _read(CGROUP / "cpu.max").partition(" ")
+    limit = int(quota) // int(period) if quota.isdigit() and period.strip().isdigit() else len(cores)
+    return max(1, min(len(cores), limit))
+
+
+def available_memory() -> int:
+    """Bytes that can still be allocated: the smaller of the machine's and the cgroup's remainder."""
+    fields = dict(line.split(":", 1) for line in _read(Path("/proc/meminfo")).splitlines() if ":" in line)
+    machine = int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else _portable_memory()
+    limit, used = _read(CGROUP / "memory.max").strip(), _read(CGROUP / "memory.current").strip()
+    if limit.isdigit() and used.isdigit():
+        return max(0, min(machine, int(limit) - int(used)))
+    return machine
+
+
+def _siblings(cpu: int) -> str:
+    return _read(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu)
+
+
+def _portable_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""

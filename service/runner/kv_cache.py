@@ -1,0 +1,105 @@
+"""The KV tensors, one pair a layer, cut into blocks. Knows shapes and block ids; nothing of sequences or attention.
+
+layer tensor   [ num_blocks + 1, kv_heads, block_size, head_dim ]
+scratch block    num_blocks: padding rows write there, padding of a block table reads there (and is masked)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from service.runner.host import available_memory
+
+FREE_MEMORY_SHARE = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One layer's heads as they are cached. Key and value may differ in size (multi-head latent attention)."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def elements_per_token(self) -> int:
+        return self.kv_heads * (self.key_dim + self.value_dim)
+
+
+def bytes_per_block(shapes: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:
+    return block_size * dtype.itemsize * sum(shape.elements_per_token for shape in shapes)
+
+
+def choose_num_blocks(kv_cache_bytes: int, block_bytes: int, tokens_wanted: int, block_size: int, free: int) -> int:
+    """`kv_cache_bytes` > 0 decides alone. Otherwise what `tokens_wanted` need, within a share of `free` bytes.
+    Raises MemoryError when not one block fits."""
+    wanted = -(-tokens_wanted // block_size)
+    blocks = (
+        kv_cache_bytes // block_bytes if kv_cache_bytes else min(wanted, int(free * FREE_MEMORY_SHARE) // block_bytes)
+    )
+    if blocks < 1:
+        raise MemoryError(
+            f"the KV cache needs at least {block_bytes} bytes for one block; raise its size or free memory"
+        )
+    return blocks
+
+
+def free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+
+
+class KVCache:
+    """Owns the blocks' memory. Pages of the host are touched only when a block is first written."""
+
+    def __init__(
+        self, shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.shapes = tuple(shapes)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.dtype = dtype
+
+        def blocks(heads: int, dim: int) -> Tensor:
+            return torch.zeros(num_blocks + 1, heads, block_size, dim, dtype=dtype, device=device)
+
+        self.keys = [blocks(shape.kv_heads, shape.key_dim) for shape in self.shapes]
+        self.values = [blocks(shape.kv_heads, shape.value_dim) for shape in self.shapes]
+
+    @property
+    def scratch_block(self) -> int:
+        return self.num_blocks
+
+    def write(self, layer: int, key: Tensor, value: Tensor, rows: Tensor) -> None:
+        """Stores key and value [tokens, kv_heads, dim] at `rows` [tokens * kv_heads], see `slot_rows`.
+
+        A value that is no number becomes one: a masked position has weight 0, and 0 * NaN would carry one sequence's
+        failure to the next owner of the block. The failing row still shows in its own logits, through the residual.
+        """
+        keys, values = self.keys[layer], self.values[layer]
+        keys.view(-1, keys.shape[-1]).index_copy_(0, rows, key.reshape(-1, key.shape[-1]).to(self.dtype))
+        clean = torch.nan_to_num(value).reshape(-1, value.shape[-1])
+        values.view(-1, values.shape[-1]).index_copy_(0, rows, clean.to(self.dtype))
+
+    def slot_rows(self, slots: Tensor, kv_heads: int) -> Tensor:
+        """Rows of a layer's [blocks * kv_heads * block_size] view where the slots' heads lie, token-major."""
+        heads = torch.arange(kv_heads, device=slots.device)
+        first = (slots // self.block_size) * (kv_heads * self.block_size) + slots % self.block_size
+        return (first[:, None] + heads * self.block_size).reshape(-1)
+
+    def block_rows(self, blocks: Tensor, kv_heads: int) -> Tensor:
+        """Rows of a layer's [blocks * kv_heads] view for block tables [sequences, n], in the order that `gather`
+        needs: sequence, head, block."""
+        heads = torch.arange(kv_heads, device=blocks.device)
+        return (blocks[:, None, :] * kv_heads + heads[None, :, None]).reshape(-1)
+
+    def gather(self, layer: int, rows: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [groups, tokens, dim] of `rows` (see `block_rows`), groups = sequences * kv_heads."""
+        return self._gather(self.keys[layer], rows, groups), self._gather(self.values[layer], rows, groups)
+
+    def _gather(self, cache: Tensor, rows: Tensor, groups: int) -> Tensor:
+        dim = cache.shape[-1]
+        return cache.view(-1, self.block_size * dim).index_select(0, rows).view(groups, -1, dim)

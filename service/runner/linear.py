@@ -1,0 +1,126 @@
+"""Linear layers: dense (bf16, fp32) and 8-bit, and the row padding that keeps their rows independent of the batch.
+
+Knows weights and rows, no model. 8-bit: weights signed with one scale per output channel, activations UNSIGNED with one
+scale per row, so that a row's result depends on that row alone; the sum between is in integers, hence exact.
+
+    x ≈ (u - zero) * s_row          u = round(x / s_row) + zero,  s_row = max|x| / reach
+    y = s_row * s_channel * Σ (u - zero) * w
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ACTIVATION_DTYPE = torch.uint8
+"""oneDNN has fast kernels for unsigned activations only; signed ones fall to a reference loop, thousands
+of times slower."""
+
+QUANTA = (1, 2, 4, 8, 16)
+
+
+class Int8Linear(nn.Module):
+    """y = x @ weight.T + bias with 8-bit weights [out, in] int8 and `scale` [out] fp32. Gives x's dtype."""
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.nbytes = weight.nbytes + scale.nbytes
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.scale = nn.Buffer(scale.float(), persistent=False)
+        self.kernel = int8_kernel(weight.device)
+        if self.kernel == "onednn":
+            self.packed = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
+            self.zeros = nn.Buffer(torch.zeros(self.out_features, dtype=torch.int32), persistent=False)
+            self.reach = activation_reach()
+        else:
+            dense = (weight.float() * scale[:, None]).to(torch.bfloat16)
+            self.dense = nn.Buffer(dense, persistent=False)
+            self.nbytes = dense.nbytes
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, self.in_features)
+        if not len(rows):
+            return x.new_zeros(*x.shape[:-1], self.out_features)
+        if self.kernel == "onednn":
+            codes, row_scale = quantize_rows(rows, self.reach)
+            out = self._multiply(codes).mul_(row_scale).to(x.dtype)
+        else:
+            out = F.linear(rows.to(self.dense.dtype), self.dense).to(x.dtype)
+        if self.bias is not None:
+            out = out + self.bias
+        return out.view(*x.shape[:-1], self.out_features)
+
+    def _multiply(self, codes: Tensor) -> Tensor:
+        """Integer product times the channels' scales, fp32 [rows, out]; the rows' scales are the caller's."""
+        out: Tensor = torch.ops.onednn.qlinear_pointwise(
+            codes, 1.0, self.reach + 1, self.packed, self.scale, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return out
+
+
+def quantize_rows(rows: Tensor, reach: int) -> tuple[Tensor, Tensor]:
+    """Codes (unsigned, zero point reach + 1) and scales [rows, 1] fp32 of each row by its own largest magnitude."""
+    largest = torch.linalg.vector_norm(rows, float("inf"), dim=-1, keepdim=True, dtype=torch.float32)
+    scale = largest.clamp_(min=1e-30).mul_(1.0 / reach)
+    codes = (rows / scale).add_(reach + 1).round_()
+    return codes.to(ACTIVATION_DTYPE), scale
+
+
+@cache
+def activation_reach() -> int:
+    """127 where the processor adds products in 32 bits (VNNI, AMX). Older ones add pairs in 16 bits and saturate:
+    there 63 (7-bit activations), since 2 * 127 * 127 fits. Measured with the worst case, not read from flags."""
+    depth = 256
+    weight = torch.full((16, depth), 127, dtype=torch.int8)
+    packed = torch.ops.onednn.qlinear_prepack(weight, None)
+    ones, zeros = torch.ones(16), torch.zeros(16, dtype=torch.int32)
+    codes = torch.full((4, depth), 255, dtype=ACTIVATION_DTYPE)
+    out = torch.ops.onednn.qlinear_pointwise(
+        codes, 1.0, 128, packed, ones, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return 127 if bool((out == 127 * 127 * depth).all()) else 63
+
+
+def int8_kernel(device: torch.device) -> str:
+    """`onednn` on a CPU with the operator; `dequantized` (bf16 copies of the weights) elsewhere: correct, not fast."""
+    has_operator = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")  # type: ignore[no-untyped-call]
+    return "onednn" if device.type == "cpu" and has_operator else "dequantized"
+
+
+def row_quantum(weights: Iterable[Tensor]) -> int:
+    """The smallest number of rows, padding to whose multiples makes every row of `F.linear` with these weights bitwise
+    independent of the number of rows. Measured on one weight of each shape, because kernels switch by shape."""
+    shapes = {(tuple(weight.shape), weight.dtype): weight for weight in weights}
+    return max((_linear_quantum(weight) for weight in shapes.values()), default=1)
+
+
+def _linear_quantum(weight: Tensor) -> int:
+    weight = weight[:4096]
+    rows = _noise(64, weight.shape[1]).to(weight.device, weight.dtype)
+    whole = F.linear(rows, weight)
+    return _smallest(lambda n: torch.equal(F.linear(rows[:n], weight), whole[:n]), 64)
+
+
+def bmm_row_quantum(depth: int, width: int, dtype: torch.dtype, device: torch.device) -> int:
+    """As `row_quantum`, for batched products of [rows, depth] by [depth, width]."""
+    left = _noise(64, depth).expand(4, -1, -1).to(device, dtype)
+    right = _noise(width, depth).expand(4, -1, -1).to(device, dtype).transpose(1, 2)
+    whole = torch.bmm(left, right)
+    return _smallest(lambda n: torch.equal(torch.bmm(left[:, :n].contiguous(), right), whole[:, :n]), 64)
+
+
+def _noise(rows: int, depth: int) -> Tensor:
+    return torch.randn(rows, depth, generator=torch.Generator().manual_seed(0))
+
+
+def _smallest(same: Callable[[int], bool], limit: int) -> int:
+    for quantum in QUANTA:
+        sizes = {*range(quantum, 8 * quantum, quantum), limit // 2, limit // 2 + quantum, limit - quantum}
+        if all(same(size) for size in sorted(sizes) if size < limit and size % quantum == 0):
+            return quantum
+    return QUANTA[-1]

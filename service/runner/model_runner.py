@@ -1,0 +1,161 @@
+"""A batch → sampled tokens, and how a runner is built. Knows no queue, no clock of requests, no text."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import torch
+import transformers
+from torch import Tensor
+
+from models.loading import DTYPES, load_model, resolve_device, weight_bytes
+from service.engine.messages import EngineConfig, EngineInfo
+from service.engine.request import Batch, SampledToken, TokenLogprobs
+from service.runner.attention import KV_TILE, matmul_dtype
+from service.runner.foreign import Forward, PackedForward, PerSequenceForward
+from service.runner.host import usable_cores
+from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, free_bytes
+from service.runner.linear import Int8Linear, activation_reach, bmm_row_quantum, int8_kernel, row_quantum
+from service.runner.probe import choose_forward, observe
+from service.runner.sampler import SamplerRow, sample, token_logprobs
+from service.runner.step import RowRules, Step, pack
+
+Progress = Callable[[str, float], None]
+
+
+class ModelRunner:
+    """One model on one device, the only owner of its weights and KV tensors. One thread calls it."""
+
+    def __init__(self, forward: Forward, cache: KVCache, rules: RowRules, device: torch.device) -> None:
+        self._forward = forward
+        self._cache = cache
+        self._rules = rules
+        self._device = device
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> list[SampledToken | None]:
+        """Writes the keys and values of every scheduled token into its sequence's blocks, then samples. Parallel to
+        `batch.scheduled`: a SampledToken where the item samples or has prompt logprobs to tell, else None. Changes no
+        sequence.
+
+        Prompt logprobs come with the row that predicts them: a step over prompt positions [a, b) tells those of the
+        tokens a+1 .. b, so that all chunks together tell each prompt position from 1 on exactly once.
+        """
+        step = pack(batch, self._cache, self._rules, self._device)
+        logits = self._forward(step)
+        items = batch.scheduled
+        sampling = [i for i, where in enumerate(step.where) if where.sample is not None]
+        rows = [SamplerRow.of(items[i].sequence) for i in sampling]
+        results: list[SampledToken | None] = [None] * len(items)
+        for i, token in zip(sampling, sample(_sample_logits(logits, step), rows), strict=True):
+            results[i] = token
+        for i, where in enumerate(step.where):
+            if where.targets:
+                top = items[i].sequence.request.params.prompt_logprobs or 0
+                told = token_logprobs(logits[where.prompt.start : where.prompt.stop], where.targets, top)
+                results[i] = _with_prompt(results[i], tuple(told))
+        return results
+
+
+def _sample_logits(logits: Tensor, step: Step) -> Tensor:
+    """The rows to sample from, in the order of the items."""
+    rows = [where.sample for where in step.where if where.sample is not None]
+    if rows == list(range(len(rows))):
+        return logits[: len(rows)]
+    return logits.index_select(0, torch.tensor(rows, device=logits.device))
+
+
+def _with_prompt(token: SampledToken | None, told: tuple[TokenLogprobs, ...]) -> SampledToken:
+    if token is None:
+        return SampledToken(None, prompt_logprobs=told)
+    return SampledToken(token.token_id, token.logprobs, told)
+
+
+def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner, EngineInfo]:
+    """Loads the model of `config.model_dir` and measures it. `progress` hears (phase, fraction of the whole).
+    Raises OSError or ValueError for unusable files, CannotServe for an architecture that no forward fits, MemoryError
+    when not one KV block fits."""
+    started = time.monotonic()
+    torch.set_num_threads(config.threads or usable_cores())
+    device, dtype = resolve_device(config.device), DTYPES[config.dtype]
+    progress("weights", 0.0)
+    model = load_model(config.model_dir, config.precision, dtype, device, Int8Linear)
+    progress("probe", 0.6)
+    attention = model.config._attn_implementation
+    reference = observe(model, device)
+    cache = _make_cache(config, reference.shapes, dtype, device)
+    rules = _row_rules(model, reference.shapes, dtype, device)
+    progress("forward", 0.8)
+    forward = choose_forward(
+        (lambda: PackedForward(model), lambda: PerSequenceForward(model, cache, attention)), reference, cache, rules
+    )
+    runner = ModelRunner(forward, cache, rules, device)
+    progress("ready", 1.0)
+    return runner, _info(config, model, forward, cache, rules, started)
+
+
+def _make_cache(
+    config: EngineConfig, shapes: tuple[LayerShape, ...], dtype: torch.dtype, device: torch.device
+) -> KVCache:
+    num_blocks = choose_num_blocks(
+        config.kv_cache_bytes,
+        bytes_per_block(shapes, config.block_size, dtype),
+        config.max_num_seqs * config.max_model_len,
+        config.block_size,
+        free_bytes(device),
+    )
+    return KVCache(shapes, num_blocks, config.block_size, dtype, device)
+
+
+def _row_rules(
+    model: transformers.PreTrainedModel, shapes: tuple[LayerShape, ...], dtype: torch.dtype, device: torch.device
+) -> RowRules:
+    """Measured: kernels and therefore the paddings differ by processor."""
+    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    weights += [module.weight.T for module in model.modules() if isinstance(module, transformers.pytorch_utils.Conv1D)]
+    dims = {(shape.key_dim, shape.value_dim) for shape in shapes}
+    compute = matmul_dtype(dtype, device)
+    products = {(key_dim, KV_TILE) for key_dim, _ in dims} | {(KV_TILE, value_dim) for _, value_dim in dims}
+    attention = max(bmm_row_quantum(depth, width, compute, device) for depth, width in products)
+    return RowRules(row_quantum(weights), attention)
+
+
+def _info(
+    config: EngineConfig,
+    model: transformers.PreTrainedModel,
+    forward: Forward,
+    cache: KVCache,
+    rules: RowRules,
+    started: float,
+) -> EngineInfo:
+    device = cache.keys[0].device
+    return EngineInfo(
+        pid=os.getpid(),
+        device=str(device),
+        dtype=config.dtype,
+        precision=config.precision,
+        forward=forward.kind,
+        kernels=_kernels(config, forward, cache, rules),
+        threads=torch.get_num_threads(),
+        memory_bytes=weight_bytes(model),
+        load_seconds=time.monotonic() - started,
+        block_size=cache.block_size,
+        blocks_total=cache.num_blocks,
+        kv_bytes_per_block=bytes_per_block(cache.shapes, cache.block_size, cache.dtype),
+    )
+
+
+def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowRules) -> tuple[str, ...]:
+    """Each `part: what computes it`, plainly."""
+    device = cache.keys[0].device
+    if config.precision == "int8":
+        kernel = int8_kernel(device)
+        bits = f", {activation_reach().bit_length() + 1}-bit activations" if kernel == "onednn" else ""
+        linear = f"linear: int8 {kernel}{bits}"
+    else:
+        linear = f"linear: {config.dtype} torch, rows padded to {rules.linear}"
+    compute = str(matmul_dtype(cache.dtype, device)).removeprefix("torch.")
+    attention = f"attention: torch blocks {compute}" if forward.invariant else "attention: library, per sequence"
+    return (linear, attention)

@@ -1,0 +1,85 @@
+"""Which way to compute this architecture? Tried at load on a short prompt, not looked up in a list of names.
+
+library's own forward on the prompt ──▶ reference logits, and the heads of each layer as the library caches them
+ours (Llama-shaped) ▶ library, packed ▶ library, one sequence at a time: the first that repeats the reference wins
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import transformers
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from service.engine.request import Batch, Request, SamplingParams, Scheduled, Sequence
+from service.runner.foreign import CannotServe, Forward
+from service.runner.kv_cache import KVCache, LayerShape
+from service.runner.step import RowRules, pack
+
+PROBE_TOKENS = 24
+PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
+"""Root mean square difference to the reference logits, in their standard deviations."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """The library's logits [tokens, vocabulary] for `token_ids`, and what it cached for each layer."""
+
+    token_ids: tuple[int, ...]
+    logits: Tensor
+    shapes: tuple[LayerShape, ...]
+
+
+@torch.inference_mode()
+def observe(model: transformers.PreTrainedModel, device: torch.device) -> Reference:
+    """Runs the library's own forward on a short prompt. Raises CannotServe when it caches anything else than keys
+    and values."""
+    vocabulary = model.config.get_text_config().vocab_size
+    token_ids = tuple((7919 * i + 11) % vocabulary for i in range(PROBE_TOKENS))
+    cache = DynamicCache()
+    logits = model(input_ids=torch.tensor([token_ids], device=device), past_key_values=cache, use_cache=True).logits
+    shapes = []
+    for layer in cache.layers:
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if keys is None or values is None or keys.ndim != 4:
+            raise CannotServe(f"{type(model).__name__} keeps a state that is not made of keys and values")
+        shapes.append(LayerShape(keys.shape[1], keys.shape[3], values.shape[3]))
+    if not shapes:
+        raise CannotServe(f"{type(model).__name__} does not use the library's cache")
+    return Reference(token_ids, logits[0].float(), tuple(shapes))
+
+
+def choose_forward(ways: Seq[Callable[[], Forward]], reference: Reference, cache: KVCache, rules: RowRules) -> Forward:
+    """The first way that repeats the reference. Raises CannotServe with every way's reason when none does."""
+    reasons = []
+    for way in ways:
+        try:
+            forward = way()
+            verify(forward, reference, cache, rules)
+            return forward
+        except (CannotServe, TypeError) as error:
+            reasons.append(str(error))
+    raise CannotServe("; ".join(reasons))
+
+
+@torch.inference_mode()
+def verify(forward: Forward, reference: Reference, cache: KVCache, rules: RowRules) -> None:
+    """Repeats the reference over blocks, in two chunks and a decode step; raises CannotServe when the logits differ."""
+    tokens = reference.token_ids[: cache.num_blocks * cache.block_size]
+    params = SamplingParams(max_tokens=1)
+    sequence = Sequence.of(Request("probe", tokens, params))
+    sequence.block_table = list(range(-(-len(tokens) // cache.block_size)))
+    cuts = sorted({0, len(tokens) // 2, len(tokens) - 1, len(tokens)})
+    for first, last in pairwise(cuts):
+        sequence.num_computed_tokens = first
+        sequence.token_ids = list(tokens[:last])
+        step = pack(Batch((Scheduled(sequence, last - first),)), cache, rules, reference.logits.device)
+        error = (forward(step)[0].float() - reference.logits[last - 1]).square().mean().sqrt()
+        bound = PROBE_TOLERANCE[cache.dtype] * float(reference.logits[last - 1].std())
+        if not float(error) <= bound:
+            raise CannotServe(f"its logits differ from the library's by {float(error):.2g} (bound {bound:.2g})")

@@ -1,0 +1,237 @@
+"""Logits → token ids and logprobs. Knows rows and sampling parameters; nothing of models or steps.
+
+Rows are independent: every operation works along a row, and randomness is one number from (seed, output position), so a
+row's token is the same alone or among others. The order of operations is that of transformers' `generate`: repetition
+penalty, frequency and presence penalties, logit bias, banned stop tokens, temperature, top-k, top-p, min-p, typical-p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from service.engine.request import SampledToken, SamplingParams, Sequence, TokenLogprobs
+
+TOP_CANDIDATES = 512
+MASK64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerRow:
+    """What one row of logits is sampled with. `token_ids` is prompt + output so far, read only."""
+
+    params: SamplingParams
+    token_ids: Seq[int]
+    num_prompt_tokens: int
+
+    @classmethod
+    def of(cls, sequence: Sequence) -> SamplerRow:
+        return cls(sequence.request.params, sequence.token_ids, sequence.num_prompt_tokens)
+
+    @property
+    def position(self) -> int:
+        """Index of the token to be sampled among the output tokens."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+
+def sample(logits: Tensor, rows: Seq[SamplerRow]) -> list[SampledToken]:
+    """One token for each row of `logits` [rows, vocabulary]. A row without a finite maximum gives token_id None and
+    does not touch its neighbours. `logits` is not changed."""
+    if not rows:
+        return []
+    raw = logits.float()
+    scores = process(raw, rows)
+    random = [i for i, row in enumerate(rows) if row.params.temperature > 0]
+    best, greedy = scores.max(-1)
+    usable = torch.isfinite(best)
+    if scores is not raw:
+        usable &= torch.isfinite(raw.amax(-1))
+    tokens = greedy.masked_fill(~usable, -1).tolist()
+    drawable = [i for i in random if tokens[i] >= 0]
+    if drawable:
+        chosen = draw(_take(scores, drawable), [rows[i] for i in drawable])
+        for i, token in zip(drawable, chosen, strict=True):
+            tokens[i] = token
+    return _with_logprobs(raw, rows, tokens)
+
+
+def token_logprobs(logits: Tensor, tokens: Seq[int], top: int) -> list[TokenLogprobs]:
+    """Raw logprobs of `tokens`, one a row of `logits` [rows, vocabulary], and of the `top` likeliest of each row."""
+    table = logits.float().log_softmax(-1)
+    chosen = table.gather(1, torch.tensor(tokens, device=table.device)[:, None])[:, 0].tolist()
+    if not top:
+        return [TokenLogprobs(value) for value in chosen]
+    values, ids = table.sort(dim=-1, descending=True, stable=True) if top > TOP_CANDIDATES else _top(table, top)
+    pairs = zip(ids[:, :top].tolist(), values[:, :top].tolist(), strict=True)
+    return [
+        TokenLogprobs(value, tuple(zip(row_ids, row_values, strict=True)))
+        for value, (row_ids, row_values) in zip(chosen, pairs, strict=True)
+    ]
+
+
+def _with_logprobs(raw: Tensor, rows: Seq[SamplerRow], tokens: Seq[int]) -> list[SampledToken]:
+    found: dict[int, TokenLogprobs] = {}
+    asking = [i for i, row in enumerate(rows) if row.params.logprobs is not None and tokens[i] >= 0]
+    for top in {rows[i].params.logprobs for i in asking}:
+        members = [i for i in asking if rows[i].params.logprobs == top]
+        found.update(
+            zip(members, token_logprobs(_take(raw, members), [tokens[i] for i in members], top or 0), strict=True)
+        )
+    return [SampledToken(None) if token < 0 else SampledToken(token, found.get(i)) for i, token in enumerate(tokens)]
+
+
+def _top(table: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """The `top` largest of each row, ties by lower id: topk gives the right values but any of the tied ids."""
+    least = table.topk(min(top, table.shape[1]), dim=-1).values[:, -1:]
+    width = int((table >= least).sum(-1).max())
+    ids = torch.where(table >= least, 1.0, 0.0).topk(width, dim=-1).indices.sort(-1).values
+    values, order = table.gather(1, ids).sort(dim=-1, descending=True, stable=True)
+    return values, ids.gather(1, order)
+
+
+def _take(table: Tensor, indices: Seq[int]) -> Tensor:
+    if len(indices) == table.shape[0]:
+        return table
+    return table.index_select(0, torch.tensor(indices, device=table.device))
+
+
+# -- penalties, bias and bans: sparse, row by row ---------------------------------------------------------------------
+
+
+def process(raw: Tensor, rows: Seq[SamplerRow]) -> Tensor:
+    """`raw` itself when no row asks for a change, else a changed copy."""
+    touched = [i for i, row in enumerate(rows) if _changes_logits(row)]
+    if not touched:
+        return raw
+    scores = raw.clone()
+    for i in touched:
+        _process_row(scores[i], rows[i])
+    return scores
+
+
+def _changes_logits(row: SamplerRow) -> bool:
+    p = row.params
+    penalised = p.repetition_penalty != 1.0 or p.frequency_penalty != 0.0 or p.presence_penalty != 0.0
+    return penalised or bool(p.logit_bias) or row.position < p.min_tokens
+
+
+def _process_row(scores: Tensor, row: SamplerRow) -> None:
+    """In place, on one row [vocabulary]. Repetition penalty as in CTRL (Keskar et al., 2019) over prompt and output;
+    frequency and presence penalties as OpenAI defines them, over the output."""
+    p = row.params
+    if p.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted(set(row.token_ids)), device=scores.device)
+        values = scores[seen]
+        scores[seen] = torch.where(values < 0, values * p.repetition_penalty, values / p.repetition_penalty)
+    output = row.token_ids[row.num_prompt_tokens :]
+    if output and (p.frequency_penalty or p.presence_penalty):
+        ids, counts = torch.tensor(output, device=scores.device).unique(return_counts=True)  # type: ignore[no-untyped-call]
+        scores[ids] -= counts * p.frequency_penalty + p.presence_penalty
+    for token, bias in p.logit_bias:
+        scores[token] += bias
+    if row.position < p.min_tokens and p.stop_token_ids:
+        scores[torch.tensor(p.stop_token_ids, device=scores.device)] = float("-inf")
+
+
+# -- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def draw(scores: Tensor, rows: Seq[SamplerRow]) -> list[int]:
+    """Inverse of the cumulative distribution over the kept tokens in the order of their ids, in fp64."""
+    params = [row.params for row in rows]
+    scores = scores / _column(scores, (p.temperature for p in params))
+    for active, keep in FILTERS:
+        members = [i for i, p in enumerate(params) if active(p)]
+        if not members:
+            continue
+        part = _take(scores, members)
+        part = part.masked_fill(~keep(part, [params[i] for i in members]), float("-inf"))
+        scores = (
+            part if len(members) == len(params) else scores.index_copy(0, torch.tensor(members).to(scores.device), part)
+        )
+    cumulative = scores.softmax(-1).double().cumsum(-1)
+    points = _column(cumulative, (uniform(row.params.seed, row.position) for row in rows)) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, points, right=True).clamp_(max=scores.shape[1] - 1)[:, 0].tolist()
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) with 53 random bits, from splitmix64 (Steele, Lea and Flood, 2014) of the pair."""
+    bits = _mix64(_mix64(seed & MASK64) ^ (position & MASK64))
+    return (bits >> 11) / (1 << 53)
+
+
+def _mix64(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & MASK64
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK64
+    return value ^ (value >> 31)
+
+
+def _column(like: Tensor, values: Iterable[float]) -> Tensor:
+    return torch.tensor(list(values), dtype=like.dtype, device=like.device)[:, None]
+
+
+Params = Seq[SamplingParams]
+
+
+def _keep_top_k(scores: Tensor, params: Params) -> Tensor:
+    counts = [min(p.top_k, scores.shape[1]) for p in params]
+    largest = scores.topk(max(counts), dim=-1).values
+    return _keep_largest(scores, largest, torch.tensor(counts, device=scores.device))
+
+
+def _keep_top_p(scores: Tensor, params: Params) -> Tensor:
+    """The fewest likeliest tokens whose probabilities reach top_p, at least one (Holtzman et al., 2020)."""
+    wanted = _column(scores, (p.top_p for p in params)).double()
+    total = scores.double().logsumexp(-1, keepdim=True)
+    width = min(TOP_CANDIDATES, scores.shape[1])
+    largest = scores.topk(width, dim=-1).values
+    before = _mass_before(largest, total)
+    if width < scores.shape[1] and bool((before[:, -1:] < wanted).any()):
+        largest = scores.sort(dim=-1, descending=True).values
+        before = _mass_before(largest, total)
+    return _keep_largest(scores, largest, (before < wanted).sum(-1).clamp_(min=1))
+
+
+def _mass_before(largest: Tensor, total: Tensor) -> Tensor:
+    """Probability of all tokens before each of the sorted ones. Sums one after the other, so a prefix's are its own."""
+    probabilities = (largest.double() - total).exp()
+    return probabilities.cumsum(-1) - probabilities
+
+
+def _keep_largest(scores: Tensor, largest: Tensor, counts: Tensor) -> Tensor:
+    """The `counts` [rows] largest of each row, ties by lower id; `largest` are the rows' largest values, sorted."""
+    least = largest.gather(1, counts[:, None] - 1)
+    room = counts[:, None] - (largest > least).sum(-1, keepdim=True)
+    tied = scores == least
+    return (scores > least) | (tied & (tied.cumsum(-1) <= room))
+
+
+def _keep_min_p(scores: Tensor, params: Params) -> Tensor:
+    """Tokens at least min_p times as likely as the likeliest."""
+    probabilities = scores.softmax(-1)
+    return probabilities >= _column(scores, (p.min_p for p in params)) * probabilities.amax(-1, keepdim=True)
+
+
+def _keep_typical(scores: Tensor, params: Params) -> Tensor:
+    """Tokens whose surprise is nearest to the entropy, until typical_p is reached (Meister et al., 2023)."""
+    logprobs = scores.log_softmax(-1)
+    entropy = -(logprobs * logprobs.exp()).nansum(-1, keepdim=True)
+    distance = (-logprobs - entropy).abs()
+    nearest, order = distance.sort(dim=-1, stable=True)
+    mass = logprobs.exp().double().gather(1, order).cumsum(-1)
+    last = (mass < _column(mass, (p.typical_p for p in params))).sum(-1, keepdim=True).clamp_(max=scores.shape[1] - 1)
+    return distance <= nearest.gather(1, last)
+
+
+Filter = tuple[Callable[[SamplingParams], bool], Callable[[Tensor, Params], Tensor]]
+FILTERS: tuple[Filter, ...] = (
+    (lambda p: p.top_k > 0, _keep_top_k),
+    (lambda p: p.top_p < 1.0, _keep_top_p),
+    (lambda p: p.min_p > 0.0, _keep_min_p),
+    (lambda p: p.typical_p < 1.0, _keep_typical),
+)

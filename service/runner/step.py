@@ -1,0 +1,93 @@
+"""One engine step as tensors: the batch's tokens packed into rows. Knows sequences by reading them; changes nothing.
+
+item 0: 3 prompt tokens   item 1: 1 token   item 2: 2 prompt tokens   padding to the row quantum
+| p0 p1 p2               | d               | q0 q1                   | . . |
+              ^ samples    ^ samples           ^ a row of an unfinished prompt samples nothing
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from service.engine.request import Batch, Scheduled
+from service.runner.attention import AttentionPlan, Span
+from service.runner.kv_cache import KVCache
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """Row paddings that make results independent of the batch: of the linear layers and of attention's products."""
+
+    linear: int = 1
+    attention: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogitRows:
+    """Where one scheduled item finds its logits: `sample` its row or None, `prompt` the rows that predict the tokens
+    `targets` (prompt logprobs)."""
+
+    sample: int | None
+    prompt: range
+    targets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """Packed rows [rows] and, in `logit_rows`, the packed rows that need logits, padded; `where` is parallel to the
+    batch's items and indexes into `logit_rows`."""
+
+    token_ids: Tensor
+    positions: Tensor
+    plan: AttentionPlan
+    spans: tuple[Span, ...]
+    logit_rows: Tensor
+    where: tuple[LogitRows, ...]
+
+
+def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) -> Step:
+    """Reads each item's tokens [num_computed_tokens, num_computed_tokens + num_tokens)."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    spans: list[Span] = []
+    rows: list[int] = []
+    where: list[LogitRows] = []
+    for item in batch.scheduled:
+        sequence, start = item.sequence, item.sequence.num_computed_tokens
+        span = Span(len(token_ids), item.num_tokens, start, sequence.block_table)
+        token_ids += sequence.token_ids[start : start + item.num_tokens]
+        positions += range(start, start + item.num_tokens)
+        spans.append(span)
+        where.append(_logit_rows(item, span, rows))
+    padding = -len(token_ids) % rules.linear
+    rows += [rows[0] if rows else 0] * (-len(rows) % rules.linear)
+    plan = AttentionPlan(cache, spans, len(token_ids) + padding, rules.attention, device)
+    return Step(
+        torch.tensor(token_ids + [0] * padding, device=device),
+        torch.tensor(positions + [0] * padding, device=device),
+        plan,
+        tuple(spans),
+        torch.tensor(rows, dtype=torch.long, device=device),
+        tuple(where),
+    )
+
+
+def _logit_rows(item: Scheduled, span: Span, rows: list[int]) -> LogitRows:
+    """Appends the packed rows that this item needs logits of to `rows`. Row p predicts token p + 1."""
+    sequence = item.sequence
+    first = len(rows)
+    if sequence.request.params.prompt_logprobs is not None:
+        last = min(span.start + span.count, sequence.num_prompt_tokens - 1)
+        count = max(0, last - span.start)
+        rows += range(span.row, span.row + count)
+        prompt = range(first, first + count)
+    else:
+        prompt = range(first, first)
+    targets = tuple(sequence.token_ids[span.start + 1 : span.start + 1 + len(prompt)])
+    if not item.samples:
+        return LogitRows(None, prompt, targets)
+    rows.append(span.row + span.count - 1)
+    return LogitRows(len(rows) - 1, prompt, targets)
