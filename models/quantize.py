@@ -8,8 +8,9 @@ What an int8 version stores, read by `service.runner`:
                                     1 for a row of zeros; the error of a weight is at most scale / 2
     everything else        bf16     embeddings, norms, biases, fused expert tensors
 
-The files' metadata says `format: dosirak-int8`, which transformers refuses to load as plain weights. Tensors are read
-and written one at a time; the peak of memory is a few times the largest tensor.
+The files' metadata says `format: dosirak-int8`; transformers does not look at that and would take the steps for
+weights, so only `service.runner` may load such a version. Tensors are read and written one at a time; the peak of
+memory is a few times the largest tensor.
 """
 
 import shutil

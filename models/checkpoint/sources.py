@@ -48,7 +48,7 @@ def open_source(repository: Repository, source: str, revision: str | None = None
 
     A directory wins over a hub id of the same text, so that a download made by hand is used where there is no network.
     """
-    if "\0" not in source and len(source) < 4096 and Path(source).is_dir():
+    if source and "\0" not in source and len(source) < 4096 and Path(source).is_dir():
         return Source(Path(source).resolve(), "directory")
     if _HUB_ID.fullmatch(source) and ".." not in source:
         return _download(source, revision)

@@ -1,0 +1,318 @@
+"""What is imported is what the directory holds; what could run code or exhaust a loader is refused by name."""
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from models.checkpoint.safetensors_file import MAX_HEADER_BYTES, MAX_TENSORS, Tensor, read_header, write_file
+from models.errors import Conflict, InvalidSource
+from models.importing import import_source
+from models.repository import Repository
+from models.starter import publish_demo
+from tests.checkpoints import save_gpt2, save_llama, save_t5
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "data")
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return save_llama(tmp_path / "llama")
+
+
+def edit_json(path: Path, **changes: object) -> None:
+    document = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(document | changes))
+
+
+def refused(repository: Repository, source: Path | str, named: str) -> None:
+    """The import fails with a message holding `named`, publishes nothing and leaves nothing behind."""
+    with pytest.raises(InvalidSource, match=named) as caught:
+        import_source(repository, str(source), "demo")
+    assert str(source) not in str(caught.value) or isinstance(source, str)
+    assert repository.models() == []
+    assert repository.sweep(older_than=0) == []
+
+
+def test_bf16_is_copied_byte_for_byte(repository: Repository, llama: Path) -> None:
+    (llama / "README.md").write_text("---\nlanguage: ko\nlicense: apache-2.0\n---\n# A card\n")
+    (llama / "notes.txt").write_text("not part of a model")
+    manifest = import_source(repository, str(llama), "demo", author="kim")
+    assert (llama / "model.safetensors").read_bytes() == (repository.path(manifest) / "model.safetensors").read_bytes()
+    assert {file.path for file in manifest.files} == {
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
+    assert (manifest.architecture, manifest.model_type) == ("LlamaForCausalLM", "llama")
+    assert (manifest.precision, manifest.dtype, manifest.license) == ("bf16", "BF16", "apache-2.0")
+    assert (manifest.context_window, manifest.vocab_size) == (128, 260)
+    assert manifest.parameters == 260 * 32 + 2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 48 + 3 * 32
+    assert manifest.lineage.author == "kim"
+    repository.verify(manifest)
+
+
+@pytest.mark.parametrize(
+    ("stored", "precision", "result"),
+    [
+        (torch.float32, "bf16", torch.bfloat16),
+        (torch.float16, "bf16", torch.bfloat16),
+        (torch.float32, "fp32", torch.float32),
+        (torch.bfloat16, "fp32", torch.float32),
+    ],
+)
+def test_precision(
+    repository: Repository, tmp_path: Path, stored: torch.dtype, precision: str, result: torch.dtype
+) -> None:
+    source = save_llama(tmp_path / "source", stored, shards="20KB")
+    manifest = import_source(repository, str(source), "demo", precision=precision)
+    repository.verify(manifest)
+    directory = repository.path(manifest)
+    shards = sorted(path.name for path in directory.glob("*.safetensors"))
+    assert len(shards) > 1
+    for shard in shards:
+        before, after = load_file(source / shard), load_file(directory / shard)
+        assert before.keys() == after.keys()
+        for name, tensor in after.items():
+            assert tensor.dtype == result
+            assert torch.equal(tensor, before[name].to(result))
+    assert json.loads((directory / "config.json").read_text())["dtype"] == str(result).removeprefix("torch.")
+
+
+def test_int8_publishes_both(repository: Repository, llama: Path) -> None:
+    seen: list[float] = []
+    manifest = import_source(
+        repository, str(llama), "demo", precision="int8", progress=lambda fraction, what: seen.append(fraction)
+    )
+    parent = repository.get("demo", "1")
+    assert (manifest.reference, manifest.precision, parent.precision) == ("demo:2", "int8", "bf16")
+    assert (manifest.lineage.parent, manifest.lineage.parent_digest) == ("demo:1", parent.digest)
+    assert seen == sorted(seen)
+    assert seen[0] >= 0 and seen[-1] <= 1
+    with pytest.raises(Conflict):
+        import_source(repository, str(llama), "demo", version="2")
+    assert len(repository.versions("demo")) == 2
+
+
+@pytest.mark.parametrize("save", [save_gpt2, save_t5])
+def test_other_architectures(repository: Repository, tmp_path: Path, save: object) -> None:
+    manifest = import_source(repository, str(save(tmp_path / "source")), "demo")  # type: ignore[operator]
+    repository.verify(manifest)
+    assert manifest.context_window in (128, 512)
+
+
+def test_one_file_of_another_name_becomes_the_weights(repository: Repository, llama: Path) -> None:
+    (llama / "model.safetensors").rename(llama / "weights.safetensors")
+    manifest = import_source(repository, str(llama), "demo")
+    assert "model.safetensors" in {file.path for file in manifest.files}
+    repository.verify(manifest)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "x.pt", "x.PKL", "x.ckpt", "x.npy", "x.h5", "x.keras", "x.py"])
+def test_pickles_and_code_are_refused(repository: Repository, llama: Path, name: str) -> None:
+    (llama / name).write_bytes(b"cos\nsystem\n(S'touch canary'\ntR.")
+    refused(repository, llama, name)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "named"),
+    [
+        ("config.json", {"auto_map": {"AutoModel": "x.Y"}}, "auto_map"),
+        ("config.json", {"custom_pipelines": {}}, "custom_pipelines"),
+        ("config.json", {"_attn_implementation_internal": "evil/kernel"}, "_attn_implementation_internal"),
+        ("config.json", {"attn_implementation": "evil/kernel"}, "attn_implementation"),
+        ("config.json", {"rope_parameters": {"deep": [{"auto_map": 1}]}}, "auto_map"),
+        ("config.json", {"quantization_config": {"quant_method": "odd"}}, "quantization_config"),
+        ("config.json", {"architectures": ["EvilForCausalLM"]}, "EvilForCausalLM"),
+        ("config.json", {"architectures": ["GPT2LMHeadModel"]}, "LlamaForCausalLM"),
+        ("config.json", {"architectures": None}, "architectures"),
+        ("config.json", {"model_type": "evil"}, "evil"),
+        ("config.json", {"model_type": ["llama"]}, "model_type"),
+        ("config.json", {"hidden_size": "big"}, "cannot|can be built"),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["x.Y", None]}}, "tokenizer_config.json"),
+        ("generation_config.json", {"custom_generate": "evil/repo"}, "custom_generate"),
+        ("adapter_config.json", {}, "adapter"),
+    ],
+)
+def test_configurations_that_are_refused(
+    repository: Repository, llama: Path, file: str, changes: dict[str, object], named: str
+) -> None:
+    edit_json(llama / file, **changes)
+    refused(repository, llama, named)
+
+
+def test_unknown_keys_are_dropped_and_reported(repository: Repository, llama: Path) -> None:
+    edit_json(
+        llama / "config.json", _name_or_path="evil/repo", surprise=1, rope_theta=5.0, _attn_implementation_autoset=True
+    )
+    manifest = import_source(repository, str(llama), "demo")
+    config = json.loads((repository.path(manifest) / "config.json").read_text())
+    assert config["rope_theta"] == 5.0
+    for dropped in ("_name_or_path", "surprise", "_attn_implementation_autoset"):
+        assert dropped not in config
+        assert dropped in manifest.lineage.recipe
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"a": 1, "a": 2}', b'{"a":' * 100_000])
+def test_bad_json(repository: Repository, llama: Path, content: bytes) -> None:
+    (llama / "config.json").write_bytes(content)
+    refused(repository, llama, "config.json")
+
+
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_missing_files(repository: Repository, llama: Path, missing: str) -> None:
+    (llama / missing).unlink()
+    refused(repository, llama, missing.removeprefix("model."))
+
+
+def test_a_tokenizer_that_does_not_load(repository: Repository, llama: Path) -> None:
+    (llama / "tokenizer.json").write_text('{"model": {"type": "Odd"}}')
+    refused(repository, llama, "tokenizer.json")
+
+
+def test_links_are_not_followed(repository: Repository, llama: Path, tmp_path: Path) -> None:
+    (llama / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    (llama / "model.safetensors").symlink_to(tmp_path / "elsewhere.safetensors")
+    refused(repository, llama, "symbolic link")
+
+
+@pytest.mark.parametrize(
+    "source", ["nothing", "../..x", "/no/such/directory", "http://x/y", "a/b/c", "demo:1", "", "\0"]
+)
+def test_no_source(repository: Repository, source: str) -> None:
+    refused(repository, source, "hub id")
+
+
+def test_a_hub_out_of_reach_says_what_to_do(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*arguments: object, **options: object) -> str:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    refused(repository, "org/name", "import the directory")
+
+
+def test_a_hub_snapshot_with_its_links(
+    repository: Repository, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As huggingface_hub lays it out: links into blobs/; pickles that another tool fetched are not looked at."""
+    snapshot, blobs = tmp_path / "hub" / "snapshots" / ("c" * 40), tmp_path / "hub" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for path in llama.iterdir():
+        path.rename(blobs / path.name)
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    (snapshot / "pytorch_model.bin").write_bytes(b"pickle")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *arguments, **options: str(snapshot))
+    manifest = import_source(repository, "org/name", "demo")
+    assert manifest.lineage.source == f"org/name@{'c' * 40}"
+    assert all(not path.is_symlink() for path in repository.path(manifest).iterdir())
+    (snapshot / "tokenizer.json").unlink()
+    (snapshot / "tokenizer.json").symlink_to("/etc/hostname")
+    with pytest.raises(InvalidSource, match="symbolic link"):
+        import_source(repository, "org/name", "other")
+
+
+@pytest.mark.parametrize(
+    "name", ["../model.safetensors", "/etc/passwd", "sub/x.safetensors", "config.json", "none.safetensors", 7, None]
+)
+def test_shard_names(repository: Repository, llama: Path, name: object) -> None:
+    tensors = [tensor.name for tensor in read_header(llama / "model.safetensors")]
+    edit_json(llama / "model.safetensors.index.json", weight_map=dict.fromkeys(tensors, name))
+    refused(repository, llama, "shard")
+
+
+def test_index_must_agree_with_the_shards(repository: Repository, llama: Path) -> None:
+    edit_json(llama / "model.safetensors.index.json", weight_map={"lm_head.weight": "model.safetensors"})
+    refused(repository, llama, "does not list")
+
+
+def header_file(path: Path, header: object, data: bytes = b"", length: int | None = None) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+    return path
+
+
+def entry(dtype: str, shape: object, begin: object, end: object) -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+ONE = b'{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
+BAD_HEADERS: dict[str, tuple[object, bytes]] = {
+    "not json": (b"{", b""),
+    "not utf-8": (b"\xff{}", b""),
+    "not an object": ([], b""),
+    "deep": (b'{"a":' * 200_000, b""),
+    "duplicate": (b'{"a":' + ONE + b',"a":' + ONE + b"}", b"x"),
+    "too many": ({f"t{n}": entry("U8", [0], 0, 0) for n in range(MAX_TENSORS + 1)}, b""),
+    "gap": ({"a": entry("U8", [1], 0, 1), "b": entry("U8", [1], 2, 3)}, b"xxx"),
+    "overlap": ({"a": entry("U8", [2], 0, 2), "b": entry("U8", [2], 1, 3)}, b"xxx"),
+    "tail": ({"a": entry("U8", [1], 0, 1)}, b"xx"),
+    "short": ({"a": entry("U8", [4], 0, 4)}, b"xx"),
+    "size": ({"a": entry("F32", [1], 0, 1)}, b"x"),
+    "negative": ({"a": entry("U8", [-1], 0, -1)}, b""),
+    "overflow": ({"a": entry("U8", [2**62, 4], 0, 0)}, b""),
+    "huge": ({"a": entry("U8", [2**64], 0, 2**64)}, b""),
+    "boolean": ({"a": entry("U8", [True], 0, 1)}, b"x"),
+    "float": ({"a": entry("U8", [1.0], 0, 1)}, b"x"),
+    "dtype": ({"a": entry("F8_E4M3", [1], 0, 1)}, b"x"),
+    "no dtype": ({"a": {"shape": [1], "data_offsets": [0, 1]}}, b"x"),
+    "extra key": ({"a": {**entry("U8", [1], 0, 1), "x": 1}}, b"x"),
+    "offsets": ({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1, 2]}}, b"x"),
+    "dimensions": ({"a": entry("U8", [1] * 100, 0, 1)}, b"x"),
+    "nan": (b'{"a":{"dtype":"U8","shape":[NaN],"data_offsets":[0,1]}}', b"x"),
+    "long number": (b'{"a":{"dtype":"U8","shape":[' + b"9" * 10_000 + b'],"data_offsets":[0,1]}}', b"x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_HEADERS)
+def test_header_bombs(tmp_path: Path, case: str) -> None:
+    header, data = BAD_HEADERS[case]
+    with pytest.raises(InvalidSource, match=r"x\.safetensors"):
+        read_header(header_file(tmp_path / "x.safetensors", header, data))
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, MAX_HEADER_BYTES + 1, 100])
+def test_header_length(tmp_path: Path, length: int) -> None:
+    with pytest.raises(InvalidSource):
+        read_header(header_file(tmp_path / "x.safetensors", {}, b"", length))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"1234567", struct.pack("<Q", MAX_HEADER_BYTES + 1) + b" " * (MAX_HEADER_BYTES + 1)]
+)
+def test_no_header(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.safetensors").write_bytes(content)
+    with pytest.raises(InvalidSource):
+        read_header(tmp_path / "x.safetensors")
+
+
+def test_bad_header_is_refused_on_import(repository: Repository, llama: Path) -> None:
+    header_file(llama / "model.safetensors", *BAD_HEADERS["gap"])
+    refused(repository, llama, "gap")
+
+
+def test_what_we_write_the_library_reads(tmp_path: Path) -> None:
+    tensors = {"b": torch.arange(6, dtype=torch.int8).reshape(2, 3), "a": torch.tensor(1.5), "c": torch.zeros(0, 4)}
+    plan = [Tensor("b", "I8", (2, 3)), Tensor("a", "F32", ()), Tensor("c", "F32", (0, 4))]
+    path = tmp_path / "x.safetensors"
+    write_file(path, plan, lambda name: memoryview(tensors[name].numpy().tobytes()), {"format": "pt"})
+    assert read_header(path) == [plan[0], plan[1], plan[2]]
+    for name, tensor in load_file(path).items():
+        assert torch.equal(tensor, tensors[name])
+
+
+def test_demo_is_published_once(repository: Repository, llama: Path) -> None:
+    first = publish_demo(repository, llama)
+    assert [manifest.reference for manifest in first] == ["demo:1", "demo:2"]
+    assert repository.resolve("demo") == first[1]
+    repository.promote("demo", "production", "1", "by hand")
+    assert publish_demo(repository, llama) == first
+    assert repository.resolve("demo") == first[0]

@@ -1,0 +1,185 @@
+"""int8 versions: every linear weight within half a step, under the right name and shape, and all else untouched."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from models.checkpoint.safetensors_file import Tensor, read_header
+from models.errors import Conflict, InvalidSource
+from models.importing import import_source
+from models.manifest import Manifest
+from models.quantize import quantize, quantize_rows, split
+from models.repository import Repository
+from tests.checkpoints import save_gpt2, save_llama
+from tests.versions import publish
+
+LLAMA_LINEARS = {
+    **{f"model.layers.0.self_attn.{name}_proj": (32, 32) for name in "qo"},
+    **{f"model.layers.0.self_attn.{name}_proj": (16, 32) for name in "kv"},
+    "model.layers.0.mlp.gate_proj": (48, 32),
+    "model.layers.0.mlp.up_proj": (48, 32),
+    "model.layers.0.mlp.down_proj": (32, 48),
+    "lm_head": (260, 32),
+}
+GPT2_LINEARS = {
+    "transformer.h.0.attn.c_attn": (96, 32),
+    "transformer.h.0.attn.c_proj": (32, 32),
+    "transformer.h.0.mlp.c_fc": (128, 32),
+    "transformer.h.0.mlp.c_proj": (32, 128),
+    "lm_head": (260, 32),
+}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "data")
+
+
+def tensors(repository: Repository, manifest: Manifest) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for path in sorted(repository.path(manifest).glob("*.safetensors")):
+        found |= load_file(path)
+    return found
+
+
+def check_int8(
+    old: dict[str, torch.Tensor], new: dict[str, torch.Tensor], linears: dict[str, tuple[int, int]], tied: str | None
+) -> None:
+    names = set(old) | {f"{linear}.{part}" for linear in linears for part in ("weight", "weight_scale")}
+    assert set(new) == names
+    for name, shape in linears.items():
+        weight, scale = new[f"{name}.weight"], new[f"{name}.weight_scale"]
+        source = old.get(f"{name}.weight", old.get(tied or "")).float()  # type: ignore[union-attr]
+        exact = source if name == "lm_head" or "transformer.h" not in name else source.T
+        assert (weight.dtype, tuple(weight.shape)) == (torch.int8, shape)
+        assert (scale.dtype, tuple(scale.shape)) == (torch.float32, shape[:1])
+        assert weight.abs().amax(dim=1).eq(127).all(), "the whole range of a row is used"
+        assert ((weight.float() * scale[:, None] - exact).abs() <= scale[:, None] / 2 * (1 + 1e-5)).all()
+    for name in set(old) - {f"{linear}.weight" for linear in linears}:
+        assert new[name].dtype == torch.bfloat16
+        assert torch.equal(new[name], old[name].to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_llama(repository: Repository, tmp_path: Path, tied: bool, precision: str) -> None:
+    source = save_llama(tmp_path / "source", torch.float32, tied)
+    parent = import_source(repository, str(source), "demo", precision=precision)
+    small = quantize(repository, parent, author="kim")
+    check_int8(
+        tensors(repository, parent),
+        tensors(repository, small),
+        LLAMA_LINEARS,
+        "model.embed_tokens.weight" if tied else None,
+    )
+    repository.verify(small)
+    assert (small.precision, small.dtype, small.parameters) == ("int8", "BF16", parent.parameters)
+    assert (small.lineage.parent, small.lineage.parent_digest) == (parent.reference, parent.digest)
+    assert small.digest != parent.digest
+
+
+def test_gpt2_is_stored_transposed(repository: Repository, tmp_path: Path) -> None:
+    parent = import_source(repository, str(save_gpt2(tmp_path / "source")), "demo")
+    small = quantize(repository, parent)
+    check_int8(tensors(repository, parent), tensors(repository, small), GPT2_LINEARS, "transformer.wte.weight")
+
+
+def test_older_names_become_canonical(repository: Repository, tmp_path: Path) -> None:
+    """The hub's gpt2 says `h.0...` where the model says `transformer.h.0...`."""
+    source = save_gpt2(tmp_path / "source")
+    weights = load_file(source / "model.safetensors")
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in weights.items()}
+    save_file(bare, source / "model.safetensors", {"format": "pt"})
+    small = quantize(repository, import_source(repository, str(source), "demo"))
+    check_int8(weights, tensors(repository, small), GPT2_LINEARS, "transformer.wte.weight")
+
+
+def test_the_model_still_says_the_same(repository: Repository, tmp_path: Path) -> None:
+    """Logits with the dequantized weights stay close to the original's."""
+    source = save_llama(tmp_path / "source", torch.float32)
+    parent = import_source(repository, str(source), "demo", precision="fp32")
+    stored = tensors(repository, quantize(repository, parent))
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    ids = torch.arange(20)[None]
+    before = model(ids).logits
+    exact = {
+        name: tensor.float() * stored[f"{name}_scale"][:, None] if tensor.dtype == torch.int8 else tensor.float()
+        for name, tensor in stored.items()
+        if not name.endswith("_scale")
+    }
+    model.load_state_dict(exact)
+    assert torch.nn.functional.cosine_similarity(before, model(ids).logits, dim=-1).min() > 0.999
+
+
+def test_sharded_parent_and_sharded_result(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = import_source(repository, str(save_llama(tmp_path / "source", shards="10KB")), "demo")
+    assert sum(file.path.endswith(".safetensors") for file in parent.files) > 1
+    one = quantize(repository, parent)
+    assert "model.safetensors.index.json" not in {file.path for file in one.files}
+    monkeypatch.setattr("models.quantize.split", lambda planned: split(planned, single=100, size=10_000))
+    many = quantize(repository, parent)
+    directory = repository.path(many)
+    index = json.loads((directory / "model.safetensors.index.json").read_text())["weight_map"]
+    held = {tensor.name: path.name for path in directory.glob("*.safetensors") for tensor in read_header(path)}
+    assert index == held
+    assert len(set(held.values())) > 1
+    assert all(held[f"{name}.weight"] == held[f"{name}.weight_scale"] for name in LLAMA_LINEARS)
+    single = tensors(repository, one)
+    assert all(torch.equal(tensor, single[name]) for name, tensor in tensors(repository, many).items())
+
+
+def test_rows() -> None:
+    weight = torch.tensor([[1.0, -127.0, 63.4], [0.0, 0.0, 0.0], [1e-42, 0.0, 0.0], [3e38, -3e38, 0.0]])
+    values, scale = quantize_rows(weight)
+    assert values.tolist() == [[1, -127, 63], [0, 0, 0], [0, 0, 0], [127, -127, 0]]
+    assert scale.tolist()[:3] == [1.0, 1.0, 1.0]
+    assert ((values.float() * scale[:, None] - weight).abs() <= scale[:, None] / 2).all()
+
+
+def test_split_keeps_scales_with_weights() -> None:
+    plan = [Tensor(name, "U8", (size,)) for name, size in (("a", 60), ("a_scale", 60), ("b", 60), ("c", 500))]
+    assert split(plan, single=1000) == [plan]
+    assert [[tensor.name for tensor in shard] for shard in split(plan, single=1, size=100)] == [
+        ["a", "a_scale"],
+        ["b"],
+        ["c"],
+    ]
+
+
+def test_what_cannot_be_quantized(repository: Repository, tmp_path: Path) -> None:
+    parent = import_source(repository, str(save_llama(tmp_path / "source")), "demo")
+    small = quantize(repository, parent)
+    with pytest.raises(Conflict, match="int8"):
+        quantize(repository, small)
+    with pytest.raises(Conflict):
+        quantize(repository, parent, "bf16")
+    with pytest.raises(InvalidSource):
+        quantize(repository, parent, "int3")
+    with pytest.raises(InvalidSource):
+        quantize(repository, publish(repository, "no weights"))
+    assert len(repository.versions("demo")) == 3
+
+
+def test_weights_that_are_not_finite(repository: Repository, tmp_path: Path) -> None:
+    source = save_llama(tmp_path / "source")
+    weights = load_file(source / "model.safetensors")
+    weights["model.layers.0.mlp.up_proj.weight"][3, 5] = float("nan")
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    parent = import_source(repository, str(source), "demo")
+    with pytest.raises(InvalidSource, match="up_proj"):
+        quantize(repository, parent)
+    assert repository.versions("demo") == [parent]
+
+
+def test_parent_is_left_alone(repository: Repository, tmp_path: Path) -> None:
+    parent = import_source(repository, str(save_llama(tmp_path / "source")), "demo")
+    quantize(repository, parent)
+    repository.verify(parent)
+    assert dataclasses.asdict(repository.get("demo", "1")) == dataclasses.asdict(parent)
