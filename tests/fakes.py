@@ -8,17 +8,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
-from collections.abc import Iterable
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
+from service.engine.client import EngineState
 from service.engine.core import Clock, EngineCore, ModelRunner
+from service.engine.messages import EngineInfo
 from service.engine.request import (
     Batch,
+    EngineStats,
     Request,
     SampledToken,
     SamplingParams,
@@ -28,6 +34,8 @@ from service.engine.request import (
     TokenLogprobs,
 )
 from service.engine.scheduler import Scheduler
+from service.engine.streams import Streams
+from service.errors import Unavailable
 
 VOCABULARY = 97
 
@@ -166,3 +174,78 @@ def run_all(core: EngineCore, max_steps: int = 10_000) -> dict[str, list[StepOut
 
 def tokens_of(outputs: Iterable[StepOutput]) -> list[int]:
     return [token for output in outputs for token in output.token_ids]
+
+
+class InProcessEngine:
+    """`EngineClient`'s interface over a core in this process, stepped by an asyncio task: for tests of what is above the
+    engine. Whether its requests were aborted can be read from `core.stats`."""
+
+    def __init__(self, core: EngineCore | None = None, step_seconds: float = 0.0) -> None:
+        self.core = core or make_core(clock=time.monotonic, num_blocks=1024, block_size=16, max_num_batched_tokens=2048)
+        self.state = EngineState.NEW
+        self.info: EngineInfo | None = None
+        self.pid: int | None = os.getpid()
+        self.restarts = 0
+        self._step_seconds = step_seconds
+        self._streams = Streams()
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def stats(self) -> EngineStats:
+        return self.core.stats
+
+    async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
+        if on_loading:
+            on_loading("weights", 1.0)
+        blocks = self.core.scheduler.blocks
+        self.info = fake_info(blocks.num_blocks, blocks.block_size)
+        self.state = EngineState.READY
+        self._task = asyncio.create_task(self._run())
+
+    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        if self.state is not EngineState.READY:
+            raise Unavailable(f"the engine is {self.state}")
+        stream = self._streams.open(request)
+        self.core.add(request)
+        self._work.set()
+        try:
+            while True:
+                output = await stream.next()
+                yield output
+                if output.finish_reason is not None:
+                    return
+        finally:
+            if self._streams.close(stream):
+                self.core.abort([request.id])
+
+    async def stop(self, grace: float = 0.0) -> None:
+        self.state = EngineState.STOPPED
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._streams.fail("the engine was stopped")
+
+    async def _run(self) -> None:
+        while True:
+            await self._work.wait()
+            while self.core.has_work:
+                self._streams.give(self.core.step())
+                await asyncio.sleep(self._step_seconds)
+            self._work.clear()
+
+
+def fake_info(num_blocks: int, block_size: int) -> EngineInfo:
+    return EngineInfo(
+        pid=os.getpid(),
+        device="cpu",
+        dtype="fp32",
+        precision="fp32",
+        forward="fake",
+        threads=1,
+        memory_bytes=0,
+        load_seconds=0.0,
+        block_size=block_size,
+        blocks_total=num_blocks,
+        kv_bytes_per_block=0,
+    )

@@ -113,3 +113,27 @@ def decode_to_engine(body: bytes) -> ToEngine:
 def decode_from_engine(body: bytes) -> FromEngine:
     """As `decode_to_engine`, the other way."""
     return _from_engine.decode(body)
+
+
+class FrameReader:
+    """Cuts a byte stream into frames: bytes in as they come, the bodies of whole frames out."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies completed by `data`, in order. Raises ValueError on a header past MAX_FRAME_BYTES: the stream is
+        not ours, or out of step, and cannot be read on."""
+        self._buffer += data
+        bodies, start = [], 0
+        while len(self._buffer) - start >= HEADER_BYTES:
+            body = start + HEADER_BYTES
+            size = int.from_bytes(self._buffer[start:body], "big")
+            if size > MAX_FRAME_BYTES:
+                raise ValueError(f"frame of {size} bytes passes the limit of {MAX_FRAME_BYTES}")
+            if len(self._buffer) < body + size:
+                break
+            bodies.append(bytes(self._buffer[body : body + size]))
+            start = body + size
+        del self._buffer[:start]
+        return bodies

@@ -1,0 +1,193 @@
+"""The engine process: `python -m service.engine.worker FD`, a socket loop around the core.
+
+FD is one end of a connected AF_UNIX socket pair. The first frame in is Start; out come Loading frames, Ready, then one
+Step frame a step that has news. Nothing here knows asyncio or text; torch enters with the runner's builder alone.
+
+What ends this process: Shutdown and nothing left to do (exit 0), the other end of the socket closing (exit 0 at the
+next step boundary), its parent's death (SIGKILL from the kernel, at once, also in the middle of a step or of loading),
+or an exception (Fatal frame, exit 1). SIGINT and SIGTERM are ignored: Ctrl-C and service managers signal the whole
+group, and only the parent knows which answers are still to be finished; it closes the socket, or kills, when done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from service.engine.batching import BatchingPolicy
+from service.engine.block_manager import BlockManager
+from service.engine.core import EngineCore, ModelRunner
+from service.engine.messages import (
+    HEADER_BYTES,
+    Abort,
+    Add,
+    EngineConfig,
+    EngineInfo,
+    Fatal,
+    FrameReader,
+    FromEngine,
+    Loading,
+    Ready,
+    Shutdown,
+    Start,
+    Step,
+    ToEngine,
+    decode_to_engine,
+    encode,
+)
+from service.engine.scheduler import Scheduler
+
+BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[ModelRunner, EngineInfo]]
+"""(config, progress(phase, fraction)) -> the runner and what was loaded."""
+
+_NEWS_SECONDS: Final = 0.25  # a step without outputs still tells its stats that often
+_READ_BYTES: Final = 1 << 20
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Channel:
+    """The engine's end of the socket pair, blocking. Raises EOFError once the other end is closed."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._socket.set_inheritable(False)  # a process started by a library must not keep this end open
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._frames = FrameReader()
+
+    def receive_start(self) -> EngineConfig:
+        """Waits for the first frame, and takes not a byte more. Raises ValueError when it is not Start."""
+        size = int.from_bytes(self._socket.recv(HEADER_BYTES, socket.MSG_WAITALL), "big")
+        body = self._socket.recv(size, socket.MSG_WAITALL)
+        if not body:
+            raise EOFError("the other end of the socket is closed")
+        message = decode_to_engine(body)
+        if not isinstance(message, Start):
+            raise ValueError(f"the first frame is {type(message).__name__}, not Start")
+        return message.config
+
+    def send(self, message: FromEngine) -> None:
+        try:
+            self._socket.sendall(encode(message))
+        except (BrokenPipeError, ConnectionResetError):
+            raise EOFError("the other end of the socket is closed") from None
+
+    def receive(self, wait: bool) -> list[ToEngine]:
+        """Everything that has arrived; with `wait`, sleeps in the kernel until something has."""
+        messages: list[ToEngine] = []
+        while self._poll.poll(None if wait and not messages else 0):
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise EOFError("the other end of the socket is closed")
+            messages += [decode_to_engine(body) for body in self._frames.feed(data)]
+        return messages
+
+
+class EngineLoop:
+    """Inbox, step, news; over and over."""
+
+    def __init__(self, core: EngineCore, channel: Channel) -> None:
+        self._core = core
+        self._channel = channel
+        self._draining = False
+        self._told_at = 0.0
+
+    def run(self) -> None:
+        """Returns after Shutdown, when nothing is left to do. Raises EOFError, and whatever a step raises."""
+        while True:
+            idle = not self._core.has_work
+            if idle and self._draining:
+                return
+            for message in self._channel.receive(wait=idle):
+                self._handle(message)
+            if self._core.has_work:
+                self._step()
+
+    def _handle(self, message: ToEngine) -> None:
+        match message:
+            case Add(requests):
+                for request in requests:
+                    self._core.add(request)
+            case Abort(request_ids):
+                self._core.abort(request_ids)
+            case Shutdown():
+                self._draining = True
+            case Start():
+                raise ValueError("a second Start frame")
+
+    def _step(self) -> None:
+        outputs = self._core.step()
+        now = time.monotonic()
+        if outputs or now - self._told_at >= _NEWS_SECONDS:
+            self._told_at = now
+            self._channel.send(Step(tuple(outputs), self._core.stats))
+
+
+def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> EngineCore:
+    """A core on the process's monotonic clock. The step's maximum is raised, where it must be, to one block of prefill
+    beside a full batch."""
+    blocks = BlockManager(num_blocks, config.block_size, config.prefix_caching)
+    max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + config.block_size)
+    policy = BatchingPolicy(max_tokens, config.block_size, config.inter_token_latency_target)
+    return EngineCore(runner, Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len), time.monotonic)
+
+
+def main(build: BuildRunner, argv: list[str]) -> int:
+    """The life of one engine process; returns its exit code. `argv[1]` is the socket's file descriptor."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = Channel(int(argv[1]))
+    try:
+        _serve(build, channel)
+    except EOFError:
+        return 0
+    except Exception as error:  # the last place that can tell the parent why
+        traceback.print_exc()
+        with suppress(EOFError):
+            channel.send(Fatal(f"{type(error).__name__}: {error}"))
+        return 1
+    return 0
+
+
+def _serve(build: BuildRunner, channel: Channel) -> None:
+    config = channel.receive_start()
+    runner, info = build(config, lambda phase, fraction: channel.send(Loading(phase, fraction)))
+    loop = EngineLoop(build_core(config, runner, info.blocks_total), channel)
+    gc.collect()
+    gc.freeze()  # what was loaded lives as long as the process: never scan it again
+    channel.send(Ready(info))
+    loop.run()
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies (prctl(2); Linux only, elsewhere the socket must do)."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(0)
+
+
+def _build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[ModelRunner, EngineInfo]:
+    """Imports torch: after the process's death is arranged for, and where a failure is told as Fatal."""
+    from service.runner.model_runner import build_runner
+
+    return build_runner(config, progress)
+
+
+if __name__ == "__main__":
+    os._exit(main(_build, sys.argv))  # no interpreter teardown: libraries' threads must not delay the end

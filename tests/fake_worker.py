@@ -1,0 +1,59 @@
+"""`python -m tests.fake_worker FD`: an engine process around the fake model. DOSIRAK_FAKE holds JSON: see Fake."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.engine.core import ModelRunner
+from service.engine.messages import EngineConfig, EngineInfo
+from service.engine.request import Batch, SampledToken
+from service.engine.worker import main
+from tests.fakes import FakeRunner, fake_info
+
+
+@dataclass(frozen=True)
+class Fake:
+    """How this engine behaves."""
+
+    step_seconds: float = 0.0
+    num_blocks: int = 256
+    fail_load: str = ""
+    die_on_token: int | None = None
+    """A prompt that begins with it ends the process, as a crash in native code would."""
+    raise_on_token: int | None = None
+    hang_on_token: int | None = None
+
+
+class SlowRunner(FakeRunner):
+    def __init__(self, fake: Fake, block_size: int) -> None:
+        super().__init__(block_size)
+        self._fake = fake
+
+    def run(self, batch: Batch) -> list[SampledToken | None]:
+        time.sleep(self._fake.step_seconds)
+        first = {item.sequence.token_ids[0] for item in batch.scheduled}
+        if self._fake.die_on_token in first:
+            os._exit(77)
+        if self._fake.raise_on_token in first:
+            raise RuntimeError("this token is poison")
+        if self._fake.hang_on_token in first:
+            time.sleep(3600)
+        return super().run(batch)
+
+
+def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[ModelRunner, EngineInfo]:
+    fake = Fake(**json.loads(os.environ.get("DOSIRAK_FAKE", "{}")))
+    progress("weights", 0.5)
+    if fake.fail_load:
+        raise ValueError(fake.fail_load)
+    progress("weights", 1.0)
+    return SlowRunner(fake, config.block_size), fake_info(fake.num_blocks, config.block_size)
+
+
+if __name__ == "__main__":
+    os._exit(main(build, sys.argv))
