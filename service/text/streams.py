@@ -1,0 +1,150 @@
+"""Token ids → text, piece by piece, equal to decoding all of them at once. Knows decoders; no stop strings.
+
+Three kinds of decoder, three streams, each amortised O(1) per token but the last:
+
+    ByteStream   byte-level BPE. A token is bytes; the whole text is their lossy UTF-8, which an incremental UTF-8
+                 decoder gives exactly (Python and Rust both replace maximal subparts, Unicode 3.9 / WHATWG).
+    LocalStream  decoders whose text for a token depends on the token and on being first: Metaspace, WordPiece,
+                 SentencePiece with byte fallback. A run of byte tokens is one unit: an invalid run becomes
+                 U+FFFD per byte *as a whole*, so its text is certain only when the run has ended.
+    WholeStream  anything else: decodes all ids at each push and gives out what two decodes agree on.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+Decode = Callable[[Sequence[int]], str]
+REPLACEMENT = "\ufffd"
+
+
+def _common_prefix(first: str, second: str) -> str:
+    if second.startswith(first):
+        return first
+    length = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(second))
+    return first[:length]
+
+
+class TextStream(Protocol):
+    """One sequence's text. Everything `push` returned, then `finish`, is the full decode of the ids pushed."""
+
+    def push(self, token_id: int) -> str:
+        """Text that no later token can change."""
+        ...
+
+    def peek(self) -> str:
+        """Text that is certain only if no token follows, in whole characters; empty where there is none."""
+        ...
+
+    def finish(self) -> str:
+        """The rest, unfinished bytes as the full decode shows them. No push may follow."""
+        ...
+
+
+class ByteStream:
+    """`token_bytes(id)` gives a token's bytes, b"" for a token that the decode leaves out."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        return self._decoder.decode(self._token_bytes(token_id))
+
+    def peek(self) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class LocalStream:
+    """Decodes [anchor, new tokens] and takes off the anchor's own text, so that no new token stands first.
+
+        ids   x x x x x A | b b c        A anchor: the last token given out
+                          └ pending ┘    b a byte token, c any other: it ends the run, all three are given out
+
+    `byte_of(id)`: the byte of a byte-fallback token, None for any other, -1 for a token that the decode leaves out.
+    Until the text so far is non-empty, leading spaces may still be stripped: the head is decoded from its start.
+    """
+
+    def __init__(self, decode: Decode, byte_of: Callable[[int], int | None]) -> None:
+        self._decode = decode
+        self._byte_of = byte_of
+        self._anchor: list[int] = []
+        self._anchor_length = 0
+        self._settled = False
+        self._pending: list[int] = []
+        self._run = bytearray()
+
+    def push(self, token_id: int) -> str:
+        byte = self._byte_of(token_id)
+        if byte == -1:
+            return ""
+        self._pending.append(token_id)
+        if byte is not None:
+            self._run.append(byte)
+            return ""
+        text = self._tail()
+        self._advance(token_id, bool(text))
+        return text
+
+    def peek(self) -> str:
+        try:
+            self._run.decode()
+        except UnicodeDecodeError:
+            return ""
+        return self._tail()
+
+    def finish(self) -> str:
+        return self._tail()
+
+    def _tail(self) -> str:
+        return self._decode([*self._anchor, *self._pending])[self._anchor_length :] if self._pending else ""
+
+    def _advance(self, last: int, any_text: bool) -> None:
+        if not self._settled and not any_text:
+            self._anchor += self._pending
+        else:
+            self._settled = True
+            self._settle_on(last)
+        self._pending = []
+        self._run.clear()
+
+    def _settle_on(self, last: int) -> None:
+        """An anchor must show text when alone: only then does nothing strip the token after it."""
+        for anchor in ([last], [last, last]):
+            if text := self._decode(anchor):
+                self._anchor, self._anchor_length = anchor, len(text)
+                return
+        if not self._anchor_length:
+            self._anchor_length = len(self._decode(self._anchor + self._pending))
+            self._anchor += self._pending
+
+
+class WholeStream:
+    """Any decoder, at O(n) per token. Text is one token late."""
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._ids: list[int] = []
+        self._before = ""
+        self._given = 0
+
+    def push(self, token_id: int) -> str:
+        self._ids.append(token_id)
+        text = self._decode(self._ids)
+        certain = _common_prefix(self._before, text).rstrip(REPLACEMENT)
+        self._before = text
+        delta = certain[self._given :]
+        self._given += len(delta)
+        return delta
+
+    def peek(self) -> str:
+        text = self._before[self._given :]
+        return "" if text.endswith(REPLACEMENT) else text
+
+    def finish(self) -> str:
+        return self._before[self._given :]

@@ -1,0 +1,143 @@
+"""A version's chat template, rendered in a sandbox with bounds. Knows Jinja; no tokens, no requests.
+
+The environment is the one of transformers' `apply_chat_template` (utils/chat_template_utils.py, 5.23), so that a
+template writes here what it wrote in training. Templates come with model versions, never with requests; the bounds
+keep a broken or hostile one from stopping the process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import cast
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.utils import Namespace
+
+from service.errors import InvalidRequest
+from service.text.sandbox import BoundedEnvironment, Budget, TooMuch
+
+Value = object
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks assistant text for training; here its body is rendered as it stands."""
+
+    tags = {"generation"}  # noqa: RUF012  Jinja's own interface
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+
+
+class _Namespace(Namespace):
+    """Refuses underscore names, the way to Python's internals."""
+
+    def __init__(*args: Value, **kwargs: Value) -> None:  # a template may write namespace(self=…)
+        self, *rest = args
+        attributes: dict[str, Value] = dict(*cast("list[dict[str, Value]]", rest), **kwargs)
+        for name in attributes:
+            _refuse_private(name)
+        Namespace.__init__(cast(Namespace, self), attributes)
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        _refuse_private(name)
+        super().__setitem__(name, value)
+
+
+def _refuse_private(name: Value) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a template may not store {name!r} in a namespace")
+
+
+class _Dict:
+    """`dict` for templates, without Python's own class behind it."""
+
+    def __call__(self, *args: Mapping[Value, Value], **kwargs: Value) -> dict[Value, Value]:
+        return dict(*args) | dict(kwargs.items())
+
+    def fromkeys(self, keys: Sequence[Value], value: Value = None) -> dict[Value, Value]:
+        return {key: value for key in keys}  # noqa: C420  `dict.fromkeys` narrows the type
+
+
+def _raise_exception(message: Value) -> None:
+    raise jinja2.TemplateError(str(message))
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _tojson(
+    value: Value,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
+    environment.bound_filters({"tojson": _tojson})
+    environment.globals.update(
+        raise_exception=_raise_exception, strftime_now=_strftime_now, dict=_Dict(), namespace=_Namespace
+    )
+    environment.globals.pop("lipsum", None)
+    return environment
+
+
+def _literals(tree: nodes.Template) -> str:
+    constants = (node.value for node in tree.find_all(nodes.Const))
+    data = (node.data for node in tree.find_all(nodes.TemplateData))
+    return "\0".join([*data, *(value for value in constants if isinstance(value, str))])
+
+
+class ChatTemplate:
+    """One compiled template. `render` is a pure function but for `strftime_now`, and safe from any thread."""
+
+    def __init__(self, source: str, variables: Mapping[str, str]) -> None:
+        """Raises InvalidRequest when the source is not a Jinja template."""
+        self.source = source
+        self._variables = dict(variables)
+        try:
+            environment = _environment()
+            self._template = environment.from_string(source)
+            self.literals = _literals(environment.parse(source))
+            """Every text that the template itself can write, joined by NUL."""
+        except (jinja2.TemplateError, RecursionError, SyntaxError, TooMuch) as error:
+            raise InvalidRequest("The version's chat template does not compile; fix it and import it again.") from error
+
+    def render(
+        self, messages: Sequence[Mapping[str, str]], documents: Sequence[Mapping[str, str]], generation_prompt: bool
+    ) -> str:
+        """Output is at most 8 times the input's characters + 64 KiB, and CPU time is bounded too (`Budget`).
+
+        Raises InvalidRequest with the template's own sentence where it refuses the messages."""
+        size = sum(len(text) for item in (*messages, *documents) for text in item.values())
+        with Budget.for_input(size) as budget:
+            try:
+                return budget.join(
+                    self._template.generate(
+                        **self._variables,
+                        messages=[dict(message) for message in messages],
+                        tools=None,
+                        documents=[dict(document) for document in documents] or None,
+                        add_generation_prompt=generation_prompt,
+                    )
+                )
+            except TooMuch as error:
+                raise InvalidRequest(f"The version's chat template {error}; shorten the messages.") from None
+            except jinja2.TemplateError as error:
+                raise InvalidRequest(
+                    f"The version's chat template refuses this chat: {error}", param="messages"
+                ) from error
+            except Exception as error:  # a template is code: whatever it runs into is the template's failure
+                raise InvalidRequest(
+                    f"The version's chat template fails on this chat ({type(error).__name__}).", param="messages"
+                ) from error

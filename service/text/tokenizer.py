@@ -1,0 +1,97 @@
+"""The tokenizer of one version: text and chats → token ids, token ids → text. Knows no engine, window or wire format.
+
+Control tokens (`<|im_end|>`, `</s>`, …) inside messages and documents are ordinary characters: only the version's
+template writes control tokens. Raw text given to `encode` is the caller's own prompt: there they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from service.text.chat import ChatEncoder, EncodedChat
+from service.text.files import TokenizerFiles, read_files
+from service.text.messages import Document, Message
+from service.text.streams import TextStream
+from service.text.vocabulary import Vocabulary, require_text
+
+LONG_TEXT = 16_384
+"""Characters from which encoding is worth a thread: about 10 ms. The GIL is released while `tokenizers` works."""
+
+
+class Tokenizer:
+    """Immutable after `load`; safe from any thread."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        self._vocabulary = vocabulary = Vocabulary(files)
+        self._chat = ChatEncoder(vocabulary, files.chat_template, files.named_tokens)
+        self._named = dict(files.named_tokens)
+        self.vocab_size = vocabulary.size
+        self.bos_token_id = self._id_of("bos_token")
+        self.pad_token_id = self._id_of("pad_token")
+        eos = self._id_of("eos_token")
+        self.stop_token_ids = tuple(dict.fromkeys((*files.eos_token_ids, *(() if eos is None else (eos,)))))
+        """End-of-sequence ids of generation_config.json (else config.json), then the tokenizer's own."""
+        self.model_max_length = files.model_max_length
+        """Tokens; 0 when no file says."""
+        self.chat_template = files.chat_template
+
+    @classmethod
+    def load(cls, directory: Path) -> Tokenizer:
+        """Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json, config.json,
+        generation_config.json, chat_template.jinja|json. Raises InvalidRequest for files that cannot be used."""
+        return cls(read_files(directory))
+
+    def _id_of(self, name: str) -> int | None:
+        token = self._named.get(name)
+        return None if token is None else self._vocabulary.id_of(token)
+
+    def named_token(self, name: str) -> str | None:
+        """The text of `bos_token`, `eos_token`, `pad_token`, … or None."""
+        return self._named.get(name)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Raises InvalidRequest for a lone surrogate. From LONG_TEXT characters on, call it in a thread."""
+        require_text(text, "inputs")
+        return self._vocabulary.encode_ids(text, add_special_tokens=add_special_tokens)
+
+    def encode_with_offsets(self, text: str, *, add_special_tokens: bool = True) -> list[tuple[int, str, int, int]]:
+        """(id, text, start, stop) per token, in characters. `text` is the slice; an added token's own text with
+        start = stop = 0. Tokens that share one character (bytes of an emoji) share its slice."""
+        require_text(text, "inputs")
+        return [
+            (id, text[start:stop] if stop > start else self._vocabulary.token(id) or "", start, stop)
+            for id, start, stop in self._vocabulary.encode(text, add_special_tokens=add_special_tokens)
+        ]
+
+    def render_chat(
+        self, messages: Sequence[Message], *, documents: Sequence[Document] = (), add_generation_prompt: bool = True
+    ) -> list[int]:
+        """The chat's ids as the version's template writes it, equal to transformers' `apply_chat_template`. Raises
+        InvalidRequest where the template is missing, refuses the messages, or does too much."""
+        return list(self.encode_chat(messages, documents=documents, add_generation_prompt=add_generation_prompt).ids)
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, documents: Sequence[Document] = (), add_generation_prompt: bool = True
+    ) -> EncodedChat:
+        """As `render_chat`, with each token's owner: a message, a document, or the template."""
+        return self._chat.encode(tuple(messages), tuple(documents), add_generation_prompt)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Unfinished characters become U+FFFD; unknown ids have no text."""
+        return self._vocabulary.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
+        """The incremental form of `decode`, for one sequence."""
+        return self._vocabulary.text_stream(skip_special_tokens)
+
+    def token(self, token_id: int) -> str | None:
+        """The vocabulary's own writing of a token; None for an unknown id."""
+        return self._vocabulary.token(token_id)
+
+    def token_text(self, token_id: int) -> str:
+        """One token's text as it stands in mid-answer, control tokens shown; empty for an unknown id."""
+        return self._vocabulary.token_text(token_id)
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self._vocabulary.special

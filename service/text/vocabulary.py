@@ -1,0 +1,166 @@
+"""One version's `tokenizers` object: text ↔ ids, bytes of tokens, the right text stream. Knows no chat template."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cached_property
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as RustTokenizer
+
+from service.errors import InvalidRequest
+from service.text.files import Json, TokenizerFiles
+from service.text.streams import ByteStream, LocalStream, TextStream, WholeStream
+
+_LOCAL = frozenset({"Replace", "ByteFallback", "Fuse", "StripStart", "Metaspace", "WordPiece"})
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+Piece = tuple[int, int, int]
+"""(id, start, stop): the characters [start, stop) of the text that a token stands for; empty for an added one."""
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins for bytes (openai/gpt-2, encoder.py, bytes_to_unicode)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_BYTE_OF_CHAR = _byte_alphabet()
+
+
+def require_text(text: str, param: str) -> None:
+    """Raises InvalidRequest for lone surrogates: JSON can carry them, UTF-8 and the tokenizer cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"`{param}` holds a lone surrogate at character {error.start}; send well-formed Unicode.", param=param
+        ) from None
+
+
+class Vocabulary:
+    """Immutable after construction, safe from any thread; long calls release the GIL."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        try:
+            self._rust = RustTokenizer.from_str(files.tokenizer)
+        except Exception as error:  # `tokenizers` raises bare Exception
+            raise InvalidRequest(
+                "tokenizer.json is not a tokenizer that `tokenizers` can read.", param="model"
+            ) from error
+        self._rust.no_truncation()
+        self._rust.no_padding()
+        self._add(files)
+        self.added = {id: token.content for id, token in self._rust.get_added_tokens_decoder().items()}
+        self.special = frozenset(id for id, token in self._rust.get_added_tokens_decoder().items() if token.special)
+        self.size = max(self._rust.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self._steps = _decoder_steps(json.loads(files.tokenizer).get("decoder"))
+        self._source = files.tokenizer
+        self._bytes: dict[int, bytes] = {}
+
+    def _add(self, files: TokenizerFiles) -> None:
+        """Adds the tokens that only tokenizer_config.json names, as transformers does."""
+        known = {token.content for token in self._rust.get_added_tokens_decoder().values()}
+        for text, special in (*files.added, *((token, True) for token in files.named_tokens.values())):
+            if text not in known:
+                known.add(text)
+                self._rust.add_tokens([AddedToken(text, special=special, normalized=False)])
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[Piece]:
+        encoding = self._rust.encode(text, add_special_tokens=add_special_tokens)
+        return [(id, start, stop) for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)]
+
+    def encode_ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        return self._rust.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_plain(self, text: str) -> list[Piece]:
+        """As `encode`, with every added token in `text` read as ordinary characters."""
+        pieces = self._plain_pieces(text)
+        if not any(id in self.added for id, _, _ in pieces):
+            return pieces
+        # Unigram and WordLevel models may know a control token as a word: letter by letter they cannot meet it.
+        return [
+            (id, at + start, at + stop)
+            for at, character in enumerate(text)
+            for id, start, stop in self._plain_pieces(character)
+            if id not in self.special
+        ]
+
+    def _plain_pieces(self, text: str) -> list[Piece]:
+        encoding = self._plain.encode(text, add_special_tokens=False)
+        return [(id, start, stop) for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)]
+
+    @cached_property
+    def _plain(self) -> RustTokenizer:
+        spec = json.loads(self._source)
+        spec |= {"added_tokens": [], "post_processor": None, "decoder": None, "truncation": None, "padding": None}
+        return RustTokenizer.from_str(json.dumps(spec))
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Ids that the vocabulary lacks have no text."""
+        known = [id for id in ids if 0 <= id < self.size]
+        return self._rust.decode(known, skip_special_tokens=skip_special_tokens)
+
+    def id_of(self, token: str) -> int | None:
+        return self._rust.token_to_id(token)
+
+    def token(self, id: int) -> str | None:
+        """The vocabulary's own writing of a token (`Ġhello`, `▁hello`, `<0xEC>`); None for an unknown id."""
+        return self._rust.id_to_token(id) if 0 <= id < self.size else None
+
+    def token_text(self, id: int) -> str:
+        """A token's text as it stands in the middle of an answer, control tokens shown, cut characters as U+FFFD."""
+        if self._steps == {"ByteLevel"}:
+            return self._token_bytes(id).decode("utf-8", "replace")
+        alone = self.decode([id], skip_special_tokens=False)
+        return self.decode([id, id], skip_special_tokens=False)[len(alone) :]
+
+    def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
+        skipped = self.special if skip_special_tokens else frozenset()
+
+        def decode(ids: Sequence[int]) -> str:
+            return self.decode(ids, skip_special_tokens=skip_special_tokens)
+
+        if self._steps == {"ByteLevel"}:
+            return ByteStream(lambda id: b"" if id in skipped else self._token_bytes(id))
+        if self._steps <= _LOCAL:
+            return LocalStream(decode, lambda id: -1 if id in skipped else self._fallback_byte(id))
+        return WholeStream(decode)
+
+    def _token_bytes(self, id: int) -> bytes:
+        """As `tokenizers`' ByteLevel decoder: stand-ins become bytes, unless one character is none: then raw UTF-8."""
+        found = self._bytes.get(id)
+        if found is None:
+            token = self.token(id) or ""
+            try:
+                found = bytes(_BYTE_OF_CHAR[character] for character in token)
+            except KeyError:
+                found = token.encode("utf-8")
+            self._bytes[id] = found
+        return found
+
+    def _fallback_byte(self, id: int) -> int | None:
+        token = self.token(id)
+        if token is None:
+            return -1
+        match = _BYTE.fullmatch(token) if "ByteFallback" in self._steps else None
+        return int(match[1], 16) if match else None
+
+
+def _decoder_steps(decoder: Json) -> frozenset[str]:
+    """The decoder's step names. A step that reaches over tokens in its own way is called `Global`: a Strip at the
+    right end, one replacement or strip after the tokens were fused into one text."""
+    if not isinstance(decoder, dict):
+        return frozenset()
+    inner = decoder.get("decoders") if decoder.get("type") == "Sequence" else [decoder]
+    names: set[str] = set()
+    for step in inner if isinstance(inner, list) else []:
+        name = str(step.get("type")) if isinstance(step, dict) else "Global"
+        if name == "Strip" and isinstance(step, dict):
+            name = "StripStart" if step.get("stop") == 0 or "Fuse" not in names else "Global"
+        elif name == "Replace" and "Fuse" in names:
+            name = "Global"
+        names.add(name)
+    return frozenset(names)

@@ -1,0 +1,132 @@
+"""Stop strings and character boundaries, on hand-made streams."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.text.detokenizer import Detokenizer
+from service.text.streams import ByteStream, LocalStream, TextStream
+
+
+class Bytes:
+    """Token i is the i-th of the given byte strings."""
+
+    def __init__(self, *tokens: bytes) -> None:
+        self.tokens = tokens
+
+    def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
+        return ByteStream(lambda id: self.tokens[id])
+
+
+def texts(*tokens: str) -> Bytes:
+    return Bytes(*(token.encode() for token in tokens))
+
+
+def run(
+    tokenizer: Bytes, stop: tuple[str, ...] = (), include_stop: bool = False, ignore_stop_until: int = 0
+) -> tuple[list[str], bool]:
+    """The deltas of all tokens, the finish last; whether it stopped."""
+    detokenizer = Detokenizer(tokenizer, stop, include_stop, ignore_stop_until)
+    deltas = [detokenizer.push(id) for id in range(len(tokenizer.tokens))]
+    deltas.append(detokenizer.finish())
+    assert detokenizer.text == "".join(deltas)
+    return deltas, detokenizer.stopped
+
+
+def test_a_character_comes_whole() -> None:
+    assert run(Bytes(b"\xec", b"\x95", b"\x88", b"!")) == (["", "", "안", "!", ""], False)
+
+
+def test_an_unfinished_character_is_shown_at_the_end() -> None:
+    assert run(Bytes(b"a", b"\xf0\x9f\x98")) == (["a", "", "\ufffd"], False)
+
+
+def test_an_invalid_byte_is_shown_as_soon_as_it_is_certain() -> None:
+    assert run(Bytes(b"\xec", b"a")) == (["", "\ufffda", ""], False)
+
+
+def test_without_stop_strings_nothing_is_held() -> None:
+    assert run(texts("<", "|", "end")) == (["<", "|", "end", ""], False)
+
+
+def test_a_stop_string_over_many_tokens_is_cut_out() -> None:
+    assert run(texts("hi ", "EN", "D", " more"), ("END",)) == (["hi ", "", "", "", ""], True)
+
+
+def test_a_stop_string_may_be_asked_for() -> None:
+    assert run(texts("hi ", "EN", "D more"), ("END",), include_stop=True) == (["hi ", "", "END", ""], True)
+
+
+def test_a_false_start_is_given_out() -> None:
+    assert run(texts("E", "N", "E", "ND"), ("END",)) == (["", "", "EN", "", ""], True)
+    assert run(texts("E", "N"), ("END",)) == (["", "", "EN"], False)
+
+
+def test_a_start_inside_a_false_start_is_kept() -> None:
+    assert run(texts("aa", "a", "b"), ("aab",)) == (["", "a", "", ""], True)
+
+
+@pytest.mark.parametrize("stop", [("cd", "abcdef"), ("abcdef", "cd")])
+def test_the_stop_string_completed_first_wins_however_tokens_cut(stop: tuple[str, ...]) -> None:
+    assert run(texts("xabcdef"), stop) == (["xab", ""], True)
+    assert "".join(run(texts(*"xabcdef"), stop)[0]) == "xab"
+
+
+def test_of_two_completed_together_the_longer_is_cut() -> None:
+    assert run(texts("xab"), ("b", "ab")) == (["x", ""], True)
+
+
+def test_stop_strings_wait_for_the_first_tokens() -> None:
+    assert run(texts("a.", "b.", "c."), (".",), ignore_stop_until=2) == (["a.", "b.", "c", ""], True)
+
+
+def test_a_stop_string_begun_by_ignored_tokens_counts_when_completed_later() -> None:
+    assert run(texts("xE", "N", "D"), ("END",), ignore_stop_until=2) == (["x", "", "", ""], True)
+
+
+def test_an_empty_stop_string_stops_nothing() -> None:
+    assert run(texts("a", "b"), ("",)) == (["a", "b", ""], False)
+
+
+def test_a_multibyte_stop_string_split_inside_a_character() -> None:
+    cut = "끝!".encode()
+    assert run(Bytes(b"a", cut[:2], cut[2:4], b"b"), ("끝!",)) == (["a", "", "", "", ""], True)
+
+
+def test_nothing_comes_after_the_end() -> None:
+    detokenizer = Detokenizer(texts("a", "b"))
+    detokenizer.push(0)
+    assert (detokenizer.finish(), detokenizer.finish()) == ("", "")
+
+
+def fallback(ids: list[int]) -> str:
+    """A stand-in for SentencePiece's byte fallback: an invalid run is U+FFFD per byte."""
+    text, run = "", bytearray()
+    for id in [*ids, -1]:
+        if 0 <= id < 256:
+            run.append(id)
+            continue
+        try:
+            text += run.decode()
+        except UnicodeDecodeError:
+            text += "\ufffd" * len(run)
+        run.clear()
+        text += "" if id == -1 else chr(id)
+    return text
+
+
+class Fallback:
+    def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
+        return LocalStream(lambda ids: fallback(list(ids)), lambda id: id if id < 256 else None)
+
+
+def test_a_stop_string_of_byte_tokens_stops_before_their_run_has_ended() -> None:
+    detokenizer = Detokenizer(Fallback(), ("\n",))
+    assert [detokenizer.push(id) for id in (ord("가"), 0x0A)] == ["가", ""]
+    assert detokenizer.stopped
+
+
+def test_a_run_that_turns_invalid_was_not_given_out() -> None:
+    detokenizer = Detokenizer(Fallback())
+    deltas = [detokenizer.push(id) for id in (ord("가"), 0x41, 0xFF, ord("나"))]
+    assert deltas == ["가", "", "", "\ufffd\ufffd나"]
