@@ -32,6 +32,10 @@ class Forward(Protocol):
     kind: str
     invariant: bool
 
+    @property
+    def model(self) -> nn.Module:
+        """The weights that this way uses."""
+
     def __call__(self, step: Step) -> Tensor:
         """Logits [len(step.logit_rows), vocabulary]; writes the step's keys and values."""
 

@@ -62,6 +62,7 @@ class KVCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.dtype = dtype
+        self.device = device
 
         def blocks(heads: int, dim: int) -> Tensor:
             return torch.zeros(num_blocks + 1, heads, block_size, dim, dtype=dtype, device=device)

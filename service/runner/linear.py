@@ -23,44 +23,73 @@ of times slower."""
 QUANTA = (1, 2, 4, 8, 16)
 
 
+class DenseLinear(nn.Module):
+    """y = x @ weight.T + bias for rows [n, in] whose number the step has padded (see `row_quantum`)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
 class Int8Linear(nn.Module):
-    """y = x @ weight.T + bias with 8-bit weights [out, in] int8 and `scale` [out] fp32. Gives x's dtype."""
+    """y = x @ weight.T + bias with 8-bit weights [out, in] int8 and `scale` [out] fp32. Gives x's dtype.
+
+    `weight` stays as it came (mapped from a file it costs nothing); the kernel's form is made at first use.
+    """
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.nbytes = weight.nbytes + scale.nbytes
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.weight = weight
         self.scale = nn.Buffer(scale.float(), persistent=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.kernel = int8_kernel(weight.device)
-        if self.kernel == "onednn":
-            self.packed = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
-            self.zeros = nn.Buffer(torch.zeros(self.out_features, dtype=torch.int32), persistent=False)
-            self.reach = activation_reach()
-        else:
-            dense = (weight.float() * scale[:, None]).to(torch.bfloat16)
-            self.dense = nn.Buffer(dense, persistent=False)
-            self.nbytes = dense.nbytes
+        self.reach = activation_reach() if self.kernel == "onednn" else 127
+        self.zeros = nn.Buffer(torch.zeros(self.out_features, dtype=torch.int32), persistent=False)
+        self._ready: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights in the form that the kernel reads; parameters and buffers not counted."""
+        return self.weight.nbytes if self.kernel == "onednn" else 2 * self.weight.numel()
+
+    def release(self) -> None:
+        """Gives back the kernel's form of the weights; the next use makes it again."""
+        self._ready = None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
         if not len(rows):
             return x.new_zeros(*x.shape[:-1], self.out_features)
+        if self._ready is None:
+            self._ready = self._prepare()
         if self.kernel == "onednn":
             codes, row_scale = quantize_rows(rows, self.reach)
-            out = self._multiply(codes).mul_(row_scale).to(x.dtype)
+            out = multiply(codes, self.reach + 1, self._ready, self.scale, self.zeros).mul_(row_scale).to(x.dtype)
         else:
-            out = F.linear(rows.to(self.dense.dtype), self.dense).to(x.dtype)
+            out = F.linear(rows.to(self._ready.dtype), self._ready).to(x.dtype)
         if self.bias is not None:
             out = out + self.bias
         return out.view(*x.shape[:-1], self.out_features)
 
-    def _multiply(self, codes: Tensor) -> Tensor:
-        """Integer product times the channels' scales, fp32 [rows, out]; the rows' scales are the caller's."""
-        out: Tensor = torch.ops.onednn.qlinear_pointwise(
-            codes, 1.0, self.reach + 1, self.packed, self.scale, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
-        )
-        return out
+    def _prepare(self) -> Tensor:
+        if self.kernel == "onednn":
+            packed: Tensor = torch.ops.onednn.qlinear_prepack(self.weight.contiguous(), None)
+            return packed
+        return (self.weight.float() * self.scale[:, None]).to(torch.bfloat16)
+
+
+def multiply(codes: Tensor, zero: int, packed: Tensor, scale: Tensor, zeros: Tensor) -> Tensor:
+    """scale * Σ (codes - zero) * weight in fp32 [rows, out], `packed` from qlinear_prepack. The rows' scales are
+    the caller's: they commute with the sum."""
+    out: Tensor = torch.ops.onednn.qlinear_pointwise(
+        codes, 1.0, zero, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return out
 
 
 def quantize_rows(rows: Tensor, reach: int) -> tuple[Tensor, Tensor]:
@@ -78,12 +107,16 @@ def activation_reach() -> int:
     depth = 256
     weight = torch.full((16, depth), 127, dtype=torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
-    ones, zeros = torch.ones(16), torch.zeros(16, dtype=torch.int32)
     codes = torch.full((4, depth), 255, dtype=ACTIVATION_DTYPE)
-    out = torch.ops.onednn.qlinear_pointwise(
-        codes, 1.0, 128, packed, ones, zeros, None, 1.0, 0, torch.float32, "none", [], ""
-    )
+    out = multiply(codes, 128, packed, torch.ones(16), torch.zeros(16, dtype=torch.int32))
     return 127 if bool((out == 127 * 127 * depth).all()) else 63
+
+
+def release(model: nn.Module) -> None:
+    """`Int8Linear.release` for every layer: between two uses of a model the kernels' copies need not be held."""
+    for module in model.modules():
+        if isinstance(module, Int8Linear):
+            module.release()
 
 
 def int8_kernel(device: torch.device) -> str:

@@ -7,17 +7,26 @@ import time
 from collections.abc import Callable
 
 import torch
-import transformers
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
 from models.loading import DTYPES, load_model, resolve_device, weight_bytes
 from service.engine.messages import EngineConfig, EngineInfo
 from service.engine.request import Batch, SampledToken, TokenLogprobs
 from service.runner.attention import KV_TILE, matmul_dtype
+from service.runner.decoder import FusedDecoder
 from service.runner.foreign import Forward, PackedForward, PerSequenceForward
 from service.runner.host import usable_cores
 from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, free_bytes
-from service.runner.linear import Int8Linear, activation_reach, bmm_row_quantum, int8_kernel, row_quantum
+from service.runner.linear import (
+    DenseLinear,
+    Int8Linear,
+    activation_reach,
+    bmm_row_quantum,
+    int8_kernel,
+    release,
+    row_quantum,
+)
 from service.runner.probe import choose_forward, observe
 from service.runner.sampler import SamplerRow, sample, token_logprobs
 from service.runner.step import RowRules, Step, pack
@@ -85,15 +94,18 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     progress("probe", 0.6)
     attention = model.config._attn_implementation
     reference = observe(model, device)
+    release(model)
     cache = _make_cache(config, reference.shapes, dtype, device)
-    rules = _row_rules(model, reference.shapes, dtype, device)
     progress("forward", 0.8)
-    forward = choose_forward(
-        (lambda: PackedForward(model), lambda: PerSequenceForward(model, cache, attention)), reference, cache, rules
+    ways: tuple[Callable[[], Forward], ...] = (
+        lambda: FusedDecoder(model, config.max_model_len),
+        lambda: PackedForward(model),
+        lambda: PerSequenceForward(model, cache, attention),
     )
-    runner = ModelRunner(forward, cache, rules, device)
+    forward = choose_forward(ways, reference, cache)
+    rules = _row_rules(forward.model, cache)
     progress("ready", 1.0)
-    return runner, _info(config, model, forward, cache, rules, started)
+    return ModelRunner(forward, cache, rules, device), _info(config, forward, cache, rules, started)
 
 
 def _make_cache(
@@ -109,28 +121,28 @@ def _make_cache(
     return KVCache(shapes, num_blocks, config.block_size, dtype, device)
 
 
-def _row_rules(
-    model: transformers.PreTrainedModel, shapes: tuple[LayerShape, ...], dtype: torch.dtype, device: torch.device
-) -> RowRules:
-    """Measured: kernels and therefore the paddings differ by processor."""
-    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
-    weights += [module.weight.T for module in model.modules() if isinstance(module, transformers.pytorch_utils.Conv1D)]
-    dims = {(shape.key_dim, shape.value_dim) for shape in shapes}
-    compute = matmul_dtype(dtype, device)
-    products = {(key_dim, KV_TILE) for key_dim, _ in dims} | {(KV_TILE, value_dim) for _, value_dim in dims}
+def _row_rules(model: torch.nn.Module, cache: KVCache) -> RowRules:
+    """Measured on the weights in use: kernels, and with them the paddings, differ by processor and shape."""
+    weights: list[Tensor] = []
+    for module in model.modules():
+        if isinstance(module, (torch.nn.Linear, DenseLinear)):
+            weights.append(module.weight)
+        elif isinstance(module, Conv1D):
+            weights.append(module.weight.T)
+    compute, device = matmul_dtype(cache.dtype, cache.device), cache.device
+    products = {(shape.key_dim, KV_TILE) for shape in cache.shapes} | {(KV_TILE, s.value_dim) for s in cache.shapes}
     attention = max(bmm_row_quantum(depth, width, compute, device) for depth, width in products)
     return RowRules(row_quantum(weights), attention)
 
 
 def _info(
     config: EngineConfig,
-    model: transformers.PreTrainedModel,
     forward: Forward,
     cache: KVCache,
     rules: RowRules,
     started: float,
 ) -> EngineInfo:
-    device = cache.keys[0].device
+    device = cache.device
     return EngineInfo(
         pid=os.getpid(),
         device=str(device),
@@ -139,7 +151,7 @@ def _info(
         forward=forward.kind,
         kernels=_kernels(config, forward, cache, rules),
         threads=torch.get_num_threads(),
-        memory_bytes=weight_bytes(model),
+        memory_bytes=weight_bytes(forward.model),
         load_seconds=time.monotonic() - started,
         block_size=cache.block_size,
         blocks_total=cache.num_blocks,
@@ -149,7 +161,7 @@ def _info(
 
 def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowRules) -> tuple[str, ...]:
     """Each `part: what computes it`, plainly."""
-    device = cache.keys[0].device
+    device = cache.device
     if config.precision == "int8":
         kernel = int8_kernel(device)
         bits = f", {activation_reach().bit_length() + 1}-bit activations" if kernel == "onednn" else ""
