@@ -21,35 +21,49 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="DOSIRAK_", frozen=True, extra="ignore")
 
-    host: str = Field("127.0.0.1", description="Address to listen on. Any but a loopback address needs an admin key.")
-    port: int = Field(3000, ge=1, le=65535, description="Port to listen on.")
-    data_dir: Path = Field(
-        Path("~/.local/share/dosirak"), description="Model repository and database; a BENTOML_HOME of its own."
+    host: str = Field(
+        default="127.0.0.1", description="Address to listen on. Any but a loopback address needs an admin key."
     )
-    default_model: str = Field("demo", description="Model reference used where a request names none.")
-    admin_key: SecretStr | None = Field(None, description="Key with every scope, sent as `Authorization: Bearer …`.")
-    preload: bool = Field(True, description="Load the default model at start instead of at its first request.")
+    port: int = Field(default=3000, ge=1, le=65535, description="Port to listen on.")
+    data_dir: Path = Field(
+        default=Path("~/.local/share/dosirak"), description="Model repository and database; a BENTOML_HOME of its own."
+    )
+    default_model: str = Field(default="demo", description="Model reference used where a request names none.")
+    admin_key: SecretStr | None = Field(
+        default=None, description="Key with every scope, sent as `Authorization: Bearer …`."
+    )
+    preload: bool = Field(default=True, description="Load the default model at start instead of at its first request.")
 
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where models run; auto takes CUDA if present.")
-    threads: int = Field(0, ge=0, le=1024, description="CPU threads of each engine; 0 takes the cores it may use.")
-    kv_cache_bytes: int = Field(0, ge=0, description="KV cache size in bytes; 0 chooses from the memory left.")
-    block_size: int = Field(16, ge=8, le=256, description="Token positions in one KV block; a multiple of 8.")
-    prefix_caching: bool = Field(True, description="Reuse KV blocks of equal prompt prefixes.")
-    max_num_seqs: int = Field(64, ge=1, le=4096, description="Most sequences in one step.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="Where models run; auto takes CUDA if present."
+    )
+    threads: int = Field(
+        default=0, ge=0, le=1024, description="CPU threads of each engine; 0 takes the cores it may use."
+    )
+    kv_cache_bytes: int = Field(default=0, ge=0, description="KV cache size in bytes; 0 chooses from the memory left.")
+    block_size: int = Field(default=16, ge=8, le=256, description="Token positions in one KV block; a multiple of 8.")
+    prefix_caching: bool = Field(default=True, description="Reuse KV blocks of equal prompt prefixes.")
+    max_num_seqs: int = Field(default=64, ge=1, le=4096, description="Most sequences in one step.")
     max_num_batched_tokens: int = Field(
-        2048, ge=16, description="Most tokens in one step, whatever the cost line says."
+        default=2048, ge=16, description="Most tokens in one step, whatever the cost line says."
     )
     inter_token_latency_target_ms: float = Field(
-        100.0, gt=0, description="Gap between tokens that the token budget keeps running streams under."
+        default=100.0, gt=0, description="Gap between tokens that the token budget keeps running streams under."
     )
-    max_waiting: int = Field(512, ge=1, description="Most requests in progress; more are refused with 503.")
-    max_body_bytes: int = Field(MIB, ge=1024, description="Largest request body; larger ones are refused with 413.")
-    default_max_new_tokens: int = Field(128, ge=1, description="`max_new_tokens` on the native routes where unset.")
-    load_timeout_seconds: float = Field(300.0, gt=0, description="Longest wait for a model to load.")
-    drain_seconds: float = Field(30.0, ge=0, description="Time that running answers get to finish at shutdown.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+    max_waiting: int = Field(default=512, ge=1, description="Most requests in progress; more are refused with 503.")
+    max_body_bytes: int = Field(
+        default=MIB, ge=1024, description="Largest request body; larger ones are refused with 413."
+    )
+    default_max_new_tokens: int = Field(
+        default=128, ge=1, description="`max_new_tokens` on the native routes where unset."
+    )
+    load_timeout_seconds: float = Field(default=300.0, gt=0, description="Longest wait for a model to load.")
+    drain_seconds: float = Field(default=30.0, ge=0, description="Time that running answers get to finish at shutdown.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level that is logged."
+    )
     log_format: Literal["auto", "json", "console"] = Field(
-        "auto", description="auto: console on a terminal, else JSON."
+        default="auto", description="auto: console on a terminal, else JSON."
     )
 
     @field_validator("data_dir")

@@ -77,7 +77,17 @@ ALLOWED: dict[str, set[str]] = {
     },
     "service.bento": {"service.settings", "service.app"},
     "service.serving": {"service.settings"},
-    "service.recall": {"models", "models.demo", "service.settings", "service.engine", "service.text"},
+    "service.recall": {
+        "models",
+        "models.demo",
+        "service.settings",
+        "service.engine",
+        "service.engine.request",
+        "service.engine.core",
+        "service.runner",
+        "service.text",
+        "service.deployments",
+    },
     "service.cli": {"models", "service.settings", "service.serving", "service.recall"},
     "service": set(),
 }

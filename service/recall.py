@@ -1,0 +1,89 @@
+"""The demo model's recall table through our own engine, one column a version. Offline: no server, no socket.
+
+The cases are the demo's (`models.demo.recall`); the engine is the one that serves, so versions are measured as served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from models.demo.recall import Answer, RecallCase, Row, cases, table
+from models.manifest import Manifest
+from models.repository import Repository
+from service.deployments.engines import engine_config
+from service.engine.core import EngineCore
+from service.engine.request import Request, SamplingParams
+from service.settings import Settings
+from service.text.messages import Document, Message
+from service.text.tokenizer import Tokenizer
+
+SEED = 1
+NEW_TOKENS = 40
+
+
+def print_table(settings: Settings, references: Sequence[str], questions: int, console: Console) -> None:
+    """Answers `questions` cases in each cell with every version, greedily, and prints what share was recalled."""
+    repository = Repository(settings.data_dir)
+    asked = cases(SEED, per_cell=questions)
+    columns = {}
+    with Progress(console=console, transient=True) as progress:
+        for reference in references:
+            manifest = repository.resolve(reference)
+            columns[f"{manifest.reference} {manifest.precision}"] = _rows(
+                settings, repository, manifest, asked, progress
+            )
+    console.print(_rendered(columns))
+    console.print(f"{len(asked)} questions a version, values that training never saw", highlight=False)
+
+
+def _rows(
+    settings: Settings, repository: Repository, manifest: Manifest, asked: list[RecallCase], progress: Progress
+) -> list[Row]:
+    directory = repository.path(manifest)
+    core = _core(settings, repository, manifest)
+    return table(asked, _answers(core, Tokenizer.load(directory), manifest.reference, progress))
+
+
+def _core(settings: Settings, repository: Repository, manifest: Manifest) -> EngineCore:
+    """The engine as its process builds it, in this one. Imports torch."""
+    from service.engine.worker import build_core
+    from service.runner.model_runner import build_runner
+
+    config = engine_config(settings, manifest, repository.path(manifest))
+    runner, info = build_runner(config, lambda phase, fraction: None)
+    return build_core(config, runner, info.blocks_total)
+
+
+def _answers(core: EngineCore, tokenizer: Tokenizer, label: str, progress: Progress) -> Answer:
+    params = SamplingParams(max_tokens=NEW_TOKENS, stop_token_ids=tokenizer.stop_token_ids)
+
+    def answer(asked: Sequence[RecallCase]) -> list[str]:
+        task = progress.add_task(label, total=len(asked))
+        for number, case in enumerate(asked):
+            core.add(Request(str(number), tuple(_prompt(tokenizer, case)), params, arrival=number))
+        made: dict[str, list[int]] = {str(number): [] for number in range(len(asked))}
+        while core.has_work:
+            for output in core.step():
+                made[output.request_id] += output.token_ids
+                progress.update(task, advance=output.finish_reason is not None)
+        return [tokenizer.decode(ids) for ids in made.values()]
+
+    return answer
+
+
+def _prompt(tokenizer: Tokenizer, case: RecallCase) -> list[int]:
+    messages = [Message(each["role"], each["content"]) for each in case.messages]
+    documents = [Document(each["text"], each.get("title")) for each in case.documents]
+    return tokenizer.render_chat(messages, documents=documents)
+
+
+def _rendered(columns: dict[str, list[Row]]) -> Table:
+    view = Table("cell", "wording", *columns)
+    for cells in zip(*columns.values(), strict=True):
+        shares = (f"{row.share:.1%} ({row.right}/{row.asked})" for row in cells)
+        view.add_row(cells[0].cell, cells[0].wording, *shares)
+    return view
