@@ -6,7 +6,6 @@ Every function here returns only after the kernel was asked to put its effect on
 import fcntl
 import os
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,14 +39,13 @@ def write(path: Path, data: bytes) -> None:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Atomically make `data` the content of `path`: readers see the old content or the new."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        write(beside, data)
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    """Atomically make `data` the content of `path`: readers see the old content or the new. The caller holds a lock.
+
+    What a crash leaves beside `path` is overwritten by the next call.
+    """
+    beside = path.with_name(f".{path.name}")
+    write(beside, data)
+    beside.replace(path)
     sync(path.parent)
 
 

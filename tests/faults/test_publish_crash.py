@@ -107,6 +107,7 @@ def test_old_or_new(tmp_path: Path, name: str) -> None:
         seen.append(state(data_dir))
         assert seen[-1] in (old, new), f"{name} killed at call {point}"
         assert half_built(data_dir) == []
+        assert (data_dir / "models" / "demo" / "latest").read_text() in ("2", "3")
         recovers(data_dir)
         if not killed:
             break

@@ -286,7 +286,7 @@ def test_header_length(tmp_path: Path, length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"1234567", struct.pack("<Q", MAX_HEADER_BYTES + 1) + b" " * (MAX_HEADER_BYTES + 1)]
+    "content", [b"", b"1234567", struct.pack("<Q", MAX_HEADER_BYTES + 1) + b"{}".ljust(MAX_HEADER_BYTES + 1)]
 )
 def test_no_header(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
