@@ -177,8 +177,8 @@ def tokens_of(outputs: Iterable[StepOutput]) -> list[int]:
 
 
 class InProcessEngine:
-    """`EngineClient`'s interface over a core in this process, stepped by an asyncio task: for tests of what is above the
-    engine. Whether its requests were aborted can be read from `core.stats`."""
+    """`EngineClient`'s interface over a core in this process, stepped by an asyncio task: for tests of what is above
+    the engine. What became of its requests can be read from `core.stats`."""
 
     def __init__(self, core: EngineCore | None = None, step_seconds: float = 0.0) -> None:
         self.core = core or make_core(clock=time.monotonic, num_blocks=1024, block_size=16, max_num_batched_tokens=2048)
@@ -218,6 +218,7 @@ class InProcessEngine:
         finally:
             if self._streams.close(stream):
                 self.core.abort([request.id])
+                self._work.set()
 
     async def stop(self, grace: float = 0.0) -> None:
         self.state = EngineState.STOPPED

@@ -51,6 +51,7 @@ _SPREAD: Final = tuple((100 * value) ** 2 for value in _PRIOR)
 _FORGETTING: Final = 0.995
 _ERROR_RATE: Final = 0.05
 _WARM_UP: Final = 16
+_LOST: Final = 0.5  # a mean error past this is no noise: the machine is another one than it was
 
 
 class CostLine:
@@ -58,7 +59,8 @@ class CostLine:
 
     Recursive least squares on relative errors: every observation is divided by its seconds, so that short steps count
     as much as long ones and a step that was disturbed (long) counts little. Residuals far beyond the usual error are
-    cut down (Huber's weights) after a warm-up. Source: Ljung, System Identification, 2nd ed., section 11.2.
+    cut down (Huber's weights) after a warm-up; when the usual error itself is large, it warms up anew.
+    Source: Ljung, System Identification, 2nd ed., section 11.2.
     """
 
     def __init__(self) -> None:
@@ -82,8 +84,8 @@ class CostLine:
         return sum(value * x for value, x in zip(self._theta, _features(work), strict=True))
 
     def observe(self, work: Work, seconds: float) -> None:
-        """Learn from one step. Seconds that are not a positive number are ignored."""
-        if not (math.isfinite(seconds) and seconds > 0):
+        """Learn from one step. Seconds that no step takes (under a microsecond, not a number) are ignored."""
+        if not 1e-6 <= seconds < math.inf:
             return
         residual = (seconds - self.predict(work)) / seconds
         weight = self._weight(abs(residual))
@@ -91,6 +93,8 @@ class CostLine:
         self._observations += 1
         rate = max(_ERROR_RATE, 1 / self._observations)
         self._error += rate * (abs(residual) - self._error)
+        if self._error > _LOST and self._observations > _WARM_UP:
+            self._covariance, self._observations = _diagonal(_SPREAD), 0
 
     def _weight(self, size: float) -> float:
         bound = 3 * max(self._error, 0.05)

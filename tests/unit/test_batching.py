@@ -1,0 +1,119 @@
+"""The cost line against known machines, and budgets against the line."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.engine.batching import BatchingPolicy, CostLine, Work, chunk_attention
+from service.engine.request import Batch, Scheduled, Sequence
+from tests.fakes import make_request
+
+FAST = (0.0005, 2e-5, 1e-8, 1e-9)
+SLOW = (0.02, 2e-3, 1e-6, 4e-7)
+
+
+def cost(line: tuple[float, ...], work: Work) -> float:
+    a, b, c, d = line
+    return a + b * work.tokens + c * work.kv_tokens + d * work.attention
+
+
+def some_work(rng: random.Random) -> Work:
+    decodes, chunk = rng.randint(0, 32), rng.choice([0, 0, 16, 64, 256, 1024])
+    attention = chunk_attention(rng.randint(0, 2000), chunk)
+    return Work(max(1, decodes + chunk), decodes * rng.randint(10, 1000), attention)
+
+
+def taught(line: tuple[float, ...], steps: int = 400, noise: float = 0.1, disturbed: float = 0.05) -> CostLine:
+    """After steps of a machine with relative noise, some of them delayed fivefold by something else."""
+    rng, fitted = random.Random(4), CostLine()
+    for _ in range(steps):
+        work = some_work(rng)
+        seconds = cost(line, work) * (1 + rng.uniform(-noise, noise)) * (5 if rng.random() < disturbed else 1)
+        fitted.observe(work, seconds)
+    return fitted
+
+
+@pytest.mark.parametrize("line", [FAST, SLOW])
+def test_the_line_learns_any_machine_in_spite_of_disturbances(line: tuple[float, ...]) -> None:
+    fitted, rng = taught(line), random.Random(5)
+    errors = [abs(fitted.predict(work) / cost(line, work) - 1) for work in (some_work(rng) for _ in range(200))]
+    assert sum(errors) / len(errors) < 0.2
+    assert 0 < fitted.error < 0.4
+
+
+def test_the_line_follows_a_machine_that_changes() -> None:
+    fitted, rng = taught(FAST), random.Random(6)
+    for _ in range(600):
+        work = some_work(rng)
+        fitted.observe(work, cost(SLOW, work))
+    assert fitted.predict(Work(8, 800)) == pytest.approx(cost(SLOW, Work(8, 800)), rel=0.2)
+
+
+def test_equal_steps_do_not_wind_it_up() -> None:
+    fitted = CostLine()
+    for _ in range(5000):
+        fitted.observe(Work(1, 100), 0.01)
+    assert fitted.predict(Work(1, 100)) == pytest.approx(0.01, rel=0.05)
+    fitted.observe(Work(512, 0, 1e5), 0.5)
+    assert 0 <= fitted.predict(Work(256, 0, 2e4)) < 5
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 4096),
+            st.integers(0, 10**6),
+            st.floats(0, 1e9),
+            st.floats(allow_nan=True, allow_infinity=True) | st.floats(1e-6, 100),
+        ),
+        max_size=60,
+    )
+)
+def test_coefficients_stay_usable_whatever_is_observed(steps: list[tuple[int, int, float, float]]) -> None:
+    fitted = CostLine()
+    for tokens, kv_tokens, attention, seconds in steps:
+        fitted.observe(Work(tokens, kv_tokens, attention), seconds)
+    assert all(math.isfinite(value) and value >= 0 for value in fitted.coefficients)
+    assert math.isfinite(fitted.error)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    decodes=st.integers(0, 64),
+    kv_tokens=st.integers(0, 10**5),
+    context=st.integers(0, 10**4),
+    targets=st.tuples(st.floats(0, 3), st.floats(0, 3)),
+)
+def test_a_budget_is_bounded_and_monotone_in_the_target(
+    decodes: int, kv_tokens: int, context: int, targets: tuple[float, float]
+) -> None:
+    budgets = []
+    for target in sorted(targets):
+        policy = BatchingPolicy(2048, 16, target)
+        policy.cost = taught(SLOW, steps=30)
+        budgets.append(policy.token_budget(decodes, kv_tokens, context))
+    assert decodes + 16 <= budgets[0] <= budgets[1] <= 2048
+
+
+def test_a_budget_is_the_largest_that_keeps_the_target() -> None:
+    policy = BatchingPolicy(2048, 16, 0.3)
+    policy.cost = taught(SLOW)
+    budget = policy.token_budget(8, 4000, 512)
+    work = [Work(budget + more, 4000, chunk_attention(512, budget - 8 + more)) for more in (0, 1)]
+    assert policy.cost.predict(work[0]) <= 0.3 < policy.cost.predict(work[1])
+
+
+def test_nobody_waits_for_a_token_when_nobody_decodes() -> None:
+    assert BatchingPolicy(2048, 16, 1e-9).token_budget(0, 0, 0) == 2048
+
+
+def test_the_work_of_a_batch() -> None:
+    decode, chunk = Sequence.of(make_request("a", range(10))), Sequence.of(make_request("b", range(10)))
+    decode.num_computed_tokens, chunk.num_computed_tokens = 9, 4
+    assert Work.of(Batch((Scheduled(decode, 1), Scheduled(chunk, 6)))) == Work(7, 10, 5 + 6 + 7 + 8 + 9 + 10)

@@ -1,0 +1,115 @@
+"""The core on the fake model: outputs against an oracle that knows no engine."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from service.engine.request import Batch, FinishReason, SampledToken
+from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_core, make_request, run_all, tokens_of
+
+
+@pytest.mark.parametrize("num_blocks", [12, 64])
+@pytest.mark.parametrize("max_num_batched_tokens", [12, 200])
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_alone_or_in_a_crowd(num_blocks: int, max_num_batched_tokens: int, prefix_caching: bool) -> None:
+    rng = random.Random(1)
+    requests = [
+        make_request(
+            str(index),
+            [*range(rng.choice([0, 8, 13])), *rng.choices(range(90), k=rng.randint(1, 12))],
+            max_tokens=rng.randint(1, 20),
+            stop_token_ids=(3, 5),
+            min_tokens=rng.randint(0, 3),
+            priority=rng.randint(0, 2),
+            seed=rng.randint(0, 1),
+        )
+        for index in range(24)
+    ]
+    core = make_core(
+        num_blocks=num_blocks, max_num_batched_tokens=max_num_batched_tokens, prefix_caching=prefix_caching
+    )
+    for request in requests:
+        core.add(request)
+    outputs = run_all(core)
+    assert {id: tokens_of(news) for id, news in outputs.items()} == {r.id: expected_tokens(r) for r in requests}
+    assert all(
+        [o.finish_reason is not None for o in news] == [False] * (len(news) - 1) + [True] for news in outputs.values()
+    )
+    assert (core.stats.preemptions_total > 0) == (num_blocks == 12)
+    assert (core.stats.prefix_hit_tokens_total > 0) == prefix_caching
+
+
+def test_a_wrong_block_changes_the_output() -> None:
+    """The oracle can fail: the fake model sees what is in the blocks, not what should be."""
+    runner = FakeRunner()
+    core, request = make_core(runner), make_request("a", range(10), max_tokens=6)
+    core.add(request)
+    tokens = tokens_of(core.step())
+    runner.kv[core.scheduler.running[0].block_table[1], 0] = ("", 4, 96)
+    tokens += tokens_of(run_all(core)["a"])
+    assert tokens[0] == expected_tokens(request)[0]
+    assert tokens[1:] != expected_tokens(request)[1:]
+
+
+def test_a_refused_request_ends_with_error() -> None:
+    core = make_core(num_blocks=2)
+    core.add(make_request("a", range(30)))
+    core.add(make_request("b"))
+    assert core.has_work
+    ends = {o.request_id: o.finish_reason for o in [*core.step(), *core.step(), *core.step(), *core.step()]}
+    assert ends == {"a": FinishReason.ERROR, "b": FinishReason.LENGTH}
+    assert not core.has_work
+
+
+def test_a_broken_model_ends_one_request_only() -> None:
+    core = make_core(FakeRunner(broken=frozenset({"a"})))
+    core.add(make_request("a"))
+    core.add(make_request("b", [4, 5]))
+    outputs = run_all(core)
+    assert [o.finish_reason for o in outputs["a"]] == [FinishReason.ERROR]
+    assert tokens_of(outputs["b"]) == expected_tokens(make_request("b", [4, 5]))
+
+
+def test_prompt_logprobs_come_once_each_in_order_over_chunks() -> None:
+    core = make_core(max_num_batched_tokens=12)
+    core.add(make_request("a", range(30), prompt_logprobs=1, logprobs=0))
+    outputs = run_all(core)["a"]
+    assert [entry.logprob for output in outputs for entry in output.prompt_logprobs] == [
+        -float(p) for p in range(1, 30)
+    ]
+    assert [len(output.logprobs) for output in outputs] == [len(output.token_ids) for output in outputs]
+
+
+class SlowRunner(FakeRunner):
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def run(self, batch: Batch) -> list[SampledToken | None]:
+        self._clock.advance(0.25)
+        return super().run(batch)
+
+
+def test_stats_tell_the_last_step_and_conserve_blocks() -> None:
+    clock = FakeClock()
+    core = make_core(SlowRunner(clock), clock)
+    core.add(make_request("a", range(10)))
+    core.add(make_request("b", range(20, 23)))
+    core.step()
+    stats = core.stats
+    assert (stats.running, stats.waiting, stats.steps_total) == (2, 0, 1)
+    assert (stats.step_seconds, stats.step_tokens, stats.step_sequences) == (0.25, 13, 2)
+    assert (stats.blocks_total, stats.blocks_free, stats.blocks_cached) == (16, 12, 0)
+    assert stats.cost_error > 0
+    core.abort(["a", "b"])
+    assert [o.finish_reason for o in core.step()] == [FinishReason.ABORT] * 2
+    assert core.stats.steps_total == 1, "nothing was computed"
+    assert core.stats.blocks_free + core.stats.blocks_cached == 16
+
+
+def test_an_idle_core_does_nothing() -> None:
+    core = make_core()
+    assert not core.has_work
+    assert core.step() == []

@@ -1,0 +1,105 @@
+"""What the client keeps about live requests, and how much it bears; the fake engine. No processes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from service.engine.client import Engine, EngineClient, EngineState
+from service.engine.endurance import Deaths, Endurance
+from service.engine.messages import EngineConfig
+from service.engine.request import FinishReason, StepOutput, TokenLogprobs
+from service.engine.streams import EngineFailed, Streams
+from service.errors import Unavailable
+from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
+
+CONFIG = EngineConfig(model_dir="m", precision="int8", max_model_len=64)
+
+
+def test_a_replay_carries_what_was_given_out() -> None:
+    streams = Streams()
+    streams.open(make_request("a", [1, 2], emitted=(8,)))
+    streams.give([StepOutput("a", prompt_logprobs=(TokenLogprobs(-1.0),))])
+    streams.give([StepOutput("a", (9,)), StepOutput("nobody", (3,))])
+    (request,) = streams.replay(max_fruitless=2)
+    assert (request.token_ids, request.emitted, request.emitted_prompt_logprobs) == ((1, 2), (8, 9), 1)
+
+
+def test_what_has_ended_is_not_replayed() -> None:
+    streams = Streams()
+    ended, closed, live = (streams.open(make_request(id)) for id in "abc")
+    streams.give([StepOutput("a", (9,), finish_reason=FinishReason.STOP)])
+    assert streams.close(closed)
+    assert not streams.close(ended), "nothing to abort"
+    assert [request.id for request in streams.replay(2)] == ["c"]
+    assert list(streams) == [live]
+
+
+async def test_what_kills_the_engine_again_and_again_fails_alone() -> None:
+    streams = Streams()
+    poison, bystander = streams.open(make_request("poison")), streams.open(make_request("bystander"))
+    for _ in range(2):
+        assert len(streams.replay(max_fruitless=2)) == 2
+        streams.give([StepOutput("bystander", (1,))])
+    assert [request.id for request in streams.replay(max_fruitless=2)] == ["bystander"]
+    with pytest.raises(EngineFailed, match="died 3 times over this request"):
+        await poison.next()
+    assert (await bystander.next()).token_ids == (1,)
+
+
+async def test_expired_streams_end_once() -> None:
+    streams = Streams()
+    late, timely = streams.open(make_request("late", deadline=5.0)), streams.open(make_request("timely"))
+    assert streams.expire(4.9) == ()
+    assert streams.expire(5.0) == ("late",)
+    assert streams.expire(6.0) == ()
+    streams.give([StepOutput("late", (1,))])
+    assert (await late.next()).finish_reason is FinishReason.DEADLINE
+    assert late.queue.empty()
+    assert list(streams) == [timely]
+
+
+def test_an_id_streams_once() -> None:
+    streams = Streams()
+    streams.open(make_request("a"))
+    with pytest.raises(ValueError, match="alive already"):
+        streams.open(make_request("a"))
+
+
+def test_deaths_cost_growing_pauses_until_there_are_too_many() -> None:
+    deaths = Deaths(Endurance(max_deaths=4, window_seconds=60, backoff_seconds=0.1))
+    assert [deaths.note(now) for now in (0, 1, 2, 3)] == [0.1, 0.2, 0.4, None]
+    assert Deaths(Endurance()).note(0) == 0.1
+    assert [deaths.note(now) for now in (100, 200)] == [0.1, 0.1], "those of long ago are forgotten"
+
+
+async def test_nothing_is_taken_before_the_start() -> None:
+    client = EngineClient(CONFIG)
+    assert (client.state, client.info, client.pid, client.restarts) == (EngineState.NEW, None, None, 0)
+    with pytest.raises(Unavailable, match="the engine is new"):
+        await anext(client.generate(make_request("a")))
+    await client.stop()
+    assert client.state is EngineState.STOPPED
+
+
+async def test_the_fake_engine_streams_aborts_and_stops() -> None:
+    engine = InProcessEngine()
+    as_engine: Engine = engine
+    await as_engine.start()
+    one, two = make_request("one", range(20), max_tokens=9), make_request("two", range(20), max_tokens=5000)
+    outputs = [output async for output in as_engine.generate(one)]
+    assert tokens_of(outputs) == expected_tokens(one)
+    async with aclosing(as_engine.generate(two)) as stream:
+        async for _ in stream:
+            assert as_engine.stats.running == 1
+            break
+    await asyncio.sleep(0.01)
+    assert (as_engine.stats.running, as_engine.stats.blocks_free + as_engine.stats.blocks_cached) == (0, 1024)
+    rest = as_engine.generate(make_request("three", max_tokens=5000))
+    await anext(rest)
+    await as_engine.stop()
+    with pytest.raises(EngineFailed):
+        async for _ in rest:
+            pass

@@ -1,0 +1,243 @@
+"""Steps with exact batches, orders and reasons."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.engine.batching import BatchingPolicy
+from service.engine.block_manager import BlockManager
+from service.engine.request import Batch, FinishReason, SampledToken, SequenceStatus, StepOutput, TokenLogprobs
+from service.engine.scheduler import Scheduler
+from tests.fakes import make_request, make_scheduler
+
+
+def planned(batch: Batch) -> list[tuple[str, int]]:
+    return [(item.sequence.request.id, item.num_tokens) for item in batch.scheduled]
+
+
+def step(
+    scheduler: Scheduler, now: float = 0.0, token: int | None = 7
+) -> tuple[list[tuple[str, int]], list[StepOutput]]:
+    """One step in which every sequence that samples gets `token`."""
+    batch = scheduler.schedule(now)
+    plan = planned(batch)
+    outputs = scheduler.update(batch, [SampledToken(token) if item.samples else None for item in batch.scheduled], now)
+    scheduler.check_integrity()
+    return plan, outputs
+
+
+def names(outputs: list[StepOutput]) -> list[tuple[str, FinishReason | None]]:
+    return [(output.request_id, output.finish_reason) for output in outputs]
+
+
+def test_decodes_come_first_then_chunks_then_admissions() -> None:
+    scheduler = make_scheduler(num_blocks=64, max_num_seqs=4, max_num_batched_tokens=16)
+    scheduler.add(make_request("a", range(6)))
+    scheduler.add(make_request("b", range(10, 50), arrival=1))
+    scheduler.add(make_request("c", range(60, 64), arrival=2))
+    assert step(scheduler)[0] == [("a", 6), ("b", 8)], "10 tokens are left: a chunk ends on a block boundary"
+    assert step(scheduler)[0] == [("a", 1), ("b", 12)]
+    assert step(scheduler)[0] == [("a", 1), ("b", 12)]
+    assert step(scheduler)[0] == [("a", 1), ("b", 8), ("c", 4)]
+    assert step(scheduler)[0] == [("b", 1), ("c", 1)], "a has had its four tokens"
+
+
+def test_priority_then_arrival() -> None:
+    scheduler = make_scheduler(max_num_seqs=8)
+    scheduler.add(make_request("late", [1], arrival=3))
+    scheduler.add(make_request("early", [2], arrival=1))
+    scheduler.add(make_request("urgent", [3], arrival=5, priority=9))
+    scheduler.add(make_request("second early", [4], arrival=1))
+    assert [name for name, _ in step(scheduler)[0]] == ["urgent", "early", "second early", "late"]
+
+
+def test_max_num_seqs_holds_and_the_next_enters_when_one_leaves() -> None:
+    scheduler = make_scheduler(max_num_seqs=2)
+    for index, id in enumerate("abc"):
+        scheduler.add(make_request(id, [index + 1], max_tokens=1 + index, arrival=index))
+    plan, outputs = step(scheduler)
+    assert plan == [("a", 1), ("b", 1)]
+    assert names(outputs) == [("a", FinishReason.LENGTH), ("b", None)]
+    assert step(scheduler)[0] == [("b", 1), ("c", 1)]
+
+
+def test_the_youngest_is_preempted_keeps_its_tokens_and_comes_back_first() -> None:
+    scheduler = make_scheduler(num_blocks=5, prefix_caching=False)
+    scheduler.add(make_request("a", range(8), max_tokens=9))
+    scheduler.add(make_request("b", range(20, 28), max_tokens=9, arrival=1))
+    step(scheduler)
+    scheduler.add(make_request("c", [5], arrival=2))
+    plan, outputs = step(scheduler)  # each needs a third block, one is there: a takes it
+    assert plan == [("a", 1)]
+    b = scheduler.waiting[0]
+    assert (b.request.id, b.status, b.block_table, b.num_tokens) == ("b", SequenceStatus.PREEMPTED, [], 9)
+    assert [s.request.id for s in scheduler.waiting] == ["b", "c"]
+    for _ in range(7):
+        plan, outputs = step(scheduler)
+        assert plan == [("a", 1)], "b needs three blocks and one to spare, two are there; c waits behind it"
+    assert names(outputs) == [("a", FinishReason.LENGTH)]
+    plan, outputs = step(scheduler)
+    assert plan == [("b", 9), ("c", 1)]
+    assert (outputs[0].num_preemptions, scheduler.num_preemptions) == (1, 1)
+    assert outputs[0].queue_seconds is None, "its first token came before"
+
+
+def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
+    scheduler = make_scheduler(num_blocks=5)
+    scheduler.add(make_request("a", range(8), max_tokens=2))
+    scheduler.add(make_request("b", range(20, 28), max_tokens=4, arrival=1))
+    step(scheduler)
+    assert step(scheduler)[0] == [("a", 1)]
+    assert step(scheduler)[0] == [("b", 1)], "eight of its nine tokens were still there"
+    assert scheduler.prefix_hit_tokens == 8
+
+
+def test_lower_priority_is_preempted_before_younger() -> None:
+    scheduler = make_scheduler(num_blocks=5, prefix_caching=False)
+    scheduler.add(make_request("old and low", range(8), max_tokens=9, priority=0))
+    scheduler.add(make_request("young and high", range(20, 28), max_tokens=9, priority=1, arrival=1))
+    step(scheduler)
+    assert step(scheduler)[0] == [("young and high", 1)]
+
+
+def test_a_prefix_is_shared_and_counted() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", range(10), max_tokens=1))
+    step(scheduler)
+    scheduler.add(make_request("b", range(10), max_tokens=1))
+    plan, outputs = step(scheduler)
+    assert plan == [("b", 2)]
+    assert outputs[0].num_cached_tokens == 8
+    assert (scheduler.prefix_queried_tokens, scheduler.prefix_hit_tokens) == (20, 8)
+
+
+def test_prompt_logprobs_switch_prefix_reuse_off() -> None:
+    scheduler = make_scheduler()
+    for id in "ab":
+        scheduler.add(make_request(id, range(10), max_tokens=1, prompt_logprobs=0))
+        plan, outputs = step(scheduler)
+        assert (plan, outputs[0].num_cached_tokens) == ([(id, 10)], 0)
+
+
+def test_prompt_logprobs_are_given_out_once_over_a_preemption() -> None:
+    scheduler = make_scheduler(num_blocks=3, max_num_seqs=4, max_num_batched_tokens=8)
+    scheduler.add(make_request("a", range(12), max_tokens=0, prompt_logprobs=0))
+    batch = scheduler.schedule(0)
+    assert planned(batch) == [("a", 8)]
+    first = tuple(TokenLogprobs(-float(p)) for p in range(1, 8))
+    assert scheduler.update(batch, [SampledToken(None, prompt_logprobs=first)], 0)[0].prompt_logprobs == first
+    scheduler._preempt(scheduler.running[0])
+    batch = scheduler.schedule(0)
+    assert scheduler.update(batch, [SampledToken(None, prompt_logprobs=first)], 0) == []
+    rest = tuple(TokenLogprobs(-float(p)) for p in range(8, 12))
+    outputs = scheduler.update(scheduler.schedule(0), [SampledToken(3, prompt_logprobs=rest)], 0)
+    assert outputs[0].prompt_logprobs == rest
+    assert (outputs[0].finish_reason, outputs[0].token_ids) == (FinishReason.LENGTH, ()), "max_tokens 0 samples nothing"
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"max_tokens": 3, "stop_token_ids": (7,)}, [FinishReason.STOP]),
+        ({"max_tokens": 3, "stop_token_ids": (7,), "min_tokens": 2}, [None, None, FinishReason.STOP]),
+        ({"max_tokens": 3, "stop_token_ids": (8,)}, [None, None, FinishReason.LENGTH]),
+        ({"max_tokens": 1}, [FinishReason.LENGTH]),
+    ],
+)
+def test_how_a_sequence_ends(params: dict[str, object], expected: list[FinishReason | None]) -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", [1, 2], **params))
+    reasons = [output.finish_reason for _ in expected for output in step(scheduler)[1]]
+    assert reasons == expected
+    assert not scheduler.has_work
+    assert scheduler.blocks.num_available == 16
+
+
+def test_the_window_and_the_pool_end_a_sequence() -> None:
+    scheduler = make_scheduler(num_blocks=2)  # 8 tokens
+    scheduler.add(make_request("a", range(6), max_tokens=100))
+    assert names(step(scheduler)[1] + step(scheduler)[1]) == [("a", None), ("a", FinishReason.LENGTH)]
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "max_tokens", "fits"), [(0, 1, False), (7, 1, True), (8, 1, False), (8, 0, True), (9, 0, False)]
+)
+def test_what_cannot_fit_is_refused(num_tokens: int, max_tokens: int, fits: bool) -> None:
+    scheduler = make_scheduler(num_blocks=2)
+    request = make_request("a", range(num_tokens), max_tokens=max_tokens)
+    if fits:
+        scheduler.add(request)
+        assert step(scheduler)[0] == [("a", num_tokens)]
+    else:
+        with pytest.raises(ValueError, match="prompt of"):
+            scheduler.add(request)
+
+
+def test_an_id_lives_once() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a"))
+    with pytest.raises(ValueError, match="alive already"):
+        scheduler.add(make_request("a"))
+
+
+def test_deadlines_end_the_waiting_and_the_running() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    scheduler.add(make_request("running", deadline=10.0, max_tokens=50))
+    scheduler.add(make_request("waiting", deadline=9.0, arrival=1))
+    assert names(step(scheduler, now=8.9)[1]) == [("running", None)]
+    assert names(step(scheduler, now=9.0)[1]) == [("waiting", FinishReason.DEADLINE), ("running", None)]
+    plan, outputs = step(scheduler, now=10.0)
+    assert (plan, names(outputs)) == ([], [("running", FinishReason.DEADLINE)])
+    assert outputs[0].batch_size_mean == 1.0
+    assert not scheduler.has_work
+
+
+def test_an_abort_frees_blocks_at_once_and_is_told_once() -> None:
+    scheduler = make_scheduler()
+    for id in "ab":
+        scheduler.add(make_request(id, range(9), max_tokens=50, cache_salt=id))
+    step(scheduler)
+    before = scheduler.blocks.num_available
+    scheduler.abort(["a", "a", "never was"])
+    assert scheduler.blocks.num_available == before + 3
+    assert names(step(scheduler)[1]) == [("a", FinishReason.ABORT), ("b", None)]
+    scheduler.abort(["b"])
+    assert scheduler.has_work, "the end is still to be told"
+    assert names(step(scheduler)[1]) == [("b", FinishReason.ABORT)]
+    assert not scheduler.has_work
+
+
+def test_no_usable_logits_end_with_error_and_poison_no_prefix() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", range(9)))
+    scheduler.add(make_request("b", range(20, 25), arrival=1))
+    batch = scheduler.schedule(0)
+    outputs = scheduler.update(batch, [SampledToken(None), SampledToken(4)], 0)
+    assert names(outputs) == [("a", FinishReason.ERROR), ("b", None)]
+    assert (outputs[0].token_ids, scheduler.blocks.num_cached) == ((), 0)
+    scheduler.check_integrity()
+
+
+def test_emitted_tokens_of_a_replay_count_and_are_not_told_again() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", range(5), max_tokens=4, emitted=(7, 7)))
+    plan, outputs = step(scheduler)
+    assert plan == [("a", 7)]
+    assert (outputs[0].token_ids, outputs[0].queue_seconds) == ((7,), None)
+    assert names(step(scheduler)[1]) == [("a", FinishReason.LENGTH)]
+
+
+def test_times_and_batch_sizes() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=12)
+    scheduler.add(make_request("a", range(16), max_tokens=2, arrival=1.0))
+    assert step(scheduler, now=3.0) == ([("a", 12)], [])
+    first = step(scheduler, now=5.0)[1][0]
+    assert (first.queue_seconds, first.prefill_seconds, first.batch_size_mean) == (2.0, 2.0, None)
+    scheduler.add(make_request("b", range(50, 53)))
+    last = next(output for output in step(scheduler, now=6.0)[1] if output.request_id == "a")
+    assert (last.queue_seconds, last.finish_reason, last.batch_size_mean) == (None, FinishReason.LENGTH, 4 / 3)
+
+
+def test_a_step_needs_room_for_prefill_beside_a_full_batch() -> None:
+    with pytest.raises(ValueError, match="no room"):
+        Scheduler(BlockManager(4, 16), BatchingPolicy(32, 16, 0.1), max_num_seqs=17, max_model_len=64)
