@@ -39,7 +39,7 @@ class ModelRunner:
 
     def __init__(self, forward: Forward, cache: KVCache, rules: RowRules, device: torch.device) -> None:
         self._forward = forward
-        self._cache = cache
+        self.cache = cache
         self._rules = rules
         self._device = device
 
@@ -52,7 +52,7 @@ class ModelRunner:
         Prompt logprobs come with the row that predicts them: a step over prompt positions [a, b) tells those of the
         tokens a+1 .. b, so that all chunks together tell each prompt position from 1 on exactly once.
         """
-        step = pack(batch, self._cache, self._rules, self._device)
+        step = pack(batch, self.cache, self._rules, self._device)
         logits = self._forward(step)
         items = batch.scheduled
         sampling = [i for i, where in enumerate(step.where) if where.sample is not None]

@@ -1,0 +1,93 @@
+"""Greedy tokens in fp32 equal transformers' `generate`, token for token, however the requests are batched."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+import transformers
+
+from service.engine.request import Request, SamplingParams
+from tests.golden.conftest import Load
+from tests.golden.tiny import CONFIGS, VOCABULARY, answer, request
+
+NEW_TOKENS = 8
+LENGTHS = (1, 2, 7, 8, 17, 33, 70, 140)
+FORWARDS = {"llama": "decoder", "llama-rope3": "decoder", "qwen2": "decoder", "qwen3": "decoder", "mistral": "decoder"}
+
+Prompts = Sequence[tuple[int, ...]]
+
+
+def prompts() -> Prompts:
+    """Lengths around blocks, tiles and windows; the last two share a long prefix."""
+    rng = random.Random(5)
+    drawn = [tuple(rng.randrange(3, VOCABULARY) for _ in range(length)) for length in LENGTHS]
+    return [*drawn[:-1], drawn[-2] + drawn[-1][:20]]
+
+
+@pytest.fixture(scope="module")
+def expected(load: Load) -> dict[str, list[tuple[int, ...]]]:
+    """What `generate` says to each prompt, alone, by architecture."""
+    found = {}
+    for name in CONFIGS:
+        directory = load(name, "fp32").config.model_dir
+        model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+        found[name] = [_generate(model, prompt) for prompt in prompts()]
+    return found
+
+
+def _generate(model: transformers.PreTrainedModel, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    ids = torch.tensor([prompt])
+    out = model.generate(  # type: ignore[operator]
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None
+    )
+    return tuple(out[0, len(prompt) :].tolist())
+
+
+def _requests() -> list[Request]:
+    return [request(str(i), prompt, SamplingParams(max_tokens=NEW_TOKENS)) for i, prompt in enumerate(prompts())]
+
+
+@pytest.mark.parametrize(("budget", "caching"), [(24, True), (57, False), (512, True)])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_tokens_equal_generate(
+    load: Load, expected: dict[str, list[tuple[int, ...]]], name: str, budget: int, caching: bool
+) -> None:
+    """All at once, then one more every other step in another order, then the same again from a warm cache."""
+    loaded = load(name, "fp32")
+    core = loaded.core(budget, caching)
+    want = {str(i): tokens for i, tokens in enumerate(expected[name])}
+    together = answer(core, {0: _requests()})
+    assert {i: found.token_ids for i, found in together.items()} == want
+    order = _requests()
+    random.Random(budget).shuffle(order)
+    staggered = answer(core, {2 * i: [one] for i, one in enumerate(order)})
+    assert {i: found.token_ids for i, found in staggered.items()} == want
+    assert (sum(found.num_cached_tokens for found in staggered.values()) > 0) == caching
+
+
+@pytest.mark.parametrize("batch_size", range(1, 9))
+def test_every_batch_size(load: Load, expected: dict[str, list[tuple[int, ...]]], batch_size: int) -> None:
+    for name in ("llama", "gpt2"):
+        found = answer(load(name, "fp32").core(), {0: _requests()[-batch_size:]})
+        assert [one.token_ids for one in found.values()] == expected[name][-batch_size:]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_way_is_chosen_by_what_the_architecture_can_do(load: Load, name: str) -> None:
+    loaded = load(name, "fp32")
+    packed = not name.startswith("falcon")
+    assert loaded.info.forward == FORWARDS.get(name, "transformers")
+    assert ("attention: library, per sequence" in loaded.info.kernels) == (not packed)
+
+
+def test_a_wrong_reference_is_noticed(load: Load) -> None:
+    """The expectations can fail: one other prompt token changes the answer."""
+    prompt = list(prompts()[-1])
+    prompt[3] += 1
+    core = load("llama", "fp32").core()
+    params = SamplingParams(max_tokens=NEW_TOKENS)
+    found = answer(core, {0: [request("a", prompts()[-1], params), request("b", prompt, params)]})
+    assert found["a"].token_ids != found["b"].token_ids

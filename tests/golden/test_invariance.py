@@ -1,0 +1,127 @@
+"""Alone or in a crowd: the same tokens and bitwise the same logprobs, whatever else runs in the step.
+
+Each mix draws requests (prompts, some with common prefixes; greedy and seeded; penalties), arrival steps, a token budget,
+a pool of blocks that may be too small for all at once, and whether prefixes are reused. Every request's answer must be the
+one that it got alone, in one chunk, in an empty engine.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from service.engine.request import Request, SamplingParams
+from tests.golden.conftest import Load
+from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
+
+MIXES = 16
+DEMO = Path("models/demo/weights")
+NEW_TOKENS = 20
+MODELS = [("llama", "fp32"), ("llama", "bf16"), ("llama", "int8"), ("gemma2", "bf16"), ("gpt2", "int8")]
+
+
+def _params(rng: random.Random) -> SamplingParams:
+    """Greedy, seeded, and seeded with every filter, in turn."""
+    kind = rng.randrange(3)
+    if kind == 0:
+        return SamplingParams(max_tokens=NEW_TOKENS, logprobs=2)
+    seed = rng.randrange(1 << 62)
+    if kind == 1:
+        return SamplingParams(max_tokens=NEW_TOKENS, temperature=1.0, seed=seed, logprobs=0)
+    return SamplingParams(
+        max_tokens=NEW_TOKENS,
+        temperature=0.8,
+        top_p=0.9,
+        top_k=50,
+        min_p=0.01,
+        repetition_penalty=1.1,
+        presence_penalty=0.2,
+        seed=seed,
+        logprobs=3,
+    )
+
+
+def _library(rng: random.Random, vocabulary: int, count: int = 14) -> list[Request]:
+    """Requests to mix; every third begins with the same 45 tokens."""
+    common = [rng.randrange(3, vocabulary) for _ in range(45)]
+    requests = []
+    for i in range(count):
+        own = [rng.randrange(3, vocabulary) for _ in range(rng.choice((1, 5, 16, 31, 64, 129, 150)))]
+        requests.append(Request(str(i), tuple(common + own if i % 3 == 0 else own), _params(rng)))
+    return requests
+
+
+def _check(loaded: Loaded, vocabulary: int, mixes: int) -> tuple[int, int]:
+    """Returns how many preemptions and how many cached tokens the mixes had: tests must have had some."""
+    rng = random.Random(11)
+    requests = _library(rng, vocabulary)
+    alone: dict[str, Answer] = {}
+    for one in requests:
+        alone.update(answer(loaded.core(caching=False), {0: [one]}))
+    preempted = cached = 0
+    for _ in range(mixes):
+        members = rng.sample(requests, rng.randint(2, 9))
+        arrivals: dict[int, list[Request]] = {}
+        for one in members:
+            arrivals.setdefault(rng.choice((0, 0, 1, 4, 9)), []).append(one)
+        blocks = rng.choice((28, 33, None))
+        core = loaded.core(rng.choice((24, 50, 133, 512)), caching=rng.random() < 0.7, blocks=blocks)
+        found = answer(core, arrivals)
+        for one in members:
+            assert found[one.id].token_ids == alone[one.id].token_ids
+            assert found[one.id].logprobs == alone[one.id].logprobs
+        preempted += core.stats.preemptions_total
+        cached += core.stats.prefix_hit_tokens_total
+    return preempted, cached
+
+
+@pytest.mark.parametrize(("name", "precision"), MODELS)
+def test_alone_or_in_a_crowd(load: Load, name: str, precision: str) -> None:
+    preempted, cached = _check(load(name, precision), VOCABULARY, MIXES)
+    assert preempted > 0
+    assert cached > 0
+
+
+@pytest.mark.skipif(not (DEMO / "config.json").exists(), reason="the demo model's weights are not there")
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_the_demo_model(precision: str) -> None:
+    loaded = Loaded.of(DEMO, precision, block_size=8)
+    assert loaded.info.forward == "decoder"
+    _check(loaded, 400, 4)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_repeats_itself(load: Load) -> None:
+    source = load("llama", "fp32").config.model_dir
+    loaded = Loaded.of(Path(source), "bf16", block_size=8, device="cuda")
+    one = Request("a", tuple(range(3, 60)), SamplingParams(max_tokens=NEW_TOKENS))
+    assert answer(loaded.core(), {0: [one]}) == answer(loaded.core(), {0: [one]})
+
+
+def test_prompt_logprobs_do_not_depend_on_chunks(load: Load) -> None:
+    rng = random.Random(3)
+    prompt = tuple(rng.randrange(3, VOCABULARY) for _ in range(90))
+    asking = Request("a", prompt, SamplingParams(max_tokens=2, prompt_logprobs=2))
+    others = [Request(f"b{i}", prompt[i:], SamplingParams(max_tokens=6)) for i in (3, 30)]
+    loaded = load("llama", "bf16")
+    whole = answer(loaded.core(), {0: [asking]})["a"].prompt_logprobs
+    chunked = answer(loaded.core(24), {0: others, 1: [asking]})["a"].prompt_logprobs
+    assert len(whole) == len(prompt) - 1
+    assert chunked == whole
+
+
+def test_what_a_failed_sequence_left_in_its_blocks_harms_nobody(load: Load) -> None:
+    """Not in the masked positions of the next owner's blocks, not in the padding of its block table."""
+    loaded = load("llama", "fp32")
+    good = Request("good", tuple(range(3, 40)), SamplingParams(max_tokens=NEW_TOKENS, logprobs=0))
+    alone = answer(loaded.core(), {0: [good]})
+    cache = loaded.runner.cache
+    slots = torch.arange((cache.num_blocks + 1) * cache.block_size)
+    for layer, shape in enumerate(cache.shapes):
+        no_numbers = torch.full((len(slots), shape.kv_heads, shape.key_dim), float("nan"))
+        cache.write(layer, no_numbers, no_numbers, cache.slot_rows(slots, shape.kv_heads))
+    assert answer(loaded.core(), {0: [good]}) == alone

@@ -1,0 +1,185 @@
+"""Tiny random models of many architectures, and a driver that decodes requests on them through the real engine core."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from service.engine.batching import BatchingPolicy
+from service.engine.block_manager import BlockManager
+from service.engine.core import EngineCore
+from service.engine.messages import EngineConfig, EngineInfo
+from service.engine.request import Request, SampledToken, SamplingParams, TokenLogprobs
+from service.engine.scheduler import Scheduler
+from service.runner.model_runner import ModelRunner, build_runner
+
+VOCABULARY = 199
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+WINDOW = 24
+
+CONFIGS: dict[str, transformers.PretrainedConfig] = {
+    "llama": transformers.LlamaConfig(**GROUPED),
+    "llama-rope3": transformers.LlamaConfig(
+        **GROUPED,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "qwen2": transformers.Qwen2Config(**GROUPED, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
+    "qwen3": transformers.Qwen3Config(**GROUPED, head_dim=24),
+    "mistral": transformers.MistralConfig(**GROUPED, sliding_window=WINDOW),
+    "gemma2": transformers.Gemma2Config(**GROUPED, head_dim=16, sliding_window=WINDOW),
+    "phi3": transformers.Phi3Config(**GROUPED, sliding_window=WINDOW),
+    "gpt2": transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_embd=64, n_layer=2, n_head=4, n_positions=512, bos_token_id=1, eos_token_id=None
+    ),
+    "gpt_neox": transformers.GPTNeoXConfig(**SIZES),
+    "opt": transformers.OPTConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        ffn_dim=96,
+        word_embed_proj_dim=64,
+        max_position_embeddings=512,
+        eos_token_id=None,
+    ),
+    "falcon": transformers.FalconConfig(
+        vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, eos_token_id=None
+    ),
+    "falcon-alibi": transformers.FalconConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        alibi=True,
+        multi_query=False,
+        parallel_attn=False,
+        eos_token_id=None,
+    ),
+}
+
+
+def save_tiny(name: str, directory: Path) -> Path:
+    """A model with random weights, spread widely enough that its greedy tokens vary."""
+    torch.manual_seed(len(name))
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name])  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.08)
+    model.save_pretrained(directory)
+    return directory
+
+
+def save_int8(source: Path, directory: Path) -> Path:
+    """The 8-bit form of a version: every linear layer symmetric per output channel, the rest bf16."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, local_files_only=True)
+    model.config.save_pretrained(directory)
+    tensors: dict[str, torch.Tensor] = {}
+    linear = {
+        f"{name}.weight": isinstance(module, transformers.pytorch_utils.Conv1D)
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Linear, transformers.pytorch_utils.Conv1D))
+    }
+    for name, tensor in {**model.state_dict(), "lm_head.weight": model.lm_head.weight}.items():
+        if name not in linear:
+            tensors[name] = tensor.detach().to(torch.bfloat16).clone()
+            continue
+        weight = (tensor.T if linear[name] else tensor).detach()
+        scale = weight.abs().amax(1).clamp(min=1e-12) / 127
+        tensors[name] = (weight / scale[:, None]).round().to(torch.int8).contiguous()
+        tensors[f"{name}_scale"] = scale.float()
+    save_file(tensors, directory / "model.safetensors")
+    return directory
+
+
+def tensor_names(directory: Path) -> set[str]:
+    with safe_open(directory / "model.safetensors", framework="pt") as file:
+        return set(file.keys())
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A runner with what is needed to drive it again and again."""
+
+    runner: ModelRunner
+    info: EngineInfo
+    config: EngineConfig
+
+    @classmethod
+    def of(cls, directory: Path, precision: str, **changes: Any) -> Loaded:
+        dtype = "fp32" if precision == "fp32" else "bf16"
+        fields: dict[str, Any] = {"max_model_len": 400, "max_num_seqs": 16, "threads": 1, "device": "cpu", **changes}
+        config = EngineConfig(model_dir=str(directory), precision=precision, dtype=dtype, **fields)
+        return cls(*build_runner(config, lambda phase, fraction: None), config)
+
+    def core(self, budget: int = 512, caching: bool = True, blocks: int | None = None) -> EngineCore:
+        """A fresh scheduler over the runner's blocks; fewer `blocks` make it preempt."""
+        manager = BlockManager(blocks or self.info.blocks_total, self.info.block_size, caching)
+        room = self.config.max_num_seqs + self.info.block_size
+        policy = BatchingPolicy(max(budget, room), self.info.block_size, 1e9)
+        scheduler = Scheduler(manager, policy, self.config.max_num_seqs, self.config.max_model_len)
+        return EngineCore(self.runner, scheduler, itertools.count().__next__)
+
+
+@dataclass
+class Answer:
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    num_cached_tokens: int = 0
+
+
+def answer(core: EngineCore, arrivals: Mapping[int, Iterable[Request]]) -> dict[str, Answer]:
+    """Runs the core until idle; `arrivals` are requests by the number of the step before which they come."""
+    answers: dict[str, Answer] = {}
+    last = max(arrivals, default=0)
+    for step in itertools.count():
+        for request in arrivals.get(step, ()):
+            answers[request.id] = Answer()
+            core.add(request)
+        if step > last and not core.has_work:
+            return answers
+        for output in core.step() if core.has_work else ():
+            found = answers[output.request_id]
+            found.token_ids += output.token_ids
+            found.logprobs += output.logprobs
+            found.prompt_logprobs += output.prompt_logprobs
+            found.num_cached_tokens = max(found.num_cached_tokens, output.num_cached_tokens)
+    raise AssertionError("unreachable")
+
+
+def request(name: str, token_ids: Iterable[int], params: SamplingParams) -> Request:
+    return Request(name, tuple(token_ids), params)
+
+
+def token(result: SampledToken | None) -> int:
+    assert result is not None and result.token_id is not None
+    return result.token_id

@@ -1,0 +1,177 @@
+"""Attention over blocks: close to the textbook formula, and bitwise the same for every way to cut the work."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from service.runner.attention import KV_TILE, AttentionPlan, AttentionSpec, Span, matmul_dtype
+from service.runner.kv_cache import KVCache, LayerShape, choose_num_blocks
+from service.runner.linear import bmm_row_quantum
+
+CPU = torch.device("cpu")
+BLOCK_SIZE = 8
+DIM = 16
+LENGTHS = (1, 5, KV_TILE, KV_TILE + 1, 200, 300)
+SPECS = [AttentionSpec(0.25), AttentionSpec(0.25, window=40), AttentionSpec(0.3, window=150, softcap=20.0)]
+HEADS = [(4, 4), (4, 1), (6, 2)]
+
+
+@dataclass
+class Sample:
+    """One sequence's rows: query [length, heads, dim], key and value [length, kv_heads, dim], and its blocks."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    blocks: list[int]
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+
+def samples(heads: int, kv_heads: int, dtype: torch.dtype) -> list[Sample]:
+    """Sequences of LENGTHS in scattered blocks of one pool."""
+    generator = torch.Generator().manual_seed(1)
+    free = list(range(sum(-(-length // BLOCK_SIZE) for length in LENGTHS)))
+    random.Random(1).shuffle(free)
+
+    def noise(length: int, count: int) -> Tensor:
+        return torch.randn(length, count, DIM, generator=generator).to(dtype)
+
+    return [
+        Sample(
+            noise(length, heads),
+            noise(length, kv_heads),
+            noise(length, kv_heads),
+            [free.pop() for _ in range(-(-length // BLOCK_SIZE))],
+        )
+        for length in LENGTHS
+    ]
+
+
+class Pool:
+    """A cache and the attention of steps over it."""
+
+    def __init__(self, kv_heads: int, dtype: torch.dtype, spec: AttentionSpec) -> None:
+        blocks = sum(-(-length // BLOCK_SIZE) for length in LENGTHS)
+        self.cache = KVCache([LayerShape(kv_heads, DIM, DIM)], blocks, BLOCK_SIZE, dtype, CPU)
+        compute = matmul_dtype(dtype, CPU)
+        self.quantum = max(bmm_row_quantum(DIM, KV_TILE, compute, CPU), bmm_row_quantum(KV_TILE, DIM, compute, CPU))
+        self.spec = spec
+
+    def step(self, parts: Sequence[tuple[Sample, int, int]], padding: int = 3) -> list[Tensor]:
+        """Each part's output for positions [first, last) of its sample."""
+        spans, row = [], 0
+        for sample, first, last in parts:
+            spans.append(Span(row, last - first, first, sample.blocks))
+            row += last - first
+
+        def pack(name: str) -> Tensor:
+            rows = torch.cat([getattr(sample, name)[first:last] for sample, first, last in parts])
+            return torch.cat((rows, rows[:1].expand(padding, -1, -1)))
+
+        plan = AttentionPlan(self.cache, spans, row + padding, self.quantum, CPU)
+        out = plan.attend(0, pack("query"), pack("key"), pack("value"), self.spec)
+        return [out[span.row : span.row + span.count] for span in spans]
+
+
+def reference(sample: Sample, spec: AttentionSpec) -> Tensor:
+    """Softmax attention with full matrices in fp64."""
+    per_head = sample.query.shape[1] // sample.key.shape[1]
+    query = sample.query.double().transpose(0, 1)
+    key, value = (t.double().repeat_interleave(per_head, 1).transpose(0, 1) for t in (sample.key, sample.value))
+    scores = query @ key.transpose(1, 2) * spec.scale
+    if spec.softcap is not None:
+        scores = (scores / spec.softcap).tanh() * spec.softcap
+    age = torch.arange(len(sample))[:, None] - torch.arange(len(sample))
+    hidden = (age < 0) | (age >= (spec.window or len(sample)))
+    return (scores.masked_fill(hidden, float("-inf")).softmax(-1) @ value).transpose(0, 1)
+
+
+def in_chunks(pool: Pool, all_samples: Sequence[Sample], rng: random.Random) -> list[Tensor]:
+    """Every sample in random chunks, in steps with random others; the last rows one at a time."""
+    done = [0] * len(all_samples)
+    parts: list[list[Tensor]] = [[] for _ in all_samples]
+    while any(start < len(sample) for start, sample in zip(done, all_samples, strict=True)):
+        ready = [i for i, sample in enumerate(all_samples) if done[i] < len(sample)]
+        members = rng.sample(ready, rng.randint(1, len(ready)))
+        work = []
+        for i in members:
+            left = len(all_samples[i]) - done[i]
+            work.append((all_samples[i], done[i], done[i] + (1 if left < 4 else rng.randint(1, min(left, 90)))))
+        for i, (_, _, last), out in zip(members, work, pool.step(work, rng.randint(0, 5)), strict=True):
+            parts[i].append(out)
+            done[i] = last
+    return [torch.cat(part) for part in parts]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+@pytest.mark.parametrize("spec", SPECS, ids=["causal", "window", "softcap"])
+def test_close_to_the_formula(heads: int, kv_heads: int, spec: AttentionSpec) -> None:
+    for dtype, bound in ((torch.float32, 2e-6), (torch.bfloat16, 2e-2)):
+        pool = Pool(kv_heads, dtype, spec)
+        for sample in samples(heads, kv_heads, dtype):
+            (out,) = pool.step([(sample, 0, len(sample))])
+            torch.testing.assert_close(out.double(), reference(sample, spec), atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+@pytest.mark.parametrize("spec", SPECS, ids=["causal", "window", "softcap"])
+def test_bitwise_the_same_alone_in_chunks_and_in_a_crowd(
+    heads: int, kv_heads: int, spec: AttentionSpec, dtype: torch.dtype
+) -> None:
+    all_samples = samples(heads, kv_heads, dtype)
+    alone = [Pool(kv_heads, dtype, spec).step([(sample, 0, len(sample))], 0)[0] for sample in all_samples]
+    for seed in range(3):
+        pool = Pool(kv_heads, dtype, spec)
+        for one, other in zip(alone, in_chunks(pool, all_samples, random.Random(seed)), strict=True):
+            assert torch.equal(one, other)
+    together = Pool(kv_heads, dtype, spec).step([(sample, 0, len(sample)) for sample in all_samples])
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+
+
+def test_padding_rows_get_zeros_and_write_nowhere() -> None:
+    sample = samples(4, 4, torch.float32)[2]
+    pool = Pool(4, torch.float32, SPECS[0])
+    before = pool.cache.keys[0][[b for b in range(pool.cache.num_blocks) if b not in sample.blocks]].clone()
+    plan = AttentionPlan(pool.cache, [Span(0, len(sample), 0, sample.blocks)], len(sample) + 4, 4, CPU)
+    padded = [torch.cat((t, t[:4])) for t in (sample.query, sample.key, sample.value)]
+    out = plan.attend(0, padded[0], padded[1], padded[2], pool.spec)
+    assert not out[len(sample) :].any()
+    others = [b for b in range(pool.cache.num_blocks) if b not in sample.blocks]
+    assert torch.equal(pool.cache.keys[0][others], before)
+
+
+def test_blocks_hold_what_was_written() -> None:
+    """[block, head, offset] of a slot, against the picture in kv_cache."""
+    cache = KVCache([LayerShape(2, 3, 5)], 4, BLOCK_SIZE, torch.float32, CPU)
+    slots = torch.tensor([3 * BLOCK_SIZE + 1, 2])
+    key, value = torch.randn(2, 2, 3), torch.randn(2, 2, 5)
+    cache.write(0, key, value, cache.slot_rows(slots, 2))
+    for head, (row, block, offset) in itertools.product(range(2), ((0, 3, 1), (1, 0, 2))):
+        assert torch.equal(cache.keys[0][block, head, offset], key[row, head])
+        assert torch.equal(cache.values[0][block, head, offset], value[row, head])
+    keys, _ = cache.gather(0, cache.block_rows(torch.tensor([[3, 0]]), 2), 2)
+    assert torch.equal(keys[1, 1], key[0, 1]) and torch.equal(keys[1, BLOCK_SIZE + 2], key[1, 1])
+
+
+@pytest.mark.parametrize(
+    ("kv_cache_bytes", "tokens", "free", "blocks"),
+    [(1000, 10**9, 0, 10), (0, 64, 10**9, 4), (0, 10**9, 5000, 20)],
+    ids=["by bytes", "by need", "by memory"],
+)
+def test_number_of_blocks(kv_cache_bytes: int, tokens: int, free: int, blocks: int) -> None:
+    assert choose_num_blocks(kv_cache_bytes, 100, tokens, 16, free) == blocks
+
+
+def test_no_block_fits() -> None:
+    with pytest.raises(MemoryError, match="at least 100 bytes"):
+        choose_num_blocks(99, 100, 64, 16, 10**9)

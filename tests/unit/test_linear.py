@@ -1,0 +1,130 @@
+"""Linear layers: 8-bit products are exact sums, of fast kernels, and rows never depend on their neighbours."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from service.runner import linear
+from service.runner.decoder import fuse
+from service.runner.linear import DenseLinear, Int8Linear, activation_reach, quantize_rows, row_quantum
+
+ONEDNN = linear.int8_kernel(torch.device("cpu")) == "onednn"
+needs_onednn = pytest.mark.skipif(not ONEDNN, reason="this torch has no oneDNN quantized linear")
+
+
+def layer(out: int = 48, depth: int = 96, bias: bool = False, seed: int = 0) -> Int8Linear:
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randint(-127, 128, (out, depth), dtype=torch.int8, generator=generator)
+    scale = torch.rand(out, generator=generator) * 0.01 + 0.001
+    return Int8Linear(weight, scale, torch.randn(out, generator=generator) if bias else None)
+
+
+def rows(count: int, depth: int = 96) -> Tensor:
+    return torch.randn(count, depth, generator=torch.Generator().manual_seed(count))
+
+
+@needs_onednn
+def test_activations_are_unsigned() -> None:
+    """Signed ones reach a reference kernel, thousands of times slower. No timing here: the type is what decides."""
+    codes, _ = quantize_rows(rows(5), activation_reach())
+    assert codes.dtype is linear.ACTIVATION_DTYPE is torch.uint8
+
+
+@pytest.mark.parametrize("reach", [63, 127])
+def test_codes_are_the_nearest_of_the_row(reach: int) -> None:
+    x = rows(7) * torch.logspace(-3, 3, 7)[:, None]
+    codes, scale = quantize_rows(x, reach)
+    assert torch.equal(scale, x.abs().amax(1, keepdim=True) * (1.0 / reach))
+    assert int(codes.min()) >= 1 and int(codes.max()) <= 2 * reach + 1
+    error = ((codes.double() - (reach + 1)) * scale - x).abs() / scale
+    assert float(error.max()) <= 0.5 + 1e-4
+
+
+@needs_onednn
+def test_the_sum_is_exact() -> None:
+    """Against 64-bit integers, with the largest codes and weights that can meet: no saturation, no rounding."""
+    reach = activation_reach()
+    weight = torch.randint(-127, 128, (40, 512), dtype=torch.int8)
+    weight[:8] = 127
+    weight[8:16] = -127
+    codes = torch.randint(1, 2 * reach + 2, (9, 512), dtype=torch.uint8)
+    codes[0] = 2 * reach + 1
+    codes[1] = 1
+    packed = torch.ops.onednn.qlinear_prepack(weight, None)
+    out = linear.multiply(codes, reach + 1, packed, torch.ones(40), torch.zeros(40, dtype=torch.int32))
+    assert torch.equal(out.long(), (codes.long() - (reach + 1)) @ weight.long().T)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_close_to_the_dense_product(bias: bool) -> None:
+    one = layer(bias=bias)
+    x = rows(11)
+    dense = F.linear(x, one.weight.float() * one.scale[:, None], one.bias)
+    assert float((one(x) - dense).square().mean().sqrt() / dense.std()) < 0.02
+
+
+def test_a_row_does_not_depend_on_the_others() -> None:
+    one, x = layer(), rows(40).to(torch.bfloat16)
+    whole = one(x)
+    for count in (1, 2, 3, 8, 17, 33):
+        assert torch.equal(one(x[:count]), whole[:count])
+    assert torch.equal(one(torch.cat((x[:1], 1000 * x[1:5])))[0], whole[0])
+
+
+def test_no_rows_and_rows_that_are_no_numbers() -> None:
+    one, x = layer(), rows(4)
+    assert one(x[:0]).shape == (0, 48)
+    spoilt = x.clone()
+    spoilt[2] = float("nan")
+    out = one(spoilt)
+    assert bool(out[2].isnan().all())
+    assert torch.equal(out[[0, 1, 3]], one(x)[[0, 1, 3]])
+    assert not one(torch.zeros(2, 96)).any()
+
+
+def test_the_portable_way_gives_nearly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = rows(6)
+    fast = layer()(x)
+    monkeypatch.setattr(linear, "int8_kernel", lambda device: "dequantized")
+    slow = layer()(x)
+    assert float((fast - slow).square().mean().sqrt() / slow.std()) < 0.03
+
+
+def test_released_weights_come_back() -> None:
+    one, x = layer(), rows(3)
+    before = one(x)
+    linear.release(one)
+    assert torch.equal(one(x), before)
+
+
+def test_fusing_changes_nothing() -> None:
+    parts = [layer(seed=1), layer(out=16, seed=2, bias=True), layer(out=32, seed=3)]
+    x = rows(5)
+    assert torch.equal(fuse(parts)(x), torch.cat([part(x) for part in parts], dim=1))
+    dense = [DenseLinear(rows(count)) for count in (4, 8)]
+    torch.testing.assert_close(fuse(dense)(x), torch.cat([part(x) for part in dense], dim=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("out", "depth"), [(64, 64), (768, 256), (200, 96), (256, 640)])
+def test_padded_rows_of_dense_layers_are_independent(out: int, depth: int, dtype: torch.dtype) -> None:
+    weight = torch.randn(out, depth, generator=torch.Generator().manual_seed(3)).to(dtype)
+    quantum = row_quantum([weight])
+    x = rows(512, depth).to(dtype)
+    whole = F.linear(x, weight)
+    for count in (1, 2, 3, 5, 8, 15, 30, 70, 130, 250):
+        padded = -(-count // quantum) * quantum
+        assert torch.equal(F.linear(x[:padded], weight)[:count], whole[:count])
+
+
+def test_the_quantum_can_tell_a_kernel_whose_rows_depend_on_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uneven(x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x.double(), weight.double()).float() + (1e-3 if len(x) < 3 else 0.0)
+
+    monkeypatch.setattr("service.runner.linear.F", SimpleNamespace(linear=uneven))
+    assert row_quantum([torch.ones(8, 8)]) == 4
