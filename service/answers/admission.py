@@ -1,0 +1,54 @@
+"""How many sequences may be in progress, and when a refused caller should come back. Knows no engine and no text."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from service.errors import Overloaded
+
+MEASURED_ENDS: Final = 256
+MEASURED_SECONDS: Final = 60.0
+UNMEASURED_RETRY_SECONDS: Final = 5
+LONGEST_RETRY_SECONDS: Final = 120
+HEADROOM: Final = 0.1
+
+
+class Admission:
+    """A bounded number of places. A refusal's `retry_after` is when a tenth of them will be free at the present rate,
+    so that callers who come back together find room."""
+
+    def __init__(self, places: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.places = places
+        self.in_progress = 0
+        self._clock = clock
+        self._ends: deque[float] = deque(maxlen=MEASURED_ENDS)
+
+    def enter(self, count: int) -> None:
+        """Take `count` places, to be given back by `leave`. Raises Overloaded, taking none."""
+        if self.in_progress + count > self.places:
+            raise Overloaded(
+                f"{self.in_progress} of {self.places} places are taken and this request needs {count}: "
+                "send it again after Retry-After, or set DOSIRAK_MAX_WAITING higher",
+                retry_after=self.retry_after(count),
+                in_progress=self.in_progress,
+                max_waiting=self.places,
+            )
+        self.in_progress += count
+
+    def leave(self, count: int) -> None:
+        self.in_progress -= count
+        self._ends.extend([self._clock()] * count)
+
+    def retry_after(self, count: int) -> int:
+        """Whole seconds until `count` places and the headroom are free, by the ends of the last minute."""
+        now = self._clock()
+        recent = [end for end in self._ends if now - end <= MEASURED_SECONDS]
+        if len(recent) < 2 or now <= recent[0]:
+            return UNMEASURED_RETRY_SECONDS
+        rate = len(recent) / (now - recent[0])
+        wanted = max(count, self.in_progress + count - self.places * (1 - HEADROOM))
+        return min(LONGEST_RETRY_SECONDS, max(1, math.ceil(wanted / rate)))

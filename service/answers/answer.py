@@ -1,0 +1,143 @@
+"""An answer in the making: its version, prompt, sequences, stamps and counts. One mutable object, one task's."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from models.manifest import Manifest
+from service.answers.ask import Ask
+from service.answers.decoding import Decoding, Token
+from service.context.prompt import Prompt
+from service.context.receipt import Receipt
+from service.deployments.deployment import Deployment
+from service.engine.request import FinishReason, StepOutput, TokenLogprobs
+from service.metrics import Measured
+from service.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """News of one sequence: one token, or an end without one. `last` is set on the answer's very last delta."""
+
+    answer: Answer
+    decoding: Decoding
+    index: int
+    token: Token | None
+    text: str
+    finish_reason: FinishReason | None = None
+    last: bool = False
+
+
+class Answer:
+    """`usage`, `timings` and `receipt` are exact once the last delta is out, and true so far before it."""
+
+    def __init__(self, ask: Ask, deployment: Deployment, prompt: Prompt, max_new_tokens: int, seed: int) -> None:
+        self.ask = ask
+        self.deployment = deployment
+        self.prompt = prompt
+        self.max_new_tokens = max_new_tokens
+        self.seed = seed
+        self.created = int(time.time())
+        stop_ids = () if ask.sampling.ignore_eos else deployment.tokenizer.stop_token_ids
+        self.decodings = [
+            Decoding(number, seed + number, ask, deployment.tokenizer, stop_ids) for number in range(ask.best_of)
+        ]
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        self.cached_tokens = 0
+        self.queue_seconds: float | None = None
+        self.prefill_seconds: float | None = None
+        self.first_at: float | None = None
+        self.last_at: float | None = None
+        self._batch_size_mean: float | None = None
+        self._batch_sizes: list[int] = []
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.deployment.manifest
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.deployment.tokenizer
+
+    @property
+    def receipt(self) -> Receipt:
+        return self.prompt.receipt.with_cached(self.cached_tokens)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(len(decoding.tokens) for decoding in self.decodings)
+
+    @property
+    def best(self) -> list[Decoding]:
+        """The `n` sequences to answer: the likeliest of `best_of`, or all in their order."""
+        if self.ask.best_of == self.ask.n:
+            return self.decodings
+        return sorted(self.decodings, key=lambda each: each.mean_logprob, reverse=True)[: self.ask.n]
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """The first answered sequence's; `abort` while it is unfinished."""
+        return self.best[0].finish_reason or FinishReason.ABORT
+
+    def note(self, number: int, output: StepOutput) -> None:
+        """Take what a step says about times and caches; the first sequence speaks for all."""
+        if number:
+            return
+        self.cached_tokens = max(self.cached_tokens, output.num_cached_tokens)
+        self.prompt_logprobs.extend(output.prompt_logprobs)
+        if output.queue_seconds is not None:
+            self.queue_seconds, self.prefill_seconds = output.queue_seconds, output.prefill_seconds
+        self._batch_sizes.append(self.deployment.engine.stats.step_sequences)
+        self._batch_size_mean = output.batch_size_mean
+
+    def usage(self) -> dict[str, int]:
+        """Exact counts; `completion_tokens` has every sampled token of every sequence, those not answered too."""
+        prompt, completion = len(self.prompt.token_ids), self.completion_tokens
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "cached_tokens": self.cached_tokens,
+            "prompt_tokens_before_truncation": self.prompt.tokens_before_truncation,
+        }
+
+    def measured(self) -> Measured:
+        """What the metrics want to know of it."""
+        return Measured(
+            prompt_tokens=len(self.prompt.token_ids),
+            cached_tokens=self.cached_tokens,
+            generation_tokens=self.completion_tokens,
+            queue_seconds=self.queue_seconds,
+            prefill_seconds=self.prefill_seconds,
+            decode_seconds=self.last_at - self.first_at if self.first_at and self.last_at else None,
+            total_seconds=time.monotonic() - self.ask.arrival,
+        )
+
+    def timings(self) -> dict[str, float | None]:
+        """Milliseconds since arrival. `tokens_per_second` is the decode rate: tokens after the first over their time;
+        of a single token, one over the whole time. `batch_size_mean`: the engine's own, else as seen at each step."""
+        first, last = self.first_at, self.last_at
+        if first is None or last is None:
+            return dict.fromkeys(_TIMINGS)
+        total, decode, tokens = last - self.ask.arrival, last - first, self.completion_tokens
+        rate = (tokens - 1) / decode if tokens > 1 and decode > 0 else tokens / max(total, 1e-9)
+        seen = [size for size in self._batch_sizes if size]
+        mean = self._batch_size_mean or (sum(seen) / len(seen) if seen else 1.0)
+        values = (
+            _ms(self.queue_seconds),
+            _ms(self.prefill_seconds),
+            _ms(first - self.ask.arrival),
+            _ms(decode),
+            _ms(total),
+            round(rate, 3),
+            round(mean, 3),
+        )
+        return dict(zip(_TIMINGS, values, strict=True))
+
+
+_TIMINGS = ("queue_ms", "prefill_ms", "ttft_ms", "decode_ms", "total_ms", "tokens_per_second", "batch_size_mean")
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

@@ -1,0 +1,131 @@
+"""From an ask to its deltas: version, prompt, bounds, sequences. The only way to text for every dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from service.answers.admission import Admission
+from service.answers.answer import Answer, Delta
+from service.answers.ask import SEED_MASK, Ask
+from service.answers.bounds import bounded_max_tokens, build, refuse_unknown_tokens
+from service.answers.decoding import Decoding, Piece
+from service.answers.merging import merged
+from service.answers.sequences import pieces
+from service.deployments.deployments import Deployments
+from service.engine.request import FinishReason
+from service.errors import DeadlineExceeded, GenerationFailed, Unavailable
+from service.metrics import Metrics
+
+
+class Answers:
+    """Owned by the event loop. `max_in_progress` bounds the sequences that wait or run."""
+
+    def __init__(self, deployments: Deployments, metrics: Metrics, *, max_in_progress: int) -> None:
+        self.deployments = deployments
+        self.metrics = metrics
+        self.admission = Admission(max_in_progress)
+
+    def stream(self, asks: Sequence[Ask]) -> AsyncGenerator[Delta, None]:
+        """One delta a token, as soon as it is sampled; several asks run side by side. Closing it aborts in the engine.
+
+        Raises, before the first delta: NotFound, InvalidRequest, ContextOverflow, Overloaded, Unavailable,
+        DeadlineExceeded; at any time GenerationFailed and Unavailable. One ask's error ends all.
+        """
+        return self._stream(asks[0]) if len(asks) == 1 else merged([self._stream(ask) for ask in asks])
+
+    async def complete(self, asks: Sequence[Ask]) -> list[Answer]:
+        """The whole answers, in the order of `asks`; raises as `stream`."""
+        done: dict[str, Answer] = {}
+        async with aclosing(self.stream(asks)) as deltas:
+            async for delta in deltas:
+                if delta.last:
+                    done[delta.answer.ask.id] = delta.answer
+        return [done[ask.id] for ask in asks]
+
+    async def _stream(self, ask: Ask) -> AsyncGenerator[Delta, None]:
+        self.admission.enter(ask.best_of)
+        try:
+            answer = await self._begin(ask)
+            async with aclosing(self._measured(answer)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self.admission.leave(ask.best_of)
+
+    async def _begin(self, ask: Ask) -> Answer:
+        try:
+            async with asyncio.timeout(_seconds_left(ask)):
+                deployment = await self.deployments.acquire(ask.model)
+                refuse_unknown_tokens(ask, deployment.tokenizer.vocab_size)
+                prompt = await build(ask, deployment)
+        except TimeoutError:
+            raise _too_late(ask) from None
+        seed = secrets.randbits(63) if ask.sampling.seed is None else ask.sampling.seed & SEED_MASK
+        return Answer(ask, deployment, prompt, bounded_max_tokens(ask, deployment, prompt), seed)
+
+    async def _measured(self, answer: Answer) -> AsyncGenerator[Delta, None]:
+        """The deltas, and whatever way they end, one observation of the whole answer."""
+        metrics = self.metrics.model(answer.manifest.name, answer.manifest.version)
+        reason = FinishReason.ABORT
+        try:
+            async with aclosing(self._deltas(answer)) as deltas:
+                async for delta in deltas:
+                    if delta.last:
+                        reason = answer.finish_reason
+                    yield delta
+        except Exception:
+            reason = FinishReason.ERROR
+            raise
+        finally:
+            metrics.answered(reason, answer.measured())
+
+    async def _deltas(self, answer: Answer) -> AsyncGenerator[Delta, None]:
+        """The deltas of all sequences, stamped as they are handed on. `last` is told when none is unfinished."""
+        unfinished = len(answer.decodings)
+        async with aclosing(pieces(answer)) as news:
+            async for decoding, piece in news:
+                unfinished -= piece.finish_reason is not None
+                _refuse_failed_end(answer, piece)
+                self._stamp(answer, decoding)
+                index = len(decoding.tokens) - (piece.token is not None)
+                yield Delta(answer, decoding, index, piece.token, piece.text, piece.finish_reason, unfinished == 0)
+        if unfinished:
+            raise GenerationFailed("The engine ended the answer early; send the request again")
+
+    def _stamp(self, answer: Answer, decoding: Decoding) -> None:
+        metrics = self.metrics.model(answer.manifest.name, answer.manifest.version)
+        now = time.monotonic()
+        if decoding.last_at is not None:
+            metrics.inter_token.observe(now - decoding.last_at)
+        elif answer.first_at is None:
+            metrics.time_to_first_token.observe(now - answer.ask.arrival)
+            answer.first_at = now
+        decoding.last_at = answer.last_at = now
+
+
+def _seconds_left(ask: Ask) -> float | None:
+    return None if ask.deadline is None else max(0.0, ask.deadline - time.monotonic())
+
+
+def _too_late(ask: Ask) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"No token was ready within deadline_ms = {ask.deadline_ms}: allow more time, shorten the prompt, or try later",
+        param="deadline_ms",
+        deadline_ms=ask.deadline_ms or 0,
+    )
+
+
+def _refuse_failed_end(answer: Answer, piece: Piece) -> None:
+    """An end that leaves nothing to answer with is an error; with some text it is that text's finish reason."""
+    if piece.finish_reason is FinishReason.ABORT:
+        raise Unavailable("The answer was cut because the server is stopping; send the request again", retry_after=1)
+    if answer.completion_tokens:
+        return
+    if piece.finish_reason is FinishReason.DEADLINE:
+        raise _too_late(answer.ask)
+    if piece.finish_reason is FinishReason.ERROR:
+        raise GenerationFailed("The model gave no usable probabilities for this prompt; change the prompt or the model")

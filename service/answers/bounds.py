@@ -1,0 +1,72 @@
+"""What one ask may use: token ids of the vocabulary, positions of the window and of the KV pool."""
+
+from __future__ import annotations
+
+import asyncio
+
+from service.answers.ask import Ask
+from service.context.prompt import Chat, Ids, Prompt, Text, build_prompt
+from service.deployments.deployment import Deployment
+from service.errors import ContextOverflow, InvalidRequest
+from service.text.tokenizer import LONG_TEXT
+
+
+async def build(ask: Ask, deployment: Deployment) -> Prompt:
+    """The prompt's ids and receipt; a long text is tokenised in a thread, so that the event loop goes on."""
+
+    def work() -> Prompt:
+        return build_prompt(
+            deployment.tokenizer,
+            deployment.window,
+            ask.source,
+            documents=ask.documents,
+            max_new_tokens=ask.max_new_tokens,
+            truncate=ask.truncate,
+            context=ask.context,
+        )
+
+    return await asyncio.to_thread(work) if _characters(ask) >= LONG_TEXT else work()
+
+
+def _characters(ask: Ask) -> int:
+    documents = sum(len(document.text) for document in ask.documents)
+    match ask.source:
+        case Text(text):
+            return documents + len(text)
+        case Chat(messages):
+            return documents + sum(len(message.content) for message in messages)
+        case Ids():
+            return documents
+
+
+def bounded_max_tokens(ask: Ask, deployment: Deployment, prompt: Prompt) -> int:
+    """New tokens that the KV pool has room for. Raises ContextOverflow when the number asked for does not fit."""
+    used, pool = len(prompt.token_ids), deployment.max_tokens_per_request
+    room = pool - used
+    wanted = prompt.max_new_tokens
+    if wanted <= room:
+        return wanted
+    if ask.max_new_tokens is None and room > 0:
+        return room
+    raise ContextOverflow(
+        f"The prompt has {used} tokens and {wanted} more are reserved for the answer, but the KV cache holds {pool} "
+        "for one request: shorten the prompt, lower max_new_tokens, or give the server a larger DOSIRAK_KV_CACHE_BYTES",
+        param="max_new_tokens",
+        window=pool,
+        needed_tokens=used + wanted,
+        reserve=wanted,
+    )
+
+
+def refuse_unknown_tokens(ask: Ask, vocab_size: int) -> None:
+    """Raises InvalidRequest for a token id that the model does not have, in the prompt or in `logit_bias`."""
+    biased = [token_id for token_id, _ in ask.sampling.logit_bias]
+    given = ask.source.token_ids if isinstance(ask.source, Ids) else ()
+    for param, ids in (("logit_bias", biased), ("input_ids", given)):
+        wrong = next((token_id for token_id in ids if not 0 <= token_id < vocab_size), None)
+        if wrong is not None:
+            raise InvalidRequest(
+                f"{param}: {wrong} is not a token id of this model; ids run from 0 to {vocab_size - 1}",
+                param=param,
+                vocab_size=vocab_size,
+            )

@@ -1,0 +1,51 @@
+"""Several async iterators read as one, in the order in which their items come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class _End:
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Items of all `sources`, which it owns and closes. The first error ends all of them and is raised here.
+
+    One item a source is read ahead at most, so a slow reader holds every source back.
+    """
+    queue: asyncio.Queue[T | _End] = asyncio.Queue(maxsize=1)
+    tasks = [asyncio.create_task(_pump(source, queue)) for source in sources]
+    try:
+        running = len(tasks)
+        while running:
+            item = await queue.get()
+            if not isinstance(item, _End):
+                yield item
+            elif item.error is not None:
+                raise item.error
+            else:
+                running -= 1
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for source in sources:  # one that was cancelled before its first step was never entered
+            await source.aclose()
+
+
+async def _pump(source: AsyncGenerator[T, None], queue: asyncio.Queue[T | _End]) -> None:
+    try:
+        async with aclosing(source):
+            async for item in source:
+                await queue.put(item)
+    except Exception as error:
+        await queue.put(_End(error))
+    else:
+        await queue.put(_End())

@@ -1,0 +1,50 @@
+"""Who may pass: with an admin key set, only the two probes answer without it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api.dialects import is_openai
+from service.api.errors import response_of
+from service.errors import Unauthorized
+
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
+
+
+class Auth:
+    """ASGI middleware. The comparison takes the same time for every key, and every refusal is the same sentence."""
+
+    def __init__(self, app: ASGIApp, admin_key: str | None) -> None:
+        self._app = app
+        self._expected = None if admin_key is None else _digest(admin_key)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or self._may_pass(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await _refusal(scope)(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _may_pass(self, scope: Scope) -> bool:
+        if self._expected is None or scope["path"] in OPEN_PATHS:
+            return True
+        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+        matches = hmac.compare_digest(_digest(key.strip()), self._expected)
+        return matches and scheme.lower() == "bearer"
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _refusal(scope: Scope) -> Response:
+    error = Unauthorized("Send the server's key as the header Authorization: Bearer …")
+    request_id = scope.get("state", {}).get("request_id", "")
+    return response_of(error, request_id, is_openai(scope["path"]), {"WWW-Authenticate": "Bearer"})

@@ -1,0 +1,149 @@
+"""Request bodies: bounded, strict JSON → a wire model. Everything a client can send is refused with a sentence.
+
+Content-Type and Content-Encoding are looked at first, then the size (declared, then real), then the JSON: no NaN or
+infinity, no lone surrogate, no key twice, no nesting past 32, no integer past 64 bits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final, NoReturn, TypeVar
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, ValidationError
+
+from service.api.errors import refusal_of
+from service.errors import InvalidRequest, TooLarge, UnsupportedMediaType
+
+MAX_DEPTH: Final = 32
+INT64: Final = range(-(2**63), 2**63)
+
+Json = dict[str, Any]
+M = TypeVar("M", bound=BaseModel)
+
+
+def json_body(model: type[M]) -> Any:
+    """A FastAPI dependency that reads the body as `model`."""
+
+    async def read(request: Request) -> M:
+        return validated(model, await read_object(request))
+
+    read.__name__ = f"read_{model.__name__}"
+    return Depends(read)
+
+
+def validated(model: type[M], body: Json) -> M:
+    """Raises InvalidRequest or UnsupportedField naming the first wrong field."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise refusal_of(error) from None
+
+
+async def read_object(request: Request) -> Json:
+    """The body as a JSON object. Raises UnsupportedMediaType, TooLarge or InvalidRequest."""
+    _check_type(request)
+    raw = await _read_bounded(request, request.app.state.service.settings.max_body_bytes)
+    value = parse(raw)
+    if not isinstance(value, dict):
+        raise InvalidRequest('The body must be a JSON object, for example {"inputs": "…"}')
+    return value
+
+
+def _check_type(request: Request) -> None:
+    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    charset = parameters.strip().lower().removeprefix("charset=").strip('"')
+    if kind.strip().lower() != "application/json" or charset not in ("", "utf-8", "utf8"):
+        raise UnsupportedMediaType("Send the body as UTF-8 JSON with the header Content-Type: application/json")
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaType("Compressed bodies are not read: send the JSON without Content-Encoding")
+
+
+async def _read_bounded(request: Request, limit: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > limit:
+        _refuse_size(limit)
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            _refuse_size(limit)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _refuse_size(limit: int) -> NoReturn:
+    raise TooLarge(
+        f"The body is larger than {limit} bytes: send less, or set DOSIRAK_MAX_BODY_BYTES higher", max_body_bytes=limit
+    )
+
+
+def parse(raw: bytes) -> object:
+    """Strict JSON. Raises InvalidRequest saying what is wrong with it."""
+    try:
+        value = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except UnicodeDecodeError:
+        raise InvalidRequest("The body is not UTF-8: encode it as UTF-8") from None
+    except RecursionError:
+        raise _too_deep() from None
+    except json.JSONDecodeError as error:
+        if not raw.strip():
+            raise InvalidRequest("The body is empty: send a JSON object") from None
+        raise InvalidRequest(f"The body is not JSON: {error.msg} at character {error.pos}") from None
+    except ValueError:  # Python's own limit on the digits of an integer
+        raise InvalidRequest("A number in the body has too many digits: numbers must fit 64 bits") from None
+    _check_values(value, may_hold_surrogates=b"\\u" in raw)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for place, key in enumerate(names) if key in names[:place])
+        raise InvalidRequest(f"{_shown(twice)} is there twice in one object: send every key once")
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise InvalidRequest(f"{name} is not a JSON number: send a finite one")
+
+
+def _too_deep() -> InvalidRequest:
+    return InvalidRequest(f"The body is nested more than {MAX_DEPTH} deep: flatten it", max_depth=MAX_DEPTH)
+
+
+def _check_values(value: object, may_hold_surrogates: bool) -> None:
+    """Every value below `value`, level by level, so that no input can exhaust the stack."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                below.extend(each.values())
+                if may_hold_surrogates:
+                    below.extend(each)
+            elif isinstance(each, list):
+                below.extend(each)
+            else:
+                _check_leaf(each, may_hold_surrogates)
+        if not below:
+            return
+        level = below
+    raise _too_deep()
+
+
+def _check_leaf(value: object, may_hold_surrogates: bool) -> None:
+    if isinstance(value, str):
+        if may_hold_surrogates and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise InvalidRequest("A string holds half of a surrogate pair (\\ud800 … \\udfff): send whole characters")
+    elif isinstance(value, int):
+        if value not in INT64:
+            raise InvalidRequest("A number in the body does not fit 64 bits: send a smaller one")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequest("A number in the body is larger than a double can hold: send a finite one")
+
+
+def _shown(key: str) -> str:
+    return json.dumps(key[:80])

@@ -1,0 +1,58 @@
+"""Work that ends when its client does: a vanished client, streaming or not, frees its blocks within one step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service.api.edge import ClientGone
+
+T = TypeVar("T")
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled and awaited when the client disconnects. Raises ClientGone then.
+
+    The request's body must have been read: what comes next on `receive` is the disconnect.
+    """
+    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        for each in (task, watcher):
+            each.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events from an async generator, which it owns: closed at the end and when the client goes."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+        super().__init__(headers={**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await while_connected(receive, self._pass_on(send))
+
+    async def _pass_on(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for chunk in events:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,34 @@
+"""What routes are given: the composed service, put on `app.state.service` by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from service.answers import Answers
+from service.deployments.deployments import Deployments
+from service.metrics import Metrics
+from service.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    settings: Settings
+    deployments: Deployments
+    answers: Answers
+    metrics: Metrics
+    version: str
+    """Of this software."""
+    openapi: Callable[[], dict[str, Any]]
+    """The document of the whole app, made once."""
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceDep = Annotated[Service, Depends(_service)]

@@ -1,0 +1,112 @@
+"""The outermost layer around every route: request id, one log line, HTTP metrics, and no failure without a body.
+
+Pure ASGI, so that a stream passes through untouched and `http.disconnect` reaches the handlers.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from typing import Any, Final
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.dialects import is_openai
+from service.api.errors import Internal, response_of
+from service.metrics import Metrics
+
+REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+PROBES: Final = frozenset({"/livez", "/readyz", "/healthz", "/health", "/metrics"})
+CLIENT_GONE: Final = 499
+CATCH_ALL: Final = "/{path:path}"
+log = structlog.get_logger("dosirak.request")
+
+
+class ClientGone(Exception):
+    """The client closed the connection; nobody is left to answer."""
+
+
+class Edge:
+    """`scope["state"]` gets `request_id` and `log`, a dictionary that handlers add to and that becomes the log line."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        await _Exchange(scope, send, self._metrics).run(self._app, receive)
+
+
+class _Exchange:
+    """One request and its response."""
+
+    def __init__(self, scope: Scope, send: Send, metrics: Metrics) -> None:
+        self._scope = scope
+        self._send_on = send
+        self._metrics = metrics
+        self._started = time.monotonic()
+        self._status: int | None = None
+        self._fields: dict[str, Any] = {}
+        self._state = scope.setdefault("state", {})
+        self._state["request_id"] = _request_id(scope)
+        self._state["log"] = self._fields
+
+    async def run(self, app: ASGIApp, receive: Receive) -> None:
+        try:
+            await app(self._scope, receive, self._send)
+        except (ClientGone, ClientDisconnect):
+            self._status = CLIENT_GONE
+        except Exception:
+            log.exception("request_failed", request_id=self._state["request_id"], route=self._route)
+            await self._answer_failure(receive)
+        finally:
+            self._observe()
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self._state["request_id"]
+            headers["X-Content-Type-Options"] = "nosniff"
+        await self._send_on(message)
+
+    async def _answer_failure(self, receive: Receive) -> None:
+        """Nothing can be added to a response that has begun: the server then cuts the connection."""
+        self._fields["code"] = Internal.code
+        self._metrics.error(Internal.code)
+        if self._status is None:
+            response = response_of(Internal(), self._state["request_id"], is_openai(self._scope["path"]))
+            await response(self._scope, receive, self._send)
+
+    @property
+    def _route(self) -> str | None:
+        """The template that matched; None where no route did."""
+        template: str | None = getattr(self._scope.get("route"), "path", None)
+        return None if template == CATCH_ALL else template
+
+    def _observe(self) -> None:
+        status, method = self._status or CLIENT_GONE, self._scope["method"]
+        self._metrics.http_request(self._route, method, status)
+        write = log.debug if self._scope["path"] in PROBES else log.info
+        write(
+            "request",
+            request_id=self._state["request_id"],
+            route=self._route,
+            method=method[:16],
+            status=status,
+            seconds=round(time.monotonic() - self._started, 6),
+            **self._fields,
+        )
+
+
+def _request_id(scope: Scope) -> str:
+    """The caller's own where it is safe to repeat in headers and logs, else a new one."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

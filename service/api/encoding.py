@@ -1,0 +1,31 @@
+"""JSON out: UTF-8 unescaped, and safe for clients that split event streams at every Unicode line end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+_encoder = msgspec.json.Encoder()
+_LINE_ENDS: Final = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
+
+
+def encode(value: object) -> bytes:
+    return _encoder.encode(value)
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(encode(value), status, headers, media_type="application/json")
+
+
+def event(value: object, name: str | None = None) -> bytes:
+    """One server-sent event. Python's httpx and others split lines at U+0085, U+2028 and U+2029, which JSON leaves
+    bare: these three are escaped."""
+    data = _encoder.encode(value)
+    for raw, escaped in _LINE_ENDS:
+        if raw in data:
+            data = data.replace(raw, escaped)
+    prefix = f"event: {name}\n".encode() if name else b""
+    return prefix + b"data: " + data + b"\n\n"

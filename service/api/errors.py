@@ -1,0 +1,88 @@
+"""The one table from errors to bodies, in both dialects, and the sentences of refused fields.
+
+| dialect | status | body |
+|---|---|---|
+| native | the error's own | `{"error": sentence, "code", "error_type", "request_id", ...numbers}` |
+| OpenAI | 400 for 422, else the same | `{"error": {"message", "type", "param", "code"}}` |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.responses import Response
+
+from service.api.encoding import json_response
+from service.errors import ContextOverflow, DosirakError, InvalidRequest, UnsupportedField
+
+INTERNAL_MESSAGE: Final = "The server failed on this request; the log has the reason under the request id"
+OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+UNSUPPORTED: Final = "unsupported_field"
+
+
+class Internal(DosirakError):
+    """A defect of ours. The body says nothing of it but where to look."""
+
+    def __init__(self) -> None:
+        super().__init__(INTERNAL_MESSAGE)
+
+
+def status_of(error: DosirakError, openai: bool) -> int:
+    return 400 if openai and error.status == 422 else error.status
+
+
+def body_of(error: DosirakError, request_id: str, openai: bool) -> dict[str, Any]:
+    """The body in the dialect; also what a stream's last `event: error` carries."""
+    if not openai:
+        fixed = {"error": error.message, "code": error.code, "error_type": error.error_type, "request_id": request_id}
+        return {**fixed, **error.numbers}
+    code = "context_length_exceeded" if isinstance(error, ContextOverflow) else error.code
+    kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+
+
+def headers_of(error: DosirakError) -> dict[str, str]:
+    """`Retry-After` in whole seconds wherever trying again can help."""
+    if not error.retryable:
+        return {}
+    return {"Retry-After": str(max(1, math.ceil(error.retry_after or 1)))}
+
+
+def response_of(
+    error: DosirakError, request_id: str, openai: bool, headers: Mapping[str, str] | None = None
+) -> Response:
+    shown = {**headers_of(error), **(headers or {})}
+    return json_response(body_of(error, request_id, openai), status=status_of(error, openai), headers=shown)
+
+
+def refusal_of(error: ValidationError) -> InvalidRequest:
+    """The first wrong field as one sentence: its name and what to change."""
+    details = error.errors(include_url=False, include_input=False)
+    return _refusal(details[0])
+
+
+def _refusal(detail: ErrorDetails) -> InvalidRequest:
+    kind, context = detail["type"], detail.get("ctx", {})
+    field = _name([*detail["loc"], *context.get("at", ())])
+    if kind == UNSUPPORTED:
+        return UnsupportedField(f"`{field}` {context['why']}", param=field)
+    if kind == "extra_forbidden":
+        return UnsupportedField(
+            f"`{field}` is not a field of this request: check its spelling, or remove it", param=field
+        )
+    if kind == "missing":
+        return InvalidRequest(f"`{field}` is missing: add it", param=field)
+    text = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return InvalidRequest(f"`{field}` {text}" if field else text[:1].upper() + text[1:], param=field or None)
+
+
+def _name(location: Sequence[int | str]) -> str:
+    """`parameters.stop[3]` of ("parameters", "stop", 3)."""
+    name = ""
+    for part in location:
+        name += f"[{part}]" if isinstance(part, int) else f".{part[:80]}" if name else part[:80]
+    return name

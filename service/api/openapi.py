@@ -1,0 +1,131 @@
+"""`/openapi.json` and `/docs`: made from the wire models, with no asset from anywhere else."""
+
+from __future__ import annotations
+
+import html
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.api.dialects import is_openai
+from service.api.schemas import native, openai
+
+MODELS: Final[tuple[type[BaseModel], ...]] = (
+    native.GenerateBody,
+    native.TokenizeBody,
+    native.ChatTokenizeBody,
+    native.DeploymentBody,
+    openai.ChatBody,
+    openai.CompletionBody,
+)
+REFERENCE: Final = "#/components/schemas/{model}"
+NATIVE_ERROR: Final = {
+    "type": "object",
+    "required": ["error", "code", "error_type", "request_id"],
+    "properties": {name: {"type": "string"} for name in ("error", "code", "error_type", "request_id")},
+    "additionalProperties": {"type": "number"},
+}
+OPENAI_ERROR: Final = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {name: {"type": ["string", "null"]} for name in ("message", "type", "param", "code")},
+        }
+    },
+}
+ERRORS: Final = {
+    401: "No key, or a wrong one.",
+    404: "No such model, version or route.",
+    405: "Wrong method.",
+    409: "In use.",
+    413: "The body is too large.",
+    415: "Not UTF-8 JSON, or compressed.",
+    500: "A defect of the server, or a model without usable probabilities.",
+    503: "At capacity, loading or draining; see Retry-After.",
+    504: "`deadline_ms` passed before the first token.",
+}
+STYLE: Final = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#111}"
+    "code,pre{font:14px/1.5 ui-monospace,monospace}b{display:inline-block;min-width:4.5rem}"
+    "details{border-top:1px solid #ccc;padding:.5rem 0}pre{overflow:auto;background:#f4f4f4;padding:.75rem}"
+)
+
+
+def takes(model: type[BaseModel]) -> dict[str, Any]:
+    """The `openapi_extra` of a route that reads `model` itself."""
+    reference = {"$ref": REFERENCE.format(model=model.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document: every route, its body, and every error status in its dialect."""
+    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    _, schemas = models_json_schema([(model, "validation") for model in MODELS], ref_template=REFERENCE)
+    components = found.setdefault("components", {}).setdefault("schemas", {})
+    components |= {**schemas["$defs"], "Error": NATIVE_ERROR, "OpenAIError": OPENAI_ERROR}
+    for path, methods in found["paths"].items():
+        for operation in methods.values():
+            _document_errors(operation, path)
+    return found
+
+
+def _document_errors(operation: dict[str, Any], path: str) -> None:
+    openai_words = is_openai(path)
+    name = "OpenAIError" if openai_words else "Error"
+    content = {"application/json": {"schema": {"$ref": REFERENCE.format(model=name)}}}
+    invalid = {400 if openai_words else 422: "A field is wrong, unknown, or cannot act; or the context overflows."}
+    for status, text in {**ERRORS, **invalid}.items():
+        operation["responses"][str(status)] = {"description": text, "content": content}
+
+
+def page(found: dict[str, Any]) -> str:
+    """The document as one HTML page: no script, no external address."""
+    entries = [
+        _entry(path, method, operation, found)
+        for path, methods in found["paths"].items()
+        for method, operation in methods.items()
+    ]
+    title = html.escape(f"{found['info']['title']} {found['info']['version']}")
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+        f"<h1>{title}</h1><p>{html.escape(found['info'].get('description', ''))} Machine-readable: "
+        f'<a href="openapi.json">openapi.json</a>.</p>{"".join(entries)}</html>'
+    )
+
+
+def _entry(path: str, method: str, operation: dict[str, Any], found: dict[str, Any]) -> str:
+    text = html.escape(operation.get("description", operation.get("summary", "")))
+    fields = html.escape("\n".join(_fields(operation, found)))
+    shown = f"<pre>{fields}</pre>" if fields else ""
+    return (
+        f"<details><summary><b>{method.upper()}</b> <code>{html.escape(path)}</code> {text}</summary>{shown}</details>"
+    )
+
+
+def _fields(operation: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    body = operation.get("requestBody")
+    if not body:
+        return []
+    name = body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[-1]
+    schema = found["components"]["schemas"][name]
+    required = schema.get("required", ())
+    return [
+        f"{field}: {_type(shape)}{' (required)' if field in required else ''}"
+        for field, shape in schema["properties"].items()
+    ]
+
+
+def _type(shape: dict[str, Any]) -> str:
+    if "$ref" in shape:
+        return str(shape["$ref"]).rsplit("/", 1)[-1]
+    if "anyOf" in shape:
+        return " | ".join(dict.fromkeys(_type(each) for each in shape["anyOf"]))
+    if shape.get("type") == "array" and "items" in shape:
+        return f"list of {_type(shape['items'])}"
+    return str(shape.get("type", shape.get("const", "any")))

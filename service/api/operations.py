@@ -1,0 +1,110 @@
+"""Health, metrics, `/info`, tokenizers and deployments: what those who run the server ask."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse, Response
+
+from service.api.bodies import json_body
+from service.api.deps import Service, ServiceDep
+from service.api.encoding import json_response
+from service.api.openapi import page, takes
+from service.api.schemas.base import MAX_SEQUENCES, MAX_STOPS
+from service.api.schemas.native import DeploymentBody
+from service.deployments.deployment import Deployment, DeploymentState
+from service.errors import Unavailable
+from service.metrics import CONTENT_TYPE
+
+router = APIRouter(tags=["operations"])
+DEPLOYMENT: Final = json_body(DeploymentBody)
+PAGE_POLICY: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+
+
+@router.get("/livez")
+async def livez() -> Response:
+    """200 while the process answers. Under BentoML its own route of this name answers instead, as the next two."""
+    return json_response({"status": "ok"})
+
+
+@router.get("/health")
+@router.get("/readyz")
+@router.get("/healthz")
+async def health(service: ServiceDep) -> Response:
+    """200 when a request for the default model would be served now, else 503."""
+    if not service.deployments.ready:
+        raise Unavailable(f"The default model is not ready ({service.deployments.phase}); try again", retry_after=2)
+    return json_response({"status": "ok"})
+
+
+@router.get("/metrics")
+async def metrics(service: ServiceDep) -> Response:
+    """Prometheus' text format."""
+    return Response(service.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
+
+
+@router.get("/info")
+async def info(service: ServiceDep) -> Response:
+    """TGI's `/info` about the default model, with its version and digest, the engine and the effective settings."""
+    manifest = service.deployments.resolve(None)
+    deployment = _serving(service, manifest.reference)
+    engine = deployment.engine.info if deployment else None
+    settings = service.settings
+    shown: dict[str, Any] = {
+        "model_id": manifest.reference,
+        "model_sha": manifest.digest,
+        "model_dtype": manifest.dtype,
+        "model_device_type": engine.device if engine else None,
+        "model_pipeline_tag": "text-generation",
+        "max_concurrent_requests": settings.max_waiting,
+        "max_best_of": MAX_SEQUENCES,
+        "max_stop_sequences": MAX_STOPS,
+        "max_input_tokens": manifest.context_window - 1,
+        "max_total_tokens": manifest.context_window,
+        "max_client_batch_size": 1,
+        "router": "dosirak",
+        "version": service.version,
+        "model": manifest.reference,
+        "digest": manifest.short_digest,
+        "precision": manifest.precision,
+        "architecture": manifest.architecture,
+        "engine": engine,
+        "settings": settings.shown(),
+    }
+    return json_response(shown)
+
+
+def _serving(service: Service, reference: str) -> Deployment | None:
+    ready = (each for each in service.deployments.all() if each.state is DeploymentState.READY)
+    return next((each for each in ready if each.manifest.reference == reference), None)
+
+
+@router.get("/v1/deployments")
+async def list_deployments(service: ServiceDep) -> Response:
+    """Every version that is loading, serving or draining."""
+    return json_response({"data": service.deployments.describe()})
+
+
+@router.post("/v1/deployments", status_code=202, openapi_extra=takes(DeploymentBody))
+async def load_deployment(service: ServiceDep, body: DeploymentBody = DEPLOYMENT) -> Response:
+    """Begin to load a version; its `state` is to be polled."""
+    deployment = await service.deployments.load(body.model)
+    return json_response(deployment.describe(), status=202)
+
+
+@router.delete("/v1/deployments/{reference}", status_code=202)
+async def unload_deployment(service: ServiceDep, reference: str) -> Response:
+    """Drain a version and end its engine process; its `state` is to be polled."""
+    deployment = await service.deployments.unload(reference)
+    return json_response(deployment.describe(), status=202)
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi_json(service: ServiceDep) -> Response:
+    return json_response(service.openapi())
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs(service: ServiceDep) -> Response:
+    return HTMLResponse(page(service.openapi()), headers=PAGE_POLICY)

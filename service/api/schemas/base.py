@@ -1,0 +1,197 @@
+"""What every wire model shares: strict types, no unknown fields, and known fields that cannot act refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from service.context.options import ContextOptions
+from service.text.messages import Document, Message
+
+MAX_TOKENS: Final = 2**31 - 1
+MAX_SEQUENCES: Final = 8
+MAX_LOGPROBS: Final = 20
+MAX_STOPS: Final = 16
+MAX_STOP_CHARACTERS: Final = 64
+MAX_BIASES: Final = 1024
+MAX_MESSAGES: Final = 4096
+MAX_DOCUMENTS: Final = 256
+DAY_MS: Final = 86_400_000
+
+Absent = tuple[Any, ...]
+NOTHING: Final[Absent] = (None, False, "", [], {})
+
+
+def unsupported(field: str, why: str) -> PydanticCustomError:
+    """Becomes UnsupportedField: `field` (dots and all) `why`."""
+    return PydanticCustomError("unsupported_field", "unsupported", {"at": (field,), "why": why})
+
+
+def wrong(field: str, text: str) -> PydanticCustomError:
+    """Becomes InvalidRequest about `field`, for rules over several fields."""
+    return PydanticCustomError("wrong_field", "{text}", {"at": (field,), "text": text})
+
+
+class Wire(BaseModel):
+    """`later` names fields that clients send and this server cannot act on yet, with values that ask for nothing."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+    later: ClassVar[dict[str, Absent]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_later(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for field in cls.later.keys() & data.keys():
+            if not any(type(data[field]) is type(neutral) and data[field] == neutral for neutral in cls.later[field]):
+                raise unsupported(field, "cannot act on this server yet: remove it")
+        return {key: value for key, value in data.items() if key not in cls.later}
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _joined_parts(value: Any) -> Any:
+    """Text of `[{"type": "text", "text": …}]`; parts are lines, as vLLM joins them."""
+    if not isinstance(value, list):
+        return value
+    texts = []
+    for index, part in enumerate(value):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("text", "input_text", "output_text"):
+            raise PydanticCustomError(
+                "unsupported_field",
+                "unsupported",
+                {"at": (index, "type"), "why": "must be text: this model reads text"},
+            )
+        if not isinstance(part.get("text"), str) or part.keys() - {"type", "text"}:
+            raise wrong_part(index)
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def wrong_part(index: int) -> PydanticCustomError:
+    text = 'must be {"type": "text", "text": "…"}'
+    return PydanticCustomError("wrong_field", "{text}", {"at": (index,), "text": text})
+
+
+def _bias(value: Any) -> Any:
+    """Token ids are JSON object keys, so they arrive as decimal strings."""
+    if not isinstance(value, dict):
+        return value
+    for key in value:
+        if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 11):
+            text = f"has the key {key[:40]!r}: keys are token ids, written as decimal numbers"
+            raise PydanticCustomError("wrong_field", "{text}", {"text": text})
+    return {int(key): bias for key, bias in value.items()}
+
+
+TextParts = Annotated[
+    str,
+    BeforeValidator(_joined_parts),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                        "required": ["type", "text"],
+                    },
+                },
+            ]
+        }
+    ),
+]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stops = Annotated[list[StopString], Field(max_length=MAX_STOPS)]
+StopOrStops = Annotated[
+    Stops,
+    BeforeValidator(_as_list),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_STOPS}]}
+    ),
+]
+LogitBias = Annotated[
+    dict[int, Annotated[float, Field(ge=-100, le=100)]],
+    BeforeValidator(_bias),
+    Field(max_length=MAX_BIASES),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}),
+]
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+PositiveProbability = Annotated[float, Field(gt=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Repetition = Annotated[float, Field(gt=0, le=100)]
+Sequences = Annotated[int, Field(ge=1, le=MAX_SEQUENCES)]
+ModelReference = Annotated[
+    str, Field(min_length=1, max_length=256, description="name, name:version or name@alias; default: the server's.")
+]
+DeadlineMs = Annotated[int, Field(ge=1, le=DAY_MS, description="Answer within so many milliseconds, or what there is.")]
+Priority = Annotated[int, Field(ge=0, le=9, description="9 goes before 0.")]
+RequestIdText = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+UserText = Annotated[str, Field(max_length=256, description="Who asks; appears in the server's log.")]
+
+
+class ChatMessage(Wire):
+    """One message. `content` is a string or text parts."""
+
+    later: ClassVar[dict[str, Absent]] = dict.fromkeys(
+        ("tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations", "reasoning_content"), NOTHING
+    )
+    role: Literal["system", "developer", "user", "assistant"]
+    content: TextParts
+    name: Annotated[str, Field(max_length=64)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_tools(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("role") in ("tool", "function"):
+            raise unsupported("role", "tool and function cannot act on this server yet: use system, user or assistant")
+        return data
+
+    def message(self) -> Message:
+        """`developer` is OpenAI's newer word for `system`."""
+        return Message("system" if self.role == "developer" else self.role, self.content, self.name)
+
+
+class DocumentText(Wire):
+    """A text that the answer may rest on; rank is its position."""
+
+    text: str
+    title: Annotated[str, Field(max_length=1024)] | None = None
+    id: Annotated[str, Field(max_length=256)] | None = None
+
+    def document(self) -> Document:
+        return Document(self.text, self.title, self.id)
+
+
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+Documents = Annotated[list[DocumentText], Field(max_length=MAX_DOCUMENTS)]
+
+
+class ContextFields(Wire):
+    """How the prompt is fitted into the window. `refuse`, the default, refuses what does not fit, with the numbers."""
+
+    later: ClassVar[dict[str, Absent]] = dict.fromkeys(("low_water", "pin"), (None, []))
+    policy: Literal["refuse"] = "refuse"
+    max_input_tokens: Tokens | None = None
+    reserve_output_tokens: TokenId | None = None
+    documents_budget: TokenId | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_policies(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("policy") in ("window", "middle", "summarise", "retrieve"):
+            raise unsupported("policy", f"{data['policy']} cannot act on this server yet: use refuse")
+        return data
+
+    def options(self) -> ContextOptions:
+        return ContextOptions(self.policy, self.max_input_tokens, self.reserve_output_tokens, self.documents_budget)

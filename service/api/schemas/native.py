@@ -1,0 +1,164 @@
+"""`POST /generate` and its relatives: TGI's shape as a superset, Triton's by its key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from service.api.schemas.base import (
+    MAX_LOGPROBS,
+    MAX_TOKENS,
+    Absent,
+    ContextFields,
+    DeadlineMs,
+    Documents,
+    LogitBias,
+    Messages,
+    ModelReference,
+    Penalty,
+    PositiveProbability,
+    Priority,
+    Probability,
+    Repetition,
+    RequestIdText,
+    Sequences,
+    StopOrStops,
+    TokenId,
+    Tokens,
+    UserText,
+    Wire,
+    unsupported,
+    wrong,
+)
+
+SOURCES = ("inputs", "messages", "input_ids", "text_input")
+
+
+class Parameters(Wire):
+    """How to answer. As in TGI, decoding is greedy unless `do_sample` is true or a field that shapes sampling is given
+    (`temperature`, or `top_p`, `typical_p` below 1, `top_k`, `min_p` above 0); `temperature` 0 is always greedy."""
+
+    later: ClassVar[dict[str, Absent]] = {
+        "grammar": (None,),
+        "adapter_id": (None,),
+        "watermark": (None, False),
+        "bad_words": (None, [], [""]),
+        "stop_words": (None, [], [""]),
+    }
+    max_new_tokens: Tokens | None = None
+    max_tokens: Annotated[Tokens | None, Field(description="Another name of `max_new_tokens`.")] = None
+    min_new_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: PositiveProbability | None = None
+    top_k: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    min_p: Probability | None = None
+    typical_p: PositiveProbability | None = None
+    repetition_penalty: Repetition | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
+    stop: StopOrStops | None = None
+    include_stop: bool | None = None
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+    do_sample: bool | None = None
+    n: Sequences | None = None
+    best_of: Sequences | None = None
+    details: bool | None = None
+    decoder_input_details: bool | None = None
+    top_n_tokens: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    return_full_text: bool | None = None
+    truncate: Tokens | None = None
+    ignore_eos: bool | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Parameters:
+        if self.max_tokens is not None and self.max_new_tokens is not None:
+            raise wrong("max_tokens", "is another name of max_new_tokens: send one of them")
+        if self.best_of is not None and self.best_of < (self.n or 1):
+            raise wrong("best_of", "must be at least n")
+        if (self.min_new_tokens or 0) > (self.new_tokens or MAX_TOKENS):
+            raise wrong("min_new_tokens", "must not be larger than max_new_tokens")
+        return self
+
+    @property
+    def new_tokens(self) -> int | None:
+        return self.max_tokens if self.max_new_tokens is None else self.max_new_tokens
+
+    @property
+    def samples(self) -> bool:
+        shaped = (
+            self.temperature is not None
+            or bool(self.top_k or self.min_p)
+            or any(value is not None and value < 1 for value in (self.top_p, self.typical_p))
+        )
+        return self.temperature != 0 and (bool(self.do_sample) or shaped)
+
+
+class GenerateBody(Wire):
+    """Exactly one of `inputs`, `messages`, `input_ids`, `text_input`."""
+
+    later: ClassVar[dict[str, Absent]] = {"session_id": (None,)}
+    inputs: str | None = None
+    messages: Messages | None = None
+    input_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    text_input: Annotated[str | None, Field(description="Triton's key; the answer is in Triton's shape.")] = None
+    parameters: Parameters = Field(default_factory=Parameters)
+    stream: bool = False
+    model: ModelReference | None = None
+    context: ContextFields | None = None
+    documents: Documents | None = None
+    priority: Priority = 0
+    deadline_ms: DeadlineMs | None = None
+    request_id: RequestIdText | None = None
+    user: UserText | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _absent_parameters(cls, data: Any) -> Any:
+        """TGI's clients send `"parameters": null` where there are none, and `"stream": null`."""
+        if isinstance(data, dict):
+            return {
+                key: value for key, value in data.items() if value is not None or key not in ("parameters", "stream")
+            }
+        return data
+
+    @model_validator(mode="after")
+    def _one_source(self) -> GenerateBody:
+        given = [name for name in SOURCES if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise wrong("inputs", f"or messages, input_ids or text_input: send exactly one of them (found {found})")
+        if self.documents and self.messages is None:
+            raise unsupported("documents", "are placed by the chat template: send messages")
+        if self.parameters.return_full_text and self.inputs is None:
+            raise unsupported("parameters.return_full_text", "needs inputs: there is no other text to return")
+        return self
+
+
+class TokenizeBody(Wire):
+    """Answered by its key: `inputs` as TGI, `prompt` or `messages` as vLLM."""
+
+    inputs: str | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    model: ModelReference | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TokenizeBody:
+        if sum(value is not None for value in (self.inputs, self.prompt, self.messages)) != 1:
+            raise wrong("inputs", "or prompt or messages: send exactly one of them")
+        return self
+
+
+class ChatTokenizeBody(Wire):
+    messages: Messages
+    model: ModelReference | None = None
+    documents: Documents | None = None
+
+
+class DeploymentBody(Wire):
+    model: ModelReference
+    replicas: Literal[1] = 1

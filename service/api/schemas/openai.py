@@ -1,0 +1,200 @@
+"""OpenAI's chat and text completions, with vLLM's extras. Null means absent, as OpenAI's clients send it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from service.api.schemas.base import (
+    MAX_LOGPROBS,
+    MAX_TOKENS,
+    NOTHING,
+    Absent,
+    ContextFields,
+    DeadlineMs,
+    Documents,
+    LogitBias,
+    Messages,
+    ModelReference,
+    Penalty,
+    PositiveProbability,
+    Priority,
+    Probability,
+    Repetition,
+    RequestIdText,
+    Sequences,
+    StopOrStops,
+    Tokens,
+    UserText,
+    Wire,
+    unsupported,
+    wrong,
+)
+from service.context.prompt import Ids, Text
+
+MAX_PROMPTS: Final = 64
+LATER_EVERYWHERE: Final[dict[str, Absent]] = {
+    "session_id": (None,),
+    "store": (None, False),
+    "metadata": (None, {}),
+    "service_tier": (None, "auto", "default"),
+    "parallel_tool_calls": (None,),
+    "skip_special_tokens": (None, True),
+    **dict.fromkeys(
+        ("prompt_cache_key", "safety_identifier", "lora_path", "guided_json", "structured_outputs"), NOTHING
+    ),
+}
+
+
+class StreamOptions(Wire):
+    later: ClassVar[dict[str, Absent]] = {"include_obfuscation": (None, False)}
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class OpenAISampling(Wire):
+    """Fields of both routes. `temperature` is OpenAI's 1 where unset; 0 is greedy."""
+
+    model: ModelReference | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Probability | None = None
+    n: Sequences | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: StopOrStops | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
+    user: UserText | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS, description="0 or -1: off.")] | None = None
+    min_p: Probability | None = None
+    typical_p: PositiveProbability | None = None
+    repetition_penalty: Repetition | None = None
+    include_stop_str_in_output: bool | None = None
+    context: ContextFields | None = None
+    priority: Priority | None = None
+    deadline_ms: DeadlineMs | None = None
+    request_id: RequestIdText | None = None
+
+    @property
+    def new_tokens(self) -> int | None:
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise wrong("stream_options", "is for streams: send stream true, or remove it")
+        if (self.min_tokens or 0) > (self.new_tokens or MAX_TOKENS):
+            raise wrong("min_tokens", "must not be larger than the most tokens asked for")
+        return self
+
+
+class ChatBody(OpenAISampling):
+    later: ClassVar[dict[str, Absent]] = {
+        **LATER_EVERYWHERE,
+        "response_format": (None, {"type": "text"}),
+        "tools": (None, []),
+        "tool_choice": (None, "none", "auto"),
+        "modalities": (None, ["text"]),
+        **dict.fromkeys(
+            (
+                "functions",
+                "function_call",
+                "reasoning_effort",
+                "verbosity",
+                "audio",
+                "prediction",
+                "web_search_options",
+                "chat_template",
+                "chat_template_kwargs",
+            ),
+            NOTHING,
+        ),
+    }
+    messages: Messages
+    max_completion_tokens: Tokens | None = None
+    max_tokens: Annotated[Tokens | None, Field(description="Older name of `max_completion_tokens`.")] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    documents: Documents | None = None
+
+    @property
+    def new_tokens(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @model_validator(mode="after")
+    def _logprobs_agree(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise wrong("top_logprobs", "needs logprobs true")
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise wrong("max_tokens", "is the older name of max_completion_tokens: send one of them")
+        return self
+
+
+def _prompts(value: Any) -> list[Text | Ids]:
+    """OpenAI's four forms of `prompt`: text, texts, token ids, lists of token ids."""
+    match value:
+        case str():
+            return [Text(value)]
+        case [int(), *_] if all(_is_token(each) for each in value):
+            return [Ids(tuple(value))]
+        case [str(), *_] if all(isinstance(each, str) for each in value):
+            prompts: list[Text | Ids] = [Text(each) for each in value]
+        case [[*_], *_] if all(isinstance(ids, list) and ids and all(map(_is_token, ids)) for ids in value):
+            prompts = [Ids(tuple(each)) for each in value]
+        case _:
+            text = (
+                "must be a string, a list of strings, a list of token ids, or a list of lists of token ids; none empty"
+            )
+            raise PydanticCustomError("wrong_field", "{text}", {"text": text})
+    if len(prompts) > MAX_PROMPTS:
+        raise PydanticCustomError("wrong_field", "{text}", {"text": f"must hold at most {MAX_PROMPTS} prompts"})
+    return prompts
+
+
+def _is_token(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_TOKENS
+
+
+_IDS_SCHEMA: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+Prompts = Annotated[
+    list[Any],
+    BeforeValidator(_prompts),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                _IDS_SCHEMA,
+                {"type": "array", "items": _IDS_SCHEMA, "minItems": 1},
+            ]
+        }
+    ),
+]
+
+
+class CompletionBody(OpenAISampling):
+    later: ClassVar[dict[str, Absent]] = {**LATER_EVERYWHERE, "suffix": (None, ""), "response_format": (None,)}
+    prompt: Prompts
+    max_tokens: Tokens | None = None
+    best_of: Sequences | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+
+    @property
+    def new_tokens(self) -> int | None:
+        """OpenAI's default here is 16."""
+        return 16 if self.max_tokens is None else self.max_tokens
+
+    @model_validator(mode="after")
+    def _best_of_agrees(self) -> Self:
+        if self.best_of is not None and self.best_of < (self.n or 1):
+            raise wrong("best_of", "must be at least n")
+        if self.stream and self.best_of is not None and self.best_of > (self.n or 1):
+            raise unsupported("best_of", "above n cannot be streamed: the best is known only at the end")
+        return self

@@ -1,0 +1,113 @@
+"""Answers in TGI's shapes, with ours around them, and in Triton's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from service.answers import Answer, Decoding, Delta, FinishReason, Token
+from service.api.encoding import event
+
+
+def facts(answer: Answer) -> dict[str, Any]:
+    """Who answered, and what it cost: the same in a unary answer and in a stream's last event."""
+    return {
+        "id": answer.ask.id,
+        "model": answer.manifest.reference,
+        "version": answer.manifest.version,
+        "digest": answer.manifest.short_digest,
+        "finish_reason": answer.finish_reason.value,
+        "usage": answer.usage(),
+        "timings": answer.timings(),
+        "context": answer.receipt.to_dict(),
+    }
+
+
+def answered(answer: Answer, prefix: str = "", details: bool = False) -> dict[str, Any]:
+    """The body of `/generate`. With `n` above 1, `generated_texts` has all answers, the first of them first."""
+    body: dict[str, Any] = {"generated_text": prefix + answer.best[0].text, **facts(answer)}
+    if answer.ask.n > 1:
+        body["generated_texts"] = [prefix + decoding.text for decoding in answer.best]
+    if details:
+        body["details"] = _details(answer)
+    return body
+
+
+def _details(answer: Answer) -> dict[str, Any]:
+    best, others = answer.best[0], [each for each in answer.decodings if each is not answer.best[0]]
+    details = {**_sequence(answer, best), "prefill": _prefill(answer)}
+    if others:
+        details["best_of_sequences"] = [
+            {"generated_text": each.text, **_sequence(answer, each), "prefill": []} for each in others
+        ]
+    return details
+
+
+def _sequence(answer: Answer, decoding: Decoding) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "finish_reason": _reason(decoding),
+        "generated_tokens": len(decoding.tokens),
+        "seed": decoding.seed,
+        "tokens": [_token(token) for token in decoding.tokens],
+    }
+    if answer.ask.logprobs:
+        shown["top_tokens"] = [_top(answer, token) for token in decoding.tokens]
+    return shown
+
+
+def _prefill(answer: Answer) -> list[dict[str, Any]]:
+    """The prompt's tokens where they were asked for; the first has nothing before it to be likely after."""
+    if answer.ask.prompt_logprobs is None:
+        return []
+    logprobs = [None, *(each.logprob for each in answer.prompt_logprobs)]
+    ids = answer.prompt.token_ids
+    text = answer.tokenizer.token_text
+    return [{"id": id, "text": text(id), "logprob": logprob} for id, logprob in zip(ids, logprobs, strict=False)]
+
+
+def _reason(decoding: Decoding) -> str:
+    """TGI has three words: an end that is neither a token's nor a string's was a limit."""
+    if decoding.finish_reason is FinishReason.STOP:
+        return "stop_sequence" if decoding.by_stop_string else "eos_token"
+    return "length"
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {"id": token.id, "text": token.text, "logprob": token.logprob, "special": token.special}
+
+
+def _top(answer: Answer, token: Token) -> list[dict[str, Any]]:
+    tokenizer = answer.tokenizer
+    return [
+        {"id": id, "text": tokenizer.token_text(id), "logprob": logprob, "special": tokenizer.is_special(id)}
+        for id, logprob in token.top
+    ]
+
+
+def events(delta: Delta) -> Iterable[bytes]:
+    """One event a token. An end without a token (a deadline) has `id` null and the text that was held back."""
+    token = _token(delta.token) if delta.token else {"id": None, "text": delta.text, "logprob": None, "special": True}
+    shown: dict[str, Any] = {"index": delta.index + 1, "token": token, "generated_text": None, "details": None}
+    if delta.token and delta.answer.ask.logprobs:
+        shown["top_tokens"] = _top(delta.answer, delta.token)
+    if delta.last:
+        shown |= {"generated_text": delta.decoding.text, "details": _stream_details(delta), **facts(delta.answer)}
+    yield event(shown)
+
+
+def _stream_details(delta: Delta) -> dict[str, Any]:
+    return {
+        "finish_reason": _reason(delta.decoding),
+        "generated_tokens": len(delta.decoding.tokens),
+        "input_length": len(delta.answer.prompt.token_ids),
+        "seed": delta.decoding.seed,
+    }
+
+
+def triton(answer: Answer, text: str) -> dict[str, Any]:
+    return {"model_name": answer.manifest.name, "model_version": answer.manifest.version, "text_output": text}
+
+
+def triton_events(delta: Delta) -> Iterable[bytes]:
+    """Each event has the text that its token added."""
+    yield event(triton(delta.answer, delta.text))

@@ -1,0 +1,64 @@
+"""`/tokenize` and `/chat_tokenize`: what the model would receive. Counts go past the window."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from service.api.bodies import json_body
+from service.api.deps import ServiceDep
+from service.api.encoding import json_response
+from service.api.openapi import takes
+from service.api.schemas.native import ChatTokenizeBody, TokenizeBody
+from service.deployments.deployment import Deployment
+from service.text.tokenizer import Tokenizer
+
+router = APIRouter(tags=["tokenize"])
+TOKENIZE: Final = json_body(TokenizeBody)
+CHAT_TOKENIZE: Final = json_body(ChatTokenizeBody)
+
+
+@router.post("/tokenize", openapi_extra=takes(TokenizeBody))
+async def tokenize(service: ServiceDep, body: TokenizeBody = TOKENIZE) -> Response:
+    """`inputs`: TGI's list of tokens; `prompt` or `messages`: vLLM's count and ids."""
+    deployment = await service.deployments.acquire(body.model)
+    return json_response(await asyncio.to_thread(_tokenized, deployment, body))
+
+
+def _tokenized(deployment: Deployment, body: TokenizeBody) -> Any:
+    tokenizer = deployment.tokenizer
+    if body.inputs is not None:
+        rows = tokenizer.encode_with_offsets(body.inputs, add_special_tokens=body.add_special_tokens)
+        return [_row(*row) for row in rows]
+    if body.messages is not None:
+        chat = [each.message() for each in body.messages]
+        ids = tokenizer.render_chat(chat, add_generation_prompt=body.add_generation_prompt)
+    else:
+        ids = tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
+    return {"count": len(ids), "max_model_len": deployment.window, "tokens": ids}
+
+
+@router.post("/chat_tokenize", openapi_extra=takes(ChatTokenizeBody))
+async def chat_tokenize(service: ServiceDep, body: ChatTokenizeBody = CHAT_TOKENIZE) -> Response:
+    """TGI's: the chat as the template writes it, generation prompt included, and its tokens with their places."""
+    deployment = await service.deployments.acquire(body.model)
+    return json_response(await asyncio.to_thread(_chat_tokenized, deployment.tokenizer, body))
+
+
+def _chat_tokenized(tokenizer: Tokenizer, body: ChatTokenizeBody) -> dict[str, Any]:
+    chat = [each.message() for each in body.messages]
+    documents = [each.document() for each in body.documents or ()]
+    ids = tokenizer.render_chat(chat, documents=documents)
+    stream, rows, at = tokenizer.text_stream(skip_special_tokens=False), [], 0
+    for token_id in ids:
+        text = stream.push(token_id)
+        rows.append(_row(token_id, text, at, at + len(text)))
+        at += len(text)
+    return {"tokenize_response": rows, "templated_text": "".join(row["text"] for row in rows)}
+
+
+def _row(token_id: int, text: str, start: int, stop: int) -> dict[str, Any]:
+    return {"id": token_id, "text": text, "start": start, "stop": stop}

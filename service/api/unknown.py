@@ -1,0 +1,39 @@
+"""Every path that no route has, and every wrong method: JSON in the dialect of the path. The last route of the app."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
+
+from service.api.edge import CATCH_ALL
+from service.errors import MethodNotAllowed, NotFound
+
+METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
+
+
+class Unknown:
+    """An ASGI endpoint, so that it answers every method. Raises NotFound or MethodNotAllowed."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        allowed = _methods(scope, Request(scope).app.routes)
+        if not allowed:
+            raise NotFound("There is no such route; GET /docs lists what there is")
+        scope["state"]["allow"] = ", ".join(allowed)
+        raise MethodNotAllowed(f"This route takes {' or '.join(allowed)}, not {scope['method'][:16]}")
+
+
+def _methods(scope: Scope, routes: list[BaseRoute]) -> list[str]:
+    """The methods that some other route takes for this path."""
+    others = [route for route in routes if getattr(route, "path", None) != CATCH_ALL]
+    return [method for method in METHODS if any(_takes(route, {**scope, "method": method}) for route in others)]
+
+
+def _takes(route: BaseRoute, scope: Scope) -> bool:
+    return route.matches(scope)[0] is Match.FULL
+
+
+def unknown_route() -> Route:
+    return Route(CATCH_ALL, endpoint=Unknown())

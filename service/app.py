@@ -1,0 +1,154 @@
+"""The composition root: settings → repository, engines, answers, routes. The only place that knows every part.
+
+Runs in the BentoML service (`service.bento`), or alone: `uvicorn --factory service.app:create`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+import structlog
+from fastapi import FastAPI
+
+from models.manifest import Manifest
+from models.repository import Repository
+from service.answers import Answers
+from service.api import generate, handlers, models, openai, operations, tokenizing
+from service.api.auth import Auth
+from service.api.deps import Service
+from service.api.edge import Edge
+from service.api.encoding import encode
+from service.api.openapi import document
+from service.api.unknown import unknown_route
+from service.deployments.deployments import Deployments
+from service.deployments.engines import engine_config
+from service.engine.client import EngineClient
+from service.metrics import Metrics
+from service.settings import Settings
+
+TITLE: Final = "Dosirak"
+DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
+DEMO_WEIGHTS: Final = Path(__file__).parent.parent / "models" / "demo" / "weights"
+PUBLISH_DEMO: Final = """
+import sys
+from pathlib import Path
+from models.repository import Repository
+from models.starter import publish_demo
+publish_demo(Repository(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+def create(settings: Settings | None = None) -> FastAPI:
+    """The real app of one process: its repository and one engine process a served version."""
+    settings = settings or Settings()
+    configure_logging(settings)
+    metrics = Metrics()
+    repository = Repository(settings.data_dir)
+
+    def engine(manifest: Manifest) -> EngineClient:
+        recorder = metrics.model(manifest.name, manifest.version)
+        config = engine_config(settings, manifest, repository.path(manifest))
+        return EngineClient(config, on_step=recorder.on_step)
+
+    deployments = Deployments(
+        repository,
+        engine,
+        default_model=settings.default_model,
+        preload=settings.preload,
+        load_timeout=settings.load_timeout_seconds,
+        drain_timeout=settings.drain_seconds,
+        prepare=_preparation(repository, settings.data_dir),
+    )
+    return create_app(settings, deployments, metrics)
+
+
+def create_app(settings: Settings, deployments: Deployments, metrics: Metrics) -> FastAPI:
+    """The app around given parts. Its lifespan starts and stops the deployments."""
+    app = FastAPI(
+        title=TITLE,
+        description=DESCRIPTION,
+        version=software_version(),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan,
+    )
+    answers = Answers(deployments, metrics, max_in_progress=settings.max_waiting)
+    described = cache(lambda: document(app))
+    app.state.deployments = deployments
+    app.state.service = Service(settings, deployments, answers, metrics, software_version(), described)
+    handlers.install(app)
+    for part in (generate, openai, models, tokenizing, operations):
+        app.include_router(part.router)
+    app.router.routes.append(unknown_route())
+    app.add_middleware(Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None)
+    app.add_middleware(Edge, metrics=metrics)  # added last, so outermost
+    metrics.serving(software_version())
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    deployments: Deployments = app.state.deployments
+    await deployments.start()
+    try:
+        yield
+    finally:
+        await deployments.stop()
+
+
+@cache
+def software_version() -> str:
+    try:
+        return version("dosirak")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def _preparation(repository: Repository, data_dir: Path) -> Callable[[], Awaitable[None]]:
+    """Publishes the demo model into an empty repository, in a process of its own: quantizing needs torch."""
+
+    async def prepare() -> None:
+        if repository.models() or not DEMO_WEIGHTS.is_dir():
+            return
+        program = [sys.executable, "-c", PUBLISH_DEMO, str(data_dir), str(DEMO_WEIGHTS)]
+        process = await asyncio.create_subprocess_exec(*program)
+        try:
+            if await process.wait():
+                raise RuntimeError("publishing the demo model failed; the lines above say why")
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+    return prepare
+
+
+def configure_logging(settings: Settings) -> None:
+    """One line a record on standard error: JSON, or colours on a terminal. The standard library's records join in."""
+    as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer()
+    if as_json:
+        renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: encode(record).decode())
+    shared: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info if as_json else structlog.processors.StackInfoRenderer(),
+    ]
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
+    logging.basicConfig(handlers=[handler], level=level)

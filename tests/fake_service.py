@@ -1,0 +1,207 @@
+"""The whole API over a scripted engine: real repository, tokenizer, deployments and routes; only tokens are made up.
+
+>>> from tests.fake_service import *
+>>> async with serving(tmp_path) as world: print((await world.client.post("/generate", json={"inputs": "hi"})).json())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from models.manifest import Manifest
+from models.repository import Repository
+from service.app import create_app
+from service.deployments.deployments import Deployments
+from service.engine.client import EngineState
+from service.engine.messages import EngineInfo
+from service.engine.request import EngineStats, FinishReason, Request, StepOutput, TokenLogprobs
+from service.metrics import Metrics
+from service.settings import Settings
+from service.text.tokenizer import Tokenizer
+from tests.tokenizers import write
+from tests.versions import FACTS
+
+WINDOW = 512
+REPLY = "안녕하세요, 도시락 하나 주세요! 😀 hello world"
+INFO = EngineInfo(
+    pid=4242,
+    device="cpu",
+    dtype="bf16",
+    precision="bf16",
+    forward="decoder",
+    threads=1,
+    memory_bytes=1000,
+    load_seconds=0.1,
+    block_size=16,
+    blocks_total=64,
+    kv_bytes_per_block=1024,
+)
+
+
+def spoken(request: Request, tokenizer: Tokenizer) -> list[int]:
+    """REPLY and an end token for greedy requests; for sampled ones the reply is turned by the seed."""
+    turn = request.params.seed % 7 if request.params.temperature > 0 else 0
+    words = REPLY[turn:] + REPLY[:turn]
+    return [*tokenizer.encode(words, add_special_tokens=False), tokenizer.stop_token_ids[0]]
+
+
+@dataclass
+class ScriptedEngine:
+    """Says what `script` gives, one token a step, as long as `max_tokens` and the deadline allow. Knows who is alive.
+
+    `per_step` tokens come in one output; `hold` keeps a request from its first token until it is set; `failure` is
+    raised after `fail_after` tokens; `end` replaces the finish reason.
+    """
+
+    tokenizer: Tokenizer
+    script: Callable[[Request, Tokenizer], list[int]] = spoken
+    per_step: int = 1
+    step_seconds: float = 0.0
+    fail_after: int | None = None
+    failure: Exception | None = None
+    end: FinishReason | None = None
+    hold: asyncio.Event | None = None
+    requests: list[Request] = field(default_factory=list)
+    alive: set[str] = field(default_factory=set)
+    aborted: set[str] = field(default_factory=set)
+    stats: EngineStats = field(default_factory=lambda: EngineStats(blocks_total=64, blocks_free=64))
+    info: EngineInfo | None = None
+    state: EngineState = EngineState.NEW
+    pid: int | None = 4242
+    restarts: int = 0
+    on_step: Callable[[EngineStats], None] | None = None
+
+    async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
+        self.info, self.state = self.info or INFO, EngineState.READY
+
+    async def stop(self, grace: float = 0.0) -> None:
+        self.state = EngineState.STOPPED
+
+    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        self.requests.append(request)
+        self.alive.add(request.id)
+        finished = False
+        try:
+            if self.hold is not None:
+                await self.hold.wait()
+            async for output in self._outputs(request):
+                finished = output.finish_reason is not None
+                yield output
+        finally:
+            self.alive.discard(request.id)
+            if not finished:
+                self.aborted.add(request.id)
+
+    async def _outputs(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        tokens = self.script(request, self.tokenizer)
+        stops = [place for place, token in enumerate(tokens) if token in request.params.stop_token_ids]
+        end = min([*(place + 1 for place in stops), request.params.max_tokens])
+        tokens = (tokens * (request.params.max_tokens // len(tokens) + 1))[:end]
+        reason = FinishReason.STOP if tokens[-1] in request.params.stop_token_ids else FinishReason.LENGTH
+        for start in range(0, end, self.per_step):
+            await asyncio.sleep(self.step_seconds)
+            self._step(start)
+            if self.fail_after is not None and start >= self.fail_after:
+                if self.failure is not None:
+                    raise self.failure
+                yield StepOutput(request.id, finish_reason=self.end, batch_size_mean=1.0)
+                return
+            if request.deadline is not None and time.monotonic() >= request.deadline:
+                yield StepOutput(request.id, finish_reason=FinishReason.DEADLINE, batch_size_mean=1.0)
+                return
+            chunk = tuple(tokens[start : start + self.per_step])
+            yield self._output(request, chunk, reason if start + len(chunk) >= end else None, first=start == 0)
+
+    def _output(self, request: Request, chunk: tuple[int, ...], reason: FinishReason | None, first: bool) -> StepOutput:
+        output = StepOutput(request.id, chunk, _logprobs(request, chunk), finish_reason=reason, num_cached_tokens=3)
+        if first:
+            count = len(request.token_ids) - 1 if request.params.prompt_logprobs is not None else 0
+            prompt = tuple(_measured(token, request.params.prompt_logprobs or 0) for token in request.token_ids[1:])
+            output = replace(output, queue_seconds=0.001, prefill_seconds=0.002, prompt_logprobs=prompt[:count])
+        return replace(output, batch_size_mean=1.0) if reason is not None else output
+
+    def _step(self, start: int) -> None:
+        stats = self.stats
+        self.stats = replace(
+            stats, steps_total=stats.steps_total + 1, step_sequences=len(self.alive), running=len(self.alive)
+        )
+        if self.on_step is not None:
+            self.on_step(self.stats)
+
+
+def _logprobs(request: Request, chunk: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:
+    wanted = request.params.logprobs
+    return () if wanted is None else tuple(_measured(token, wanted) for token in chunk)
+
+
+def _measured(token: int, top: int) -> TokenLogprobs:
+    """The sampled token's logprob is -0.25 - id / 1000; the top holds it and those after it."""
+    return TokenLogprobs(-0.25 - token / 1000, tuple((token + rank, -0.25 - rank) for rank in range(top)))
+
+
+@dataclass
+class World:
+    """An app that serves, a client to it, and its parts."""
+
+    app: FastAPI
+    client: httpx.AsyncClient
+    engines: list[ScriptedEngine]
+    deployments: Deployments
+    metrics: Metrics
+    settings: Settings
+
+    @property
+    def engine(self) -> ScriptedEngine:
+        """Of the version that was loaded last."""
+        return self.engines[-1]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.engine.tokenizer
+
+
+def publish(repository: Repository, name: str = "demo", **files: Any) -> Manifest:
+    """A version with a real byte-level tokenizer and no weights to speak of."""
+    with repository.stage() as staged:
+        write(staged, **files)
+        (staged / "config.json").write_text("{}")
+        (staged / "model.safetensors").write_text(f"weights of {name}")
+        return repository.publish(staged, replace(FACTS, context_window=WINDOW, vocab_size=400), name)
+
+
+@asynccontextmanager
+async def serving(directory: Path, *, start: bool = True, engine: Any = None, **settings: Any) -> AsyncIterator[World]:
+    """A `demo:1` that is served. `engine`: fields of ScriptedEngine; keyword arguments: settings."""
+    chosen = Settings(data_dir=directory, **{"load_timeout_seconds": 5, "drain_seconds": 0, **settings})
+    repository, metrics, engines = Repository(chosen.data_dir), Metrics(), list[ScriptedEngine]()
+    if not repository.models():
+        publish(repository)
+
+    def make(manifest: Manifest) -> ScriptedEngine:
+        tokenizer = Tokenizer.load(repository.path(manifest))
+        recorder = metrics.model(manifest.name, manifest.version)
+        engines.append(ScriptedEngine(tokenizer, on_step=recorder.on_step, **(engine or {})))
+        return engines[-1]
+
+    deployments = Deployments(
+        repository, make, default_model=chosen.default_model, load_timeout=5, drain_timeout=chosen.drain_seconds
+    )
+    app = create_app(chosen, deployments, metrics)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        if start:
+            await deployments.start()
+            async with asyncio.timeout(5):
+                while not deployments.ready:  # noqa: ASYNC110  the product has no such event, only a state to poll
+                    await asyncio.sleep(0.001)
+        yield World(app, client, engines, deployments, metrics, chosen)
+        await deployments.stop()
