@@ -23,6 +23,7 @@ class Fake:
     step_seconds: float = 0.0
     num_blocks: int = 256
     fail_load: str = ""
+    load_seconds: float = 0.0
     die_on_token: int | None = None
     """A prompt that begins with it ends the process, as a crash in native code would."""
     raise_on_token: int | None = None
@@ -49,6 +50,7 @@ class SlowRunner(FakeRunner):
 def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[ModelRunner, EngineInfo]:
     fake = Fake(**json.loads(os.environ.get("DOSIRAK_FAKE", "{}")))
     progress("weights", 0.5)
+    time.sleep(fake.load_seconds)
     if fake.fail_load:
         raise ValueError(fake.fail_load)
     progress("weights", 1.0)

@@ -178,12 +178,16 @@ class EngineClient:
             self._heard_at = time.monotonic()  # silence counts from here: an idle engine has nothing to say
         stream = self._streams.open(request)
         if self._state is EngineState.READY:
-            self._send(messages.Add((request,)))
+            self._add((request,))
         return stream
 
     def _close(self, stream: Stream) -> None:
         if self._streams.close(stream):
             self._send(messages.Abort((stream.request.id,)))
+
+    def _add(self, requests: tuple[Request, ...]) -> None:
+        for request in requests:  # a frame each: together they could pass the limit of one
+            self._send(messages.Add((request,)))
 
     def _send(self, message: ToEngine) -> None:
         if self._process:
@@ -224,6 +228,7 @@ class EngineClient:
         match message:
             case messages.Step(outputs, stats):
                 self._streams.give(outputs)
+                self._add(self._streams.next_suspect())
                 self._note(stats)
             case messages.Ready(info):
                 self._go(info)
@@ -239,8 +244,7 @@ class EngineClient:
         self._info = info
         self._state = EngineState.READY
         self._ready.set()
-        for request in self._streams.replay(self._endurance.max_fruitless_replays):
-            self._send(messages.Add((request,)))
+        self._add(self._streams.replay(self._endurance.max_fruitless_replays))
 
     def _note(self, stats: EngineStats) -> None:
         self._stats = stats

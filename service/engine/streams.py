@@ -6,6 +6,7 @@ Queues and counts; nothing here knows processes or sockets. Event loop only.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -53,6 +54,8 @@ class Streams:
 
     def __init__(self) -> None:
         self._live: dict[str, Stream] = {}
+        self._suspects: deque[Stream] = deque()
+        self._on_trial: Stream | None = None
 
     def __len__(self) -> int:
         return len(self._live)
@@ -69,7 +72,7 @@ class Streams:
 
     def close(self, stream: Stream) -> bool:
         """Its consumer is gone. Whether it was still alive, so that the engine must be told to abort it."""
-        if self._live.get(stream.request.id) is not stream:
+        if not self._is_live(stream):
             return False
         del self._live[stream.request.id]
         return True
@@ -85,13 +88,30 @@ class Streams:
                 del self._live[output.request_id]
 
     def replay(self, max_fruitless: int) -> tuple[Request, ...]:
-        """What a new process must be given, in order of opening. A stream that has been replayed `max_fruitless` times
-        without a single output since fails instead: it is what kills the engine, or will never come to anything."""
+        """What a new process must be given at once. Resets who is on trial.
+
+        A stream replayed `max_fruitless` times without a single output since fails: it is what kills the engine. One
+        that was in a fruitless replay is a suspect, and suspects are tried one at a time: see `next_suspect`.
+        """
         for stream in self:
             if stream.fruitless_replays >= max_fruitless:
                 self._fail(stream, f"the engine died {max_fruitless + 1} times over this request")
-            stream.fruitless_replays += 1
-        return tuple(stream.to_replay() for stream in self._live.values())
+        self._suspects = deque(stream for stream in self if stream.fruitless_replays)
+        self._on_trial = None
+        trusted = tuple(self._try(stream) for stream in self if not stream.fruitless_replays)
+        return trusted + self.next_suspect()
+
+    def next_suspect(self) -> tuple[Request, ...]:
+        """What the process must be given after a step: the next suspect, if any, once the one before it has had an
+        output or has ended."""
+        trial = self._on_trial
+        if trial is not None and trial.fruitless_replays and self._is_live(trial):
+            return ()
+        self._on_trial = None
+        while self._suspects and self._on_trial is None:
+            stream = self._suspects.popleft()
+            self._on_trial = stream if self._is_live(stream) else None
+        return (self._try(self._on_trial),) if self._on_trial else ()
 
     def expire(self, before: float) -> tuple[str, ...]:
         """End with DEADLINE every stream whose deadline is at or before that time; their ids."""
@@ -107,6 +127,14 @@ class Streams:
         """End every stream with EngineFailed."""
         for stream in self:
             self._fail(stream, why)
+
+    def _is_live(self, stream: Stream) -> bool:
+        return self._live.get(stream.request.id) is stream
+
+    @staticmethod
+    def _try(stream: Stream) -> Request:
+        stream.fruitless_replays += 1
+        return stream.to_replay()
 
     def _fail(self, stream: Stream, why: str) -> None:
         stream.queue.put_nowait(EngineFailed(why))  # one exception each: raising one twice would mix their tracebacks

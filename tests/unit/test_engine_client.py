@@ -10,7 +10,7 @@ import pytest
 from service.engine.client import Engine, EngineClient, EngineState
 from service.engine.endurance import Deaths, Endurance
 from service.engine.messages import EngineConfig
-from service.engine.request import FinishReason, StepOutput, TokenLogprobs
+from service.engine.request import FinishReason, Request, StepOutput, TokenLogprobs
 from service.engine.streams import EngineFailed, Streams
 from service.errors import Unavailable
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
@@ -37,16 +37,42 @@ def test_what_has_ended_is_not_replayed() -> None:
     assert list(streams) == [live]
 
 
-async def test_what_kills_the_engine_again_and_again_fails_alone() -> None:
+def ids(requests: tuple[Request, ...]) -> list[str]:
+    return [request.id for request in requests]
+
+
+@pytest.mark.parametrize("order", [["poison", "one", "two"], ["one", "poison", "two"], ["one", "two", "poison"]])
+async def test_what_kills_the_engine_again_and_again_fails_alone(order: list[str]) -> None:
+    """Every replay that has the poison in it dies without an output of anyone who is replayed beside it."""
     streams = Streams()
-    poison, bystander = streams.open(make_request("poison")), streams.open(make_request("bystander"))
-    for _ in range(2):
-        assert len(streams.replay(max_fruitless=2)) == 2
-        streams.give([StepOutput("bystander", (1,))])
-    assert [request.id for request in streams.replay(max_fruitless=2)] == ["bystander"]
+    opened = {id: streams.open(make_request(id)) for id in order}
+    deaths = 1
+    given = ids(streams.replay(max_fruitless=2))
+    assert given == order
+    while opened["poison"] in list(streams):
+        if "poison" in given:
+            deaths += 1
+            given = ids(streams.replay(max_fruitless=2))
+        else:
+            streams.give([StepOutput(id, (1,)) for id in given])
+            given += ids(streams.next_suspect())
+    assert deaths == 3
+    while more := ids(streams.next_suspect()):
+        streams.give([StepOutput(id, (1,)) for id in more])
+    assert [stream.request.id for stream in streams] == [id for id in order if id != "poison"]
     with pytest.raises(EngineFailed, match="died 3 times over this request"):
-        await poison.next()
-    assert (await bystander.next()).token_ids == (1,)
+        await opened["poison"].next()
+
+
+def test_a_suspect_that_left_is_not_waited_for() -> None:
+    streams = Streams()
+    first, second, _ = [streams.open(make_request(id)) for id in "abc"]
+    assert ids(streams.replay(max_fruitless=2)) == ["a", "b", "c"]
+    assert ids(streams.replay(max_fruitless=2)) == ["a"]
+    assert ids(streams.next_suspect()) == []
+    streams.close(first)
+    streams.close(second)
+    assert ids(streams.next_suspect()) == ["c"]
 
 
 async def test_expired_streams_end_once() -> None:

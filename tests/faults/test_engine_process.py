@@ -1,0 +1,380 @@
+"""Real engine processes around the fake model: killed, stopped, hung, poisoned, orphaned. Streams must not notice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from service.engine.client import EngineClient, EngineFailed, EngineState
+from service.engine.endurance import USUAL, Endurance
+from service.engine.messages import (
+    Abort,
+    Add,
+    EngineConfig,
+    Fatal,
+    FrameReader,
+    FromEngine,
+    Ready,
+    Shutdown,
+    Start,
+    Step,
+    ToEngine,
+    decode_from_engine,
+    encode,
+)
+from service.engine.request import EngineStats, FinishReason, Request, StepOutput
+from service.errors import Unavailable
+from tests.fakes import expected_tokens, make_request, tokens_of
+
+ROOT = str(Path(__file__).parents[2])
+CONFIG = EngineConfig(model_dir="m", precision="fp32", max_model_len=8192, block_size=4)
+POISON = 96
+QUICK = Endurance(hang_seconds=0.4, backoff_seconds=0.02)
+
+
+def environment(**fake: Any) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": ROOT, "DOSIRAK_FAKE": json.dumps(fake)}
+
+
+def client_of(
+    endurance: Endurance = USUAL, on_step: Callable[[EngineStats], None] | None = None, **fake: Any
+) -> EngineClient:
+    module = "tests.fake_worker"
+    return EngineClient(CONFIG, module=module, env=environment(**fake), endurance=endurance, on_step=on_step)
+
+
+@asynccontextmanager
+async def engine(
+    endurance: Endurance = USUAL, on_step: Callable[[EngineStats], None] | None = None, **fake: Any
+) -> AsyncIterator[EngineClient]:
+    client = client_of(endurance, on_step, **fake)
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.stop()
+
+
+async def answer(client: EngineClient, request: Request) -> list[StepOutput]:
+    return [output async for output in client.generate(request)]
+
+
+def kill(client: EngineClient, number: signal.Signals = signal.SIGKILL) -> None:
+    assert client.pid is not None
+    os.kill(client.pid, number)
+
+
+def is_gone(pid: int) -> bool:
+    """Ended, reaped or not: who adopts an orphan may be slow to reap."""
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_from_start_to_stop() -> None:
+    seen: list[tuple[str, float]] = []
+    client = client_of(num_blocks=32)
+    await client.start(on_loading=lambda phase, fraction: seen.append((phase, fraction)))
+    assert seen == [("weights", 0.5), ("weights", 1.0)]
+    assert client.state == "ready"
+    assert client.info is not None
+    assert (client.info.pid, client.info.blocks_total) == (client.pid, 32)
+    request = make_request("a", range(10), max_tokens=8)
+    outputs = await answer(client, request)
+    assert tokens_of(outputs) == expected_tokens(request)
+    assert outputs[0].queue_seconds is not None
+    assert (client.stats.running, client.stats.blocks_free + client.stats.blocks_cached) == (0, 32)
+    await client.stop(grace=5)
+    assert client.state == "stopped"
+    assert is_gone(client.info.pid)
+    with pytest.raises(Unavailable, match="stopped"):
+        await answer(client, request)
+
+
+async def test_many_streams_at_once() -> None:
+    requests = [make_request(str(i), range(i % 5, 20), max_tokens=20, seed=i % 3) for i in range(40)]
+    async with engine() as client:
+        answers = await asyncio.gather(*(answer(client, request) for request in requests))
+    assert [tokens_of(outputs) for outputs in answers] == [expected_tokens(request) for request in requests]
+
+
+async def test_a_closed_stream_frees_its_blocks_within_a_step() -> None:
+    seen: list[EngineStats] = []
+    async with engine(on_step=seen.append, step_seconds=0.01) as client:
+        stays = asyncio.create_task(answer(client, make_request("stays", [1], max_tokens=30)))
+        async with aclosing(client.generate(make_request("leaves", [2], max_tokens=5000))) as stream:
+            async for _ in stream:
+                break
+            assert client.stats.running == 2
+            before = len(seen)
+        await stays
+    after = [stats.running for stats in seen[before:]]
+    assert after[:3] in ([2, 1, 1], [1, 1, 1]), "one step was under way at most"
+
+
+@pytest.mark.parametrize("kills", [1, 3])
+async def test_a_killed_engine_is_a_pause(kills: int) -> None:
+    requests = [make_request(str(i), range(i, 12), max_tokens=30, prompt_logprobs=0, logprobs=0) for i in range(4)]
+    async with engine(QUICK, step_seconds=0.005) as client:
+
+        async def read(request: Request) -> list[StepOutput]:
+            outputs: list[StepOutput] = []
+            async for output in client.generate(request):
+                outputs.append(output)
+                if request.id == "0" and len(outputs) % 7 == 0 and len(outputs) <= 7 * kills:
+                    kill(client)
+            return outputs
+
+        answers = await asyncio.gather(*(read(request) for request in requests))
+        assert client.restarts == kills
+    for request, outputs in zip(requests, answers, strict=True):
+        assert tokens_of(outputs) == expected_tokens(request)
+        assert [output.finish_reason is not None for output in outputs] == [False] * (len(outputs) - 1) + [True]
+        assert sum(len(output.prompt_logprobs) for output in outputs) == len(request.token_ids) - 1
+        assert sum(output.queue_seconds is not None for output in outputs) == 1
+
+
+async def test_requests_wait_for_an_engine_that_is_starting_again() -> None:
+    died = asyncio.Event()
+    async with engine(QUICK, on_step=lambda stats: died.set()) as client:
+        kill(client)
+        await died.wait()
+        request = make_request("a", range(5))
+        assert tokens_of(await answer(client, request)) == expected_tokens(request)
+        assert client.restarts == 1
+
+
+async def test_a_hung_engine_is_killed_and_its_streams_go_on() -> None:
+    request = make_request("a", range(5), max_tokens=20)
+    outputs: list[StepOutput] = []
+    async with engine(QUICK, step_seconds=0.005) as client:
+        async for output in client.generate(request):
+            outputs.append(output)
+            if len(outputs) == 5:
+                kill(client, signal.SIGSTOP)
+        assert client.restarts == 1
+    assert tokens_of(outputs) == expected_tokens(request)
+
+
+async def test_an_idle_engine_is_never_taken_for_a_hung_one() -> None:
+    async with engine(QUICK) as client:
+        await asyncio.sleep(0.7)
+        await answer(client, make_request("a"))
+        assert client.restarts == 0
+
+
+async def test_a_request_that_kills_the_engine_fails_alone() -> None:
+    innocent = make_request("innocent", [1, 2], max_tokens=60)
+    async with engine(QUICK, step_seconds=0.005, die_on_token=POISON) as client:
+        stream = client.generate(innocent)
+        outputs = [await anext(stream)]
+        with pytest.raises(EngineFailed, match="died 3 times over this request"):
+            await answer(client, make_request("poison", [POISON]))
+        outputs += [output async for output in stream]
+        assert (client.restarts, client.state) == (3, EngineState.READY)
+    assert tokens_of(outputs) == expected_tokens(innocent)
+
+
+async def test_an_engine_that_dies_too_often_is_given_up_and_everyone_told() -> None:
+    bounds = Endurance(max_deaths=2, backoff_seconds=0.01, max_fruitless_replays=99)
+    async with engine(bounds, raise_on_token=POISON) as client:
+        poison = asyncio.create_task(answer(client, make_request("poison", [POISON])))
+        other = asyncio.create_task(answer(client, make_request("other", max_tokens=5000)))
+        for task in (poison, other):
+            with pytest.raises(EngineFailed, match="this token is poison"):
+                await task
+        assert client.state is EngineState.FAILED
+        with pytest.raises(Unavailable, match="failed"):
+            await answer(client, make_request("late"))
+
+
+async def test_a_deadline_holds_while_there_is_no_engine() -> None:
+    async with engine(Endurance(hang_seconds=0.4, backoff_seconds=30), step_seconds=0.01) as client:
+        started = time.monotonic()
+        request = make_request("a", max_tokens=5000, deadline=started + 0.5)
+        stream = client.generate(request)
+        await anext(stream)
+        kill(client)
+        outputs = [output async for output in stream]
+        assert outputs[-1].finish_reason is FinishReason.DEADLINE
+        assert time.monotonic() < started + 1.5
+
+
+async def test_the_engine_ends_a_request_at_its_deadline() -> None:
+    async with engine(step_seconds=0.01) as client:
+        outputs = await answer(client, make_request("a", max_tokens=5000, deadline=time.monotonic() + 0.2))
+        assert outputs[-1].finish_reason is FinishReason.DEADLINE
+        assert outputs[-1].batch_size_mean == 1.0, "told by the engine, not by the client's own watch"
+
+
+async def test_stop_lets_streams_finish_within_its_grace() -> None:
+    request = make_request("a", max_tokens=20)
+    async with engine(step_seconds=0.01) as client:
+        stream = client.generate(request)
+        outputs = [await anext(stream)]
+        await client.stop(grace=5)
+        outputs += [output async for output in stream]
+    assert tokens_of(outputs) == expected_tokens(request)
+
+
+async def test_stop_without_grace_tells_the_streams() -> None:
+    async with engine(step_seconds=0.01) as client:
+        stream = client.generate(make_request("a", max_tokens=5000))
+        await anext(stream)
+        await client.stop()
+        with pytest.raises(EngineFailed, match="stopped"):
+            async for _ in stream:
+                pass
+
+
+async def test_signals_of_the_group_do_not_end_the_engine() -> None:
+    async with engine(step_seconds=0.01) as client:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            kill(client, number)
+        request = make_request("a")
+        assert tokens_of(await answer(client, request)) == expected_tokens(request)
+        assert client.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "fake", "cause"),
+    [
+        ("tests.fake_worker", {"fail_load": "no such weights"}, "ValueError: no such weights"),
+        ("tests.no_such_module", {}, "ended with exit code 1 while it was loading"),
+    ],
+)
+async def test_a_failed_load_says_why(module: str, fake: dict[str, str], cause: str) -> None:
+    client = EngineClient(CONFIG, module=module, env=environment(**fake))
+    with pytest.raises(EngineFailed, match=cause):
+        await client.start()
+    assert client.state is EngineState.FAILED
+    assert client.pid is not None
+    assert is_gone(client.pid)
+
+
+async def test_a_load_that_never_ends_is_given_up() -> None:
+    client = client_of(Endurance(load_seconds=0.3), load_seconds=60)
+    with pytest.raises(EngineFailed, match=r"not loaded after 0\.3 s"):
+        await client.start()
+    assert client.pid is not None
+    assert is_gone(client.pid)
+
+
+async def test_a_cancelled_load_leaves_no_process() -> None:
+    client = client_of(load_seconds=60)
+    loading = asyncio.Event()
+    task = asyncio.create_task(client.start(on_loading=lambda phase, fraction: loading.set()))
+    await loading.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await client.stop()
+    assert client.pid is not None
+    assert is_gone(client.pid)
+
+
+async def test_idle_means_idle() -> None:
+    async with engine() as client:
+        await answer(client, make_request("a", max_tokens=50))
+        await asyncio.sleep(0.05)
+        process = psutil.Process(client.pid)
+        before = process.num_ctx_switches(), process.cpu_times()
+        await asyncio.sleep(0.6)
+        assert (process.num_ctx_switches(), process.cpu_times()) == before, "it was not even woken"
+
+
+PARENT = """
+import asyncio
+from tests.faults.test_engine_process import client_of, make_request
+
+async def main():
+    client = client_of(step_seconds=30)
+    await client.start()
+    print(client.pid, flush=True)
+    await anext(client.generate(make_request("a")))
+
+asyncio.run(main())
+"""
+
+
+def test_an_orphan_dies_at_once_even_within_a_step() -> None:
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        time.sleep(0.1)
+        assert not is_gone(pid)
+        parent.kill()
+        parent.wait()
+        deadline = time.monotonic() + 1.0
+        while not is_gone(pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert is_gone(pid)
+
+
+class RawEngine:
+    """An engine process and the bare socket, for what a well-behaved client never does."""
+
+    def __init__(self, **fake: Any) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(10)
+        command = [sys.executable, "-m", "tests.fake_worker", str(theirs.fileno())]
+        with theirs:
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment(**fake), cwd=ROOT)
+        self._frames = FrameReader()
+        self.send(Start(CONFIG))
+        assert isinstance(self.read()[-1], Ready)
+
+    def send(self, *messages: ToEngine) -> None:
+        self.socket.sendall(b"".join(encode(message) for message in messages))
+
+    def read(self) -> list[FromEngine]:
+        """Up to the next frame that is not a Loading one, or to the end."""
+        messages: list[FromEngine] = []
+        while not any(isinstance(message, (Ready, Fatal, Step)) for message in messages):
+            data = self.socket.recv(1 << 20)
+            if not data:
+                break
+            messages += [decode_from_engine(body) for body in self._frames.feed(data)]
+        return messages
+
+    def rest(self) -> list[FromEngine]:
+        messages: list[FromEngine] = []
+        while more := self.read():
+            messages += more
+        return messages
+
+
+def test_the_engine_exits_when_the_socket_ends() -> None:
+    raw = RawEngine(step_seconds=0.01)
+    raw.send(Add((make_request("a", max_tokens=5000),)))
+    raw.read()
+    raw.socket.close()
+    assert raw.process.wait(timeout=1) == 0
+
+
+def test_shutdown_drains_then_exits() -> None:
+    raw, request = RawEngine(), make_request("a", max_tokens=20)
+    raw.send(Add((request, make_request("b", max_tokens=5000))), Shutdown(), Abort(("b",)))
+    steps = [message for message in raw.rest() if isinstance(message, Step)]
+    assert tokens_of(o for step in steps for o in step.outputs if o.request_id == "a") == expected_tokens(request)
+    assert raw.process.wait(timeout=1) == 0
+
+
+@pytest.mark.parametrize("broken", [encode(Start(CONFIG)), b"\0\0\0\1\xff", b"\xff" * 8])
+def test_a_broken_stream_of_frames_is_fatal(broken: bytes) -> None:
+    raw = RawEngine()
+    raw.socket.sendall(broken)
+    assert isinstance(raw.rest()[-1], Fatal)
+    assert raw.process.wait(timeout=1) == 1
