@@ -23,7 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 Value = object
 _BASE_CHARACTERS = 64 * 1024
 _CHARACTERS_PER_INPUT = 8
-_BASE_SECONDS = 0.05
+_BASE_SECONDS = 0.25  # a chat takes microseconds, but a full garbage collection may fall into it
 _SECONDS_PER_INPUT = 5e-7
 _INTEGER_BITS = 4096
 _WIDTH = re.compile(r"\d{5,}|\*")
@@ -49,7 +49,7 @@ class Budget:
     @classmethod
     @contextmanager
     def for_input(cls, characters: int) -> Iterator[Budget]:
-        """8 times the input + 64 KiB of text, 50 ms + 0.5 µs per input character of CPU time."""
+        """8 times the input + 64 KiB of text, 250 ms + 0.5 µs per input character of CPU time."""
         budget = cls(
             _BASE_CHARACTERS + _CHARACTERS_PER_INPUT * characters, _BASE_SECONDS + _SECONDS_PER_INPUT * characters
         )

@@ -104,7 +104,7 @@ class ChatTemplate:
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
         """Raises InvalidRequest when the source is not a Jinja template."""
         self.source = source
-        self._variables = dict(variables)
+        self._variables: dict[str, Value] = dict(variables)
         try:
             environment = _environment()
             self._template = environment.from_string(source)
@@ -120,17 +120,15 @@ class ChatTemplate:
 
         Raises InvalidRequest with the template's own sentence where it refuses the messages."""
         size = sum(len(text) for item in (*messages, *documents) for text in item.values())
+        given = {
+            "messages": [dict(message) for message in messages],
+            "tools": None,
+            "documents": [dict(document) for document in documents] or None,
+            "add_generation_prompt": generation_prompt,
+        }
         with Budget.for_input(size) as budget:
             try:
-                return budget.join(
-                    self._template.generate(
-                        **self._variables,
-                        messages=[dict(message) for message in messages],
-                        tools=None,
-                        documents=[dict(document) for document in documents] or None,
-                        add_generation_prompt=generation_prompt,
-                    )
-                )
+                return budget.join(self._template.generate(self._variables | given))
             except TooMuch as error:
                 raise InvalidRequest(f"The version's chat template {error}; shorten the messages.") from None
             except jinja2.TemplateError as error:

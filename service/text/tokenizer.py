@@ -7,7 +7,10 @@ template writes control tokens. Raw text given to `encode` is the caller's own p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from tokenizers import Encoding
 
 from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
@@ -17,6 +20,24 @@ from service.text.vocabulary import Vocabulary, require_text
 
 LONG_TEXT = 16_384
 """Characters from which encoding is worth a thread: about 10 ms. The GIL is released while `tokenizers` works."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedText:
+    """A raw text's tokens. `ids` and `added` build lists of `count` items."""
+
+    encoding: Encoding
+
+    @property
+    def count(self) -> int:
+        return len(self.encoding)
+
+    def ids(self) -> list[int]:
+        return self.encoding.ids
+
+    def added(self) -> list[bool]:
+        """True for tokens that the text does not hold: BOS and the like."""
+        return [mask == 1 for mask in self.encoding.special_tokens_mask]
 
 
 class Tokenizer:
@@ -53,15 +74,21 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Raises InvalidRequest for a lone surrogate. From LONG_TEXT characters on, call it in a thread."""
         require_text(text, "inputs")
-        return self._vocabulary.encode_ids(text, add_special_tokens=add_special_tokens)
+        return self._vocabulary.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_text(self, text: str) -> EncodedText:
+        """As `encode`, counted before any list is made, and with the tokens that the tokenizer adds marked."""
+        require_text(text, "inputs")
+        return EncodedText(self._vocabulary.encode(text, add_special_tokens=True))
 
     def encode_with_offsets(self, text: str, *, add_special_tokens: bool = True) -> list[tuple[int, str, int, int]]:
         """(id, text, start, stop) per token, in characters. `text` is the slice; an added token's own text with
         start = stop = 0. Tokens that share one character (bytes of an emoji) share its slice."""
         require_text(text, "inputs")
+        encoding = self._vocabulary.encode(text, add_special_tokens=add_special_tokens)
         return [
             (id, text[start:stop] if stop > start else self._vocabulary.token(id) or "", start, stop)
-            for id, start, stop in self._vocabulary.encode(text, add_special_tokens=add_special_tokens)
+            for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
         ]
 
     def render_chat(
@@ -69,7 +96,7 @@ class Tokenizer:
     ) -> list[int]:
         """The chat's ids as the version's template writes it, equal to transformers' `apply_chat_template`. Raises
         InvalidRequest where the template is missing, refuses the messages, or does too much."""
-        return list(self.encode_chat(messages, documents=documents, add_generation_prompt=add_generation_prompt).ids)
+        return list(self.encode_chat(messages, documents=documents, add_generation_prompt=add_generation_prompt).ids())
 
     def encode_chat(
         self, messages: Sequence[Message], *, documents: Sequence[Document] = (), add_generation_prompt: bool = True

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as RustTokenizer
 
 from service.errors import InvalidRequest
@@ -40,6 +40,10 @@ def require_text(text: str, param: str) -> None:
         ) from None
 
 
+def _pieces(encoding: Encoding) -> list[Piece]:
+    return [(id, start, stop) for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)]
+
+
 class Vocabulary:
     """Immutable after construction, safe from any thread; long calls release the GIL."""
 
@@ -68,29 +72,25 @@ class Vocabulary:
                 known.add(text)
                 self._rust.add_tokens([AddedToken(text, special=special, normalized=False)])
 
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[Piece]:
-        encoding = self._rust.encode(text, add_special_tokens=add_special_tokens)
-        return [(id, start, stop) for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)]
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoding:
+        """Its ids and offsets become Python lists only when read: for a long text, look at `len` first."""
+        return self._rust.encode(text, add_special_tokens=add_special_tokens)
 
-    def encode_ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        return self._rust.encode(text, add_special_tokens=add_special_tokens).ids
+    def pieces(self, text: str) -> list[Piece]:
+        return _pieces(self.encode(text))
 
-    def encode_plain(self, text: str) -> list[Piece]:
-        """As `encode`, with every added token in `text` read as ordinary characters."""
-        pieces = self._plain_pieces(text)
+    def plain_pieces(self, text: str) -> list[Piece]:
+        """As `pieces`, with every added token in `text` read as ordinary characters."""
+        pieces = _pieces(self._plain.encode(text, add_special_tokens=False))
         if not any(id in self.added for id, _, _ in pieces):
             return pieces
         # Unigram and WordLevel models may know a control token as a word: letter by letter they cannot meet it.
         return [
             (id, at + start, at + stop)
             for at, character in enumerate(text)
-            for id, start, stop in self._plain_pieces(character)
+            for id, start, stop in _pieces(self._plain.encode(character, add_special_tokens=False))
             if id not in self.special
         ]
-
-    def _plain_pieces(self, text: str) -> list[Piece]:
-        encoding = self._plain.encode(text, add_special_tokens=False)
-        return [(id, start, stop) for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)]
 
     @cached_property
     def _plain(self) -> RustTokenizer:

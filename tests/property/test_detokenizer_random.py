@@ -10,32 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models
 
 from service.text.detokenizer import Detokenizer
 from service.text.files import TokenizerFiles
 from service.text.streams import ByteStream, LocalStream, TextStream, WholeStream
 from service.text.tokenizer import Tokenizer
-
-CORPUS = [
-    "안녕하세요, 도시락 하나 주세요! ",
-    "hello world, don't stop .",
-    "😀👩‍👩‍👧‍👦 \n\n\t",
-    "cafe\u0301 ünï ▁ \ufffd",
-] * 4
-SPECIAL = ["<s>", "</s>", "<|im_end|>"]
-
-
-def byte_level() -> RustTokenizer:
-    rust = RustTokenizer(models.BPE())
-    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    rust.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    rust.train_from_iterator(
-        CORPUS, trainers.BpeTrainer(vocab_size=350, special_tokens=SPECIAL, initial_alphabet=alphabet)
-    )
-    rust.add_tokens(["<tool call>", "도구", " "])
-    return rust
+from tests.tokenizers import SPECIAL, byte_level
 
 
 def sentence_piece(vocabulary: list[str], decoder: decoders.Decoder) -> RustTokenizer:

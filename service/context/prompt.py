@@ -1,0 +1,287 @@
+"""One call's text, chat or ids → the token ids to send, with their receipt. Policy `refuse`: all of it, or an
+error that says by how much it does not fit.
+
+    window            [ prompt ............................ | reserve ....... | free ]
+    input budget      [ <= window - reserve, <= max_input_tokens ]
+
+Knows the tokenizer and numbers of tokens; no sessions, no engine, no wire format. Counts come first: nothing of a
+prompt's length is built before it is known to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from unicodedata import is_normalized, normalize
+
+from service.context.options import ContextOptions
+from service.context.receipt import Parts, Receipt
+from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
+from service.text.chat import Shares
+from service.text.messages import Document, Message
+from service.text.tokenizer import Tokenizer
+
+NFC_NOTE = "input normalised to NFC"
+SYSTEM_ROLES = ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A raw prompt; gets the tokenizer's own special tokens."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Messages, oldest first; system messages before all others, the last message is the current one."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Token ids, sent as they are."""
+
+    token_ids: tuple[int, ...]
+
+
+Source = Text | Chat | Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`token_ids` are `receipt.used` in number. `max_new_tokens` fits behind them in the window."""
+
+    token_ids: tuple[int, ...]
+    receipt: Receipt
+    max_new_tokens: int
+
+    @property
+    def tokens_before_truncation(self) -> int:
+        return len(self.token_ids) + self.receipt.dropped_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """The numbers of one call."""
+
+    window: int
+    max_new_tokens: int | None
+    options: ContextOptions
+
+    @property
+    def reserve(self) -> int:
+        """Tokens kept free for the answer; at least one where the caller leaves the answer's length open."""
+        if self.options.reserve_output_tokens is not None:
+            return self.options.reserve_output_tokens
+        return 1 if self.max_new_tokens is None else self.max_new_tokens
+
+    @property
+    def limit(self) -> int:
+        """The input budget."""
+        room = self.window - self.needed(0)
+        return room if self.options.max_input_tokens is None else min(room, self.options.max_input_tokens)
+
+    def needed(self, used: int) -> int:
+        """Prompt and answer together; an answer that was asked for has at least one token."""
+        return used + max(self.reserve, 0 if self.max_new_tokens == 0 else 1)
+
+    @property
+    def documents(self) -> int:
+        asked = self.options.documents_budget
+        return max(0, self.limit) // 4 if asked is None else asked
+
+    def answer(self, used: int) -> int:
+        """How many tokens the answer may have."""
+        room = max(0, self.window - used)
+        return room if self.max_new_tokens is None else min(room, self.max_new_tokens)
+
+    def require(self, used: int) -> None:
+        """Raises ContextOverflow with the numbers and what to change."""
+        if used <= self.limit:
+            return
+        over, room = used - self.limit, self.window - used
+        change = f"shorten the input by {over} tokens"
+        if self.limit < self.window - self.needed(0):
+            change += f" or raise context.max_input_tokens ({self.limit})"
+        elif room > 0 and self.options.reserve_output_tokens is not None:
+            change += f" or lower context.reserve_output_tokens to {room}"
+        elif room > 0 and self.max_new_tokens is not None:
+            change += f" or lower max_new_tokens to {room}"
+        needed = self.needed(used)
+        raise ContextOverflow(
+            f"The prompt has {used} tokens and {self.reserve} are reserved for the answer, {needed} together; "
+            f"the window has {self.window}: {change}.",
+            window=self.window,
+            needed_tokens=needed,
+            reserve=self.reserve,
+        )
+
+
+def build_prompt(
+    tokenizer: Tokenizer,
+    window: int,
+    source: Source,
+    *,
+    documents: Sequence[Document] = (),
+    max_new_tokens: int | None,
+    truncate: int | None = None,
+    context: ContextOptions | None = None,
+) -> Prompt:
+    """`max_new_tokens` None: whatever room is left. `truncate`: the last so many tokens of a raw prompt (TGI).
+
+    Raises ContextOverflow(window, needed_tokens, reserve), InvalidRequest, UnsupportedField. Pure; a text of
+    `tokenizer.LONG_TEXT` characters or more is worth a thread."""
+    budget = _Budget(window, max_new_tokens, context or ContextOptions())
+    if isinstance(source, Chat):
+        if truncate is not None:
+            raise UnsupportedField("`truncate` cuts raw `inputs` only; leave it out for messages.", param="truncate")
+        return _chat_prompt(tokenizer, budget, source, tuple(documents))
+    if documents:
+        raise UnsupportedField("`documents` are placed by the chat template; send `messages`.", param="documents")
+    if truncate is not None and truncate < 1:
+        raise InvalidRequest("`truncate` must be at least 1.", param="truncate")
+    if isinstance(source, Text):
+        return _text_prompt(tokenizer, budget, source.text, truncate)
+    return _ids_prompt(tokenizer, budget, source.token_ids, truncate)
+
+
+def _prompt(budget: _Budget, token_ids: Sequence[int], receipt: Receipt) -> Prompt:
+    answer = budget.answer(len(token_ids))
+    if budget.max_new_tokens is None and budget.options.reserve_output_tokens is None:
+        receipt = replace(receipt, reserved_output=answer)
+    return Prompt(tuple(token_ids), receipt, answer)
+
+
+def _receipt(budget: _Budget, parts: Parts, notes: Sequence[str]) -> Receipt:
+    return Receipt(budget.options.policy, budget.window, budget.reserve, parts, notes=tuple(notes))
+
+
+def _require_some(count: int, param: str) -> None:
+    if count == 0:
+        raise InvalidRequest(f"`{param}` holds no token; send some text.", param=param)
+
+
+def _text_prompt(tokenizer: Tokenizer, budget: _Budget, text: str, truncate: int | None) -> Prompt:
+    composed, notes = _nfc(text)
+    encoded = tokenizer.encode_text(composed)
+    _require_some(encoded.count, "inputs")
+    kept = encoded.count if truncate is None else min(truncate, encoded.count)
+    budget.require(kept)
+    added = sum(encoded.added()[-kept:])
+    receipt = _receipt(budget, Parts(template=added, current=kept - added), notes)
+    return _prompt(budget, encoded.ids()[-kept:], replace(receipt, dropped_tokens=encoded.count - kept))
+
+
+def _ids_prompt(tokenizer: Tokenizer, budget: _Budget, ids: tuple[int, ...], truncate: int | None) -> Prompt:
+    _require_some(len(ids), "input_ids")
+    kept = len(ids) if truncate is None else min(truncate, len(ids))
+    budget.require(kept)
+    if any(not 0 <= id < tokenizer.vocab_size for id in ids):
+        raise InvalidRequest(f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="input_ids")
+    receipt = _receipt(budget, Parts(current=kept), ())
+    return _prompt(budget, ids[-kept:], replace(receipt, dropped_tokens=len(ids) - kept))
+
+
+def _chat_prompt(tokenizer: Tokenizer, budget: _Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
+    messages, documents, notes = _compose(chat.messages, documents)
+    _require_order(messages)
+    encoded = tokenizer.encode_chat(messages, documents=documents)
+    budget.require(encoded.count)
+    shares = encoded.shares()
+    _require_documents(budget, encoded.count, shares, documents)
+    receipt = _receipt(budget, _parts(messages, shares), notes)
+    names = _document_names(documents)
+    return _prompt(budget, encoded.ids(), replace(_list(tokenizer, receipt, messages, shares), documents_kept=names))
+
+
+def _compose(
+    messages: Iterable[Message], documents: Iterable[Document]
+) -> tuple[tuple[Message, ...], tuple[Document, ...], tuple[str, ...]]:
+    notes: set[str] = set()
+
+    def nfc(text: str | None) -> str | None:
+        return None if text is None else _collect(text, notes)
+
+    composed = tuple(Message(m.role, _collect(m.content, notes), nfc(m.name)) for m in messages)
+    texts = tuple(Document(_collect(d.text, notes), nfc(d.title), d.id) for d in documents)
+    return composed, texts, tuple(sorted(notes))
+
+
+def _collect(text: str, notes: set[str]) -> str:
+    composed, news = _nfc(text)
+    notes.update(news)
+    return composed
+
+
+def _nfc(text: str) -> tuple[str, tuple[str, ...]]:
+    return (text, ()) if is_normalized("NFC", text) else (normalize("NFC", text), (NFC_NOTE,))
+
+
+def _require_order(messages: Sequence[Message]) -> None:
+    """System messages come first: a later one would be neither history nor instruction in the receipt."""
+    begun = False
+    for index, message in enumerate(messages):
+        if message.role not in SYSTEM_ROLES:
+            begun = True
+        elif begun:
+            raise InvalidRequest(
+                f"messages[{index}] is a {message.role} message after others; send it first.", param="messages"
+            )
+
+
+def _require_documents(budget: _Budget, used: int, shares: Shares, documents: Sequence[Document]) -> None:
+    for index, (share, document) in enumerate(zip(shares.documents, documents, strict=True)):
+        if share is None and document.text.strip():
+            raise InvalidRequest(
+                f"This version's chat template places no documents (documents[{index}]); put the text into a message.",
+                param="documents",
+            )
+    tokens = sum(share or 0 for share in shares.documents)
+    if tokens > budget.documents:
+        raise ContextOverflow(
+            f"The documents have {tokens} tokens, their budget {budget.documents}: shorten them by "
+            f"{tokens - budget.documents} tokens or raise context.documents_budget.",
+            param="documents",
+            window=budget.window,
+            needed_tokens=budget.needed(used),
+            reserve=budget.reserve,
+            documents_tokens=tokens,
+            documents_budget=budget.documents,
+        )
+
+
+def _parts(messages: Sequence[Message], shares: Shares) -> Parts:
+    counts = [share or 0 for share in shares.messages]
+    system = sum(n for n, message in zip(counts[:-1], messages, strict=False) if message.role in SYSTEM_ROLES)
+    return Parts(
+        template=shares.template,
+        system=system,
+        documents=sum(share or 0 for share in shares.documents),
+        history=sum(counts[:-1]) - system,
+        current=counts[-1],
+    )
+
+
+def _list(tokenizer: Tokenizer, receipt: Receipt, messages: Sequence[Message], shares: Shares) -> Receipt:
+    """Names the messages; those that the template leaves out (all but the current one) are dropped ones."""
+    last = len(messages) - 1
+    left_out = [
+        index
+        for index, share in enumerate(shares.messages)
+        if share is None and index != last and messages[index].content.strip()
+    ]
+    tokens = sum(len(tokenizer.encode(messages[index].content, add_special_tokens=False)) for index in left_out)
+    notes = ("the chat template leaves messages out",) if left_out else ()
+    return replace(
+        receipt,
+        kept=tuple(f"m_{index}" for index in range(len(messages)) if index not in set(left_out)),
+        dropped=tuple(f"m_{index}" for index in left_out),
+        dropped_tokens=tokens,
+        notes=(*receipt.notes, *notes),
+    )
+
+
+def _document_names(documents: Sequence[Document]) -> tuple[str, ...]:
+    return tuple(f"d_{index}" if document.id is None else document.id for index, document in enumerate(documents))

@@ -1,0 +1,159 @@
+"""A chat's texts with private-use characters in them, to tell afterwards what in a rendered text came from where.
+
+    quoted   a control token in the caller's text → one character, so that the template and the tokenizer see none
+    marked   each text between an opening and a closing character of its own
+
+Only characters of planes 15 and 16 that the chat does not use itself. Knows no template and no tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+
+from service.errors import InvalidRequest
+from service.text.messages import Document, Message
+from service.text.vocabulary import require_text
+
+_ROLE = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
+_PRIVATE_USE = re.compile("([\U000f0000-\U000ffffd\U00100000-\U0010fffd])")
+_CODES = (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
+_MARKED_KEYS = ("content", "text", "title")
+MAX_TEXTS = 32_768
+Texts = tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters [start, stop) of the rendered text come from text `owner`: messages first, then documents."""
+
+    start: int
+    stop: int
+    owner: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedChat:
+    """`messages` and `documents` are what the template gets. `quoted`: character → the control token it stands for.
+    `marks[2i]` opens text i, `marks[2i + 1]` closes it."""
+
+    messages: Texts
+    documents: Texts
+    quoted: dict[str, str]
+    marks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, messages: tuple[Message, ...], documents: tuple[Document, ...], quoting: re.Pattern[str]) -> MarkedChat:
+        """`quoting` matches the control tokens. Raises InvalidRequest for an empty or malformed chat."""
+        texts = (*map(_message_texts, messages), *map(_document_texts, documents))
+        _check(messages, texts)
+        tokens = sorted({match for item in texts for text in item.values() for match in quoting.findall(text)})
+        free = _unused((text for item in texts for text in item.values()), len(tokens) + 2 * len(texts))
+        character_of = dict(zip(tokens, free, strict=False))
+        if tokens:
+            texts = tuple(
+                {key: quoting.sub(lambda match: character_of[match[0]], text) for key, text in item.items()}
+                for item in texts
+            )
+        quoted = {character: token for token, character in character_of.items()}
+        return cls(texts[: len(messages)], texts[len(messages) :], quoted, tuple(free[len(tokens) :]))
+
+    def marked(self) -> tuple[Texts, Texts]:
+        """The same chat with marks around every content, text and title; outer spaces stay outside, for templates that
+        strip."""
+        texts = tuple(
+            {key: self._enclose(text, owner) if key in _MARKED_KEYS else text for key, text in item.items()}
+            for owner, item in enumerate((*self.messages, *self.documents))
+        )
+        return texts[: len(self.messages)], texts[len(self.messages) :]
+
+    def _enclose(self, text: str, owner: int) -> str:
+        core = text.strip()
+        if not core:
+            return text
+        start = text.index(core)
+        return f"{text[:start]}{self.marks[2 * owner]}{core}{self.marks[2 * owner + 1]}{text[start + len(core) :]}"
+
+    def spans(self, marked: str, text: str) -> list[Span]:
+        """Where the texts stand in the rendered `text`; of one that the template leaves out, nothing. A template that
+        looks into texts may write marked ones differently: then they are looked for in their order instead."""
+        number = {mark: index for index, mark in enumerate(self.marks)}
+        spans: list[Span] = []
+        plain: list[str] = []
+        at, opened = 0, dict[int, int]()
+        for part in _PRIVATE_USE.split(marked):
+            mark = number.get(part)
+            if mark is None:
+                plain.append(part)
+                at += len(part)
+            elif mark % 2 == 0:
+                opened[mark // 2] = at
+            elif mark // 2 in opened:
+                spans.append(Span(opened.pop(mark // 2), at, mark // 2))
+            else:
+                spans.append(self._ending(text, at, mark // 2))
+        if "".join(plain) != text:
+            return self._search(text)
+        return [*spans, *(self._beginning(text, at, owner) for owner, at in opened.items())]
+
+    def _main(self, owner: int) -> str:
+        item = (*self.messages, *self.documents)[owner]
+        return item.get("content", item.get("text", "")).strip()
+
+    def _ending(self, text: str, at: int, owner: int) -> Span:
+        """The template kept the end of a text (`content.split('</think>')[-1]`); spaces between are its own."""
+        length = _common(reversed(text[:at]), reversed(self._main(owner)))
+        return Span(at - len(text[at - length : at].lstrip()), at, owner)
+
+    def _beginning(self, text: str, at: int, owner: int) -> Span:
+        length = _common(text[at:], self._main(owner))
+        return Span(at, at + len(text[at : at + length].rstrip()), owner)
+
+    def _search(self, text: str) -> list[Span]:
+        first = len(self.messages)
+        spans, at = [], 0
+        for owner in (*range(first, first + len(self.documents)), *range(first)):
+            main = self._main(owner)
+            start = text.find(main, at)
+            if main and start >= 0:
+                at = start + len(main)
+                spans.append(Span(start, at, owner))
+        return spans
+
+
+def _common(first: Iterable[str], second: Iterable[str]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
+def _unused(texts: Iterable[str], count: int) -> list[str]:
+    used = {character for text in texts if not text.isascii() for character in _PRIVATE_USE.findall(text)}
+    free = list(islice((character for character in map(chr, _CODES) if character not in used), count))
+    if len(free) < count:
+        raise InvalidRequest("The chat uses nearly all private-use characters of Unicode; send text.", param="messages")
+    return free
+
+
+def _message_texts(message: Message) -> dict[str, str]:
+    texts = {"role": message.role, "content": message.content, "name": message.name}
+    return {key: text for key, text in texts.items() if text is not None}
+
+
+def _document_texts(document: Document) -> dict[str, str]:
+    texts = {"title": document.title, "text": document.text, "id": document.id}
+    return {key: text for key, text in texts.items() if text is not None}
+
+
+def _check(messages: Sequence[Message], texts: Sequence[Mapping[str, str]]) -> None:
+    if not messages:
+        raise InvalidRequest("`messages` is empty; send at least one.", param="messages")
+    if len(texts) > MAX_TEXTS:
+        raise InvalidRequest(f"More than {MAX_TEXTS} messages and documents; send fewer.", param="messages")
+    for index, message in enumerate(messages):
+        if not _ROLE.fullmatch(message.role):
+            raise InvalidRequest(f"messages[{index}].role must be a word such as `user`.", param="messages")
+    for index, item in enumerate(texts):
+        where = f"messages[{index}]" if index < len(messages) else f"documents[{index - len(messages)}]"
+        for key, text in item.items():
+            require_text(text, f"{where}.{key}")

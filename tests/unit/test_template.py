@@ -1,0 +1,103 @@
+"""Chat templates: what transformers writes, within bounds, with no way out of the sandbox."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from service.errors import InvalidRequest
+from service.text.template import ChatTemplate
+
+BOMBS = [
+    "{{ 'a' * 200000000 }}",
+    "{% set x = 'a' * 60000 %}{% for i in range(100000) %}{{ x }}{% endfor %}",
+    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+    "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}",
+    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}"
+    "{% set ns.x = y %}{% endfor %}",
+    "{% set ns = namespace(x=['a']) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+    "{% set ns = namespace(x=['a']) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+    "{{ ns.x | tojson }}",
+    "{% set ns = namespace(x=9) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x }}",
+    "{{ 9 ** (9 ** 9) }}",
+    "{{ 'a'.ljust(2000000000) }}",
+    "{{ 'a' | center(2000000000) }}",
+    "{{ '%2000000000d' % 1 }}",
+    "{{ '%*d' % (2000000000, 1) }}",
+    "{{ '{:2000000000}'.format(1) }}",
+    "{{ '{:{w}}'.format(1, w=2000000000) }}",
+    "{{ '%2000000000d' | format(1) }}",
+    "{% set x = 'a' * 60000 %}{{ x.replace('a', x) }}",
+    "{% set x = 'a' * 60000 %}{{ x | replace('a', x) }}",
+    "{% set x = 'a' * 60000 %}{{ x.join(range(60000) | list) }}",
+    "{% set x = 'a' * 60000 %}{{ ([x] * 60000) | join }}",
+    "{% set x = '\\n' * 60000 %}{{ x | indent(60000, true, true) }}",
+    "{{ range(10 ** 9) | list }}",
+    "{{ (1).to_bytes(2000000000, 'big') }}",
+    "{{ [[1]] | tojson(indent=2000000000) }}",
+    "{% for i in range(100000) %}{{ messages | tojson | length }}{% endfor %}",
+]
+
+
+@pytest.mark.parametrize("source", BOMBS)
+def test_bombs_are_refused_at_once(source: str) -> None:
+    begun = perf_counter()
+    with pytest.raises(InvalidRequest):
+        ChatTemplate(source, {}).render([{"role": "user", "content": "x"}], [], True)
+    assert perf_counter() - begun < 2
+
+
+ESCAPES = [
+    "{{ ''.__class__.__mro__ }}",
+    "{{ messages.append(1) }}",
+    "{{ raise_exception.__globals__ }}",
+    "{{ '{0.__class__}'.format(1) }}",
+    "{{ namespace(_x=1) }}",
+    "{{ cycler.__init__.__globals__.os.popen('id') }}",
+    "{{ dict.__call__.__globals__ }}",
+    "{% include '/etc/passwd' %}",
+    "{{ lipsum.__globals__ }}",
+]
+
+
+@pytest.mark.parametrize("source", ESCAPES)
+def test_escapes_lead_nowhere(source: str) -> None:
+    try:
+        text = ChatTemplate(source, {}).render([{"role": "user", "content": "x"}], [], True)
+    except InvalidRequest:
+        return
+    assert text.strip() == ""
+
+
+ORDINARY = [
+    "{% for m in messages %}{{ m.role | upper ~ ': ' ~ m['content'].strip() }}"
+    "{% if not loop.last %}, {% endif %}{% endfor %}",
+    "{% generation %}{{ messages[0].content }}{% endgeneration %} {{ messages | tojson }}",
+    "{% macro say(m) %}[{{ m.content }}]{% endmacro %}{% for m in messages %}{{ say(m) }}{% break %}{% endfor %}",
+    "{%- set ns = namespace(n=0) -%}{%- for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}"
+    "{{ ns.n }} {{ tools }}",
+    "{{ messages | map(attribute='content') | join('|') }}{{ dict(a=1) }}{{ '%s-%03d' % ('x', 7) }}"
+    "{{ '{}'.format('é') }}",
+    "{{ {'é': '<&>'} | tojson(indent=2) }}{{ messages[0].content | replace('a', 'bb') | indent(4) }}{{ missing }}",
+]
+
+
+@pytest.mark.parametrize("source", ORDINARY)
+def test_ordinary_templates_write_what_transformers_writes(source: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    chat = [{"role": "user", "content": " a\n안녕 "}, {"role": "assistant", "content": "b"}]
+    theirs: Any = render_jinja_template(conversations=[chat], chat_template=source, add_generation_prompt=True)
+    assert ChatTemplate(source, {}).render(chat, [], True) == theirs[0][0]
+
+
+def test_output_is_bounded_by_the_input() -> None:
+    template = ChatTemplate("{% for i in range(n | int) %}{{ messages[0].content }}{% endfor %}", {"n": "9"})
+    assert len(template.render([{"role": "user", "content": "a" * 1000}], [], True)) == 9000
+    with pytest.raises(InvalidRequest, match="too much text"):
+        template.render([{"role": "user", "content": "a" * 80_000}], [], True)
