@@ -27,7 +27,6 @@ from service.engine.request import (
     Sequence,
     SequenceStatus,
     StepOutput,
-    TokenLogprobs,
 )
 
 _NOTHING_SAMPLED: Final = SampledToken(None)
@@ -187,28 +186,29 @@ class Scheduler:
         self.blocks.mark_computed(sequence, item.num_tokens)
         sequence.num_steps += 1
         sequence.batch_size_sum += batch_size
-        output = self._output(sequence, prompt_logprobs=_unseen(sequence, result))
-        if not samples:
-            if output.prompt_logprobs:
-                self._outputs.append(output)
-        elif sequence.num_output_tokens >= sequence.request.params.max_tokens:  # 0, or a replay at its end
-            self._end(sequence, FinishReason.LENGTH, output)
-        elif result.token_id is None:
-            self.blocks.forget(sequence)
-            self._end(sequence, FinishReason.ERROR, output)
-        else:
-            self._append(sequence, result.token_id, result, output, now)
+        if result.prompt_logprobs:
+            result = _unseen(sequence, result)
+        if samples:
+            self._sample(sequence, result, now)
+        elif result.prompt_logprobs:
+            self._outputs.append(_output(sequence, result))
 
-    def _append(self, sequence: Sequence, token_id: int, result: SampledToken, output: StepOutput, now: float) -> None:
+    def _sample(self, sequence: Sequence, result: SampledToken, now: float) -> None:
+        token_ids, reason = self._append(sequence, result.token_id)
+        is_first = token_ids and sequence.first_token_at is None
+        times = _first_token_times(sequence, now) if is_first else (None, None)
+        if reason is not None:
+            self._remove(sequence)
+        self._outputs.append(_output(sequence, result, token_ids, reason, times))
+
+    def _append(self, sequence: Sequence, token_id: int | None) -> tuple[tuple[int, ...], FinishReason | None]:
+        if sequence.num_output_tokens >= sequence.request.params.max_tokens:  # it is 0, or this a replay at its end
+            return (), FinishReason.LENGTH
+        if token_id is None:
+            self.blocks.forget(sequence)
+            return (), FinishReason.ERROR
         sequence.token_ids.append(token_id)
-        output = replace(output, token_ids=(token_id,), logprobs=(result.logprobs,) if result.logprobs else ())
-        if sequence.first_token_at is None:
-            output = _with_first_token(sequence, output, now)
-        reason = self._finish_reason(sequence, token_id)
-        if reason is None:
-            self._outputs.append(output)
-        else:
-            self._end(sequence, reason, output)
+        return (token_id,), self._finish_reason(sequence, token_id)
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         """The runner bans stop tokens from the first `min_tokens` outputs; here they would just not stop."""
@@ -224,22 +224,15 @@ class Scheduler:
             if sequence.request.deadline is not None and sequence.request.deadline <= now:
                 self._end(sequence, FinishReason.DEADLINE)
 
-    def _end(self, sequence: Sequence, reason: FinishReason, output: StepOutput | None = None) -> None:
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._remove(sequence)
+        self._outputs.append(_output(sequence, reason=reason))
+
+    def _remove(self, sequence: Sequence) -> None:
         (self.running if sequence.status is SequenceStatus.RUNNING else self.waiting).remove(sequence)
         del self._live[sequence.request.id]
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.FINISHED
-        mean = sequence.batch_size_sum / sequence.num_steps if sequence.num_steps else None
-        output = output or self._output(sequence)
-        self._outputs.append(replace(output, finish_reason=reason, batch_size_mean=mean))
-
-    def _output(self, sequence: Sequence, prompt_logprobs: tuple[TokenLogprobs, ...] = ()) -> StepOutput:
-        return StepOutput(
-            sequence.request.id,
-            prompt_logprobs=prompt_logprobs,
-            num_cached_tokens=sequence.num_cached_tokens,
-            num_preemptions=sequence.num_preemptions,
-        )
 
 
 def _rank(sequence: Sequence) -> tuple[int, bool, float]:
@@ -247,19 +240,39 @@ def _rank(sequence: Sequence) -> tuple[int, bool, float]:
     return -request.priority, sequence.status is not SequenceStatus.PREEMPTED, request.arrival
 
 
-def _unseen(sequence: Sequence, result: SampledToken) -> tuple[TokenLogprobs, ...]:
-    """The prompt logprobs of this step that were not given out before a preemption or by an earlier engine process."""
+def _unseen(sequence: Sequence, result: SampledToken) -> SampledToken:
+    """Without the prompt logprobs that were given out before a preemption or by an earlier engine process."""
     skip = max(0, sequence.num_prompt_logprobs_emitted - sequence.num_prompt_logprobs)
     sequence.num_prompt_logprobs += len(result.prompt_logprobs)
     fresh = result.prompt_logprobs[skip:]
     sequence.num_prompt_logprobs_emitted += len(fresh)
-    return fresh
+    return replace(result, prompt_logprobs=fresh)
 
 
-def _with_first_token(sequence: Sequence, output: StepOutput, now: float) -> StepOutput:
-    """Times of the first token, unless an earlier engine process gave that one out."""
+def _first_token_times(sequence: Sequence, now: float) -> tuple[float | None, float | None]:
+    """(queue seconds, prefill seconds); nothing when an earlier engine process gave the first token out."""
     sequence.first_token_at = now
     if sequence.request.emitted or sequence.scheduled_at is None:
-        return output
-    queue_seconds = max(0.0, sequence.scheduled_at - sequence.request.arrival)
-    return replace(output, queue_seconds=queue_seconds, prefill_seconds=now - sequence.scheduled_at)
+        return None, None
+    return max(0.0, sequence.scheduled_at - sequence.request.arrival), now - sequence.scheduled_at
+
+
+def _output(
+    sequence: Sequence,
+    result: SampledToken = _NOTHING_SAMPLED,
+    token_ids: tuple[int, ...] = (),
+    reason: FinishReason | None = None,
+    times: tuple[float | None, float | None] = (None, None),
+) -> StepOutput:
+    return StepOutput(
+        request_id=sequence.request.id,
+        token_ids=token_ids,
+        logprobs=(result.logprobs,) if token_ids and result.logprobs else (),
+        prompt_logprobs=result.prompt_logprobs,
+        finish_reason=reason,
+        num_cached_tokens=sequence.num_cached_tokens,
+        queue_seconds=times[0],
+        prefill_seconds=times[1],
+        batch_size_mean=sequence.batch_size_sum / sequence.num_steps if reason and sequence.num_steps else None,
+        num_preemptions=sequence.num_preemptions,
+    )
