@@ -58,9 +58,9 @@ def recall(
 
 @model.command("list")
 def list_models() -> None:
-    """All versions with precision, size, digest and aliases."""
+    """All versions with precision, size, digest and the aliases that point to them."""
     store = repository()
-    table = Table("model", "precision", "architecture", "parameters", "size", "window", "digest", "aliases", "created")
+    table = Table("model", "precision", "parameters", "size", "window", "digest", "aliases")
     for name in store.models():
         aliases = store.aliases(name)
         for manifest in store.versions(name):
@@ -68,13 +68,11 @@ def list_models() -> None:
             table.add_row(
                 manifest.reference,
                 manifest.precision,
-                manifest.architecture,
                 f"{manifest.parameters / 1e6:.1f} M",
                 f"{manifest.size / 1e6:.1f} MB",
                 str(manifest.context_window),
                 manifest.short_digest,
                 held,
-                manifest.created_at,
             )
     console.print(table)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -19,6 +20,7 @@ from service.settings import Settings, child_environment
 
 GREETING: Final = "안녕하세요! 제 이름은 하린이에요. 제 이름이 뭐라고 했죠?"
 POLL_SECONDS: Final = 0.1
+POLLS_PER_LOOK: Final = 10  # at what the start is busy with
 
 
 def serve(settings: Settings, console: Console) -> int:
@@ -78,15 +80,18 @@ def _wait_until_ready(
     """Show what the start is busy with until the default model is ready; False when the child ended instead."""
     deadline = time.monotonic() + settings.load_timeout_seconds
     with httpx.Client(headers=headers, timeout=5) as client, console.status("starting") as status:
-        while child.poll() is None and time.monotonic() < deadline:
+        for poll in count():
+            if child.poll() is not None or time.monotonic() > deadline:
+                return False
             try:
                 if client.get(f"{url}/readyz").status_code == 200:
                     return True
-                status.update(_phase(client.get(f"{url}/v1/deployments")))
+                if poll % POLLS_PER_LOOK == 0:
+                    status.update(_phase(client.get(f"{url}/v1/deployments")))
             except httpx.HTTPError:
                 pass  # not listening yet
             time.sleep(POLL_SECONDS)
-    return False
+    raise AssertionError("count() never ends")
 
 
 def _phase(response: httpx.Response) -> str:
@@ -126,8 +131,10 @@ def _measured(event: dict[str, object]) -> str:
 def _show_next_steps(url: str, settings: Settings, console: Console) -> None:
     key = ' -H "Authorization: Bearer $DOSIRAK_ADMIN_KEY"' if settings.admin_key else ""
     data = '{"inputs": "도시락", "parameters": {"max_new_tokens": 16}}'
-    console.print(f"ready at {url}    API: {url}/docs    metrics: {url}/metrics    Ctrl-C ends it\n", highlight=False)
-    console.print(f"  curl {url}/generate{key} -H 'Content-Type: application/json' -d '{data}'\n", highlight=False)
+    console.print(f"ready at {url}    API: {url}/docs    metrics: {url}/metrics    Ctrl-C ends it\n", soft_wrap=True)
+    console.print(
+        f"  curl {url}/generate{key} -H 'Content-Type: application/json' -d '{data}'\n", soft_wrap=True, markup=False
+    )
 
 
 def _exit_status(returned: int) -> int:
