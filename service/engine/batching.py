@@ -43,12 +43,13 @@ def chunk_attention(num_computed: int, num_tokens: int) -> float:
     return num_tokens * (num_computed + (num_tokens + 1) / 2)
 
 
-# Features are scaled to comparable coefficients; the prior is a slow machine, so that first budgets err towards short
-# steps; its spread lets the first dozen steps move it anywhere.
+# Features are scaled to comparable coefficients. The prior is a slow machine, so that first budgets err towards short
+# steps; it weighs so little that the first few steps move it anywhere, and holds what no step has told yet.
 _SCALE: Final = (1.0, 1e-2, 1e-4, 1e-6)
 _PRIOR: Final = (0.01, 0.05, 0.001, 0.05)
-_SPREAD: Final = tuple((100 * value) ** 2 for value in _PRIOR)
+_PRIOR_WEIGHT: Final = tuple(1 / (100 * value) ** 2 for value in _PRIOR)
 _FORGETTING: Final = 0.995
+_SWEEPS: Final = 4
 _ERROR_RATE: Final = 0.05
 _WARM_UP: Final = 16
 _LOST: Final = 0.5  # a mean error past this is no noise: the machine is another one than it was
@@ -57,15 +58,16 @@ _LOST: Final = 0.5  # a mean error past this is no noise: the machine is another
 class CostLine:
     """Step seconds = a + b·tokens + c·kv_tokens + d·attention, fitted online with forgetting, no coefficient negative.
 
-    Recursive least squares on relative errors: every observation is divided by its seconds, so that short steps count
-    as much as long ones and a step that was disturbed (long) counts little. Residuals far beyond the usual error are
-    cut down (Huber's weights) after a warm-up; when the usual error itself is large, it warms up anew.
-    Source: Ljung, System Identification, 2nd ed., section 11.2.
+    Least squares on relative errors: every observation is divided by its seconds, so that short steps count as much as
+    long ones, and a step that something else has delayed counts little (its weight falls with the square of the delay).
+    Recursive in the normal equations, H θ = r, which are then solved for θ >= 0 by coordinate descent from the last
+    solution: unlike a clamped gain update this cannot diverge, whatever is observed.
+    Source: Franc, Hlaváč, Navara, Sequential Coordinate-Wise Algorithm for Non-negative Least Squares, CAIP 2005.
     """
 
     def __init__(self) -> None:
         self._theta = list(_PRIOR)
-        self._covariance = _diagonal(_SPREAD)
+        self._hessian, self._right = _no_observations()
         self._observations = 0
         self._error = 0.0
 
@@ -81,32 +83,37 @@ class CostLine:
         return self._error
 
     def predict(self, work: Work) -> float:
-        return sum(value * x for value, x in zip(self._theta, _features(work), strict=True))
+        a, b, c, d = self._theta
+        _, tokens, kv_tokens, attention = _features(work)
+        return a + b * tokens + c * kv_tokens + d * attention
 
     def observe(self, work: Work, seconds: float) -> None:
         """Learn from one step. Seconds that no step takes (under a microsecond, not a number) are ignored."""
         if not 1e-6 <= seconds < math.inf:
             return
-        residual = (seconds - self.predict(work)) / seconds
-        weight = self._weight(abs(residual))
-        self._update([x / seconds for x in _features(work)], residual, weight)
+        self._note_error(abs(self.predict(work) - seconds) / seconds)
+        x = [value / seconds for value in _features(work)]
+        for i, row in enumerate(self._hessian):
+            row[:] = [_FORGETTING * h + x[i] * value for h, value in zip(row, x, strict=True)]
+            self._right[i] = _FORGETTING * self._right[i] + x[i]
+        self._solve()
+
+    def _note_error(self, error: float) -> None:
         self._observations += 1
-        rate = max(_ERROR_RATE, 1 / self._observations)
-        self._error += rate * (abs(residual) - self._error)
+        self._error += max(_ERROR_RATE, 1 / self._observations) * (error - self._error)
         if self._error > _LOST and self._observations > _WARM_UP:
-            self._covariance, self._observations = _diagonal(_SPREAD), 0
+            self._hessian, self._right = _no_observations()
+            self._observations = 0
 
-    def _weight(self, size: float) -> float:
-        bound = 3 * max(self._error, 0.05)
-        return 1.0 if self._observations < _WARM_UP or size <= bound else bound / size
-
-    def _update(self, x: list[float], residual: float, weight: float) -> None:
-        covariance = self._covariance
-        px = [sum(p * value for p, value in zip(row, x, strict=True)) for row in covariance]
-        gain = 1 / (_FORGETTING / weight + sum(p * value for p, value in zip(px, x, strict=True)))
-        self._theta = [max(0.0, value + gain * p * residual) for value, p in zip(self._theta, px, strict=True)]
-        updated = [[value - gain * px[i] * px[j] for j, value in enumerate(row)] for i, row in enumerate(covariance)]
-        self._covariance = _bounded(updated)
+    def _solve(self) -> None:
+        """Every coordinate in turn at its optimum given the others: the objective only falls."""
+        theta = self._theta
+        for _ in range(_SWEEPS):
+            for i, (row, right) in enumerate(zip(self._hessian, self._right, strict=True)):
+                weight, prior = _PRIOR_WEIGHT[i], _PRIOR[i]
+                gradient = sum(h * value for h, value in zip(row, theta, strict=True)) - right
+                gradient += weight * (theta[i] - prior)
+                theta[i] = max(0.0, theta[i] - gradient / (row[i] + weight))
 
 
 class BatchingPolicy:
@@ -147,17 +154,5 @@ def _features(work: Work) -> tuple[float, float, float, float]:
     return 1.0, work.tokens * _SCALE[1], work.kv_tokens * _SCALE[2], work.attention * _SCALE[3]
 
 
-def _diagonal(values: tuple[float, ...]) -> list[list[float]]:
-    return [[value if i == j else 0.0 for j in range(len(values))] for i, value in enumerate(values)]
-
-
-def _bounded(covariance: list[list[float]]) -> list[list[float]]:
-    """Forget a little, unless that would pass the prior's spread (steps that are all alike teach nothing, and
-    forgetting would then grow without bound); start over when rounding has left no covariance at all."""
-    diagonal = [row[i] for i, row in enumerate(covariance)]
-    if not all(math.isfinite(value) and value > 0 for value in diagonal):
-        return _diagonal(_SPREAD)
-    if any(value > _FORGETTING * spread for value, spread in zip(diagonal, _SPREAD, strict=True)):
-        return covariance
-    symmetric = range(len(covariance))
-    return [[(covariance[i][j] + covariance[j][i]) / (2 * _FORGETTING) for j in symmetric] for i in symmetric]
+def _no_observations() -> tuple[list[list[float]], list[float]]:
+    return [[0.0] * 4 for _ in range(4)], [0.0] * 4

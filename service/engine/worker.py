@@ -22,7 +22,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
@@ -53,6 +53,14 @@ BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[Model
 _NEWS_SECONDS: Final = 0.25  # a step without outputs still tells its stats that often
 _READ_BYTES: Final = 1 << 20
 _PR_SET_PDEATHSIG: Final = 1
+
+
+class Frames(Protocol):
+    """What the loop needs of a channel."""
+
+    def send(self, message: FromEngine) -> None: ...
+
+    def receive(self, wait: bool) -> list[ToEngine]: ...
 
 
 class Channel:
@@ -99,7 +107,7 @@ class Channel:
 class EngineLoop:
     """Inbox, step, news; over and over."""
 
-    def __init__(self, core: EngineCore, channel: Channel) -> None:
+    def __init__(self, core: EngineCore, channel: Frames) -> None:
         self._core = core
         self._channel = channel
         self._draining = False

@@ -15,6 +15,7 @@ from tests.fakes import make_request
 
 FAST = (0.0005, 2e-5, 1e-8, 1e-9)
 SLOW = (0.02, 2e-3, 1e-6, 4e-7)
+FLAT = (0.002, 0.0, 0.0, 0.0)
 
 
 def cost(line: tuple[float, ...], work: Work) -> float:
@@ -38,11 +39,12 @@ def taught(line: tuple[float, ...], steps: int = 400, noise: float = 0.1, distur
     return fitted
 
 
-@pytest.mark.parametrize("line", [FAST, SLOW])
-def test_the_line_learns_any_machine_in_spite_of_disturbances(line: tuple[float, ...]) -> None:
-    fitted, rng = taught(line), random.Random(5)
+@pytest.mark.parametrize(("steps", "disturbed", "bound"), [(60, 0.0, 0.05), (400, 0.05, 0.02), (2000, 0.2, 0.06)])
+@pytest.mark.parametrize("line", [FAST, SLOW, FLAT])
+def test_the_line_learns_any_machine(line: tuple[float, ...], steps: int, disturbed: float, bound: float) -> None:
+    fitted, rng = taught(line, steps, disturbed=disturbed), random.Random(5)
     errors = [abs(fitted.predict(work) / cost(line, work) - 1) for work in (some_work(rng) for _ in range(200))]
-    assert sum(errors) / len(errors) < 0.2
+    assert sum(errors) / len(errors) < bound
     assert 0 < fitted.error < 0.4
 
 
@@ -59,8 +61,8 @@ def test_equal_steps_do_not_wind_it_up() -> None:
     for _ in range(5000):
         fitted.observe(Work(1, 100), 0.01)
     assert fitted.predict(Work(1, 100)) == pytest.approx(0.01, rel=0.05)
-    fitted.observe(Work(512, 0, 1e5), 0.5)
-    assert 0 <= fitted.predict(Work(256, 0, 2e4)) < 5
+    fitted.observe(Work(1, 101), 0.011)
+    assert fitted.predict(Work(1, 2000)) < 0.05, "one noisy step is no slope"
 
 
 @settings(deadline=None, max_examples=60)

@@ -82,6 +82,15 @@ def test_the_youngest_is_preempted_keeps_its_tokens_and_comes_back_first() -> No
     assert outputs[0].queue_seconds is None, "its first token came before"
 
 
+def test_an_admission_leaves_a_block_to_each_that_runs() -> None:
+    scheduler = make_scheduler(num_blocks=5)
+    scheduler.add(make_request("a", range(8), max_tokens=5))
+    step(scheduler)
+    scheduler.add(make_request("b", range(20, 32), max_tokens=1, arrival=1))
+    assert [step(scheduler)[0] for _ in range(5)] == [[("a", 1)]] * 4 + [[("b", 12)]]
+    assert scheduler.num_preemptions == 0
+
+
 def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
     scheduler = make_scheduler(num_blocks=5)
     scheduler.add(make_request("a", range(8), max_tokens=2))

@@ -1,0 +1,80 @@
+"""The engine's loop over a scripted inbox: what takes effect at which step."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.engine.messages import Abort, Add, EngineConfig, FromEngine, Shutdown, Start, Step, ToEngine
+from service.engine.request import FinishReason
+from service.engine.worker import EngineLoop, build_core
+from tests.fakes import FakeRunner, make_core, make_request
+
+
+class ScriptedChannel:
+    """Hands out one entry of `inbox` at each step boundary, then the end of the socket."""
+
+    def __init__(self, inbox: list[list[ToEngine]]) -> None:
+        self.sent: list[FromEngine] = []
+        self.waited: list[bool] = []
+        self._inbox = inbox
+
+    def receive(self, wait: bool) -> list[ToEngine]:
+        self.waited.append(wait)
+        if not self._inbox:
+            raise EOFError
+        return self._inbox.pop(0)
+
+    def send(self, message: FromEngine) -> None:
+        self.sent.append(message)
+
+    @property
+    def steps(self) -> list[Step]:
+        return [message for message in self.sent if isinstance(message, Step)]
+
+
+def test_an_abort_takes_effect_before_the_next_forward() -> None:
+    runner = FakeRunner()
+    both = Add((make_request("a", max_tokens=50), make_request("b", range(9), max_tokens=50)))
+    channel = ScriptedChannel([[both], [], [Abort(("b",))], []])
+    with pytest.raises(EOFError):
+        EngineLoop(make_core(runner, num_blocks=16, prefix_caching=False), channel).run()
+    assert [[id for id, _ in batch] for batch in runner.batches] == [["a", "b"], ["a", "b"], ["a"], ["a"]]
+    assert [step.stats.blocks_free for step in channel.steps[1:3]] == [12, 14], "a holds its second block by now"
+    assert channel.steps[2].outputs[0].finish_reason is FinishReason.ABORT
+
+
+def test_it_waits_only_when_there_is_nothing_to_do() -> None:
+    channel = ScriptedChannel([[], [Add((make_request("a", max_tokens=2),))], [], []])
+    with pytest.raises(EOFError):
+        EngineLoop(make_core(), channel).run()
+    assert channel.waited == [True, True, False, True, True]
+
+
+def test_one_frame_a_step_with_news_and_none_without() -> None:
+    core = make_core(max_num_batched_tokens=12, num_blocks=64)
+    loop = EngineLoop(
+        core, channel := ScriptedChannel([[Add((make_request("a", range(60), max_tokens=2),))], *[[]] * 5])
+    )
+    with pytest.raises(EOFError):
+        loop.run()
+    assert core.stats.steps_total == 6
+    assert 2 <= len(channel.steps) <= 3, "the first chunk's stats may be told; the other chunks come too soon after it"
+
+
+def test_shutdown_drains() -> None:
+    channel = ScriptedChannel([[Add((make_request("a", max_tokens=3),)), Shutdown()], [], [], []])
+    EngineLoop(make_core(), channel).run()
+    assert channel.steps[-1].outputs[0].finish_reason is FinishReason.LENGTH
+
+
+def test_a_second_start_is_refused() -> None:
+    config = EngineConfig(model_dir="m", precision="int8", max_model_len=8)
+    with pytest.raises(ValueError, match="second Start"):
+        EngineLoop(make_core(), ScriptedChannel([[Start(config)]])).run()
+
+
+def test_a_step_has_room_for_prefill_whatever_is_configured() -> None:
+    config = EngineConfig(
+        model_dir="m", precision="int8", max_model_len=64, max_num_seqs=32, max_num_batched_tokens=8, block_size=16
+    )
+    assert build_core(config, FakeRunner(), 4).scheduler.policy.max_num_batched_tokens == 48
