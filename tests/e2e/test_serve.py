@@ -1,0 +1,150 @@
+"""What a new user sees: one command, a real answer, and a service that keeps its promises from outside."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.e2e.server import ROOT, Server, free_port, python, running, stream, text_of
+
+MIB = 1024 * 1024
+CHAT = {"messages": [{"role": "user", "content": "안녕하세요! 오늘 뭐가 맛있어요?"}]}
+
+
+def body(**parameters: object) -> dict[str, object]:
+    return {**CHAT, "parameters": {"max_new_tokens": 48, "ignore_eos": True, **parameters}}
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come to pass")
+
+
+def test_start_ends_with_one_real_answer(served: Server) -> None:
+    until(lambda: "ready at" in served.log.read_text())
+    shown = served.log.read_text()
+    assert "tokens at" in shown and "curl http://127.0.0.1" in shown
+    assert "Traceback" not in shown
+
+
+def test_the_demo_model_is_published_in_two_versions(served: Server, data_dir: Path) -> None:
+    with served.client() as client:
+        names = {model["id"] for model in client.get("/v1/models").json()["data"]}
+        serving = client.get("/v1/deployments").json()["data"]
+    assert {"demo:1", "demo:2"} <= names
+    assert (serving[0]["model"], serving[0]["precision"], serving[0]["state"]) == ("demo:2", "int8", "ready")
+    listed = subprocess.run(
+        python("-m", "bentoml", "models", "list", "-o", "json"),
+        env={"BENTOML_HOME": str(data_dir), "BENTOML_DO_NOT_TRACK": "true", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "demo:1" in listed.stdout and "demo:2" in listed.stdout
+
+
+def test_api_process_is_small_and_has_no_torch(served: Server) -> None:
+    with served.client() as client:
+        client.post("/generate", json=body()).raise_for_status()
+    api = served.api()
+    assert not [each.path for each in api.memory_maps() if "torch" in each.path]
+    assert api.memory_info().rss <= 200 * MIB
+
+
+@pytest.mark.parametrize("model", ["demo:1", "demo:2"])
+def test_streamed_and_unary_answers_are_the_same(served: Server, model: str) -> None:
+    with served.client() as client:
+        for seed in (1, 2, 3):
+            asked = {**body(temperature=1.0, seed=seed), "model": model}
+            unary = client.post("/generate", json=asked).json()
+            events = stream(client, asked)
+            assert text_of(events) == events[-1]["generated_text"] == unary["generated_text"]
+            assert unary["model"] == model and unary["usage"]["completion_tokens"] == 48
+
+
+def test_an_engine_that_is_killed_is_a_pause(served: Server) -> None:
+    """Started answers are replayed: the stream is the same as an undisturbed one."""
+    asked = body(max_new_tokens=400, temperature=0.9, seed=11)
+    with served.client() as client:
+        undisturbed = stream(client, asked)
+        engine = served.engines()[0]
+        killer = threading.Timer(0.3, engine.kill)
+        killer.start()
+        disturbed = stream(client, asked)
+        killer.join()
+    until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    assert text_of(disturbed) == text_of(undisturbed)
+    assert served.engines()[0].pid != engine.pid
+
+
+def test_a_vanished_client_frees_its_blocks(served: Server) -> None:
+    with served.client() as client, served.client() as leaver:
+        with leaver.stream("POST", "/generate_stream", json=body(max_new_tokens=1500)) as response:
+            next(response.iter_lines())
+        with pytest.raises(httpx.ReadTimeout):
+            leaver.post("/generate", json=body(max_new_tokens=1500), timeout=0.3)
+
+        def idle() -> bool:
+            replica = client.get("/v1/deployments").json()["data"][0]["replicas"][0]
+            blocks = replica["kv_blocks"]
+            return bool(replica["running"] == 0 and blocks["free"] + blocks["cached"] == blocks["total"])
+
+        until(idle, 5)
+
+
+def test_sigterm_finishes_what_runs_and_leaves_no_process(data_dir: Path, served: Server, tmp_path: Path) -> None:
+    """A second server on the same data: its start publishes nothing and its end cuts nothing."""
+    with running(python("-m", "service.cli", "serve"), data_dir, tmp_path / "log", free_port()) as server:
+        family = psutil.Process(server.process.pid).children(recursive=True)
+        events: list[dict[str, object]] = []
+
+        def ask() -> None:
+            with server.client() as client:
+                events.extend(stream(client, body(max_new_tokens=300)))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(0.4)
+        server.process.send_signal(signal.SIGTERM)
+        asking.join(60)
+        assert server.process.wait(60) == 0
+        assert events and events[-1]["generated_text"] is not None
+        assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("-m", "bentoml", "serve"),
+        ("-m", "uvicorn", "--factory", "service.app:create", "--port", "PORT", "--no-access-log"),
+    ],
+    ids=["bentoml", "uvicorn"],
+)
+def test_other_ways_to_start(command: tuple[str, ...], data_dir: Path, served: Server, tmp_path: Path) -> None:
+    port = free_port()
+    arguments = [str(port) if part == "PORT" else part for part in command]
+    with running(python(*arguments), data_dir, tmp_path / "log", port) as server, server.client() as client:
+        answer = client.post("/generate", json=body()).json()
+        assert answer["model"] == "demo:2" and answer["usage"]["completion_tokens"] == 48
+        assert client.get("/livez").status_code == 200
+
+
+def test_an_open_address_without_a_key_is_refused() -> None:
+    environment = {"DOSIRAK_HOST": "0.0.0.0", "PATH": "", "HOME": "/nonexistent"}
+    ended = subprocess.run(
+        python("-m", "service.cli", "serve"), cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert "DOSIRAK_ADMIN_KEY" in ended.stdout
