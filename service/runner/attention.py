@@ -25,7 +25,9 @@ from service.runner.kv_cache import KVCache
 
 KV_TILE = 128
 QUERY_TILE = 128
-MAX_GROUP_POSITIONS = 32768
+MAX_GROUP_POSITIONS = 2048
+"""Sequences times padded length of one decode product: its gathered keys must stay in the processor's cache, and
+under the size from which the allocator takes fresh pages every time (3-4x at 64 sequences)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,13 @@ def _tiles(end: int) -> int:
     return -(-end // KV_TILE)
 
 
+def _padded_length(end: int) -> int:
+    """`end` rounded up to 1, 2, 3, 4, 6, 8, 12, 16, .. tiles: few different lengths, at most a half in vain."""
+    tiles = _tiles(end)
+    power = 1 << (tiles - 1).bit_length()
+    return KV_TILE * (power * 3 // 4 if tiles <= power * 3 // 4 else power)
+
+
 def _table(span: Span, length: int, cache: KVCache) -> list[int]:
     """The block table cut or filled with the scratch block to hold `length` positions."""
     needed = -(-length // cache.block_size)
@@ -168,14 +177,13 @@ def _table(span: Span, length: int, cache: KVCache) -> list[int]:
 
 
 def _decode_groups(spans: Seq[Span], cache: KVCache, device: torch.device) -> list[Group]:
-    """Single rows, gathered by context length rounded up to a power of two of tiles."""
+    """Single rows, gathered by padded context length."""
     buckets: dict[int, list[Span]] = {}
     for span in spans:
         if span.count == 1:
-            buckets.setdefault((_tiles(span.start + 1) - 1).bit_length(), []).append(span)
+            buckets.setdefault(_padded_length(span.start + 1), []).append(span)
     groups = []
-    for power, members in sorted(buckets.items()):
-        length = KV_TILE << power
+    for length, members in sorted(buckets.items()):
         most = max(1, MAX_GROUP_POSITIONS // length)
         for first in range(0, len(members), most):
             groups.append(_group(members[first : first + most], length, cache, device))

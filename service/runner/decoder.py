@@ -21,7 +21,7 @@ from service.runner.linear import DenseLinear, Int8Linear
 from service.runner.step import Step
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
-STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose table depends on the position alone, so that it can be made once."""
 
 

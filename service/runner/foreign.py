@@ -11,12 +11,14 @@ PerSequenceForward  one forward per scheduled sequence, for architectures that c
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
 import transformers
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from service.runner.attention import AttentionPlan, AttentionSpec, Span
 from service.runner.kv_cache import KVCache
@@ -24,6 +26,7 @@ from service.runner.step import Step
 
 INTERFACE = "dosirak"
 STEP_ARGUMENT = "dosirak_plan"
+MOVING_ROPE = frozenset({"dynamic", "longrope"})
 
 
 class Forward(Protocol):
@@ -71,6 +74,23 @@ def _attention(
     return plan.attend(layer, q, k, v, spec)[None], None
 
 
+def pin_rope(model: transformers.PreTrainedModel, max_model_len: int) -> None:
+    """Makes rotary tables that move with the longest sequence of a forward those of `max_model_len`, for good.
+    Otherwise a token's keys would depend on its neighbours and on chunks. As vLLM does; the library switches by length."""
+    for module in model.modules():
+        kind = getattr(module, "rope_type", None)
+        if isinstance(kind, str) and kind in MOVING_ROPE:
+            rotary: Any = module
+            table = ROPE_INIT_FUNCTIONS[kind](rotary.config, rotary.inv_freq.device, seq_len=max_model_len)
+            rotary.inv_freq, rotary.attention_scaling = table
+            rotary.rope_type = "default"
+
+
+def _rope_kinds(module: nn.Module) -> Iterable[str]:
+    kind = getattr(module, "rope_type", ())
+    return [kind] if isinstance(kind, str) else kind.values() if isinstance(kind, dict) else ()
+
+
 class PackedForward:
     kind = "transformers"
     invariant = True
@@ -81,6 +101,8 @@ class PackedForward:
             raise CannotServe("the architecture has no attention interface")
         if layer_types - {"full_attention", "sliding_attention"}:
             raise CannotServe(f"layers of types {sorted(layer_types)}")
+        if moving := sorted({kind for module in model.modules() for kind in _rope_kinds(module)} & MOVING_ROPE):
+            raise CannotServe(f"{', '.join(moving)} rotary embeddings depend on the longest sequence of a forward")
         transformers.AttentionInterface.register(INTERFACE, _attention)
         model.set_attn_implementation(INTERFACE)
         self.model = model

@@ -15,7 +15,7 @@ from service.engine.messages import EngineConfig, EngineInfo
 from service.engine.request import Batch, SampledToken, TokenLogprobs
 from service.runner.attention import KV_TILE, matmul_dtype
 from service.runner.decoder import FusedDecoder
-from service.runner.foreign import Forward, PackedForward, PerSequenceForward
+from service.runner.foreign import Forward, PackedForward, PerSequenceForward, pin_rope
 from service.runner.host import usable_cores
 from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, free_bytes
 from service.runner.linear import (
@@ -91,6 +91,7 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     device, dtype = resolve_device(config.device), DTYPES[config.dtype]
     progress("weights", 0.0)
     model = load_model(config.model_dir, config.precision, dtype, device, Int8Linear)
+    pin_rope(model, config.max_model_len)
     progress("probe", 0.6)
     attention = model.config._attn_implementation
     reference = observe(model, device)

@@ -1,8 +1,8 @@
 """Alone or in a crowd: the same tokens and bitwise the same logprobs, whatever else runs in the step.
 
-Each mix draws requests (prompts, some with common prefixes; greedy and seeded; penalties), arrival steps, a token budget,
-a pool of blocks that may be too small for all at once, and whether prefixes are reused. Every request's answer must be the
-one that it got alone, in one chunk, in an empty engine.
+Each mix draws requests (prompts, some with common prefixes; greedy and seeded; penalties), arrival steps, a token
+budget, a pool of blocks that may be too small for all at once, and whether prefixes are reused. Every request's answer
+must be the one that it got alone, in one chunk, in an empty engine.
 """
 
 from __future__ import annotations

@@ -57,6 +57,17 @@ CONFIGS: dict[str, transformers.PretrainedConfig] = {
     "mistral": transformers.MistralConfig(**GROUPED, sliding_window=WINDOW),
     "gemma2": transformers.Gemma2Config(**GROUPED, head_dim=16, sliding_window=WINDOW),
     "phi3": transformers.Phi3Config(**GROUPED, sliding_window=WINDOW),
+    "phi3-longrope": transformers.Phi3Config(
+        **GROUPED,
+        original_max_position_embeddings=64,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "original_max_position_embeddings": 64,
+            "short_factor": [1.0] * 8,
+            "long_factor": [1.0 + i / 4 for i in range(8)],
+        },
+    ),
     "gpt2": transformers.GPT2Config(
         vocab_size=VOCABULARY, n_embd=64, n_layer=2, n_head=4, n_positions=512, bos_token_id=1, eos_token_id=None
     ),

@@ -1,0 +1,44 @@
+"""8-bit versions: built without memory, yet with every buffer that the library would have computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from models.loading import load_model, weight_bytes
+from service.runner.linear import Int8Linear
+from service.runner.probe import observe
+from tests.golden.conftest import Load
+from tests.golden.tiny import CONFIGS, save_int8
+
+CPU = torch.device("cpu")
+
+
+def _int8(load: Load, name: str, directory: Path) -> transformers.PreTrainedModel:
+    save_int8(Path(load(name, "fp32").config.model_dir), directory)
+    return load_model(directory, "int8", torch.bfloat16, CPU, Int8Linear)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_buffers_and_logits_are_those_of_the_original(load: Load, name: str, tmp_path: Path) -> None:
+    model = _int8(load, name, tmp_path)
+    original = load_model(load(name, "fp32").config.model_dir, "bf16", torch.bfloat16, CPU, Int8Linear)
+    buffers = dict(model.named_buffers())
+    for key, buffer in original.named_buffers():
+        assert torch.equal(buffers[key], buffer), key
+        assert buffers[key].dtype is buffer.dtype
+    logits, want = observe(model, CPU).logits, observe(original, CPU).logits
+    assert float((logits - want).square().mean().sqrt() / want.std()) < 0.1
+    assert weight_bytes(model) < weight_bytes(original)
+
+
+def test_files_that_do_not_fit_the_config(load: Load, tmp_path: Path) -> None:
+    _int8(load, "llama", tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    config.num_hidden_layers = 3
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"missing \['model\.layers\.2"):
+        load_model(tmp_path, "int8", torch.bfloat16, CPU, Int8Linear)
