@@ -48,12 +48,13 @@ def test_the_line_learns_any_machine(line: tuple[float, ...], steps: int, distur
     assert 0 < fitted.error < 0.4
 
 
-def test_the_line_follows_a_machine_that_changes() -> None:
-    fitted, rng = taught(FAST), random.Random(6)
+@pytest.mark.parametrize("after", [SLOW, tuple(1.3 * value for value in FAST)], ids=["another machine", "a drift"])
+def test_the_line_follows_a_machine_that_changes(after: tuple[float, ...]) -> None:
+    fitted, rng = taught(FAST, steps=2000), random.Random(6)
     for _ in range(600):
         work = some_work(rng)
-        fitted.observe(work, cost(SLOW, work))
-    assert fitted.predict(Work(8, 800)) == pytest.approx(cost(SLOW, Work(8, 800)), rel=0.2)
+        fitted.observe(work, cost(after, work))
+    assert fitted.predict(Work(8, 800)) == pytest.approx(cost(after, Work(8, 800)), rel=0.05)
 
 
 def test_equal_steps_do_not_wind_it_up() -> None:

@@ -83,7 +83,7 @@ def test_the_youngest_is_preempted_keeps_its_tokens_and_comes_back_first() -> No
 
 
 def test_an_admission_leaves_a_block_to_each_that_runs() -> None:
-    scheduler = make_scheduler(num_blocks=5)
+    scheduler = make_scheduler(num_blocks=6)
     scheduler.add(make_request("a", range(8), max_tokens=5))
     step(scheduler)
     scheduler.add(make_request("b", range(20, 32), max_tokens=1, arrival=1))
