@@ -133,10 +133,15 @@ def _preparation(repository: Repository, data_dir: Path) -> Callable[[], Awaitab
 
 
 def configure_logging(settings: Settings) -> None:
-    """One line a record on standard error: JSON, or colours on a terminal. The standard library's records join in."""
+    """One line a record on standard error: JSON, or colours on a terminal. The standard library's records join in.
+
+    Tracebacks are plain: structlog's own show local variables, and with them prompts.
+    """
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer()
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(
+        exception_formatter=structlog.dev.plain_traceback
+    )
     if as_json:
         renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: encode(record).decode())
     shared: list[structlog.typing.Processor] = [

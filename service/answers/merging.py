@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
+from service.answers.cancelling import cancelled
+
 T = TypeVar("T")
 
 
@@ -33,9 +35,7 @@ async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T
             else:
                 running -= 1
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(tasks)
         for source in sources:  # one that was cancelled before its first step was never entered
             await source.aclose()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, Final, NoReturn, TypeVar
 
 from fastapi import Depends, Request
@@ -17,7 +18,12 @@ from service.api.errors import refusal_of
 from service.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 
 MAX_DEPTH: Final = 32
+MAX_KEYS: Final = 2048
 INT64: Final = range(-(2**63), 2**63)
+CONTAINERS: Final = (dict, list)
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
+SUSPICIOUS: Final = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{19}")
+"""A half of a surrogate pair, or an integer that may not fit, can only be where this matches."""
 
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
@@ -82,7 +88,9 @@ def _refuse_size(limit: int) -> NoReturn:
 def parse(raw: bytes) -> object:
     """Strict JSON. Raises InvalidRequest saying what is wrong with it."""
     try:
-        value = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = json.loads(
+            raw.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite
+        )
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not UTF-8: encode it as UTF-8") from None
     except RecursionError:
@@ -92,12 +100,14 @@ def parse(raw: bytes) -> object:
             raise InvalidRequest("The body is empty: send a JSON object") from None
         raise InvalidRequest(f"The body is not JSON: {error.msg} at character {error.pos}") from None
     except ValueError:  # Python's own limit on the digits of an integer
-        raise InvalidRequest("A number in the body has too many digits: numbers must fit 64 bits") from None
-    _check_values(value, may_hold_surrogates=b"\\u" in raw)
+        raise _too_large() from None
+    _check_values(value, check_leaves=SUSPICIOUS.search(raw) is not None)
     return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Json:
+    if len(pairs) > MAX_KEYS:
+        raise InvalidRequest(f"An object in the body has more than {MAX_KEYS} keys: send fewer", max_keys=MAX_KEYS)
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [key for key, _ in pairs]
@@ -110,39 +120,48 @@ def _refuse_constant(name: str) -> NoReturn:
     raise InvalidRequest(f"{name} is not a JSON number: send a finite one")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise InvalidRequest("A number in the body is larger than a double can hold: send a finite one")
+    return value
+
+
 def _too_deep() -> InvalidRequest:
     return InvalidRequest(f"The body is nested more than {MAX_DEPTH} deep: flatten it", max_depth=MAX_DEPTH)
 
 
-def _check_values(value: object, may_hold_surrogates: bool) -> None:
-    """Every value below `value`, level by level, so that no input can exhaust the stack."""
-    level: list[object] = [value]
-    for _ in range(MAX_DEPTH + 1):
+def _too_large() -> InvalidRequest:
+    return InvalidRequest("A number in the body does not fit 64 bits: send a smaller one")
+
+
+def _check_values(value: object, check_leaves: bool) -> None:
+    """Depth, level by level, so that no input can exhaust the stack; texts and integers only where the raw body gives
+    reason to: a body of a million tokens must not hold the event loop."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
         below: list[object] = []
         for each in level:
             if isinstance(each, dict):
                 below.extend(each.values())
-                if may_hold_surrogates:
+                if check_leaves:
                     below.extend(each)
             elif isinstance(each, list):
                 below.extend(each)
-            else:
-                _check_leaf(each, may_hold_surrogates)
-        if not below:
+        if check_leaves:
+            _check_leaves(below)
+        level = [each for each in below if type(each) in CONTAINERS]
+        if not level:
             return
-        level = below
     raise _too_deep()
 
 
-def _check_leaf(value: object, may_hold_surrogates: bool) -> None:
-    if isinstance(value, str):
-        if may_hold_surrogates and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+def _check_leaves(values: list[object]) -> None:
+    for value in values:
+        if isinstance(value, str) and SURROGATE.search(value):
             raise InvalidRequest("A string holds half of a surrogate pair (\\ud800 … \\udfff): send whole characters")
-    elif isinstance(value, int):
-        if value not in INT64:
-            raise InvalidRequest("A number in the body does not fit 64 bits: send a smaller one")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise InvalidRequest("A number in the body is larger than a double can hold: send a finite one")
+        if isinstance(value, int) and value not in INT64:
+            raise _too_large()
 
 
 def _shown(key: str) -> str:

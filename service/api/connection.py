@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.answers.cancelling import cancelled
 from service.api.edge import ClientGone
 
 T = TypeVar("T")
@@ -27,9 +28,7 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
             return task.result()
         raise ClientGone
     finally:
-        for each in (task, watcher):
-            each.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
+        await cancelled((task, watcher))
 
 
 async def _disconnected(receive: Receive) -> None:

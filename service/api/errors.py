@@ -21,6 +21,8 @@ from service.errors import ContextOverflow, DosirakError, InvalidRequest, Unsupp
 
 INTERNAL_MESSAGE: Final = "The server failed on this request; the log has the reason under the request id"
 OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+OPENAI_NAMES: Final = {"inputs": "prompt", "input_ids": "prompt", "max_new_tokens": "max_tokens"}
+"""Fields that the layers below name in our words."""
 UNSUPPORTED: Final = "unsupported_field"
 
 
@@ -42,7 +44,11 @@ def body_of(error: DosirakError, request_id: str, openai: bool) -> dict[str, Any
         return {**fixed, **error.numbers}
     code = "context_length_exceeded" if isinstance(error, ContextOverflow) else error.code
     kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+    message, param = error.message, error.param
+    for ours, theirs in OPENAI_NAMES.items():
+        message = message.replace(ours, theirs)
+        param = theirs if param == ours else param
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def headers_of(error: DosirakError) -> dict[str, str]:

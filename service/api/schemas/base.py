@@ -173,8 +173,8 @@ class DocumentText(Wire):
         return Document(self.text, self.title, self.id)
 
 
-Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
-Documents = Annotated[list[DocumentText], Field(max_length=MAX_DOCUMENTS)]
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+Documents = Annotated[list[DocumentText], Field(max_length=MAX_DOCUMENTS, fail_fast=True)]
 
 
 class ContextFields(Wire):

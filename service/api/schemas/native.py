@@ -101,7 +101,7 @@ class GenerateBody(Wire):
     later: ClassVar[dict[str, Absent]] = {"session_id": (None,)}
     inputs: str | None = None
     messages: Messages | None = None
-    input_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    input_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
     text_input: Annotated[str | None, Field(description="Triton's key; the answer is in Triton's shape.")] = None
     parameters: Parameters = Field(default_factory=Parameters)
     stream: bool = False

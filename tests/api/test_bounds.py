@@ -1,0 +1,109 @@
+"""No wait without a bound: places, deadlines, loading, draining."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from service.answers.admission import Admission
+from service.errors import Overloaded
+from tests.api.conftest import Serve
+from tests.api.reading import error, events
+from tests.fake_service import World
+from tests.fakes import FakeClock
+
+
+async def test_more_than_the_places_are_refused_and_say_when(serve: Serve) -> None:
+    async with serve(engine={"hold": (hold := asyncio.Event())}, max_waiting=3) as world:
+        waiting = [asyncio.create_task(world.client.post("/generate", json={"inputs": "x"})) for _ in range(3)]
+        while len(world.engine.alive) < 3:
+            await asyncio.sleep(0.001)
+        response = await world.client.post("/generate", json={"inputs": "x"})
+        body = error(response, 503, "overloaded")
+        assert (body["in_progress"], body["max_waiting"]) == (3, 3)
+        assert int(response.headers["retry-after"]) >= 1
+        hold.set()
+        assert {(await each).status_code for each in waiting} == {200}
+        assert (await world.client.post("/generate", json={"inputs": "x"})).status_code == 200
+
+
+async def test_every_sequence_takes_a_place(serve: Serve) -> None:
+    async with serve(max_waiting=3) as world:
+        error(await world.client.post("/generate", json={"inputs": "x", "parameters": {"n": 4}}), 503, "overloaded")
+        body = {"prompt": ["a", "b", "c", "d"], "max_tokens": 1}
+        assert (await world.client.post("/v1/completions", json=body)).status_code == 503
+        assert world.app.state.service.answers.admission.in_progress == 0
+        assert not world.engine.alive
+
+
+def test_retry_after_follows_the_measured_rate() -> None:
+    clock = FakeClock()
+    admission = Admission(10, clock)
+    for _ in range(20):
+        admission.enter(1)
+        clock.advance(2)
+        admission.leave(1)
+    admission.enter(10)
+    with pytest.raises(Overloaded) as refused:
+        admission.enter(1)
+    assert refused.value.retry_after == 4, "two places, at one in two seconds"
+    clock.advance(1000)
+    assert admission.retry_after(1) == 5, "nothing was measured lately"
+
+
+async def test_deadline_before_the_first_token(serve: Serve) -> None:
+    async with serve(engine={"step_seconds": 0.05}) as world:
+        response = await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 20})
+        assert error(response, 504, "deadline_exceeded")["deadline_ms"] == 20
+        stream = await world.client.post("/generate_stream", json={"inputs": "x", "deadline_ms": 20})
+        error(stream, 504, "deadline_exceeded")
+
+
+async def test_deadline_after_some_tokens(serve: Serve) -> None:
+    async with serve(engine={"step_seconds": 0.02}) as world:
+        body = (await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 150})).json()
+        assert body["finish_reason"] == "deadline"
+        assert body["generated_text"].startswith("안녕")
+        last = events(await world.client.post("/generate_stream", json={"inputs": "x", "deadline_ms": 150}))[-1]
+        assert last["finish_reason"] == "deadline"
+        assert world.engine.requests[0].deadline == pytest.approx(world.engine.requests[0].arrival + 0.15)
+
+
+async def test_deadline_while_the_model_loads(serve: Serve) -> None:
+    async with serve(start=False, default_model="demo") as world:
+
+        async def never() -> None:
+            await asyncio.sleep(60)
+
+        world.deployments._prepared.set()
+        world.deployments._engine_factory = _stuck(world, never)  # type: ignore[method-assign]
+        response = await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 100})
+        error(response, 504, "deadline_exceeded")
+
+
+def _stuck(world: World, never: object) -> object:
+    make = world.deployments._engine_factory
+
+    def stuck(manifest: object) -> object:
+        engine = make(manifest)  # type: ignore[arg-type]
+        engine.start = lambda on_loading=None: never()  # type: ignore[method-assign,operator]
+        return engine
+
+    return stuck
+
+
+async def test_not_started_yet(serve: Serve) -> None:
+    async with serve(start=False) as world:
+        response = await world.client.post("/generate", json={"inputs": "x"})
+        error(response, 503, "unavailable")
+        assert response.headers["retry-after"] == "2"
+        assert error(await world.client.get("/health"), 503, "unavailable")
+        assert (await world.client.get("/readyz")).status_code == 503
+        assert (await world.client.get("/livez")).status_code == 200
+
+
+async def test_shutting_down(world: World) -> None:
+    await world.deployments.stop()
+    error(await world.client.post("/generate", json={"inputs": "x"}), 503, "unavailable")
+    error(await world.client.get("/health"), 503, "unavailable")

@@ -1,0 +1,132 @@
+"""A client that goes away, streaming or not, waiting or reading, frees its request in the engine at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from tests.api.conftest import Serve
+from tests.fake_service import World
+
+CHAT = [{"role": "user", "content": "hi"}]
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/generate", {"inputs": "x"}),
+    ("/generate", {"inputs": "x", "stream": True}),
+    ("/generate", {"inputs": "x", "parameters": {"n": 3}}),
+    ("/v1/chat/completions", {"messages": CHAT}),
+    ("/v1/chat/completions", {"messages": CHAT, "stream": True, "n": 2}),
+    ("/v1/completions", {"prompt": ["a", "b", "c"]}),
+    ("/v1/completions", {"prompt": ["a", "b", "c"], "stream": True}),
+]
+
+
+class Client:
+    """Speaks ASGI itself, so that it can leave whenever it likes."""
+
+    def __init__(self, world: World, path: str, body: dict[str, Any]) -> None:
+        self.sent: list[MutableMapping[str, Any]] = []
+        self.chunk = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._body = [json.dumps(body).encode()]
+        headers = [(b"content-type", b"application/json")]
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+            "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers, "server": None,
+        }
+        self.task = asyncio.create_task(world.app(scope, self._receive, self._send))
+
+    async def _receive(self) -> MutableMapping[str, Any]:
+        if self._body:
+            return {"type": "http.request", "body": self._body.pop(), "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        self.sent.append(message)
+        self.chunk.set()
+
+    async def leave(self) -> None:
+        self._gone.set()
+        async with asyncio.timeout(1):
+            await self.task
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(2):
+        while not condition():  # noqa: ASYNC110  watching the product from outside
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_leaving_before_the_first_token(serve: Serve, path: str, body: dict[str, Any]) -> None:
+    async with serve(engine={"hold": asyncio.Event()}) as world:
+        client = Client(world, path, body)
+        await until(lambda: world.engine.alive)
+        await client.leave()
+        assert not world.engine.alive
+        assert world.app.state.service.answers.admission.in_progress == 0
+        assert client.sent == [], "nobody is there to answer"
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_leaving_in_the_middle(serve: Serve, path: str, body: dict[str, Any]) -> None:
+    async with serve(engine={"step_seconds": 0.01}) as world:
+        client = Client(world, path, body)
+        await until(lambda: world.engine.stats.steps_total > 5)
+        await client.leave()
+        steps = world.engine.stats.steps_total
+        assert not world.engine.alive
+        assert world.engine.aborted == {request.id for request in world.engine.requests}
+        await asyncio.sleep(0.05)
+        assert world.engine.stats.steps_total == steps, "the engine works for nobody"
+        assert 'finish_reason="abort",model="demo",version="1"} ' in world.metrics.exposition().decode()
+
+
+async def test_leaving_while_the_model_loads(serve: Serve) -> None:
+    async with serve(start=False) as world:
+        await world.deployments.start()
+        client = Client(world, "/generate", {"inputs": "x"})
+        await asyncio.sleep(0)
+        await client.leave()
+        assert world.app.state.service.answers.admission.in_progress == 0
+
+
+@asynccontextmanager
+async def over_http(world: World) -> AsyncIterator[str]:
+    """The same app behind a real server on a real socket."""
+    config = uvicorn.Config(world.app, port=0, log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    await task
+
+
+async def test_events_arrive_one_by_one_over_http(serve: Serve) -> None:
+    async with serve(engine={"step_seconds": 0.02}) as world, over_http(world) as url, httpx.AsyncClient() as client:
+        async with client.stream("POST", f"{url}/generate_stream", json={"inputs": "x"}) as response:
+            lines = response.aiter_lines()
+            first = await anext(lines)
+            assert json.loads(first.removeprefix("data: "))["index"] == 1
+            assert world.engine.stats.steps_total < 10, "not held back until the end"
+        await until(lambda: not world.engine.alive)
+        assert len(world.engine.aborted) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_closed_socket_frees_the_request(serve: Serve, stream: bool) -> None:
+    async with serve(engine={"hold": asyncio.Event()}) as world, over_http(world) as url:
+        async with httpx.AsyncClient() as client:
+            post = asyncio.create_task(client.post(f"{url}/generate", json={"inputs": "x", "stream": stream}))
+            await until(lambda: world.engine.alive)
+            post.cancel()
+            await asyncio.gather(post, return_exceptions=True)
+        await until(lambda: not world.engine.alive)

@@ -1,0 +1,268 @@
+"""OpenAI's routes: shapes to the letter, the four prompt forms, echo and logprobs, usage in streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Serve
+from tests.api.reading import events, openai_error
+from tests.fake_service import REPLY, WINDOW, World
+
+CHAT = [{"role": "user", "content": "hi"}]
+CONTEXT = {"policy", "window", "reserved_output", "used", "free", "truncated", "parts", "kept", "dropped", "summarised"}
+
+
+async def chat(world: World, **body: Any) -> dict[str, Any]:
+    response = await world.client.post("/v1/chat/completions", json={"messages": CHAT, **body})
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def complete(world: World, prompt: Any, **body: Any) -> dict[str, Any]:
+    response = await world.client.post("/v1/completions", json={"prompt": prompt, "temperature": 0, **body})
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def chunks(world: World, path: str = "/v1/chat/completions", **body: Any) -> list[dict[str, Any]]:
+    given = body if "prompt" in body else {"messages": CHAT, **body}
+    response = await world.client.post(path, json={"temperature": 0, **given, "stream": True})
+    assert response.status_code == 200, response.text
+    assert response.text.endswith("data: [DONE]\n\n")
+    return events(response)
+
+
+async def test_chat_completion(world: World) -> None:
+    body = await chat(world, temperature=0)
+    [choice] = body["choices"]
+    assert body["object"] == "chat.completion"
+    assert body["id"].startswith("chatcmpl-")
+    assert body["model"] == "demo:1"
+    assert choice["message"] == {"role": "assistant", "content": REPLY, "refusal": None}
+    assert (choice["index"], choice["finish_reason"], choice["logprobs"]) == (0, "stop", None)
+    usage = body["usage"]
+    assert usage["prompt_tokens"] == len(world.engine.requests[0].token_ids)
+    assert usage["completion_tokens"] == len(world.tokenizer.encode(REPLY)) + 1
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 3}
+    assert body["context"].keys() >= CONTEXT
+    assert "ttft_ms" in body["timings"]
+
+
+async def test_defaults_are_openais(world: World) -> None:
+    await chat(world)
+    await world.client.post("/v1/completions", json={"prompt": "x"})
+    first, second = world.engine.requests
+    assert first.params.temperature == second.params.temperature == 1.0
+    assert first.params.max_tokens == WINDOW - len(first.token_ids), "the rest of the window"
+    assert second.params.max_tokens == 16
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_lengths(world: World, name: str) -> None:
+    body = await chat(world, **{name: 2})
+    assert body["usage"]["completion_tokens"] == 2
+    assert body["choices"][0]["finish_reason"] == "length"
+
+
+async def test_parameters_reach_the_engine(world: World) -> None:
+    extras = {"top_k": 5, "min_p": 0.1, "typical_p": 0.9, "repetition_penalty": 1.2, "min_tokens": 2, "priority": 3}
+    await chat(world, **extras, top_p=0.5, seed=-1, logit_bias={"7": -100}, ignore_eos=True, max_tokens=5)
+    [request] = world.engine.requests
+    params = request.params
+    assert (params.top_k, params.min_p, params.typical_p, params.repetition_penalty) == (5, 0.1, 0.9, 1.2)
+    assert (params.min_tokens, params.top_p, params.logit_bias, request.priority) == (2, 0.5, ((7, -100.0),), 3)
+    assert params.stop_token_ids == ()
+    assert 0 <= params.seed < 2**63
+    await chat(world, top_k=-1, top_p=0, max_tokens=1)
+    assert world.engine.requests[1].params.top_k == 0
+    assert 0 < world.engine.requests[1].params.top_p < 1e-6
+
+
+async def test_parts_and_developer(world: World) -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    await chat(world, messages=[{"role": "developer", "content": "sys"}, {"role": "user", "content": parts}])
+    await chat(world, messages=[{"role": "system", "content": "sys"}, {"role": "user", "content": "one\ntwo"}])
+    first, second = world.engine.requests
+    assert first.token_ids == second.token_ids
+
+
+@pytest.mark.parametrize("name", ["tgi", "dummy", "demo", "demo:1"])
+async def test_models_that_answer(world: World, name: str) -> None:
+    assert (await chat(world, model=name))["model"] == "demo:1"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("include", [False, True])
+async def test_stop_strings(world: World, path: str, include: bool) -> None:
+    prompt = {"prompt": "x"} if path.endswith("/completions") and "chat" not in path else {"messages": CHAT}
+    body = {**prompt, "stop": "하나", "temperature": 0, "include_stop_str_in_output": include, "max_tokens": 99}
+    response = await world.client.post(path, json=body)
+    [choice] = response.json()["choices"]
+    shown = choice["text"] if "text" in choice else choice["message"]["content"]
+    assert shown == "안녕하세요, 도시락 " + ("하나" if include else "")
+    assert choice["finish_reason"] == "stop"
+
+
+async def test_n_chat_answers(world: World) -> None:
+    body = await chat(world, n=3, seed=1)
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+    texts = [choice["message"]["content"] for choice in body["choices"]]
+    assert texts == [REPLY[turn:] + REPLY[:turn] for turn in (1, 2, 3)]
+    assert body["usage"]["prompt_tokens"] == len(world.engine.requests[0].token_ids), "counted once"
+
+
+async def test_chat_logprobs(world: World) -> None:
+    body = await chat(world, logprobs=True, top_logprobs=2, max_tokens=3, temperature=0)
+    content = body["choices"][0]["logprobs"]["content"]
+    assert len(content) == 3
+    assert content[0]["token"] == "안녕하세요"
+    assert bytes(content[0]["bytes"]).decode() == "안녕하세요"
+    assert [len(each["top_logprobs"]) for each in content] == [2, 2, 2]
+    assert content[0].keys() == {"token", "logprob", "bytes", "top_logprobs"}
+    assert (await chat(world, logprobs=True, max_tokens=1))["choices"][0]["logprobs"]["content"][0][
+        "top_logprobs"
+    ] == []
+
+
+async def test_chat_stream(world: World) -> None:
+    shown = await chunks(world)
+    assert {each["object"] for each in shown} == {"chat.completion.chunk"}
+    assert len({each["id"] for each in shown}) == 1
+    assert shown[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    pieces = [each["choices"][0]["delta"]["content"] for each in shown[1:-1]]
+    assert "".join(pieces) == REPLY
+    assert len(pieces) == len(world.tokenizer.encode(REPLY)) + 1, "one a token"
+    assert shown[-1]["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
+    assert all(each["choices"][0]["finish_reason"] is None for each in shown[:-1])
+    assert shown[-1]["context"].keys() >= CONTEXT
+    assert "usage" not in shown[-1]
+
+
+async def test_usage_in_streams(world: World) -> None:
+    shown = await chunks(world, stream_options={"include_usage": True}, max_tokens=3)
+    assert shown[-1]["choices"] == []
+    assert shown[-1]["usage"]["completion_tokens"] == 3
+    assert all(each["usage"] is None for each in shown[:-1])
+    shown = await chunks(world, stream_options={"include_usage": True, "continuous_usage_stats": True}, max_tokens=3)
+    assert [each["usage"]["completion_tokens"] for each in shown if each["choices"]] == [1, 1, 2, 3, 3]
+
+
+async def test_n_chat_streams(world: World) -> None:
+    shown = await chunks(world, n=2, seed=1, temperature=1, stream_options={"include_usage": True})
+    texts = {0: "", 1: ""}
+    for each in shown:
+        for choice in each["choices"]:
+            texts[choice["index"]] += choice["delta"].get("content", "")
+    assert texts == {0: REPLY[1:] + REPLY[:1], 1: REPLY[2:] + REPLY[:2]}
+    assert shown[-1]["choices"] == []
+    assert sum("timings" in each for each in shown) == 1
+
+
+async def test_chat_stream_logprobs(world: World) -> None:
+    shown = await chunks(world, logprobs=True, top_logprobs=1, max_tokens=2)
+    content = [each["choices"][0]["logprobs"]["content"] for each in shown[1:-1]]
+    assert [len(each) for each in content] == [1, 1]
+
+
+PROMPTS: list[tuple[Any, list[tuple[int, ...]]]] = [
+    ("abc", [(68, 69, 70)]),
+    (["abc", "d"], [(68, 69, 70), (71,)]),
+    ([68, 69], [(68, 69)]),
+    ([[68], [69, 70]], [(68,), (69, 70)]),
+]
+
+
+@pytest.mark.parametrize(("prompt", "ids"), PROMPTS)
+async def test_the_four_forms_of_a_prompt(world: World, prompt: Any, ids: list[tuple[int, ...]]) -> None:
+    body = await complete(world, prompt, max_tokens=2)
+    assert [request.token_ids for request in world.engine.requests] == ids
+    assert [choice["index"] for choice in body["choices"]] == list(range(len(ids)))
+    assert body["object"] == "text_completion"
+    assert body["usage"]["prompt_tokens"] == sum(map(len, ids))
+    assert body["usage"]["completion_tokens"] == 2 * len(ids)
+    assert ("context" in body) == (len(ids) == 1)
+    assert all("context" in choice for choice in body["choices"]) == (len(ids) > 1)
+
+
+async def test_indices_of_several_prompts_and_answers(world: World) -> None:
+    body = await complete(world, ["a", "b"], n=2, seed=0, temperature=1)
+    turned = [REPLY[turn:] + REPLY[:turn] for turn in (0, 1)]
+    limited = [world.tokenizer.decode(world.tokenizer.encode(text)[:16]) for text in turned]
+    assert [choice["text"] for choice in body["choices"]] == limited * 2
+
+
+async def test_echo_with_logprobs_as_lm_eval_reads_it(world: World) -> None:
+    body = await complete(world, [68, 69, 70], max_tokens=1, echo=True, logprobs=1, seed=7)
+    [choice] = body["choices"]
+    assert choice["text"] == "abc안녕하세요"
+    logprobs = choice["logprobs"]
+    assert logprobs["tokens"] == ["a", "b", "c", "안녕하세요"]
+    assert logprobs["token_logprobs"] == [None, pytest.approx(-0.319), pytest.approx(-0.32), pytest.approx(-0.588)]
+    assert logprobs["text_offset"] == [0, 1, 2, 3]
+    assert logprobs["top_logprobs"][0] is None
+    assert [list(top) for top in logprobs["top_logprobs"][1:]] == [["b"], ["c"], ["안녕하세요"]]
+    assert world.engine.requests[0].params.prompt_logprobs == 1
+
+
+async def test_echo_alone_asks_for_no_prompt_logprobs(world: World) -> None:
+    body = await complete(world, "abc", max_tokens=1, echo=True)
+    assert body["choices"][0] == {"index": 0, "text": "abc안녕하세요", "logprobs": None, "finish_reason": "length"}
+    assert world.engine.requests[0].params.prompt_logprobs is None
+
+
+async def test_completion_stream(world: World) -> None:
+    shown = await chunks(world, "/v1/completions", prompt=["a", "b"], echo=True, logprobs=0, max_tokens=2)
+    texts = {0: "", 1: ""}
+    offsets: dict[int, list[int]] = {0: [], 1: []}
+    for each in shown:
+        for choice in each["choices"]:
+            texts[choice["index"]] += choice["text"]
+            offsets[choice["index"]] += (choice["logprobs"] or {"text_offset": []})["text_offset"]
+    assert texts == {0: "a안녕하세요,", 1: "b안녕하세요,"}
+    assert offsets == {0: [0, 1, 6], 1: [0, 1, 6]}
+
+
+async def test_best_of(world: World) -> None:
+    world.engine.script = lambda request, _: [70 - request.params.seed] * 2
+    body = await complete(world, "x", best_of=3, n=2, seed=0, max_tokens=2)
+    assert [choice["text"] for choice in body["choices"]] == ["aa", "bb"], "the likeliest first"
+    assert body["usage"]["completion_tokens"] == 6
+
+
+async def test_models(world: World) -> None:
+    body = (await world.client.get("/v1/models")).json()
+    assert body["object"] == "list"
+    assert [model["id"] for model in body["data"]] == ["demo", "demo:1"]
+    for reference in ("demo", "demo:1"):
+        model = (await world.client.get(f"/v1/models/{reference}")).json()
+        assert (model["id"], model["object"], model["root"]) == (reference, "model", "demo:1")
+        assert isinstance(model["created"], int)
+    openai_error(await world.client.get("/v1/models/nope"), 404, "not_found")
+    openai_error(await world.client.get("/v1/models/..%2f..%2fetc"), 404, "not_found")
+
+
+async def test_overflow_has_openais_code(world: World) -> None:
+    body = {"messages": [{"role": "user", "content": "a" * 600}], "max_tokens": 5}
+    refused = openai_error(await world.client.post("/v1/chat/completions", json=body), 400, "context_length_exceeded")
+    assert str(WINDOW) in refused["message"]
+    body = {"prompt": "a" * 500, "max_tokens": 50}
+    refused = openai_error(await world.client.post("/v1/completions", json=body), 400, "context_length_exceeded")
+    assert "lower max_tokens to 12" in refused["message"]
+
+
+async def test_unknown_route_below_v1(world: World) -> None:
+    openai_error(await world.client.post("/v1/embeddings", json={}), 404, "not_found")
+    response = await world.client.get("/v1/chat/completions")
+    openai_error(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == "POST"
+
+
+async def test_overloaded_in_openais_words(serve: Serve) -> None:
+    async with serve(max_waiting=2) as world:
+        response = await world.client.post("/v1/chat/completions", json={"messages": CHAT, "n": 3})
+        assert openai_error(response, 503, "overloaded")["type"] == "server_error"
+        assert int(response.headers["retry-after"]) >= 1

@@ -1,0 +1,253 @@
+"""Health, info, tokenizers, deployments, documents, unknown routes, keys, the log line."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from tests.api.conftest import KEY, Serve
+from tests.api.reading import error, openai_error
+from tests.fake_service import WINDOW, World
+
+CHAT = [{"role": "user", "content": "안녕하세요"}]
+
+
+@pytest.mark.parametrize("path", ["/health", "/livez", "/readyz", "/healthz"])
+async def test_health(world: World, path: str) -> None:
+    assert (await world.client.get(path)).status_code == 200
+
+
+async def test_info_has_tgis_words_and_masks_the_key(serve: Serve) -> None:
+    async with serve(admin_key=KEY) as world:
+        response = await world.client.get("/info", headers={"Authorization": f"Bearer {KEY}"})
+        body = response.json()
+        assert body["model_id"] == "demo:1"
+        assert body["max_total_tokens"] == WINDOW
+        assert body["engine"]["forward"] == "decoder"
+        assert body["settings"]["max_waiting"] == 512
+        assert body["precision"] == "bf16"
+        assert KEY not in response.text
+
+
+async def test_tokenize_in_tgis_shape(world: World) -> None:
+    text = "안녕하세요 hello 😀"
+    rows = (await world.client.post("/tokenize", json={"inputs": text})).json()
+    assert all(row.keys() == {"id", "text", "start", "stop"} for row in rows)
+    assert all(text[row["start"] : row["stop"]] == row["text"] for row in rows)
+    assert [row["id"] for row in rows] == world.tokenizer.encode(text)
+
+
+async def test_tokenize_in_vllms_shape(world: World) -> None:
+    body = (await world.client.post("/tokenize", json={"prompt": "a" * 2000})).json()
+    assert (body["count"], len(body["tokens"]), body["max_model_len"]) == (2000, 2000, WINDOW), "past the window"
+    body = (await world.client.post("/tokenize", json={"messages": CHAT})).json()
+    answer = (await world.client.post("/generate", json={"messages": CHAT})).json()
+    assert body["count"] == answer["usage"]["prompt_tokens"]
+    short = await world.client.post("/tokenize", json={"messages": CHAT, "add_generation_prompt": False})
+    assert short.json()["count"] < body["count"]
+
+
+async def test_chat_tokenize_includes_the_generation_prompt(world: World) -> None:
+    body = (await world.client.post("/chat_tokenize", json={"messages": CHAT})).json()
+    assert body["templated_text"] == "<s><|im_start|>user\n안녕하세요<|im_end|>\n<|im_start|>assistant\n"
+    rows, text = body["tokenize_response"], body["templated_text"]
+    assert "".join(text[row["start"] : row["stop"]] for row in rows) == text
+    answer = (await world.client.post("/generate", json={"messages": CHAT})).json()
+    assert len(rows) == answer["usage"]["prompt_tokens"]
+
+
+async def test_deployments_load_list_and_drain(world: World) -> None:
+    [shown] = (await world.client.get("/v1/deployments")).json()["data"]
+    assert shown.keys() >= {"model", "digest", "state", "precision", "memory_bytes", "load_seconds", "replicas"}
+    assert (shown["model"], shown["state"]) == ("demo:1", "ready")
+    assert shown["replicas"][0]["kv_blocks"] == {"total": 64, "free": 64, "cached": 0}
+    again = await world.client.post("/v1/deployments", json={"model": "demo:1"})
+    assert (again.status_code, again.json()["model"]) == (202, "demo:1")
+    gone = await world.client.delete("/v1/deployments/demo:1")
+    assert gone.status_code == 202
+    async with asyncio.timeout(2):
+        while (await world.client.get("/v1/deployments")).json()["data"]:
+            await asyncio.sleep(0.001)
+    error(await world.client.delete("/v1/deployments/demo:1"), 404, "not_found")
+    loading = await world.client.post("/v1/deployments", json={"model": "demo"})
+    assert (loading.status_code, loading.json()["state"]) == (202, "loading")
+    error(await world.client.post("/v1/deployments", json={"model": "nope"}), 404, "not_found")
+
+
+async def test_documents_come_from_nowhere_else(world: World) -> None:
+    document = (await world.client.get("/openapi.json")).json()
+    page = await world.client.get("/docs")
+    assert not re.search(r"https?://|//[a-z]", page.text), "no external address"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path in (
+        "/generate",
+        "/generate_stream",
+        "/",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/info",
+    ):
+        assert path in document["paths"]
+        assert f"<code>{path}</code>" in page.text
+    body = document["paths"]["/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"$ref": "#/components/schemas/GenerateBody"}
+    assert "max_new_tokens" in document["components"]["schemas"]["Parameters"]["properties"]
+    assert _references(document) <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert {"400", "503"} <= document["paths"]["/v1/completions"]["post"]["responses"].keys()
+    assert {"422", "503"} <= document["paths"]["/generate"]["post"]["responses"].keys()
+
+
+def _references(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        own = {value["$ref"]} if "$ref" in value else set()
+        return own.union(*(_references(each) for each in value.values()))
+    return set().union(*(_references(each) for each in value)) if isinstance(value, list) else set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/nope", "/generate/", "//generate", "/GENERATE", "/v1", "/v1/sessions/x/y", "/%2e%2e/etc/passwd", "/a\u00e9"],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_unknown_routes_are_json(shared: World, path: str, method: str) -> None:
+    error(await shared.client.request(method, f"http://test{path}"), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/generate", "POST"),
+        ("DELETE", "/", "POST"),
+        ("POST", "/health", "GET"),
+        ("PUT", "/v1/deployments", "GET, POST"),
+        ("GET", "/v1/deployments/demo:1", "DELETE"),
+        ("BREW", "/generate", "POST"),
+        ("OPTIONS", "/generate", "POST"),
+    ],
+)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_wrong_methods_name_the_right_ones(shared: World, method: str, path: str, allow: str) -> None:
+    response = await shared.client.request(method, path)
+    error(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == allow
+
+
+ROUTES = [
+    ("GET", "/"),
+    ("POST", "/generate"),
+    ("POST", "/v1/chat/completions"),
+    ("GET", "/v1/models"),
+    ("GET", "/metrics"),
+    ("GET", "/health"),
+    ("GET", "/healthz"),
+    ("GET", "/info"),
+    ("GET", "/docs"),
+    ("GET", "/openapi.json"),
+    ("GET", "/nope"),
+    ("DELETE", "/v1/deployments/demo:1"),
+    ("GET", "//livez"),
+    ("GET", "/livez/"),
+    ("GET", "/LIVEZ"),
+    ("GET", "/livez/../metrics"),
+]
+WRONG = [
+    "",
+    "Bearer",
+    "Bearer ",
+    "Bearer wrong",
+    f"Bearer {KEY}x",
+    f"Bearer {KEY[:-1]}",
+    f"Basic {KEY}",
+    KEY,
+    "Bearer " + "x" * 5000,
+    "Bearer ' OR 1=1 --",
+    "Bearer é",
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_without_the_key_only_probes_answer(guarded: World, method: str, path: str) -> None:
+    client, bodies = guarded.client, set()
+    for value in WRONG:
+        headers = [(b"authorization", value.encode())] if value else []
+        response = await client.request(method, f"http://test{path}", headers=headers)
+        assert response.status_code == 401, (path, value)
+        assert response.headers["www-authenticate"] == "Bearer"
+        bodies.add(response.text.replace(response.headers["x-request-id"], ""))
+    assert len(bodies) == 1, "always the same"
+    check = openai_error if path.startswith(("/v1/chat", "/v1/models")) else error
+    check(response, 401, "unauthorized")
+    for probe in ("/livez", "/readyz"):
+        assert (await client.get(probe)).status_code == 200
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_with_the_key_everything_answers(serve: Serve, scheme: str) -> None:
+    async with serve(admin_key=KEY) as world:
+        for method, path in ROUTES:
+            allowed = await world.client.request(
+                method, f"http://test{path}", headers={"Authorization": f"{scheme} {KEY}"}
+            )
+            assert allowed.status_code != 401
+
+
+async def test_openly_served_without_a_key(world: World) -> None:
+    response = await world.client.get("/metrics", headers={"Authorization": "Bearer anything"})
+    assert response.status_code == 200
+
+
+async def test_one_log_line_a_request_and_never_a_prompt(world: World) -> None:
+    secret = "my blood type is secret"
+    with capture_logs() as lines:
+        await world.client.post("/generate", json={"inputs": secret, "user": "u-1"})
+        await world.client.post("/generate_stream", json={"inputs": secret, "parameters": {"stop": ["hello"]}})
+        await world.client.post("/generate", json={"inputs": secret, "parameters": {"banana": secret}})
+        await world.client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": secret}]})
+    assert [line["route"] for line in lines] == ["/generate", "/generate_stream", "/generate", "/v1/chat/completions"]
+    assert [line["status"] for line in lines] == [200, 200, 422, 200]
+    assert secret not in str(lines)
+    assert "안녕" not in str(lines)
+    assert lines[0].items() >= {"model": "demo:1", "finish_reason": "stop", "user": "u-1", "streamed": False}.items()
+    assert {"prompt_tokens", "completion_tokens", "cached_tokens", "ttft_ms", "total_ms", "request_id"} <= lines[
+        1
+    ].keys()
+    assert lines[2]["code"] == "unsupported_field"
+
+
+async def test_a_defect_of_ours_is_logged_once_and_tells_nothing(world: World) -> None:
+    def broken() -> object:
+        raise RuntimeError("secret path /root/x")
+
+    world.deployments.describe = broken  # type: ignore[method-assign,assignment]
+    with capture_logs() as lines:
+        response = await world.client.get("/v1/deployments")
+    error(response, 500, "internal")
+    assert "secret" not in response.text
+    assert [line["event"] for line in lines] == ["request_failed", "request"]
+
+
+async def test_header_injection_through_the_request_id(world: World) -> None:
+    for value in (b"a\r\nX-Evil: 1", b"\x1b[31m", b"x" * 200, "é".encode()):
+        response = await world.client.get("/health", headers=[(b"x-request-id", value)])
+        assert re.fullmatch("[0-9a-f]{32}", response.headers["x-request-id"])
+        assert "x-evil" not in response.headers
+
+
+async def test_lifespan_starts_and_stops_the_deployments(serve: Serve) -> None:
+    async with serve(start=False) as world:
+        async with world.app.router.lifespan_context(world.app):
+            async with asyncio.timeout(5):
+                while not world.deployments.ready:
+                    await asyncio.sleep(0.001)
+            transport = httpx.ASGITransport(world.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                assert (await client.post("/generate", json={"inputs": "x"})).status_code == 200
+        assert not world.deployments.ready
