@@ -76,7 +76,8 @@ def _attention(
 
 def pin_rope(model: transformers.PreTrainedModel, max_model_len: int) -> None:
     """Makes rotary tables that move with the longest sequence of a forward those of `max_model_len`, for good.
-    Otherwise a token's keys would depend on its neighbours and on chunks. As vLLM does; the library switches by length."""
+    Otherwise a token's keys would depend on its neighbours and on chunks. As vLLM does; the library switches
+    by length."""
     for module in model.modules():
         kind = getattr(module, "rope_type", None)
         if isinstance(kind, str) and kind in MOVING_ROPE:

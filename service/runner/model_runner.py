@@ -103,10 +103,13 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
         lambda: PackedForward(model),
         lambda: PerSequenceForward(model, cache, attention),
     )
-    forward = choose_forward(ways, reference, cache)
+    precision = "int8" if config.precision == "int8" else config.dtype
+    forward, passed_over = choose_forward(ways, reference, cache, precision)
     rules = _row_rules(forward.model, cache)
     progress("ready", 1.0)
-    return ModelRunner(forward, cache, rules, device), _info(config, forward, cache, rules, started)
+    return ModelRunner(forward, cache, rules, device), _info(
+        config, forward, cache, _kernels(config, forward, cache, rules) + passed_over, started
+    )
 
 
 def _make_cache(
@@ -140,7 +143,7 @@ def _info(
     config: EngineConfig,
     forward: Forward,
     cache: KVCache,
-    rules: RowRules,
+    kernels: tuple[str, ...],
     started: float,
 ) -> EngineInfo:
     device = cache.device
@@ -150,7 +153,7 @@ def _info(
         dtype=config.dtype,
         precision=config.precision,
         forward=forward.kind,
-        kernels=_kernels(config, forward, cache, rules),
+        kernels=kernels,
         threads=torch.get_num_threads(),
         memory_bytes=weight_bytes(forward.model),
         load_seconds=time.monotonic() - started,

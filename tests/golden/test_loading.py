@@ -12,7 +12,7 @@ from models.loading import load_model, weight_bytes
 from service.runner.linear import Int8Linear
 from service.runner.probe import observe
 from tests.golden.conftest import Load
-from tests.golden.tiny import CONFIGS, save_int8
+from tests.golden.tiny import CONFIGS, GROUPED, Loaded, save_int8
 
 CPU = torch.device("cpu")
 
@@ -42,3 +42,13 @@ def test_files_that_do_not_fit_the_config(load: Load, tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"missing \['model\.layers\.2"):
         load_model(tmp_path, "int8", torch.bfloat16, CPU, Int8Linear)
+
+
+def test_a_deep_8_bit_model_keeps_the_fused_forward(tmp_path: Path) -> None:
+    """Rounding noise grows with depth and must not look like a wrong forward: the way back is ten times slower."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**{**GROUPED, "num_hidden_layers": 24})
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "bf16")
+    loaded = Loaded.of(save_int8(tmp_path / "bf16", tmp_path), "int8")
+    assert loaded.info.forward == "decoder"
+    assert not any("differ" in kernel for kernel in loaded.info.kernels)
