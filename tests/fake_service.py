@@ -11,10 +11,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 from fastapi import FastAPI
 
 from models.manifest import Manifest
@@ -178,6 +180,18 @@ def publish(repository: Repository, name: str = "demo", **files: Any) -> Manifes
         return repository.publish(staged, replace(FACTS, context_window=WINDOW, vocab_size=400), name)
 
 
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait for what the product offers as a state only, not as an event."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@cache
+def _tokenizer(directory: Path) -> Tokenizer:
+    return Tokenizer.load(directory)
+
+
 @asynccontextmanager
 async def serving(directory: Path, *, start: bool = True, engine: Any = None, **settings: Any) -> AsyncIterator[World]:
     """A `demo:1` that is served. `engine`: fields of ScriptedEngine; keyword arguments: settings."""
@@ -187,7 +201,7 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
         publish(repository)
 
     def make(manifest: Manifest) -> ScriptedEngine:
-        tokenizer = Tokenizer.load(repository.path(manifest))
+        tokenizer = _tokenizer(repository.path(manifest))
         recorder = metrics.model(manifest.name, manifest.version)
         engines.append(ScriptedEngine(tokenizer, on_step=recorder.on_step, **(engine or {})))
         return engines[-1]
@@ -200,8 +214,18 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         if start:
             await deployments.start()
-            async with asyncio.timeout(5):
-                while not deployments.ready:  # noqa: ASYNC110  the product has no such event, only a state to poll
-                    await asyncio.sleep(0.001)
+            await until(lambda: deployments.ready)
         yield World(app, client, engines, deployments, metrics, chosen)
         await deployments.stop()
+
+
+@asynccontextmanager
+async def over_http(world: World) -> AsyncIterator[str]:
+    """The same app behind a real server on a real socket."""
+    config = uvicorn.Config(world.app, port=0, log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    await task

@@ -200,27 +200,29 @@ async def test_fields_that_ask_for_nothing_are_taken(shared: World, body: dict[s
 OPENAI: list[tuple[str, dict[str, Any], str, str]] = [
     *(
         (name, {name: value}, INVALID, name)
-        for name, values in {
-            "temperature": [-1, 2.1, "1", True],
-            "top_p": [-0.1, 1.1],
-            "n": [0, 9, 10**9, "1"],
-            "max_tokens": [0, -1, 2**31, "4"],
-            "max_completion_tokens": [0, -1, 1.5],
-            "frequency_penalty": [2.1, "1"],
-            "presence_penalty": [-2.1],
-            "seed": [1.5, "x", True],
-            "stop": ["", ["a"] * 17, 5],
-            "top_logprobs": [21, -1],
-            "logprobs": [1, "x"],
-            "stream": ["x", 1],
-            "top_k": [-2, 0.5],
-            "min_p": [1.1],
-            "min_tokens": [-1],
-            "priority": [10],
-            "deadline_ms": [0],
-            "repetition_penalty": [0],
-            "logit_bias": [{"x": 1}, {"1": 101}, {"400": 1}],
-        }.items()
+        for name, values in dict[str, list[Any]](
+            {
+                "temperature": [-1, 2.1, "1", True],
+                "top_p": [-0.1, 1.1],
+                "n": [0, 9, 10**9, "1"],
+                "max_tokens": [0, -1, 2**31, "4"],
+                "max_completion_tokens": [0, -1, 1.5],
+                "frequency_penalty": [2.1, "1"],
+                "presence_penalty": [-2.1],
+                "seed": [1.5, "x", True],
+                "stop": ["", ["a"] * 17, 5],
+                "top_logprobs": [21, -1],
+                "logprobs": [1, "x"],
+                "stream": ["x", 1],
+                "top_k": [-2, 0.5],
+                "min_p": [1.1],
+                "min_tokens": [-1],
+                "priority": [10],
+                "deadline_ms": [0],
+                "repetition_penalty": [0],
+                "logit_bias": [{"x": 1}, {"1": 101}, {"400": 1}],
+            }
+        ).items()
         for value in values
     ),
     ("options alone", {"stream_options": {"include_usage": True}}, INVALID, "stream_options"),
@@ -251,27 +253,25 @@ async def test_wrong_fields_in_openais_words(shared: World, more: dict[str, Any]
     assert body["param"].split("[")[0] == param
 
 
+PROMPTS: list[Any] = [
+    "",
+    [],
+    [[]],
+    [""],
+    ["a", 1],
+    [1, "a"],
+    [-1],
+    [[-1]],
+    [True],
+    5,
+    None,
+    {},
+    [400],
+    ["a"] * 65,
+    [[1], []],
+]
 COMPLETION: list[tuple[dict[str, Any], str, str]] = [
-    *(
-        ({"prompt": prompt}, INVALID, "prompt")
-        for prompt in (
-            "",
-            [],
-            [[]],
-            [""],
-            ["a", 1],
-            [1, "a"],
-            [-1],
-            [[-1]],
-            [True],
-            5,
-            None,
-            {},
-            [400],
-            ["a"] * 65,
-            [[1], []],
-        )
-    ),
+    *(({"prompt": prompt}, INVALID, "prompt") for prompt in PROMPTS),
     ({}, INVALID, "prompt"),
     ({"prompt": "x", "suffix": "y"}, UNSUPPORTED, "suffix"),
     ({"prompt": "x", "best_of": 2, "stream": True}, UNSUPPORTED, "best_of"),

@@ -10,15 +10,14 @@ from service.answers.admission import Admission
 from service.errors import Overloaded
 from tests.api.conftest import Serve
 from tests.api.reading import error, events
-from tests.fake_service import World
+from tests.fake_service import ScriptedEngine, World, until
 from tests.fakes import FakeClock
 
 
 async def test_more_than_the_places_are_refused_and_say_when(serve: Serve) -> None:
     async with serve(engine={"hold": (hold := asyncio.Event())}, max_waiting=3) as world:
         waiting = [asyncio.create_task(world.client.post("/generate", json={"inputs": "x"})) for _ in range(3)]
-        while len(world.engine.alive) < 3:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(world.engine.alive) == 3)
         response = await world.client.post("/generate", json={"inputs": "x"})
         body = error(response, 503, "overloaded")
         assert (body["in_progress"], body["max_waiting"]) == (3, 3)
@@ -70,27 +69,17 @@ async def test_deadline_after_some_tokens(serve: Serve) -> None:
         assert world.engine.requests[0].deadline == pytest.approx(world.engine.requests[0].arrival + 0.15)
 
 
-async def test_deadline_while_the_model_loads(serve: Serve) -> None:
-    async with serve(start=False, default_model="demo") as world:
+async def test_deadline_while_the_model_loads(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forever(engine: ScriptedEngine, on_loading: object = None) -> None:
+        await asyncio.sleep(60)
 
-        async def never() -> None:
-            await asyncio.sleep(60)
-
-        world.deployments._prepared.set()
-        world.deployments._engine_factory = _stuck(world, never)  # type: ignore[method-assign]
+    monkeypatch.setattr(ScriptedEngine, "start", forever)
+    async with serve(start=False) as world:
+        await world.deployments.start()
+        await until(lambda: world.engines)
         response = await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 100})
         error(response, 504, "deadline_exceeded")
-
-
-def _stuck(world: World, never: object) -> object:
-    make = world.deployments._engine_factory
-
-    def stuck(manifest: object) -> object:
-        engine = make(manifest)  # type: ignore[arg-type]
-        engine.start = lambda on_loading=None: never()  # type: ignore[method-assign,operator]
-        return engine
-
-    return stuck
+        assert world.app.state.service.answers.admission.in_progress == 0
 
 
 async def test_not_started_yet(serve: Serve) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import MutableMapping
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from tests.api.conftest import Serve
-from tests.fake_service import World
+from tests.fake_service import World, over_http, until
 
 CHAT = [{"role": "user", "content": "hi"}]
 BODIES: list[tuple[str, dict[str, Any]]] = [
@@ -37,8 +35,16 @@ class Client:
         self._body = [json.dumps(body).encode()]
         headers = [(b"content-type", b"application/json")]
         scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
-            "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers, "server": None,
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": headers,
+            "server": None,
         }
         self.task = asyncio.create_task(world.app(scope, self._receive, self._send))
 
@@ -56,12 +62,6 @@ class Client:
         self._gone.set()
         async with asyncio.timeout(1):
             await self.task
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(2):
-        while not condition():  # noqa: ASYNC110  watching the product from outside
-            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
@@ -96,18 +96,6 @@ async def test_leaving_while_the_model_loads(serve: Serve) -> None:
         await asyncio.sleep(0)
         await client.leave()
         assert world.app.state.service.answers.admission.in_progress == 0
-
-
-@asynccontextmanager
-async def over_http(world: World) -> AsyncIterator[str]:
-    """The same app behind a real server on a real socket."""
-    config = uvicorn.Config(world.app, port=0, log_level="error", lifespan="off")
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    await task
 
 
 async def test_events_arrive_one_by_one_over_http(serve: Serve) -> None:

@@ -137,14 +137,17 @@ async def test_truncate_keeps_the_end_and_says_so(world: World) -> None:
 
 async def test_parameters_reach_the_engine(world: World) -> None:
     parameters = {
-        "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "typical_p": 0.8, "repetition_penalty": 1.1,
-        
-            "frequency_penalty": 0.2,
-            "presence_penalty": -0.3,
-            "logit_bias": {"5": 1.5},
-            "seed": 11,
-            "max_new_tokens": 3
-        ,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "min_p": 0.1,
+        "typical_p": 0.8,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.2,
+        "presence_penalty": -0.3,
+        "logit_bias": {"5": 1.5},
+        "seed": 11,
+        "max_new_tokens": 3,
     }
     await ask(world, inputs="x", parameters=parameters, priority=4)
     [request] = world.engine.requests

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import Any
 
@@ -12,7 +11,7 @@ from structlog.testing import capture_logs
 
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
-from tests.fake_service import WINDOW, World
+from tests.fake_service import WINDOW, World, until
 
 CHAT = [{"role": "user", "content": "안녕하세요"}]
 
@@ -70,9 +69,8 @@ async def test_deployments_load_list_and_drain(world: World) -> None:
     assert (again.status_code, again.json()["model"]) == (202, "demo:1")
     gone = await world.client.delete("/v1/deployments/demo:1")
     assert gone.status_code == 202
-    async with asyncio.timeout(2):
-        while (await world.client.get("/v1/deployments")).json()["data"]:
-            await asyncio.sleep(0.001)
+    await until(lambda: not world.deployments.describe())
+    assert (await world.client.get("/v1/deployments")).json() == {"data": []}
     error(await world.client.delete("/v1/deployments/demo:1"), 404, "not_found")
     loading = await world.client.post("/v1/deployments", json={"model": "demo"})
     assert (loading.status_code, loading.json()["state"]) == (202, "loading")
@@ -244,9 +242,7 @@ async def test_header_injection_through_the_request_id(world: World) -> None:
 async def test_lifespan_starts_and_stops_the_deployments(serve: Serve) -> None:
     async with serve(start=False) as world:
         async with world.app.router.lifespan_context(world.app):
-            async with asyncio.timeout(5):
-                while not world.deployments.ready:
-                    await asyncio.sleep(0.001)
+            await until(lambda: world.deployments.ready)
             transport = httpx.ASGITransport(world.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 assert (await client.post("/generate", json={"inputs": "x"})).status_code == 200

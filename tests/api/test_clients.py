@@ -1,0 +1,75 @@
+"""Clients that people have, unchanged, over real HTTP: huggingface_hub's, and OpenAI's where it is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from huggingface_hub import AsyncInferenceClient
+from huggingface_hub.errors import OverloadedError, ValidationError
+
+from tests.api.conftest import KEY, Serve
+from tests.fake_service import REPLY, over_http
+
+CHAT = [{"role": "user", "content": "안녕하세요"}]
+
+
+async def test_huggingface_text_generation(serve: Serve) -> None:
+    async with serve() as world, over_http(world) as url:
+        client = AsyncInferenceClient(base_url=url)
+        assert await client.text_generation("도시락") == REPLY
+        assert await client.text_generation("도시락 ", return_full_text=True) == "도시락 " + REPLY
+        details = await client.text_generation("x", details=True, best_of=2, seed=1, do_sample=True, top_n_tokens=1)
+        assert details.details is not None
+        assert details.details.finish_reason == "eos_token"
+        assert len(details.details.tokens) == details.details.generated_tokens
+        assert details.details.best_of_sequences is not None
+        with pytest.raises(ValidationError, match="top_p"):
+            await client.text_generation("x", top_p=3.0)
+
+
+async def test_huggingface_stream(serve: Serve) -> None:
+    async with serve() as world, over_http(world) as url:
+        client = AsyncInferenceClient(base_url=url)
+        texts = [text async for text in await client.text_generation("x", stream=True)]
+        assert "".join(texts) == REPLY
+        stream = await client.text_generation("x", stream=True, details=True, stop=["하나"])
+        events: list[Any] = [event async for event in stream]
+        assert events[-1].details.finish_reason == "stop_sequence"
+        assert events[-1].generated_text == "안녕하세요, 도시락 "
+
+
+async def test_huggingface_chat_and_overload(serve: Serve) -> None:
+    async with serve(max_waiting=2, admin_key=KEY) as world, over_http(world) as url:
+        client = AsyncInferenceClient(base_url=url, api_key=KEY)
+        answer = await client.chat_completion(CHAT, max_tokens=50, temperature=0)
+        assert answer.choices[0].message.content == REPLY
+        shown = [each async for each in await client.chat_completion(CHAT, stream=True, temperature=0, seed=1)]
+        assert "".join(each.choices[0].delta.content or "" for each in shown) == REPLY
+        with pytest.raises(OverloadedError):
+            await client.text_generation("x", best_of=3)
+
+
+async def test_openai(serve: Serve) -> None:
+    openai = pytest.importorskip("openai")
+    async with serve(admin_key=KEY) as world, over_http(world) as url:
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+        assert [model.id async for model in client.models.list()] == ["demo", "demo:1"]
+        answer = await client.chat.completions.create(model="demo", messages=CHAT, temperature=0, logprobs=True)
+        assert answer.choices[0].message.content == REPLY
+        again = [*CHAT, answer.choices[0].message.model_dump(), {"role": "user", "content": "more"}]
+        stream = await client.chat.completions.create(
+            model="demo", messages=again, temperature=0, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == REPLY
+        assert chunks[-1].usage.completion_tokens > 1
+        text = await client.completions.create(model="demo:1", prompt="x", max_tokens=3, echo=True, logprobs=1)
+        assert text.choices[0].text.startswith("x")
+        with pytest.raises(openai.BadRequestError, match="the window has 512") as refused:
+            await client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "a" * 900}])
+        assert refused.value.code == "context_length_exceeded"
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(model="gpt-4o", messages=CHAT)
+        with pytest.raises(openai.AuthenticationError):
+            await client.with_options(api_key="wrong").models.list()
