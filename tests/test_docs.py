@@ -1,0 +1,77 @@
+"""Documentation is a tested property: what the code has and `docs/` does not say fails here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+from typer.main import get_command
+
+from service import errors
+from service.api import generate, models, openai, operations, tokenizing
+from service.cli import app as cli
+from service.metrics import Metrics
+from service.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def test_every_setting_with_its_default() -> None:
+    text = page("docs/settings.md")
+    for name, field in Settings.model_fields.items():
+        default = "unset" if field.default is None else str(field.default)
+        shown = default.lower() if isinstance(field.default, bool) else default
+        assert f"| `DOSIRAK_{name.upper()}` | `{shown}` | {field.description} |" in text
+
+
+def test_no_setting_that_is_gone() -> None:
+    known = {f"DOSIRAK_{name.upper()}" for name in Settings.model_fields}
+    for path in [ROOT / "README.md", ROOT / "README.ko.md", *(ROOT / "docs").rglob("*.md")]:
+        named = set(re.findall(r"DOSIRAK_[A-Z_]+[A-Z]", path.read_text()))
+        assert named <= known, f"{path.name} names {named - known}"
+
+
+def test_every_metric() -> None:
+    text = page("docs/metrics.md")
+    for family in Metrics().registry.collect():
+        assert f"| `{family.name}{'_total' if family.type == 'counter' else ''}` | {family.type} |" in text
+
+
+def test_every_route() -> None:
+    text = page("docs/api.md")
+    for part in (generate, models, openai, operations, tokenizing):
+        for route in part.router.routes:
+            assert isinstance(route, APIRoute)
+            for method in route.methods:
+                assert f"{method} {route.path}" in text, f"{method} {route.path} is not in docs/api.md"
+
+
+def test_every_error_code() -> None:
+    text = page("docs/api.md")
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.DosirakError) and kind is not errors.DosirakError:
+            assert re.search(rf"\| {kind.status} +\| `{kind.code}`", text), f"{kind.status} {kind.code}"
+
+
+def test_every_command() -> None:
+    text = page("docs/operations.md")
+    root = get_command(cli)
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        for words in [f"{name} {each}" for each in getattr(command, "commands", {})] or [name]:
+            assert f"`dosirak {words}" in text, f"dosirak {words} is not in docs/operations.md"
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "README.ko.md", "docs/architecture.md", "docs/api.md", "CONTRIBUTING.md"]
+)
+def test_links_and_named_files_exist(name: str) -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page(name)):
+        assert ((ROOT / name).parent / target).exists(), f"{name} links to {target}"
+    for path in re.findall(r"`((?:tests|service|models|docs|loadtest|docker)/[\w./-]+)`", page(name)):
+        assert (ROOT / path).exists(), f"{name} names {path}"
