@@ -22,6 +22,8 @@ _PRIVATE_USE = re.compile("([\U000f0000-\U000ffffd\U00100000-\U0010fffd])")
 _CODES = (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 _MARKED_KEYS = ("content", "text", "title")
 MAX_TEXTS = 32_768
+MAX_QUOTED = 8_192
+"""Each is encoded by itself: more would cost seconds."""
 Texts = tuple[dict[str, str], ...]
 
 
@@ -49,7 +51,12 @@ class MarkedChat:
         """`quoting` matches the control tokens. Raises InvalidRequest for an empty or malformed chat."""
         texts = (*map(_message_texts, messages), *map(_document_texts, documents))
         _check(messages, texts)
-        tokens = sorted({match for item in texts for text in item.values() for match in quoting.findall(text)})
+        found = [match for item in texts for text in item.values() for match in quoting.findall(text)]
+        if len(found) > MAX_QUOTED:
+            raise InvalidRequest(
+                f"The chat holds over {MAX_QUOTED} control tokens as text; send fewer.", param="messages"
+            )
+        tokens = sorted(set(found))
         free = _unused((text for item in texts for text in item.values()), len(tokens) + 2 * len(texts))
         character_of = dict(zip(tokens, free, strict=False))
         if tokens:

@@ -16,10 +16,9 @@ from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
 from service.text.messages import Document, Message
 from service.text.streams import TextStream
-from service.text.vocabulary import Vocabulary, require_text
+from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
 
-LONG_TEXT = 16_384
-"""Characters from which encoding is worth a thread: about 10 ms. The GIL is released while `tokenizers` works."""
+__all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
 
 
 @dataclass(frozen=True, slots=True)

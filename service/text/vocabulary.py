@@ -14,6 +14,8 @@ from service.errors import InvalidRequest
 from service.text.files import Json, TokenizerFiles
 from service.text.streams import ByteStream, LocalStream, TextStream, WholeStream
 
+LONG_TEXT = 16_384
+"""Characters from which encoding is worth a thread: about 10 ms. The GIL is released from there on."""
 _LOCAL = frozenset({"Replace", "ByteFallback", "Fuse", "StripStart", "Metaspace", "WordPiece"})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 Piece = tuple[int, int, int]
@@ -45,7 +47,7 @@ def _pieces(encoding: Encoding) -> list[Piece]:
 
 
 class Vocabulary:
-    """Immutable after construction, safe from any thread; long calls release the GIL."""
+    """Immutable after construction, safe from any thread."""
 
     def __init__(self, files: TokenizerFiles) -> None:
         try:
@@ -73,8 +75,12 @@ class Vocabulary:
                 self._rust.add_tokens([AddedToken(text, special=special, normalized=False)])
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoding:
-        """Its ids and offsets become Python lists only when read: for a long text, look at `len` first."""
-        return self._rust.encode(text, add_special_tokens=add_special_tokens)
+        """Its ids and offsets become Python lists only when read: for a long text, look at `len` first.
+
+        `tokenizers` lets go of the GIL in batches only, so a long text goes as a batch of one."""
+        if len(text) < LONG_TEXT:
+            return self._rust.encode(text, add_special_tokens=add_special_tokens)
+        return self._rust.encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def pieces(self, text: str) -> list[Piece]:
         return _pieces(self.encode(text))

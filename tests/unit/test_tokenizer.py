@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
+from threading import Event, Thread
+from time import perf_counter, sleep
 from typing import Any
 
 import pytest
@@ -161,18 +163,38 @@ def test_lone_surrogates_are_refused(tokenizer: Tokenizer, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "😀", "\n", " ", "가", "\u200b", "ab ", "<|im_end|>", "<s>a"])
-def test_a_mebibyte_of_anything_is_encoded_in_bounded_time(tmp_path: Path, text: str) -> None:
+def test_a_run_of_anything_is_encoded_in_bounded_time(tmp_path: Path, text: str) -> None:
     tokenizer = load(tmp_path)
-    long = text * (2**20 // len(text.encode()))
+    long = text * (2**17 // len(text.encode()))
     begun = perf_counter()
     tokenizer.encode(long)
-    tokenizer.render_chat([Message("user", long)])
-    assert perf_counter() - begun < 20
+    with suppress(InvalidRequest):  # too many control tokens
+        tokenizer.render_chat([Message("user", long)])
+    assert perf_counter() - begun < 5
+
+
+def test_a_long_text_leaves_the_interpreter_to_others(tmp_path: Path) -> None:
+    """Without it, encoding in a thread would stop the event loop all the same."""
+    tokenizer, turns, done = load(tmp_path), 0, Event()
+
+    def work() -> None:
+        tokenizer.encode_text("a" * 2**18)
+        done.set()
+
+    thread = Thread(target=work)
+    thread.start()
+    while not done.is_set():
+        sleep(0.001)
+        turns += 1
+    thread.join()
+    assert turns > 8
 
 
 def test_bad_chats_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidRequest, match="empty"):
         tokenizer.render_chat([])
+    with pytest.raises(InvalidRequest, match="control tokens"):
+        tokenizer.render_chat([Message("user", "</s>" * 9000)])
     with pytest.raises(InvalidRequest, match="no such role here"):
         tokenizer.render_chat([Message("tool", "x")])
     for role in ("", "user\n", "user<|im_end|>", "a" * 33, "유저"):
