@@ -1,0 +1,199 @@
+"""Loading on demand, once; draining; failing with a reason and trying again. A fake engine, a real repository."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from models.manifest import Manifest
+from models.repository import Repository
+from service.deployments.deployments import Deployments
+from service.engine.client import EngineState
+from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from tests.fakes import InProcessEngine, make_request
+from tests.tokenizers import write
+from tests.versions import FACTS
+
+
+class SlowEngine(InProcessEngine):
+    """Loads when it is let; fails to when told so."""
+
+    def __init__(self, gate: asyncio.Event, failure: str = "") -> None:
+        super().__init__()
+        self._gate, self._failure = gate, failure
+
+    async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
+        await self._gate.wait()
+        if self._failure:
+            raise RuntimeError(self._failure)
+        await super().start(on_loading)
+
+
+class World:
+    """A repository with demo:1 and demo:2, and every engine that was made."""
+
+    def __init__(self, data_dir: Path, **options: object) -> None:
+        self.repository = Repository(data_dir)
+        for content in ("one", "two"):
+            publish_with_tokenizer(self.repository, content)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failure = ""
+        self.engines: list[tuple[str, SlowEngine]] = []
+        self.deployments = Deployments(
+            self.repository,
+            self.engine,
+            default_model="demo",
+            load_timeout=5,
+            drain_timeout=5,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def engine(self, manifest: Manifest) -> SlowEngine:
+        engine = SlowEngine(self.gate, self.failure)
+        self.engines.append((manifest.reference, engine))
+        return engine
+
+    async def started(self) -> World:
+        await self.deployments.start()
+        await until(lambda: self.deployments.phase == "started")
+        return self
+
+
+def publish_with_tokenizer(repository: Repository, content: str) -> None:
+    with repository.stage() as staged:
+        write(staged)
+        (staged / "model.safetensors").write_text(content)
+        repository.publish(staged, FACTS, "demo")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_the_default_model_is_loaded_at_start(world: World) -> None:
+    assert not world.deployments.ready
+    await world.started()
+    assert world.deployments.ready
+    assert [reference for reference, _ in world.engines] == ["demo:2"]
+
+
+async def test_a_version_is_loaded_once_however_many_ask(world: World) -> None:
+    await world.started()
+    world.gate.clear()
+    asking = [asyncio.create_task(world.deployments.acquire("demo:1")) for _ in range(20)]
+    await until(lambda: len(world.engines) == 2)
+    await asyncio.sleep(0.02)
+    assert not any(task.done() for task in asking)
+    world.gate.set()
+    deployments = await asyncio.gather(*asking)
+    assert len({id(each) for each in deployments}) == 1
+    assert [reference for reference, _ in world.engines] == ["demo:2", "demo:1"]
+
+
+async def test_references(world: World) -> None:
+    await world.started()
+    world.repository.promote("demo", "production", "1", "a test")
+    resolve = world.deployments.resolve
+    assert [resolve(each).reference for each in (None, "demo", "demo:2", "demo@production")] == [
+        "demo:1",
+        "demo:1",
+        "demo:2",
+        "demo:1",
+    ]
+    for unknown in ("demo:3", "nobody", "demo@canary"):
+        with pytest.raises(NotFound):
+            await world.deployments.acquire(unknown)
+    with pytest.raises(InvalidRequest):
+        await world.deployments.acquire("../demo")
+
+
+async def test_a_failed_load_says_why_and_is_tried_again(world: World) -> None:
+    await world.started()
+    world.failure = "no memory"
+    with pytest.raises(Unavailable, match="no memory"):
+        await world.deployments.acquire("demo:1")
+    assert world.deployments.describe()[-1]["state"] == "failed"
+    world.failure = ""
+    assert (await world.deployments.acquire("demo:1")).manifest.version == "1"
+
+
+async def test_a_changed_file_is_refused_by_name(world: World) -> None:
+    await world.started()
+    weights = world.repository.path(world.repository.get("demo", "1")) / "model.safetensors"
+    weights.chmod(0o644)
+    weights.write_text("One")
+    with pytest.raises(Unavailable, match=r"model\.safetensors"):
+        await world.deployments.acquire("demo:1")
+    assert (await world.deployments.acquire("demo:2")).state.value == "ready"
+
+
+async def test_draining_finishes_what_runs_and_takes_nothing_new(world: World) -> None:
+    await world.started()
+    deployment = await world.deployments.acquire("demo:2")
+    answer = deployment.generate(make_request("a", max_tokens=30))
+    assert (await anext(answer)).token_ids
+    await world.deployments.unload("demo:2")
+    await until(lambda: deployment.state.value == "draining")
+    with pytest.raises(Unavailable):
+        await world.deployments.acquire("demo:2")
+    with pytest.raises(Unavailable):
+        await anext(deployment.generate(make_request("b")))
+    rest = [output async for output in answer]
+    assert rest[-1].finish_reason == "length"
+    await until(lambda: not world.deployments.describe())
+    assert deployment.engine.state is EngineState.STOPPED
+
+
+async def test_unloading_what_is_not_there_or_not_ready(world: World) -> None:
+    await world.started()
+    with pytest.raises(NotFound):
+        await world.deployments.unload("demo:1")
+    world.gate.clear()
+    await world.deployments.load("demo:1")
+    with pytest.raises(Conflict):
+        await world.deployments.unload("demo:1")
+
+
+async def test_leaving_a_stream_aborts_it_in_the_engine(world: World) -> None:
+    await world.started()
+    deployment = await world.deployments.acquire(None)
+    answer = deployment.generate(make_request("a", max_tokens=500))
+    await anext(answer)
+    await answer.aclose()
+    assert deployment.in_flight == 0
+    await until(lambda: deployment.engine.stats.running == 0)
+
+
+async def test_stop_ends_every_engine_and_refuses_more(world: World) -> None:
+    await world.started()
+    await world.deployments.acquire("demo:1")
+    await world.deployments.stop()
+    assert {engine.state for _, engine in world.engines} == {EngineState.STOPPED}
+    assert not world.deployments.ready
+    with pytest.raises(Unavailable):
+        await world.deployments.acquire("demo:1")
+
+
+async def test_nothing_is_asked_before_the_repository_is_prepared(tmp_path: Path) -> None:
+    prepared = asyncio.Event()
+
+    async def prepare() -> None:
+        await prepared.wait()
+
+    world = World(tmp_path, prepare=prepare)
+    await world.deployments.start()
+    with pytest.raises(Unavailable, match="starting"):
+        await world.deployments.acquire(None)
+    prepared.set()
+    await until(lambda: world.deployments.ready)
