@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.repository import Repository
+from models.starter import publish_demo
 from service.engine.request import Request, SamplingParams
 from tests.golden.conftest import Load
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
 
 MIXES = 16
-DEMO = Path("models/demo/weights")
+DEMO_MIXES = 200
+DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 NEW_TOKENS = 20
 MODELS = [("llama", "fp32"), ("llama", "bf16"), ("llama", "int8"), ("gemma2", "bf16"), ("gpt2", "int8")]
 
@@ -85,12 +88,22 @@ def test_alone_or_in_a_crowd(load: Load, name: str, precision: str) -> None:
     assert cached > 0
 
 
-@pytest.mark.skipif(not (DEMO / "config.json").exists(), reason="the demo model's weights are not there")
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_the_demo_model(precision: str) -> None:
-    loaded = Loaded.of(DEMO, precision, block_size=8)
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """The demo model as a fresh installation publishes it: demo:1 bf16, demo:2 int8."""
+    repository = Repository(tmp_path_factory.mktemp("data"))
+    publish_demo(repository, DEMO)
+    return repository
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_the_demo_model_as_published(demo: Repository, version: str) -> None:
+    manifest = demo.get("demo", version)
+    loaded = Loaded.of(demo.path(manifest), manifest.precision, block_size=8)
     assert loaded.info.forward == "decoder"
-    _check(loaded, 400, 4)
+    preempted, cached = _check(loaded, manifest.vocab_size, DEMO_MIXES)
+    assert preempted > 0
+    assert cached > 0
 
 
 @pytest.mark.cuda
