@@ -42,7 +42,6 @@ class EncodedChat:
 
     _source: Encoding | list[Piece]
     _spans: tuple[Span, ...]
-    _control: frozenset[int]
     _messages: int
     _documents: int
 
@@ -54,13 +53,14 @@ class EncodedChat:
         return tuple(id for id, _, _ in self._source) if isinstance(self._source, list) else tuple(self._source.ids)
 
     def shares(self) -> Shares:
-        """A token belongs to the text that holds its middle character; control tokens belong to the template. All
-        numbers sum to `count`."""
+        """A token belongs to the text that holds its middle character, else to the template.
+
+        All numbers sum to `count`."""
         counts: list[int | None] = [None] * (self._messages + self._documents)
         for span in self._spans:
             counts[span.owner] = 0
         template = 0
-        for owner in _owners(self._pieces(), self._spans, self._control):
+        for owner in _owners(self._pieces(), self._spans):
             if owner is None:
                 template += 1
             else:
@@ -74,12 +74,12 @@ class EncodedChat:
         return ((id, start, stop) for id, (start, stop) in zip(source.ids, source.offsets, strict=True))
 
 
-def _owners(pieces: Iterable[Piece], spans: Sequence[Span], control: frozenset[int]) -> Iterator[int | None]:
+def _owners(pieces: Iterable[Piece], spans: Sequence[Span]) -> Iterator[int | None]:
     starts = [span.start for span in spans]
-    for id, start, stop in pieces:
+    for _, start, stop in pieces:
         middle = max(start, (start + stop - 1) // 2)
         index = bisect_right(starts, middle) - 1
-        inside = id not in control and stop > start and index >= 0 and middle < spans[index].stop
+        inside = stop > start and index >= 0 and middle < spans[index].stop
         yield spans[index].owner if inside else None
 
 
@@ -90,7 +90,6 @@ class ChatEncoder:
         self._vocabulary = vocabulary
         self._template = None if source is None else ChatTemplate(source, variables)
         control = _control_tokens(vocabulary, self._template.literals if self._template else "")
-        self._control = frozenset(control)
         tokens = sorted(control.values(), key=len, reverse=True)
         self._quoting = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
         self._newline = [id for id, _, _ in vocabulary.pieces("\n")]
@@ -106,7 +105,7 @@ class ChatEncoder:
         marked = self._template.render(*chat.marked(), add_generation_prompt)
         spans = tuple(sorted(chat.spans(marked, text), key=lambda span: span.start))
         source = self._quoted_pieces(text, chat.quoted) if chat.quoted else self._vocabulary.encode(text)
-        return EncodedChat(source, spans, self._control, len(messages), len(documents))
+        return EncodedChat(source, spans, len(messages), len(documents))
 
     def _quoted_pieces(self, text: str, quoted: Mapping[str, str]) -> list[Piece]:
         """Offsets in `text`, in which a quoted token is one character wide."""

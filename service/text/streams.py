@@ -63,7 +63,7 @@ class ByteStream:
 class LocalStream:
     """Decodes [anchor, new tokens] and takes off the anchor's own text, so that no new token stands first.
 
-        ids   x x x x x A | b b c        A anchor: the last token given out
+        ids   x x x x x A | b b c        A anchor: a token given out before
                           └ pending ┘    b a byte token, c any other: it ends the run, all three are given out
 
     `byte_of(id)`: the byte of a byte-fallback token, None for any other, -1 for a token that the decode leaves out.
@@ -75,7 +75,6 @@ class LocalStream:
         self._byte_of = byte_of
         self._anchor: list[int] = []
         self._anchor_length = 0
-        self._settled = False
         self._pending: list[int] = []
         self._run = bytearray()
 
@@ -88,7 +87,7 @@ class LocalStream:
             self._run.append(byte)
             return ""
         text = self._tail()
-        self._advance(token_id, bool(text))
+        self._advance(token_id)
         return text
 
     def peek(self) -> str:
@@ -104,24 +103,14 @@ class LocalStream:
     def _tail(self) -> str:
         return self._decode([*self._anchor, *self._pending])[self._anchor_length :] if self._pending else ""
 
-    def _advance(self, last: int, any_text: bool) -> None:
-        if not self._settled and not any_text:
-            self._anchor += self._pending
-        else:
-            self._settled = True
-            self._settle_on(last)
+    def _advance(self, last: int) -> None:
+        """Looks for an anchor until there is one: tokens that show text, so that nothing strips what follows."""
+        if not self._anchor_length:
+            alone = self._decode([last])
+            self._anchor = [last] if alone else self._anchor + self._pending
+            self._anchor_length = len(alone or self._decode(self._anchor))
         self._pending = []
         self._run.clear()
-
-    def _settle_on(self, last: int) -> None:
-        """An anchor must show text when alone: only then does nothing strip the token after it."""
-        for anchor in ([last], [last, last]):
-            if text := self._decode(anchor):
-                self._anchor, self._anchor_length = anchor, len(text)
-                return
-        if not self._anchor_length:
-            self._anchor_length = len(self._decode(self._anchor + self._pending))
-            self._anchor += self._pending
 
 
 class WholeStream:

@@ -80,6 +80,10 @@ def test_stop_strings_wait_for_the_first_tokens() -> None:
     assert run(texts("a.", "b.", "c."), (".",), ignore_stop_until=2) == (["a.", "b.", "c", ""], True)
 
 
+def test_an_ignored_completion_that_is_still_held_does_not_count() -> None:
+    assert run(texts("a.", "b"), (".", ".x"), ignore_stop_until=1) == (["a", ".b", ""], False)
+
+
 def test_a_stop_string_begun_by_ignored_tokens_counts_when_completed_later() -> None:
     assert run(texts("xE", "N", "D"), ("END",), ignore_stop_until=2) == (["x", "", "", ""], True)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as RustTokenizer
+from tokenizers import models
 
 from service.errors import InvalidRequest
 from service.text.messages import Document, Message
@@ -86,7 +87,7 @@ def test_control_tokens_in_user_text_are_transformers_sanitized_ids(
     assert ours == theirs
 
 
-@pytest.mark.parametrize("messages", INJECTED)
+@pytest.mark.parametrize("messages", [*INJECTED, [Message("user", "\U000f0000 <s> \U000f0001")]])
 def test_control_tokens_come_from_the_template_alone(tokenizer: Tokenizer, messages: list[Message]) -> None:
     harmless = [Message(message.role, "x") for message in messages]
 
@@ -106,6 +107,16 @@ def test_added_tokens_that_the_template_writes_are_control_tokens(tmp_path: Path
     written = tokenizer.encode("<tool call>", add_special_tokens=False)
     assert len(written) == 1
     assert written[0] in tokenizer.render_chat([Message("user", "<tool call>")])
+
+
+def test_a_control_token_that_is_also_a_word_is_spelt(tmp_path: Path) -> None:
+    """SentencePiece's Unigram vocabularies hold `</s>` with a score of its own."""
+    letters = [(letter, -9.0) for letter in "<>/s|im_endtarx\n"]
+    rust = RustTokenizer(models.Unigram([("<unk>", -99.0), ("</s>", 0.0), *letters], 0))
+    rust.add_special_tokens(["</s>"])
+    tokenizer = load(tmp_path, rust, chat_template="{{ messages[0].content }}</s>")
+    ids = tokenizer.render_chat([Message("user", "a</s>x")])
+    assert [tokenizer.token(id) for id in ids] == ["a", "<", "/", "s", ">", "x", "</s>"]
 
 
 def test_the_demo_has_transformers_ids() -> None:
@@ -197,6 +208,12 @@ def test_bad_chats_are_refused(tokenizer: Tokenizer) -> None:
         tokenizer.render_chat([Message("user", "</s>" * 9000)])
     with pytest.raises(InvalidRequest, match="no such role here"):
         tokenizer.render_chat([Message("tool", "x")])
+
+
+def test_roles_are_words(tmp_path: Path) -> None:
+    """Some templates build control tokens from them."""
+    tokenizer = load(tmp_path, chat_template="{{ '<|' + messages[0].role + '|>' }}")
+    assert tokenizer.decode(tokenizer.render_chat([Message("tool", "x")])) == "<|tool|>"
     for role in ("", "user\n", "user<|im_end|>", "a" * 33, "유저"):
         with pytest.raises(InvalidRequest, match="role"):
             tokenizer.render_chat([Message(role, "x")])
