@@ -81,6 +81,7 @@ def test_escapes_lead_nowhere(source: str) -> None:
 
 
 ORDINARY = [
+    "{% for m in messages %}\n    {% if m.content %}\n<{{ m.role }}>\n    {% endif %}\n{% endfor %}\n",
     "{% for m in messages %}{{ m.role | upper ~ ': ' ~ m['content'].strip() }}"
     "{% if not loop.last %}, {% endif %}{% endfor %}",
     "{% generation %}{{ messages[0].content }}{% endgeneration %} {{ messages | tojson }}",
