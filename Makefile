@@ -3,6 +3,8 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Threads that spin starve each other on few cores.
+export OMP_WAIT_POLICY ?= passive
 READY  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help

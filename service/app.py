@@ -32,7 +32,7 @@ from service.deployments.deployments import Deployments
 from service.deployments.engines import engine_config
 from service.engine.client import EngineClient
 from service.metrics import Metrics
-from service.settings import Settings
+from service.settings import Settings, engine_environment
 
 TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
@@ -56,7 +56,7 @@ def create(settings: Settings | None = None) -> FastAPI:
     def engine(manifest: Manifest) -> EngineClient:
         recorder = metrics.model(manifest.name, manifest.version)
         config = engine_config(settings, manifest, repository.path(manifest))
-        return EngineClient(config, on_step=recorder.on_step)
+        return EngineClient(config, env=engine_environment(), on_step=recorder.on_step)
 
     deployments = Deployments(
         repository,

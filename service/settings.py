@@ -106,3 +106,9 @@ def leave_multiprocess_metrics() -> None:
 def child_environment(settings: Settings) -> dict[str, str]:
     """The environment for `bentoml serve`: its home is our data directory, and it reports to nobody."""
     return {**os.environ, "BENTOML_HOME": str(settings.data_dir), "BENTOML_DO_NOT_TRACK": "true"}
+
+
+def engine_environment() -> dict[str, str]:
+    """The environment for an engine process. Its OpenMP threads sleep between operations unless told otherwise: threads
+    that spin make a step 30 times slower as soon as anything else wants one of their cores (docs/log.md)."""
+    return {"OMP_WAIT_POLICY": "passive", **os.environ}
