@@ -183,7 +183,7 @@ def publish(repository: Repository, name: str = "demo", **files: Any) -> Manifes
 async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
     """Wait for what the product offers as a state only, not as an event."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.001)
 
 

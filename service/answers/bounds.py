@@ -63,9 +63,13 @@ def refuse_unknown_tokens(ask: Ask, vocab_size: int) -> None:
     biased = [token_id for token_id, _ in ask.sampling.logit_bias]
     given = ask.source.token_ids if isinstance(ask.source, Ids) else ()
     for param, ids in (("logit_bias", biased), ("input_ids", given)):
-        if ids and not (min(ids) >= 0 and max(ids) < vocab_size):  # at C's speed: there may be half a million
+        if not ids:
+            continue
+        low, high = min(ids), max(ids)  # at C's speed: there may be half a million
+        if low < 0 or high >= vocab_size:
             raise InvalidRequest(
-                f"{param}: {min(ids) if min(ids) < 0 else max(ids)} is not a token id of this model; ids run from 0 to {vocab_size - 1}",
+                f"{param}: {low if low < 0 else high} is not a token id of this model; "
+                f"ids run from 0 to {vocab_size - 1}",
                 param=param,
                 vocab_size=vocab_size,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import uuid
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -45,6 +46,10 @@ def _digest(key: str) -> bytes:
 
 
 def _refusal(scope: Scope) -> Response:
+    """Under `Edge` with its request id and in its log; around another server's routes with an id of its own."""
     error = Unauthorized("Send the server's key as the header Authorization: Bearer …")
-    request_id = scope.get("state", {}).get("request_id", "")
-    return response_of(error, request_id, is_openai(scope["path"]), {"WWW-Authenticate": "Bearer"})
+    state = scope.get("state", {})
+    state.get("log", {})["code"] = error.code
+    request_id = state.get("request_id") or uuid.uuid4().hex
+    headers = {"WWW-Authenticate": "Bearer", "X-Request-Id": request_id}
+    return response_of(error, request_id, is_openai(scope["path"]), headers)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.dialects import is_openai
@@ -31,7 +32,8 @@ class ClientGone(Exception):
 
 
 class Edge:
-    """`scope["state"]` gets `request_id` and `log`, a dictionary that handlers add to and that becomes the log line."""
+    """`scope["state"]` gets `request_id` and `log`, a dictionary that handlers add to and that becomes the log line;
+    a `code` in it is counted as an error."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -57,12 +59,13 @@ class _Exchange:
         self._state = scope.setdefault("state", {})
         self._state["request_id"] = _request_id(scope)
         self._state["log"] = self._fields
+        scope.pop("route", None)  # a server that mounts this app has put its own there
 
     async def run(self, app: ASGIApp, receive: Receive) -> None:
         try:
             await app(self._scope, receive, self._send)
         except (ClientGone, ClientDisconnect):
-            self._status = CLIENT_GONE
+            await self._answer_nobody(receive)
         except Exception:
             log.exception("request_failed", request_id=self._state["request_id"], route=self._route)
             await self._answer_failure(receive)
@@ -77,10 +80,16 @@ class _Exchange:
             headers["X-Content-Type-Options"] = "nosniff"
         await self._send_on(message)
 
+    async def _answer_nobody(self, receive: Receive) -> None:
+        """A response all the same where none has begun: BentoML's timeout layer waits for the first message for ever,
+        and its server then cannot shut down."""
+        if self._status is None:
+            await Response(status_code=CLIENT_GONE)(self._scope, receive, self._send)
+        self._status = CLIENT_GONE
+
     async def _answer_failure(self, receive: Receive) -> None:
         """Nothing can be added to a response that has begun: the server then cuts the connection."""
         self._fields["code"] = Internal.code
-        self._metrics.error(Internal.code)
         if self._status is None:
             response = response_of(Internal(), self._state["request_id"], is_openai(self._scope["path"]))
             await response(self._scope, receive, self._send)
@@ -94,6 +103,8 @@ class _Exchange:
     def _observe(self) -> None:
         status, method = self._status or CLIENT_GONE, self._scope["method"]
         self._metrics.http_request(self._route, method, status)
+        if "code" in self._fields:
+            self._metrics.error(self._fields["code"])
         write = log.debug if self._scope["path"] in PROBES else log.info
         write(
             "request",

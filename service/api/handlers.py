@@ -27,7 +27,6 @@ def install(app: FastAPI) -> None:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, DosirakError)
     request.state.log["code"] = error.code
-    request.app.state.service.metrics.error(error.code)
     allow = getattr(request.state, "allow", None)
     headers = {"Allow": allow} if allow and isinstance(error, MethodNotAllowed) else None
     return response_of(error, request.state.request_id, is_openai(request.url.path), headers)

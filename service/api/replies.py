@@ -71,7 +71,6 @@ async def _events(
 def _failure(request: Request, error: DosirakError) -> bytes:
     """The stream's last word: never silence."""
     request.state.log["code"] = error.code
-    request.app.state.service.metrics.error(error.code)
     return event(body_of(error, request.state.request_id, is_openai(request.url.path)), "error")
 
 
