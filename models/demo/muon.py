@@ -22,10 +22,10 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Updates two-dimensional parameters by lr * 0.4 * sqrt(longer side) times the orthogonal Nesterov momentum."""
+    """Updates two-dimensional parameters by lr * 0.2 * sqrt(longer side) times the orthogonal Nesterov momentum."""
 
     def __init__(
-        self, params: list[torch.nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.01
+        self, params: list[torch.nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.1
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
@@ -44,4 +44,4 @@ class Muon(torch.optim.Optimizer):
         state["momentum"].lerp_(weight.grad, 1 - momentum)
         update = orthogonal(weight.grad.lerp(state["momentum"], momentum))
         weight.mul_(1 - lr * decay)
-        weight.add_(update, alpha=-lr * 0.4 * max(weight.shape) ** 0.5)
+        weight.add_(update, alpha=-lr * 0.2 * max(weight.shape) ** 0.5)

@@ -4,12 +4,17 @@ It knows shapes and arithmetic only: nothing of text, the corpus or the schedule
 transformers unchanged.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+# The token itself has to stay visible beside what the layers add to it, or no layer can copy a token it rarely saw: so
+# the embedding starts large, and the layers' outputs and the scale before the tied projection start small.
+EMBEDDING_DEVIATION = 0.5
+OUTPUT_DEVIATION = 0.01
+FINAL_SCALE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +144,11 @@ class Llama(nn.Module):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
         self.apply(initialise)
+        nn.init.constant_(self.model.norm.weight, FINAL_SCALE)
         for layer in self.model.layers:
             assert isinstance(layer, Layer)
             for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
-                weight.data.mul_((2 * shape.layers) ** -0.5)
+                nn.init.normal_(weight, std=OUTPUT_DEVIATION)
 
     def forward(self, token_ids: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Weighted sum of the cross entropy of `targets` after `token_ids`; all three are [batch, length].
@@ -162,13 +168,8 @@ class Llama(nn.Module):
 
 
 def initialise(module: nn.Module) -> None:
-    """Normal initialisation: deviation 1/sqrt(inputs) for matrices, 0.02 for the (tied) embedding."""
+    """Normal initialisation: deviation 1/sqrt(inputs) for matrices, EMBEDDING_DEVIATION for the (tied) embedding."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=module.in_features**-0.5)
     elif isinstance(module, nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
-
-
-def parameters_of(state: Mapping[str, Tensor]) -> int:
-    """Number of parameters in a state dict."""
-    return sum(tensor.numel() for tensor in state.values())
+        nn.init.normal_(module.weight, std=EMBEDDING_DEVIATION)

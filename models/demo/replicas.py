@@ -15,9 +15,8 @@ from models.demo.network import Llama
 class Replicas:
     """Computes one gradient from several batches at once, a thread each.
 
-    On few cores this is faster than threads inside the matrix products.
-    The replicas share the parameters of
-    `model` and have gradients of their own, which are added in order: the sum is reproducible.
+    On few cores this is faster than threads inside the matrix products. The replicas share the parameters of `model`
+    and have gradients of their own, which are added in order: the sum is reproducible.
     """
 
     def __init__(self, model: Llama, count: int, device: str) -> None:

@@ -22,9 +22,9 @@ from models.demo.replicas import Replicas
 from models.demo.tokenizer import save_tokenizer, train_tokenizer
 
 STAGES: list[tuple[float, list[tuple[float, Style]]]] = [
-    (0.08, [(1.0, Style((2, 4), 1, 1, 0.7))]),
-    (0.25, [(1.0, Style((3, 7), 3, 3, 0.5))]),
-    (0.50, [(1.0, Style((5, 12), 5, 5, 0.3))]),
+    (0.12, [(1.0, Style((2, 4), 1, 1, 0.7))]),
+    (0.30, [(1.0, Style((3, 7), 3, 3, 0.5))]),
+    (0.55, [(1.0, Style((5, 12), 5, 5, 0.3))]),
     (
         1.00,
         [(0.86, Style((6, 16), 8, 6, 0.1)), (0.10, Style((20, 36), 12, 10, 0.1)), (0.04, Style((60, 72), 12, 10, 0.1))],
@@ -56,7 +56,7 @@ def rate(progress: float) -> float:
 
 
 def rows_from(tokenizer: Tokenizer, plan: Plan, start: "Progress") -> Iterator[list[Row]]:
-    """The batches of a run: the curriculum follows `start`, which the caller advances."""
+    """The batches of a run; the curriculum follows the tokens of `start`, whose dialogues are counted here."""
     while True:
         share = start.tokens / plan.tokens
         styles = next((styles for until, styles in STAGES if share < until), STAGES[-1][1])
@@ -85,11 +85,15 @@ def optimizers(model: Llama, plan: Plan) -> list[torch.optim.Optimizer]:
 
 
 def train(plan: Plan, model: Llama, tokenizer: Tokenizer) -> None:
-    """Run `plan` on `model`, which it mutates; saves to `plan.out` every four minutes and at the end."""
+    """Run `plan` on `model`, which it mutates; saves to `plan.out` every four minutes and at the end.
+
+    Until the end, a file beside it, named .state, holds what `--resume` needs.
+    """
     tools, progress = optimizers(model, plan), Progress()
     if plan.resume:
         restore(plan.resume, model, tools, progress)
     replicas = Replicas(model, plan.replicas, plan.device)
+    state = plan.out.with_suffix(".state")
     clock, work = Clock(progress.tokens), rows_from(tokenizer, plan, progress)
     while True:
         for tool in tools:
@@ -105,9 +109,11 @@ def train(plan: Plan, model: Llama, tokenizer: Tokenizer) -> None:
         done = progress.tokens >= plan.tokens or clock.minutes() > plan.minutes
         if done or clock.save_is_due():
             save_checkpoint(model, plan.out)
-            keep(plan.out.with_suffix(".state"), model, tools, progress)
+            keep(state, model, tools, progress)
         if done:
-            return
+            break
+    if progress.tokens >= plan.tokens:
+        state.unlink()
 
 
 class Clock:
@@ -158,7 +164,7 @@ def restore(path: Path, model: Llama, tools: list[torch.optim.Optimizer], progre
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "weights")
-    parser.add_argument("--tokens", type=float, default=12e6)
+    parser.add_argument("--tokens", type=float, default=6.2e6, help="positions to train on, padding included")
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=7)
