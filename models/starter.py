@@ -1,5 +1,9 @@
-"""The models of a fresh installation: the demo model in two versions, so that quantization is there to be compared."""
+"""The models of a fresh installation: the demo model in two versions, so that quantization is there to be compared.
 
+`python -m models.starter DATA_DIR` publishes them.
+"""
+
+import sys
 from pathlib import Path
 
 from models.importing import Progress, import_source
@@ -7,6 +11,12 @@ from models.manifest import Manifest
 from models.repository import DEFAULT_ALIAS, Repository
 
 DEMO = "demo"
+WEIGHTS = Path(__file__).parent / "demo" / "weights"
+
+
+def demo_is_wanted(repository: Repository) -> bool:
+    """Whether nothing but the demo model is there, and that not wholly: a fresh installation, or one cut short."""
+    return not (set(repository.models()) - {DEMO} or repository.history(DEMO, DEFAULT_ALIAS)) and WEIGHTS.is_dir()
 
 
 def publish_demo(
@@ -25,3 +35,7 @@ def publish_demo(
     if not repository.history(DEMO, DEFAULT_ALIAS):
         repository.promote(DEMO, DEFAULT_ALIAS, small.version, "the demo model of a fresh installation")
     return original, small
+
+
+if __name__ == "__main__":
+    publish_demo(Repository(Path(sys.argv[1])), WEIGHTS)

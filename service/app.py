@@ -20,6 +20,7 @@ from fastapi import FastAPI
 
 from models.manifest import Manifest
 from models.repository import Repository
+from models.starter import demo_is_wanted
 from service.answers import Answers
 from service.api import generate, handlers, models, openai, operations, tokenizing
 from service.api.auth import Auth
@@ -36,14 +37,6 @@ from service.settings import Settings, engine_environment
 
 TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
-DEMO_WEIGHTS: Final = Path(__file__).parent.parent / "models" / "demo" / "weights"
-PUBLISH_DEMO: Final = """
-import sys
-from pathlib import Path
-from models.repository import Repository
-from models.starter import publish_demo
-publish_demo(Repository(Path(sys.argv[1])), Path(sys.argv[2]))
-"""
 
 
 def create(settings: Settings | None = None) -> FastAPI:
@@ -82,7 +75,7 @@ def create_app(settings: Settings, deployments: Deployments, metrics: Metrics) -
         redirect_slashes=False,
         lifespan=_lifespan,
     )
-    answers = Answers(deployments, metrics, max_in_progress=settings.max_waiting)
+    answers = Answers(deployments, metrics, max_in_progress=settings.max_in_progress)
     described = cache(lambda: document(app))
     app.state.deployments = deployments
     app.state.service = Service(settings, deployments, answers, metrics, software_version(), described)
@@ -115,13 +108,12 @@ def software_version() -> str:
 
 
 def _preparation(repository: Repository, data_dir: Path) -> Callable[[], Awaitable[None]]:
-    """Publishes the demo model into an empty repository, in a process of its own: quantizing needs torch."""
+    """Publishes the demo model where it is wanted, in a process of its own: quantizing needs torch."""
 
     async def prepare() -> None:
-        if repository.models() or not DEMO_WEIGHTS.is_dir():
+        if not demo_is_wanted(repository):
             return
-        program = [sys.executable, "-c", PUBLISH_DEMO, str(data_dir), str(DEMO_WEIGHTS)]
-        process = await asyncio.create_subprocess_exec(*program)
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "models.starter", str(data_dir))
         try:
             if await process.wait():
                 raise RuntimeError("publishing the demo model failed; the lines above say why")

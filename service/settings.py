@@ -50,7 +50,7 @@ class Settings(BaseSettings):
     inter_token_latency_target_ms: float = Field(
         default=100.0, gt=0, description="Gap between tokens that the token budget keeps running streams under."
     )
-    max_waiting: int = Field(default=512, ge=1, description="Most requests in progress; more are refused with 503.")
+    max_in_progress: int = Field(default=512, ge=1, description="Most requests in progress; more are refused with 503.")
     max_body_bytes: int = Field(
         default=MIB, ge=1024, description="Largest request body; larger ones are refused with 413."
     )

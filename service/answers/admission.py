@@ -32,10 +32,10 @@ class Admission:
         if self.in_progress + count > self.places:
             raise Overloaded(
                 f"{self.in_progress} of {self.places} places are taken and this request needs {count}: "
-                "send it again after Retry-After, or set DOSIRAK_MAX_WAITING higher",
+                "send it again after Retry-After, or set DOSIRAK_MAX_IN_PROGRESS higher",
                 retry_after=self.retry_after(count),
                 in_progress=self.in_progress,
-                max_waiting=self.places,
+                max_in_progress=self.places,
             )
         self.in_progress += count
 

@@ -21,7 +21,7 @@ from service.api.errors import Internal, response_of
 from service.metrics import Metrics
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-PROBES: Final = frozenset({"/livez", "/readyz", "/healthz", "/health", "/metrics"})
+POLLED: Final = frozenset({"/livez", "/readyz", "/healthz", "/health", "/metrics", "/v1/deployments"})
 CLIENT_GONE: Final = 499
 CATCH_ALL: Final = "/{path:path}"
 log = structlog.get_logger("dosirak.request")
@@ -105,7 +105,7 @@ class _Exchange:
         self._metrics.http_request(self._route, method, status)
         if "code" in self._fields:
             self._metrics.error(self._fields["code"])
-        write = log.debug if self._scope["path"] in PROBES else log.info
+        write = log.debug if self._scope["path"] in POLLED and method == "GET" else log.info
         write(
             "request",
             request_id=self._state["request_id"],

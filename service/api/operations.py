@@ -57,7 +57,7 @@ async def info(service: ServiceDep) -> Response:
         "model_dtype": manifest.dtype,
         "model_device_type": engine.device if engine else None,
         "model_pipeline_tag": "text-generation",
-        "max_concurrent_requests": settings.max_waiting,
+        "max_concurrent_requests": settings.max_in_progress,
         "max_best_of": MAX_SEQUENCES,
         "max_stop_sequences": MAX_STOPS,
         "max_input_tokens": manifest.context_window - 1,

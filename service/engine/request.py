@@ -79,7 +79,7 @@ class SampledToken:
     token_id: int | None
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    """For the scheduled prompt positions p (p >= 1), the logprobs of token p given tokens before it."""
+    """A step over prompt positions [a, b) tells those of tokens a+1 .. b: all chunks together, each position once."""
 
 
 class SequenceStatus(StrEnum):

@@ -15,12 +15,12 @@ from tests.fakes import FakeClock
 
 
 async def test_more_than_the_places_are_refused_and_say_when(serve: Serve) -> None:
-    async with serve(engine={"hold": (hold := asyncio.Event())}, max_waiting=3) as world:
+    async with serve(engine={"hold": (hold := asyncio.Event())}, max_in_progress=3) as world:
         waiting = [asyncio.create_task(world.client.post("/generate", json={"inputs": "x"})) for _ in range(3)]
         await until(lambda: len(world.engine.alive) == 3)
         response = await world.client.post("/generate", json={"inputs": "x"})
         body = error(response, 503, "overloaded")
-        assert (body["in_progress"], body["max_waiting"]) == (3, 3)
+        assert (body["in_progress"], body["max_in_progress"]) == (3, 3)
         assert int(response.headers["retry-after"]) >= 1
         hold.set()
         assert {(await each).status_code for each in waiting} == {200}
@@ -28,7 +28,7 @@ async def test_more_than_the_places_are_refused_and_say_when(serve: Serve) -> No
 
 
 async def test_every_sequence_takes_a_place(serve: Serve) -> None:
-    async with serve(max_waiting=3) as world:
+    async with serve(max_in_progress=3) as world:
         error(await world.client.post("/generate", json={"inputs": "x", "parameters": {"n": 4}}), 503, "overloaded")
         body = {"prompt": ["a", "b", "c", "d"], "max_tokens": 1}
         assert (await world.client.post("/v1/completions", json=body)).status_code == 503

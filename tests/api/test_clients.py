@@ -40,7 +40,7 @@ async def test_huggingface_stream(serve: Serve) -> None:
 
 
 async def test_huggingface_chat_and_overload(serve: Serve) -> None:
-    async with serve(max_waiting=2, admin_key=KEY) as world, over_http(world) as url:
+    async with serve(max_in_progress=2, admin_key=KEY) as world, over_http(world) as url:
         client = AsyncInferenceClient(base_url=url, api_key=KEY)
         answer = await client.chat_completion(CHAT, max_tokens=50, temperature=0)
         assert answer.choices[0].message.content == REPLY

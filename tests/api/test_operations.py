@@ -28,7 +28,7 @@ async def test_info_has_tgis_words_and_masks_the_key(serve: Serve) -> None:
         assert body["model_id"] == "demo:1"
         assert body["max_total_tokens"] == WINDOW
         assert body["engine"]["forward"] == "decoder"
-        assert body["settings"]["max_waiting"] == 512
+        assert body["settings"]["max_in_progress"] == 512
         assert body["precision"] == "bf16"
         assert KEY not in response.text
 

@@ -16,6 +16,7 @@ import pytest
 from models.errors import Conflict, Corrupt, InvalidReference, NotFound, RepositoryError, Stale
 from models.manifest import Manifest
 from models.repository import Repository
+from models.starter import demo_is_wanted
 from tests.unit.test_manifest import TRAVERSAL
 from tests.versions import FACTS, publish
 
@@ -336,3 +337,15 @@ def test_bentoml_sees_the_same_versions(repository: Repository, tmp_path: Path) 
 
 def test_every_error_is_of_the_tree() -> None:
     assert all(issubclass(error, RepositoryError) for error in (Conflict, Corrupt, InvalidReference, NotFound, Stale))
+
+
+def test_the_demo_model_is_wanted_until_it_is_whole(tmp_path: Path) -> None:
+    """Also after a crash between its two versions; not beside a model of the user's own."""
+    mine, fresh = Repository(tmp_path / "mine"), Repository(tmp_path / "fresh")
+    assert demo_is_wanted(fresh)
+    publish(fresh, "one")
+    assert demo_is_wanted(fresh)
+    fresh.promote("demo", "production", "1", "a test")
+    assert not demo_is_wanted(fresh)
+    publish(mine, "one", name="mine")
+    assert not demo_is_wanted(mine)
