@@ -45,7 +45,6 @@ class Plan:
     device: str
     minutes: float
     replicas: int
-    resume: Path | None
 
 
 def rate(progress: float) -> float:
@@ -85,16 +84,10 @@ def optimizers(model: Llama, plan: Plan) -> list[torch.optim.Optimizer]:
 
 
 def train(plan: Plan, model: Llama, tokenizer: Tokenizer) -> None:
-    """Run `plan` on `model`, which it mutates; saves to `plan.out` every four minutes and at the end.
-
-    Until the end, a file beside it, named .state, holds what `--resume` needs.
-    """
+    """Run `plan` on `model`, which it mutates; saves to `plan.out` every four minutes and at the end."""
     tools, progress = optimizers(model, plan), Progress()
-    if plan.resume:
-        restore(plan.resume, model, tools, progress)
     replicas = Replicas(model, plan.replicas, plan.device)
-    state = plan.out.with_suffix(".state")
-    clock, work = Clock(progress.tokens), rows_from(tokenizer, plan, progress)
+    clock, work = Clock(), rows_from(tokenizer, plan, progress)
     while True:
         for tool in tools:
             for group in tool.param_groups:
@@ -109,18 +102,15 @@ def train(plan: Plan, model: Llama, tokenizer: Tokenizer) -> None:
         done = progress.tokens >= plan.tokens or clock.minutes() > plan.minutes
         if done or clock.save_is_due():
             save_checkpoint(model, plan.out)
-            keep(state, model, tools, progress)
         if done:
             break
-    if progress.tokens >= plan.tokens:
-        state.unlink()
 
 
 class Clock:
     """Says how a run proceeds, and when it is to be saved."""
 
-    def __init__(self, first: int) -> None:
-        self.first, self.began, self.saved, self.losses = first, time.time(), time.time(), list[float]()
+    def __init__(self) -> None:
+        self.began, self.saved, self.losses = time.time(), time.time(), list[float]()
 
     def minutes(self) -> float:
         return (time.time() - self.began) / 60
@@ -135,7 +125,7 @@ class Clock:
         self.losses.append(loss)
         if progress.steps % 25:
             return
-        speed = (progress.tokens - self.first) / (time.time() - self.began)
+        speed = progress.tokens / (time.time() - self.began)
         left = (plan.tokens - progress.tokens) / speed / 60
         mean = sum(self.losses) / len(self.losses)
         self.losses.clear()
@@ -144,21 +134,6 @@ class Clock:
             f"step {progress.steps} loss {mean:.3f} tokens {tokens:.2f}M {speed:.0f} tok/s ETA {left:.1f} min",
             flush=True,
         )
-
-
-def keep(path: Path, model: Llama, tools: list[torch.optim.Optimizer], progress: Progress) -> None:
-    """Write what `restore` needs to go on."""
-    counts = (progress.tokens, progress.dialogues, progress.steps)
-    torch.save({"model": model.state_dict(), "tools": [tool.state_dict() for tool in tools], "counts": counts}, path)
-
-
-def restore(path: Path, model: Llama, tools: list[torch.optim.Optimizer], progress: Progress) -> None:
-    """Set all three to what `keep` wrote."""
-    saved = torch.load(path, weights_only=True)
-    model.load_state_dict(saved["model"])
-    for tool, state in zip(tools, saved["tools"], strict=True):
-        tool.load_state_dict(state)
-    progress.tokens, progress.dialogues, progress.steps = saved["counts"]
 
 
 def main() -> None:
@@ -172,7 +147,6 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=2, help="batches a step, a thread each")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--shape", type=int, nargs=4, default=(192, 5, 6, 448))
-    parser.add_argument("--resume", type=Path)
     args = parser.parse_args()
     plan = Plan(
         args.out,
@@ -183,7 +157,6 @@ def main() -> None:
         args.device,
         args.minutes,
         args.replicas,
-        args.resume,
     )
     torch.manual_seed(plan.seed)
     tokenizer = train_tokenizer(dialogue(number) for number in range(6000))

@@ -105,7 +105,8 @@ class _Exchange:
         self._metrics.http_request(self._route, method, status)
         if "code" in self._fields:
             self._metrics.error(self._fields["code"])
-        write = log.debug if self._scope["path"] in POLLED and method == "GET" else log.info
+        polled = self._scope["path"] in POLLED and method == "GET" and status < 500
+        write = log.debug if polled else log.info
         write(
             "request",
             request_id=self._state["request_id"],
