@@ -106,7 +106,7 @@ def _refuse_in_streams(parameters: Parameters) -> None:
 
 
 def sampling_of(parameters: Parameters) -> Sampling:
-    """Greedy unless `Parameters.samples`; then `temperature` is 1 where unset, as in TGI."""
+    """Greedy unless `Parameters.samples`; then `temperature` is 1 where unset, as in TGI; 0 stays greedy."""
     temperature = 1.0 if parameters.temperature is None else parameters.temperature
     return Sampling(
         temperature=temperature if parameters.samples else 0.0,

@@ -134,6 +134,7 @@ NATIVE_UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("session", {"inputs": "x", "session_id": "s_1"}, "session_id"),
     ("grammar", {"inputs": "x", "parameters": {"grammar": {"type": "json", "value": {}}}}, "parameters.grammar"),
     ("watermark", {"inputs": "x", "parameters": {"watermark": True}}, "parameters.watermark"),
+    ("watermark 0", {"inputs": "x", "parameters": {"watermark": 0}}, "parameters.watermark"),
     ("adapter", {"inputs": "x", "parameters": {"adapter_id": "a"}}, "parameters.adapter_id"),
     ("stop_words", {"text_input": "x", "parameters": {"stop_words": ["a"]}}, "parameters.stop_words"),
     ("bad_words 0", {"text_input": "x", "parameters": {"bad_words": 0}}, "parameters.bad_words"),

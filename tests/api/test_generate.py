@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.engine.request import FinishReason, Request
+from service.answers import Ask, Decoding
+from service.context.prompt import Text
+from service.engine.request import FinishReason, Request, StepOutput
 from service.text.tokenizer import Tokenizer
 from tests.api.conftest import Serve
 from tests.api.reading import error
@@ -108,6 +110,17 @@ async def test_stop_string_counts_up_to_the_token_that_completed_it(serve: Serve
 async def test_include_stop(world: World) -> None:
     body = await ask(world, inputs="x", parameters={"stop": ["하나"], "include_stop": True})
     assert body["generated_text"] == "안녕하세요, 도시락 하나"
+
+
+@pytest.mark.parametrize(("include", "text"), [(False, "b"), (True, "ba")])
+async def test_a_stop_token_that_is_an_ordinary_one_is_cut(world: World, include: bool, text: str) -> None:
+    [letter, end] = world.tokenizer.encode("ba")
+    decoding = Decoding(0, 0, Ask("x", Text("x"), include_stop=include), world.tokenizer, (end,))
+    decoding.accept(StepOutput("x", (end, letter)))
+    assert decoding.text == "ab", "only the last token ended it"
+    decoding = Decoding(0, 0, Ask("x", Text("x"), include_stop=include), world.tokenizer, (end,))
+    decoding.accept(StepOutput("x", (letter, end), finish_reason=FinishReason.STOP))
+    assert (decoding.text, len(decoding.tokens)) == (text, 2)
 
 
 async def test_min_new_tokens_reaches_engine_and_stop_strings(world: World) -> None:

@@ -158,6 +158,7 @@ async def test_n_chat_streams(world: World) -> None:
         for choice in each["choices"]:
             texts[choice["index"]] += choice["delta"].get("content", "")
     assert texts == {0: REPLY[1:] + REPLY[:1], 1: REPLY[2:] + REPLY[:2]}
+    assert [not each["choices"] for each in shown].count(True) == 1
     assert shown[-1]["choices"] == []
     assert sum("timings" in each for each in shown) == 1
 
@@ -206,6 +207,8 @@ async def test_echo_with_logprobs_as_lm_eval_reads_it(world: World) -> None:
     assert logprobs["top_logprobs"][0] is None
     assert [list(top) for top in logprobs["top_logprobs"][1:]] == [["b"], ["c"], ["안녕하세요"]]
     assert world.engine.requests[0].params.prompt_logprobs == 1
+    [choice] = (await complete(world, [68], max_tokens=3, logprobs=0))["choices"]
+    assert choice["logprobs"]["text_offset"] == [0, 5, 6], "of 안녕하세요, a comma and a space"
 
 
 async def test_echo_alone_asks_for_no_prompt_logprobs(world: World) -> None:

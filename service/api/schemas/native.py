@@ -92,7 +92,7 @@ class Parameters(Wire):
             or bool(self.top_k or self.min_p)
             or any(value is not None and value < 1 for value in (self.top_p, self.typical_p))
         )
-        return self.temperature != 0 and (bool(self.do_sample) or shaped)
+        return bool(self.do_sample) or shaped
 
 
 class GenerateBody(Wire):
