@@ -10,11 +10,8 @@ from models.demo.dialogue import Asked, Dialogue
 from models.demo.grammar import Style, dialogue
 from models.demo.tokenizer import BEGIN, END, SPECIAL_TOKENS, WINDOW
 
-VALUE, ANSWER, CHAT = (
-    4.0,
-    1.0,
-    0.2,
-)  # weights of a value that is asked for, of the answer around it, and of any other reply
+# Weights of a value that is asked for, of the answer around it, and of any other reply.
+VALUE, ANSWER, CHAT = 4.0, 1.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
