@@ -84,7 +84,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.answers",
         "service.api",
     },
-    "service.bento": {"service.settings", "service.app"},
+    "service.bento": {"service.settings", "service.api", "service.app"},
     "service.serving": {"service.settings"},
     "service.recall": {
         "models",

@@ -32,8 +32,8 @@ class ClientGone(Exception):
 
 
 class Edge:
-    """`scope["state"]` gets `request_id` and `log`, a dictionary that handlers add to and that becomes the log line;
-    a `code` in it is counted as an error."""
+    """`scope["state"]` gets `request_id`, `arrival` (`time.monotonic()`) and `log`, a dictionary that handlers add to
+    and that becomes the log line; a `code` in it is counted as an error."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -58,6 +58,7 @@ class _Exchange:
         self._fields: dict[str, Any] = {}
         self._state = scope.setdefault("state", {})
         self._state["request_id"] = _request_id(scope)
+        self._state["arrival"] = self._started
         self._state["log"] = self._fields
         scope.pop("route", None)  # a server that mounts this app has put its own there
 

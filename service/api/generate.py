@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -47,7 +48,7 @@ async def _answer(request: Request, service: Service, body: GenerateBody, stream
         request.state.request_id = body.request_id
     if body.user:
         request.state.log["user"] = body.user
-    ask = ask_of(body, service.settings, stream)
+    ask = replace(ask_of(body, service.settings, stream), arrival=request.state.arrival)
     is_triton = body.text_input is not None
     if stream:
         return await streamed(request, service, [ask], tgi.triton_events if is_triton else tgi.events)

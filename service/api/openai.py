@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -97,6 +98,7 @@ def _sampling(body: OpenAISampling) -> Sampling:
 
 async def _reply(request: Request, service: Service, asks: Sequence[Ask], dialect: Dialect) -> Response:
     body = dialect.body
+    asks = [replace(ask, arrival=request.state.arrival) for ask in asks]
     if body.request_id:
         request.state.request_id = body.request_id
     if body.user:

@@ -81,7 +81,8 @@ class Deployment:
     async def settled(self, seconds: float) -> None:
         """Wait until loading has ended. Raises Unavailable after so many seconds, or when it failed."""
         try:
-            await asyncio.wait_for(self._settled.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._settled.wait()
         except TimeoutError:
             raise Unavailable(
                 f"{self.manifest.reference} is still loading ({self.phase}); try again shortly", retry_after=5
@@ -108,7 +109,8 @@ class Deployment:
         """Take no more requests, wait up to so many seconds for those in flight, then end the engine process."""
         self.state = DeploymentState.DRAINING
         try:
-            await asyncio.wait_for(self._idle.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
         except TimeoutError:
             self.failure = f"{self.in_flight} answers were cut after {seconds:g} s of draining"
         await self.engine.stop(grace=1.0)

@@ -148,3 +148,16 @@ def test_an_open_address_without_a_key_is_refused() -> None:
     )
     assert ended.returncode == 2
     assert "DOSIRAK_ADMIN_KEY" in ended.stdout
+
+
+def test_with_a_key_only_the_two_probes_answer_without_it(data_dir: Path, served: Server, tmp_path: Path) -> None:
+    """BentoML's own routes included."""
+    command = python("-m", "bentoml", "serve", "service.bento:Dosirak")
+    with (
+        running(command, data_dir, tmp_path / "log", free_port(), DOSIRAK_ADMIN_KEY="secret") as server,
+        server.client() as client,
+    ):
+        for path in ("/healthz", "/schema.json", "/metrics", "/info", "/docs", "/v1/models", "/nowhere"):
+            assert client.get(path).status_code == 401, path
+        assert {client.get(path).status_code for path in ("/livez", "/readyz")} == {200}
+        assert client.post("/generate", json=body(), headers={"Authorization": "Bearer secret"}).status_code == 200
