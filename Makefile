@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing (torch first; a few minutes on a fresh machine) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on 'torch==2.13.0'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[dev,load]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[dev,load]'
 	@touch $@
 
 check: $(READY)  ## format, lint, types, architecture

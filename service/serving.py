@@ -18,7 +18,12 @@ from rich.console import Console
 
 from service.settings import Settings, child_environment
 
-GREETING: Final = "안녕하세요! 제 이름은 하린이에요. 제 이름이 뭐라고 했죠?"
+CHAT: Final = (
+    {"role": "user", "content": "제 이름은 김무슬이에요."},
+    {"role": "assistant", "content": "네, 기억할게요."},
+    {"role": "user", "content": "제 이름이 뭐예요?"},
+)
+SPEAKERS: Final = {"user": "you      ", "assistant": "dosirak  "}
 POLL_SECONDS: Final = 0.1
 POLLS_PER_LOOK: Final = 10  # at what the start is busy with
 
@@ -99,9 +104,11 @@ def _phase(response: httpx.Response) -> str:
 
 
 def _show_answer(url: str, headers: dict[str, str], console: Console) -> None:
-    body = {"messages": [{"role": "user", "content": GREETING}], "parameters": {"max_new_tokens": 64}}
-    console.print(f"\n[bold]you[/]      {GREETING}")
-    console.print("[bold]dosirak[/]  ", end="")
+    body = {"messages": CHAT, "parameters": {"max_new_tokens": 64}}
+    console.print()
+    for message in CHAT:
+        console.print(f"[bold]{SPEAKERS[message['role']]}[/]{message['content']}", highlight=False)
+    console.print(f"[bold]{SPEAKERS['assistant']}[/]", end="")
     last: dict[str, object] = {}
     with httpx.stream("POST", f"{url}/generate_stream", json=body, headers=headers, timeout=60) as response:
         for event in _events(response):
