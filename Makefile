@@ -3,8 +3,8 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Threads that spin starve each other on few cores.
-export OMP_WAIT_POLICY ?= passive
+# OpenMP threads that spin on starve each other on few cores.
+export GOMP_SPINCOUNT ?= 10000
 READY  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help

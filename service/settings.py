@@ -109,6 +109,6 @@ def child_environment(settings: Settings) -> dict[str, str]:
 
 
 def engine_environment() -> dict[str, str]:
-    """The environment for an engine process. Its OpenMP threads sleep between operations unless told otherwise: threads
-    that spin make a step 30 times slower as soon as anything else wants one of their cores (docs/log.md)."""
-    return {"OMP_WAIT_POLICY": "passive", **os.environ}
+    """The environment for an engine process. Its OpenMP threads spin for microseconds and then sleep, unless told
+    otherwise: those that spin on make a step 30 times slower as soon as anything else wants a core (docs/log.md)."""
+    return {"GOMP_SPINCOUNT": "10000", **os.environ}
