@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from models.demo.recall import Answer, RecallCase, cases, markdown, table
+from models.demo.recall import Answer, RecallCase, cases, is_right, markdown, table
 
 NEW_TOKENS = 40
 
@@ -80,8 +80,6 @@ def measure() -> None:
 
 
 def _show_errors(asked: Sequence[RecallCase], texts: Sequence[str], limit: int) -> None:
-    from models.demo.recall import is_right
-
     wrong = [(case, text) for case, text in zip(asked, texts, strict=True) if is_right(case, text) != case.told]
     for case, text in wrong[:: max(1, len(wrong) // limit) if limit else len(wrong) + 1]:
         print(f"{case.cell} | {case.wording} | {case.kind} | {case.messages[-1]['content']} | {case.expected} | {text}")

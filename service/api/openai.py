@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -109,7 +110,7 @@ async def _reply(request: Request, service: Service, asks: Sequence[Ask], dialec
     return json_response(dialect.whole(answers), headers=headers(answers[0]))
 
 
-class Dialect:
+class Dialect(ABC):
     """How one route shows answers. Holds what a stream has shown so far; one request's."""
 
     kind: str
@@ -163,17 +164,17 @@ class Dialect:
         ended = [each.finish_reason for answer in self._answers.values() for each in answer.decodings]
         return len(self._answers) == len(self._asks) and None not in ended
 
-    def choice(self, answer: Answer, decoding: Decoding) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def choice(self, answer: Answer, decoding: Decoding) -> dict[str, Any]: ...
 
-    def opening(self, delta: Delta) -> list[dict[str, Any]]:
-        raise NotImplementedError
+    @abstractmethod
+    def opening(self, delta: Delta) -> list[dict[str, Any]]: ...
 
-    def piece(self, delta: Delta) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def piece(self, delta: Delta) -> dict[str, Any]: ...
 
-    def nothing(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def nothing(self) -> dict[str, Any]: ...
 
 
 class ChatDialect(Dialect):

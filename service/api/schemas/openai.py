@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -82,8 +83,8 @@ class OpenAISampling(Wire):
     request_id: RequestIdText | None = None
 
     @property
-    def new_tokens(self) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def new_tokens(self) -> int | None: ...
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
