@@ -16,8 +16,10 @@ from statistics import fmean
 
 import aiohttp
 import psutil
+import uvloop
 
-from loadtest.streams import Answer, Spread, ask
+from loadtest.streams import Answer, Spread
+from loadtest.wire import Connection
 
 TOPICS = ("불고기 도시락", "kimchi rice box", "비건 도시락", "egg roll lunch", "매운 제육 도시락")
 MIB = 1024 * 1024
@@ -70,20 +72,18 @@ def resident() -> dict[int, tuple[str, float]]:
     return found
 
 
-async def one_user(
-    session: aiohttp.ClientSession, options: argparse.Namespace, seed: int, until: float
-) -> list[Answer]:
+async def one_user(user: Connection, options: argparse.Namespace, seed: int, until: float) -> list[Answer]:
     draw = random.Random(seed)
     answers = []
     while time.perf_counter() < until:
-        answers.append(await ask(session, options.url, question(draw, options.max_new_tokens)))
+        answers.append(await user.ask(question(draw, options.max_new_tokens)))
     return answers
 
 
-async def run_users(session: aiohttp.ClientSession, options: argparse.Namespace, seconds: float) -> list[Answer]:
+async def run_users(users: list[Connection], options: argparse.Namespace, seconds: float) -> list[Answer]:
     until = time.perf_counter() + seconds
-    users = (one_user(session, options, seed, until) for seed in range(options.streams))
-    return [answer for answers in await asyncio.gather(*users) for answer in answers]
+    runs = [one_user(user, options, seed, until) for seed, user in enumerate(users)]
+    return [answer for answers in await asyncio.gather(*runs) for answer in answers]
 
 
 def report(answers: list[Answer], seconds: float) -> bool:
@@ -104,12 +104,12 @@ def report(answers: list[Answer], seconds: float) -> bool:
 
 async def main() -> int:
     options = arguments()
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=300)) as session:
-        await run_users(session, options, min(10.0, options.seconds / 4))  # warm: the caches and allocators fill
+    users = [Connection(options.url) for _ in range(options.streams)]
+    async with aiohttp.ClientSession() as session:
+        await run_users(users, options, min(10.0, options.seconds / 4))  # warm: the caches and allocators fill
         memory, before = resident(), await server_means(session, options.url)
         started = time.perf_counter()
-        answers = await run_users(session, options, options.seconds)
+        answers = await run_users(users, options, options.seconds)
         whole = report(answers, time.perf_counter() - started)
         after = await server_means(session, options.url)
     good = [answer for answer in answers if not answer.error]
@@ -126,4 +126,4 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(asyncio.run(main()))
+    raise SystemExit(uvloop.run(main()))

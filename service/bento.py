@@ -1,7 +1,8 @@
 """The BentoML service: packages, starts, probes and supervises the API process. Every route is FastAPI's.
 
 What BentoML brings that generation must not use is set aside here: its batcher (counts items, cannot stream), its
-metrics (multiprocess files, raw paths as labels), its 60 s timeout and its concurrency gate (no queue, no Retry-After).
+metrics (multiprocess files, raw paths as labels), its 60 s timeout, its concurrency gate (no queue, no Retry-After) and
+its tracing layer (a span for every event of a stream, 1.1 ms for 40 of them even where nothing is exported).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ app = create(settings)
     traffic={"timeout": LONGEST_UNARY_SECONDS},
     metrics={"enabled": False},
     logging={"access": {"enabled": False}},
+    tracing={"excluded_urls": ".*"},
 )
 @bentoml.asgi_app(app, path="/")
 class Dosirak:

@@ -1,0 +1,115 @@
+"""The leanest streaming client: a socket, httptools, and the time of every event as its bytes are read.
+
+A client that is busy reading times itself: this one spends a few microseconds an event, so that what it measures is the
+server. One connection a user, kept alive between answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from loadtest.streams import Answer
+
+CONNECT_SECONDS = 30.0
+SILENCE_SECONDS = 300.0
+
+
+class Cut(Exception):
+    """The connection ended before its answer did."""
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection to `url`; `ask` one stream at a time. Opens itself where it is not open."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._done: asyncio.Future[None] | None = None
+        self._answer = Answer(0.0)
+        self._body = bytearray()
+
+    async def ask(self, body: dict[str, object], path: str = "/generate_stream") -> Answer:
+        """Stream one answer. Whatever goes wrong, on the wire or in the stream, becomes `error`."""
+        payload = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        self._answer = answer = Answer(time.perf_counter())
+        self._body.clear()
+        try:
+            if self._transport is None or self._transport.is_closing():
+                await self._open()
+            self._parser = httptools.HttpResponseParser(self)
+            self._done = asyncio.get_running_loop().create_future()
+            answer.started = time.perf_counter()
+            assert self._transport is not None
+            self._transport.write(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
+            async with asyncio.timeout(SILENCE_SECONDS):
+                await self._done
+        except (OSError, TimeoutError, Cut, httptools.HttpParserError) as error:
+            self.close()
+            answer.error = f"{type(error).__name__}: {error}"
+            return answer
+        self._read_end(answer)
+        return answer
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await loop.create_connection(lambda: self, self._host, self._port)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    def _read_end(self, answer: Answer) -> None:
+        status = self._parser.get_status_code()
+        text = bytes(self._body)
+        if status != 200:
+            answer.error = f"status {status}: {text[:200].decode(errors='replace')}"
+            return
+        last = text[text.rindex(b"data:") + 5 :] if b"data:" in text else b"{}"
+        end: dict[str, object] = json.loads(last)
+        usage = end.get("usage")
+        if end.get("generated_text") is None or not isinstance(usage, dict):
+            answer.error = f"no last event: {end.get('error', 'the stream was cut')}"
+        else:
+            answer.completion_tokens = int(usage["completion_tokens"])
+
+    def _end(self, error: Exception | None = None) -> None:
+        if self._done is not None and not self._done.done():
+            if error is None:
+                self._done.set_result(None)
+            else:
+                self._done.set_exception(error)
+
+    # asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by duck typing
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._end(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._end(Cut("the connection was closed in mid-answer"))
+
+    # httptools
+    def on_body(self, body: bytes) -> None:
+        """An event begins with `data:`; the server writes each in one piece, so the piece's time is the event's."""
+        at = time.perf_counter() - self._answer.started
+        self._answer.token_times += [at] * body.count(b"data:")
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self._end()
