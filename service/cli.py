@@ -15,6 +15,7 @@ from rich.table import Table
 from models.errors import RepositoryError
 from models.manifest import ModelReference
 from models.repository import DEFAULT_ALIAS, Repository
+from service.errors import DosirakError
 from service.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve versioned text-generation models.")
@@ -54,6 +55,19 @@ def recall(
     from service.recall import print_table
 
     print_table(settings_or_exit(), references or ["demo:1", "demo:2"], questions, console)
+
+
+@app.command()
+def compare(
+    references: Annotated[
+        list[str] | None, typer.Argument(help="Model references; the first is compared with.")
+    ] = None,
+    texts: Annotated[int, typer.Option(help="Dialogues to predict.")] = 100,
+) -> None:
+    """Perplexity and top-1 agreement of versions on the same text, as the engine serves them."""
+    from service.quality import print_comparison
+
+    print_comparison(settings_or_exit(), references or ["demo:1", "demo:2"], texts, console)
 
 
 @model.command("list")
@@ -141,10 +155,10 @@ def rollback(
 
 
 def main() -> None:
-    """The console script: a repository error is one sentence and exit status 1, never a traceback."""
+    """The console script: a refusal is one sentence and exit status 1, never a traceback."""
     try:
         app()
-    except RepositoryError as error:
+    except (RepositoryError, DosirakError) as error:
         console.print(f"[red]error[/]: {error}")
         raise SystemExit(1) from None
 

@@ -14,9 +14,9 @@ from rich.table import Table
 from models.demo.recall import Answer, RecallCase, Row, cases, table
 from models.manifest import Manifest
 from models.repository import Repository
-from service.deployments.engines import engine_config
 from service.engine.core import EngineCore
 from service.engine.request import Request, SamplingParams
+from service.offline import load_core, run_all
 from service.settings import Settings
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
@@ -44,18 +44,8 @@ def _rows(
     settings: Settings, repository: Repository, manifest: Manifest, asked: list[RecallCase], progress: Progress
 ) -> list[Row]:
     directory = repository.path(manifest)
-    core = _core(settings, repository, manifest)
+    core = load_core(settings, repository, manifest)
     return table(asked, _answers(core, Tokenizer.load(directory), manifest.reference, progress))
-
-
-def _core(settings: Settings, repository: Repository, manifest: Manifest) -> EngineCore:
-    """The engine as its process builds it, in this one. Imports torch."""
-    from service.engine.worker import build_core
-    from service.runner.model_runner import build_runner
-
-    config = engine_config(settings, manifest, repository.path(manifest))
-    runner, info = build_runner(config, lambda phase, fraction: None)
-    return build_core(config, runner, info.blocks_total)
 
 
 def _answers(core: EngineCore, tokenizer: Tokenizer, label: str, progress: Progress) -> Answer:
@@ -63,14 +53,12 @@ def _answers(core: EngineCore, tokenizer: Tokenizer, label: str, progress: Progr
 
     def answer(asked: Sequence[RecallCase]) -> list[str]:
         task = progress.add_task(label, total=len(asked))
-        for number, case in enumerate(asked):
-            core.add(Request(str(number), tuple(_prompt(tokenizer, case)), params, arrival=number))
-        made: dict[str, list[int]] = {str(number): [] for number in range(len(asked))}
-        while core.has_work:
-            for output in core.step():
-                made[output.request_id] += output.token_ids
-                progress.update(task, advance=output.finish_reason is not None)
-        return [tokenizer.decode(ids) for ids in made.values()]
+        requests = (
+            Request(str(number), tuple(_prompt(tokenizer, case)), params, arrival=number)
+            for number, case in enumerate(asked)
+        )
+        made = run_all(core, requests, lambda: progress.update(task, advance=1))
+        return [tokenizer.decode([id for output in outputs for id in output.token_ids]) for outputs in made.values()]
 
     return answer
 
