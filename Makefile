@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 # OpenMP threads that spin on starve each other on few cores.
 export GOMP_SPINCOUNT ?= 10000
 READY  := $(VENV)/.installed
+NATIVE  := service/runner/native
+KERNELS := $(NATIVE)/built/.built
 
 .DEFAULT_GOAL := help
 .PHONY: help install check test serve demo-model recall bench load
@@ -13,7 +15,7 @@ READY  := $(VENV)/.installed
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-install: $(READY)  ## create the virtual environment with every version pinned
+install: $(READY) $(KERNELS)  ## create the virtual environment with every version pinned, build the native kernels
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or name another, as in: make install PYTHON=python3.12"; exit 1; }
@@ -23,25 +25,30 @@ $(READY): pyproject.toml constraints.txt
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[dev,load]'
 	@touch $@
 
+# Without a compiler this says so and the engine serves with torch operations.
+$(KERNELS): $(READY) $(NATIVE)/build.py $(wildcard $(NATIVE)/src/*)
+	@$(BIN)/python -m service.runner.native.build
+	@mkdir -p $(@D) && touch $@
+
 check: $(READY)  ## format, lint, types, architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-test: $(READY)  ## all tests; prints what was skipped and why
+test: $(READY) $(KERNELS)  ## all tests; prints what was skipped and why
 	$(BIN)/python -m pytest
 
-serve: $(READY)  ## serve the default model and show one real answer
+serve: $(READY) $(KERNELS)  ## serve the default model and show one real answer
 	@$(BIN)/dosirak serve
 
 demo-model: $(READY)  ## train the demo model again from its seed
 	$(BIN)/python -m models.demo.train
 
-recall: $(READY)  ## recall table of the demo model, bf16 and int8, through the engine
+recall: $(READY) $(KERNELS)  ## recall table of the demo model, bf16 and int8, through the engine
 	@$(BIN)/dosirak recall
 
-bench: $(READY)  ## throughput and latency of the default model, over HTTP and offline
+bench: $(READY) $(KERNELS)  ## throughput and latency of the default model, over HTTP and offline
 	$(BIN)/python -m loadtest.bench
 
 load: $(READY)  ## locust users against a running server (HOST, USERS, TIME)

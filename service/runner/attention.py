@@ -1,5 +1,6 @@
-"""Attention of packed query rows over KV blocks with torch operations. Knows blocks and positions, not requests.
+"""Attention of packed query rows over KV blocks. Knows blocks and positions, not requests.
 
+On a CPU with native kernels (see `native/src/attention.h`) these attend; elsewhere torch operations, as follows.
 Batch- and chunk-invariant: what a query row gets depends on its own sequence's keys up to its position and on nothing
 else, bit for bit. Three rules make it so, and tests/unit/test_attention.py holds them:
 
@@ -15,13 +16,17 @@ else, bit for bit. Three rules make it so, and tests/unit/test_attention.py hold
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from service.runner.kv_cache import KVCache
+from service.runner.native.attention import heads_struct
+from service.runner.native.library import KINDS, library
 
 KV_TILE = 128
 QUERY_TILE = 128
@@ -81,16 +86,45 @@ class Group:
 
 
 class AttentionPlan:
-    """One step's indices, made once and used by every layer: where new keys go and which rows look at which blocks."""
+    """One step's indices, made when first asked for and used by every layer: where new keys go and which rows look at
+    which blocks."""
 
     def __init__(self, cache: KVCache, spans: Seq[Span], num_rows: int, row_quantum: int, device: torch.device) -> None:
         self.cache = cache
+        self.spans = tuple(spans)
         self.row_quantum = row_quantum
         self.device = device
         self.num_rows = num_rows
-        self.slots = torch.tensor(_slots(spans, num_rows, cache), device=device)
-        self.groups = [*_decode_groups(spans, cache, device), *_prefill_groups(spans, cache, device)]
         self._slot_rows: dict[int, Tensor] = {}
+
+    @cached_property
+    def slots(self) -> Tensor:
+        """Where each row's keys and values go [rows]."""
+        return torch.tensor(_slots(self.spans, self.num_rows, self.cache), device=self.device)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        return [
+            *_decode_groups(self.spans, self.cache, self.device),
+            *_prefill_groups(self.spans, self.cache, self.device),
+        ]
+
+    @cached_property
+    def tables(self) -> Tensor:
+        """The spans' block tables one after the other, int64, on the CPU."""
+        joined = array("q")
+        for span in self.spans:
+            joined.extend(span.block_table[: _blocks(span, self.cache)])
+        return torch.frombuffer(joined, dtype=torch.int64) if joined else torch.empty(0, dtype=torch.int64)
+
+    @cached_property
+    def span_rows(self) -> Tensor:
+        """Row, count, start and where its table begins in `tables`, of each span [spans, 4] int64, on the CPU."""
+        rows, at = [], 0
+        for span in self.spans:
+            rows.append((span.row, span.count, span.start, at))
+            at += _blocks(span, self.cache)
+        return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         """Writes key and value [rows, kv_heads, dim] and gives [rows, heads, value_dim] for query [rows, heads, dim].
@@ -99,6 +133,10 @@ class AttentionPlan:
         if heads not in self._slot_rows:
             self._slot_rows[heads] = self.cache.slot_rows(self.slots, heads)
         self.cache.write(layer, key, value, self._slot_rows[heads])
+        kernels = library() if self.device.type == "cpu" and self.cache.dtype in KINDS else None
+        if kernels is not None:
+            struct = heads_struct(self.cache, layer, query.shape[1], spec)
+            return kernels.attend(struct, self.span_rows, self.tables, query).to(query.dtype)
         out = query.new_zeros(self.num_rows, query.shape[1], value.shape[-1])
         for group in self.groups:
             out.index_copy_(0, group.rows, self._attend_group(group, layer, query, spec))
@@ -158,6 +196,11 @@ def _slots(spans: Seq[Span], num_rows: int, cache: KVCache) -> list[int]:
     return slots
 
 
+def _blocks(span: Span, cache: KVCache) -> int:
+    """Blocks that hold the span's sequence up to its last row."""
+    return -(-(span.start + span.count) // cache.block_size)
+
+
 def _tiles(end: int) -> int:
     return -(-end // KV_TILE)
 
@@ -172,7 +215,7 @@ def _padded_length(end: int) -> int:
 def _table(span: Span, length: int, cache: KVCache) -> list[int]:
     """The block table cut or filled with the scratch block to hold `length` positions."""
     needed = -(-length // cache.block_size)
-    used = list(span.block_table[: min(needed, -(-(span.start + span.count) // cache.block_size))])
+    used = list(span.block_table[: min(needed, _blocks(span, cache))])
     return used + [cache.scratch_block] * (needed - len(used))
 
 

@@ -1,12 +1,13 @@
-"""Our own forward for Llama-shaped models: fused query-key-value and gate-up products, few operations a layer.
+"""Our own forward for Llama-shaped models in torch operations: fused products, few operations a layer.
 
-Knows one architecture family and packed rows; nothing of batches or sampling. It must repeat the library's logits,
-which `probe.verify` checks at load and tests/golden hold token for token. Anything unusual in a config goes to
-the library.
+The readable form of what `native/src/decoder.h` computes in one call, and what serves where that cannot be built and on
+other devices. It must repeat the library's logits, which `probe.verify` checks at load and tests/golden hold token
+for token.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -15,51 +16,45 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from service.runner.attention import AttentionPlan, AttentionSpec
-from service.runner.foreign import CannotServe
+from service.runner.attention import AttentionPlan
+from service.runner.blueprint import Blueprint, LayerPlan, read_blueprint
 from service.runner.linear import DenseLinear, Int8Linear
 from service.runner.step import Step
 
-FAMILY = ("llama", "mistral", "qwen2", "qwen3")
-STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
-"""Rotary embeddings whose table depends on the position alone, so that it can be made once."""
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
 
 
 class Layer(nn.Module):
     """One decoder layer over packed rows [rows, hidden]."""
 
-    def __init__(self, source: Any, index: int, eps: float, spec: AttentionSpec) -> None:
+    def __init__(self, plan: LayerPlan, index: int, whole: Blueprint) -> None:
         super().__init__()
-        attention, mlp = source.self_attn, source.mlp
-        self.index, self.eps, self.spec = index, eps, spec
-        self.head_dim: int = attention.head_dim
-        self.qkv = fuse([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.output = fuse([attention.o_proj])
-        self.gate_up = fuse([mlp.gate_proj, mlp.up_proj])
-        self.down = fuse([mlp.down_proj])
-        self.kv_heads: int = attention.k_proj.out_features // self.head_dim
-        self.heads: int = attention.q_proj.out_features // self.head_dim
-        self.input_norm: Tensor = source.input_layernorm.weight
-        self.middle_norm: Tensor = source.post_attention_layernorm.weight
-        self.query_norm: Tensor | None = getattr(getattr(attention, "q_norm", None), "weight", None)
-        self.key_norm: Tensor | None = getattr(getattr(attention, "k_norm", None), "weight", None)
+        self.index, self.plan, self.eps = index, plan, whole.eps
+        self.heads, self.kv_heads, self.head_dim = whole.heads, whole.kv_heads, whole.head_dim
+        self.activation = ACTIVATIONS[whole.activation]
+        self.qkv, self.output = fuse(plan.qkv), fuse(plan.output)
+        self.gate_up, self.down = fuse(plan.gate_up), fuse(plan.down)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
-        mixed = self._attend(rms_norm(x, self.input_norm, self.eps), cos, sin, plan)
-        x = x + self.output(mixed)
-        gate, up = self.gate_up(rms_norm(x, self.middle_norm, self.eps)).chunk(2, dim=-1)
-        out: Tensor = x + self.down(F.silu(gate).mul_(up))
-        return out
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionPlan) -> Tensor:
+        plan, eps = self.plan, self.eps
+        mixed = self.output(self._attend(rms_norm(x, plan.input_norm, eps), cos, sin, attention))
+        x = x + (mixed if plan.attention_norm is None else rms_norm(mixed, plan.attention_norm, eps))
+        gate, up = self.gate_up(rms_norm(x, plan.middle_norm, eps)).chunk(2, dim=-1)
+        down = self.down(self.activation(gate) * up)
+        return x + (down if plan.mlp_norm is None else rms_norm(down, plan.mlp_norm, eps))
 
-    def _attend(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
+    def _attend(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionPlan) -> Tensor:
         qkv = self.qkv(x).view(len(x), -1, self.head_dim)
         both, value = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], dim=1)
-        if self.query_norm is not None and self.key_norm is not None:
+        if self.plan.query_norm is not None and self.plan.key_norm is not None:
             query, key = torch.split(both, [self.heads, self.kv_heads], dim=1)
-            query, key = rms_norm(query, self.query_norm, self.eps), rms_norm(key, self.key_norm, self.eps)
+            query, key = rms_norm(query, self.plan.query_norm, self.eps), rms_norm(key, self.plan.key_norm, self.eps)
             both = torch.cat((query, key), dim=1)
         query, key = torch.split(rotate(both, cos, sin), [self.heads, self.kv_heads], dim=1)
-        return plan.attend(self.index, query, key, value, self.spec).view(len(x), -1)
+        return attention.attend(self.index, query, key, value, self.plan.spec).view(len(x), -1)
 
 
 class FusedDecoder(nn.Module):
@@ -70,20 +65,14 @@ class FusedDecoder(nn.Module):
 
     def __init__(self, model: transformers.PreTrainedModel, max_model_len: int) -> None:
         super().__init__()
-        config: Any = model.config
-        check_family(config)
-        body: Any = model.model
-        self.eps: float = config.rms_norm_eps
-        self.embedding: Tensor = body.embed_tokens.weight
-        self.norm: Tensor = body.norm.weight
-        self.head = fuse([model.lm_head])
-        self.layers = nn.ModuleList(
-            Layer(layer, index, self.eps, _spec(layer.self_attn, config)) for index, layer in enumerate(body.layers)
-        )
-        positions = torch.arange(max_model_len, device=self.embedding.device)[None]
-        cos, sin = body.rotary_emb(self.embedding, positions)
-        half = sin.shape[-1] // 2
-        self.cos, self.sin = cos[0][:, None], torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)[:, None]
+        whole = read_blueprint(model, max_model_len)
+        self.eps, self.norm, self.logit_softcap = whole.eps, whole.norm, whole.logit_softcap
+        self.embedding, self.embedding_scale = whole.embedding, whole.embedding_scale
+        self.head = fuse((whole.head,))
+        self.layers = nn.ModuleList(Layer(layer, index, whole) for index, layer in enumerate(whole.layers))
+        half, dtype = whole.sin.shape[-1] // 2, whole.embedding.dtype
+        self.cos = whole.cos[:, None].to(dtype)
+        self.sin = torch.cat((-whole.sin[:, :half], whole.sin[:, half:]), dim=-1)[:, None].to(dtype)
 
     @property
     def model(self) -> nn.Module:
@@ -91,25 +80,14 @@ class FusedDecoder(nn.Module):
 
     def forward(self, step: Step) -> Tensor:
         x = F.embedding(step.token_ids, self.embedding)
+        if self.embedding_scale != 1.0:
+            x = x * self.embedding_scale
         cos, sin = self.cos[step.positions], self.sin[step.positions]
         for layer in self.layers:
             x = layer(x, cos, sin, step.plan)
         logits: Tensor = self.head(rms_norm(x.index_select(0, step.logit_rows), self.norm, self.eps))
-        return logits
-
-
-def check_family(config: Any) -> None:
-    """Raises CannotServe, with the reason, for a config that this forward does not compute."""
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if config.model_type not in FAMILY:
-        raise CannotServe(f"the fused forward does not know {config.model_type}")
-    if config.hidden_act != "silu" or rope not in STATIC_ROPE:
-        raise CannotServe(f"the fused forward does not compute {config.hidden_act} with {rope} rotary embeddings")
-
-
-def _spec(attention: Any, config: Any) -> AttentionSpec:
-    has_own = hasattr(attention, "sliding_window")
-    return AttentionSpec(attention.scaling, (attention if has_own else config).__dict__.get("sliding_window"))
+        cap = self.logit_softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
 def fuse(parts: Seq[Any]) -> nn.Module:
@@ -128,10 +106,13 @@ def _bias(part: Any) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root mean square norm (Zhang and Sennrich, 2019) of each row, computed in fp32."""
-    return F.rms_norm(x, weight.shape, weight, eps)
+    return F.rms_norm(x.float(), weight.shape, weight, eps).to(x.dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-    """Rotary positions of [rows, heads, dim] by halves; the sine's first half carries the minus of rotate-half."""
-    half = x.shape[-1] // 2
-    return (x * cos).addcmul_(x.roll(half, -1), signed_sin)
+    """Rotary positions of [rows, heads, dim] by halves of the first dimensions, as many as the tables have; the sine's
+    first half carries the minus of rotate-half."""
+    rotary = cos.shape[-1]
+    if rotary < x.shape[-1]:
+        return torch.cat((rotate(x[..., :rotary], cos, signed_sin), x[..., rotary:]), dim=-1)
+    return (x * cos).addcmul_(x.roll(rotary // 2, -1), signed_sin)

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from service.runner.native.library import ACTIVATION_REACH, library
+from service.runner.native.linear import NativeLinear
+
 ACTIVATION_DTYPE = torch.uint8
 """oneDNN has fast kernels for unsigned activations only; signed ones fall to a reference loop, thousands
 of times slower."""
@@ -48,39 +51,48 @@ class Int8Linear(nn.Module):
         self.scale = nn.Buffer(scale.float(), persistent=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.kernel = int8_kernel(weight.device)
-        self.reach = activation_reach() if self.kernel == "onednn" else 127
-        self.zeros = nn.Buffer(torch.zeros(self.out_features, dtype=torch.int32), persistent=False)
-        self._ready: Tensor | None = None
+        self.reach = activation_reach() if self.kernel == "onednn" else ACTIVATION_REACH
+        self._multiply: Callable[[Tensor], Tensor] | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the weights in the form that the kernel reads; parameters and buffers not counted."""
-        return self.weight.nbytes if self.kernel == "onednn" else 2 * self.weight.numel()
+        return 2 * self.weight.numel() if self.kernel == "dequantized" else self.weight.nbytes
 
     def release(self) -> None:
         """Gives back the kernel's form of the weights; the next use makes it again."""
-        self._ready = None
+        self._multiply = None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
         if not len(rows):
             return x.new_zeros(*x.shape[:-1], self.out_features)
-        if self._ready is None:
-            self._ready = self._prepare()
-        if self.kernel == "onednn":
-            codes, row_scale = quantize_rows(rows, self.reach)
-            out = multiply(codes, self.reach + 1, self._ready, self.scale, self.zeros).mul_(row_scale).to(x.dtype)
-        else:
-            out = F.linear(rows.to(self._ready.dtype), self._ready).to(x.dtype)
-        if self.bias is not None:
-            out = out + self.bias
-        return out.view(*x.shape[:-1], self.out_features)
+        if self._multiply is None:
+            self._multiply = self._prepare()
+        return self._multiply(rows).view(*x.shape[:-1], self.out_features)
 
-    def _prepare(self) -> Tensor:
+    def _prepare(self) -> Callable[[Tensor], Tensor]:
+        """Rows [n, in] to outputs with bias, by the kernel."""
+        kernels = library()
+        if self.kernel == "native" and kernels is not None:
+            return NativeLinear(kernels, (self,)).forward
         if self.kernel == "onednn":
-            packed: Tensor = torch.ops.onednn.qlinear_prepack(self.weight.contiguous(), None)
-            return packed
-        return (self.weight.float() * self.scale[:, None]).to(torch.bfloat16)
+            return self._onednn(torch.ops.onednn.qlinear_prepack(self.weight.contiguous(), None))
+        dense = (self.weight.float() * self.scale[:, None]).to(torch.bfloat16)
+        return lambda rows: self._biased(F.linear(rows.to(torch.bfloat16), dense).to(rows.dtype))
+
+    def _onednn(self, packed: Tensor) -> Callable[[Tensor], Tensor]:
+        zeros = torch.zeros(self.out_features, dtype=torch.int32)
+
+        def run(rows: Tensor) -> Tensor:
+            codes, row_scale = quantize_rows(rows, self.reach)
+            out = multiply(codes, self.reach + 1, packed, self.scale, zeros)
+            return self._biased(out.mul_(row_scale).to(rows.dtype))
+
+        return run
+
+    def _biased(self, out: Tensor) -> Tensor:
+        return out if self.bias is None else out + self.bias
 
 
 def multiply(codes: Tensor, zero: int, packed: Tensor, scale: Tensor, zeros: Tensor) -> Tensor:
@@ -120,7 +132,10 @@ def release(model: nn.Module) -> None:
 
 
 def int8_kernel(device: torch.device) -> str:
-    """`onednn` on a CPU with the operator; `dequantized` (bf16 copies of the weights) elsewhere: correct, not fast."""
+    """On a CPU `native`, our own kernel, where it is built, else `onednn` where torch has its operator; elsewhere
+    `dequantized` (bf16 copies of the weights): correct, not fast."""
+    if device.type == "cpu" and library() is not None:
+        return "native"
     has_operator = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")  # type: ignore[no-untyped-call]
     return "onednn" if device.type == "cpu" and has_operator else "dequantized"
 

@@ -27,6 +27,8 @@ from service.runner.linear import (
     release,
     row_quantum,
 )
+from service.runner.native.decoder import NativeDecoder
+from service.runner.native.library import library
 from service.runner.probe import choose_forward, observe
 from service.runner.sampler import SamplerRow, sample, token_logprobs
 from service.runner.step import RowRules, Step, pack
@@ -99,6 +101,7 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     cache = _make_cache(config, reference.shapes, dtype, device)
     progress("forward", 0.8)
     ways: tuple[Callable[[], Forward], ...] = (
+        lambda: NativeDecoder(model, cache, config.max_model_len),
         lambda: FusedDecoder(model, config.max_model_len),
         lambda: PackedForward(model),
         lambda: PerSequenceForward(model, cache, attention),
@@ -134,6 +137,8 @@ def _row_rules(model: torch.nn.Module, cache: KVCache) -> RowRules:
         elif isinstance(module, Conv1D):
             weights.append(module.weight.T)
     compute, device = matmul_dtype(cache.dtype, cache.device), cache.device
+    if device.type == "cpu" and library() is not None:
+        return RowRules(row_quantum(weights), 1)
     products = {(shape.key_dim, KV_TILE) for shape in cache.shapes} | {(KV_TILE, s.value_dim) for s in cache.shapes}
     attention = max(bmm_row_quantum(depth, width, compute, device) for depth, width in products)
     return RowRules(row_quantum(weights), attention)
@@ -166,12 +171,16 @@ def _info(
 def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowRules) -> tuple[str, ...]:
     """Each `part: what computes it`, plainly."""
     device = cache.device
+    native = library() if device.type == "cpu" else None
     if config.precision == "int8":
         kernel = int8_kernel(device)
         bits = f", {activation_reach().bit_length() + 1}-bit activations" if kernel == "onednn" else ""
         linear = f"linear: int8 {kernel}{bits}"
+    elif isinstance(forward, NativeDecoder):
+        linear = f"linear: {config.dtype} native"
     else:
         linear = f"linear: {config.dtype} torch, rows padded to {rules.linear}"
     compute = str(matmul_dtype(cache.dtype, device)).removeprefix("torch.")
-    attention = f"attention: torch blocks {compute}" if forward.invariant else "attention: library, per sequence"
-    return (linear, attention)
+    blocks = f"torch blocks {compute}" if native is None else "native blocks"
+    attention = f"attention: {blocks}" if forward.invariant else "attention: library, per sequence"
+    return (linear, attention, *(() if native is None else (f"native kernels: {native.level}",)))

@@ -67,10 +67,10 @@ def choose_forward(
         try:
             forward = way()
             verify(forward, reference, cache, PROBE_TOLERANCE[precision])
-            return forward, tuple(reasons)
+            return forward, tuple(dict.fromkeys(reasons))
         except (CannotServe, TypeError) as error:
             reasons.append(str(error))
-    raise CannotServe("; ".join(reasons))
+    raise CannotServe("; ".join(dict.fromkeys(reasons)))
 
 
 @torch.inference_mode()

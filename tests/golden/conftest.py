@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from service.runner.native.library import library
 from tests.golden.tiny import Loaded, save_int8, save_tiny
 
 Load = Callable[[str, str], Loaded]
@@ -13,15 +14,16 @@ Load = Callable[[str, str], Loaded]
 
 @pytest.fixture(scope="session")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """(architecture, precision) → the loaded model; the same one at every call."""
-    loaded: dict[tuple[str, str], Loaded] = {}
+    """(architecture, precision) → the loaded model; the same one at every call with the same kernels."""
+    loaded: dict[tuple[str, str, bool], Loaded] = {}
 
     def get(name: str, precision: str) -> Loaded:
-        if (name, precision) not in loaded:
+        key = (name, precision, library() is None)
+        if key not in loaded:
             directory = save_tiny(name, tmp_path_factory.mktemp(name))
             if precision == "int8":
                 directory = save_int8(directory, tmp_path_factory.mktemp(f"{name}-int8"))
-            loaded[name, precision] = Loaded.of(directory, precision, block_size=8)
-        return loaded[name, precision]
+            loaded[key] = Loaded.of(directory, precision, block_size=8)
+        return loaded[key]
 
     return get

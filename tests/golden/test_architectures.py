@@ -12,10 +12,11 @@ import transformers
 from service.engine.request import Request, SamplingParams
 from tests.golden.conftest import Load
 from tests.golden.tiny import CONFIGS, VOCABULARY, answer, request
+from tests.kernels import use
 
 NEW_TOKENS = 8
 LENGTHS = (1, 2, 7, 8, 17, 33, 70, 140)
-FORWARDS = {"llama": "decoder", "llama-rope3": "decoder", "qwen2": "decoder", "qwen3": "decoder", "mistral": "decoder"}
+OURS = ("llama", "llama-rope3", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "phi3", "phi3-longrope")
 
 Prompts = Sequence[tuple[int, ...]]
 
@@ -70,6 +71,17 @@ def test_tokens_equal_generate(
     assert (sum(found.num_cached_tokens for found in staggered.values()) > 0) == caching
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_tokens_equal_generate_without_native_kernels(
+    load: Load, expected: dict[str, list[tuple[int, ...]]], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("torch", monkeypatch)
+    loaded = load(name, "fp32")
+    assert not any(kernel.startswith("native kernels") for kernel in loaded.info.kernels)
+    found = answer(loaded.core(57), {0: _requests(name)})
+    assert [found[str(i)].token_ids for i in range(len(found))] == expected[name]
+
+
 @pytest.mark.parametrize("batch_size", range(1, 9))
 def test_every_batch_size(load: Load, expected: dict[str, list[tuple[int, ...]]], batch_size: int) -> None:
     for name in ("llama", "gpt2"):
@@ -81,7 +93,7 @@ def test_every_batch_size(load: Load, expected: dict[str, list[tuple[int, ...]]]
 def test_the_way_is_chosen_by_what_the_architecture_can_do(load: Load, name: str) -> None:
     loaded = load(name, "fp32")
     packed = not name.startswith("falcon")
-    assert loaded.info.forward == FORWARDS.get(name, "transformers")
+    assert loaded.info.forward == ("decoder" if name in OURS else "transformers")
     assert ("attention: library, per sequence" in loaded.info.kernels) == (not packed)
 
 

@@ -18,6 +18,7 @@ from models.starter import publish_demo
 from service.engine.request import Request, SamplingParams
 from tests.golden.conftest import Load
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
+from tests.kernels import use
 
 MIXES = 16
 DEMO_MIXES = 200
@@ -84,6 +85,14 @@ def _check(loaded: Loaded, vocabulary: int, mixes: int) -> tuple[int, int]:
 @pytest.mark.parametrize(("name", "precision"), MODELS)
 def test_alone_or_in_a_crowd(load: Load, name: str, precision: str) -> None:
     preempted, cached = _check(load(name, precision), VOCABULARY, MIXES)
+    assert preempted > 0
+    assert cached > 0
+
+
+@pytest.mark.parametrize(("name", "precision"), MODELS)
+def test_without_native_kernels(load: Load, name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use("torch", monkeypatch)
+    preempted, cached = _check(load(name, precision), VOCABULARY, MIXES // 2)
     assert preempted > 0
     assert cached > 0
 

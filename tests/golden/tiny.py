@@ -55,6 +55,7 @@ CONFIGS: dict[str, transformers.PretrainedConfig] = {
     "qwen2": transformers.Qwen2Config(**GROUPED, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
     "qwen3": transformers.Qwen3Config(**GROUPED, head_dim=24),
     "mistral": transformers.MistralConfig(**GROUPED, sliding_window=WINDOW),
+    "gemma": transformers.GemmaConfig(**GROUPED, head_dim=16),
     "gemma2": transformers.Gemma2Config(**GROUPED, head_dim=16, sliding_window=WINDOW),
     "phi3": transformers.Phi3Config(**GROUPED, sliding_window=WINDOW),
     "phi3-longrope": transformers.Phi3Config(

@@ -14,6 +14,7 @@ from torch import Tensor
 from service.runner.attention import KV_TILE, AttentionPlan, AttentionSpec, Span, matmul_dtype
 from service.runner.kv_cache import KVCache, LayerShape, choose_num_blocks
 from service.runner.linear import bmm_row_quantum
+from tests.kernels import KERNELS, use
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 8
@@ -21,6 +22,13 @@ DIM = 16
 LENGTHS = (1, 5, KV_TILE, KV_TILE + 1, 200, 300)
 SPECS = [AttentionSpec(0.25), AttentionSpec(0.25, window=40), AttentionSpec(0.3, window=150, softcap=20.0)]
 HEADS = [(4, 4), (4, 1), (6, 2)]
+
+
+@pytest.fixture(autouse=True, params=KERNELS)
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test runs on each instruction set that this processor has, and on torch operations."""
+    use(request.param, monkeypatch)
+    return str(request.param)
 
 
 @dataclass
@@ -136,6 +144,17 @@ def test_bitwise_the_same_alone_in_chunks_and_in_a_crowd(
             assert torch.equal(one, other)
     together = Pool(kv_heads, dtype, spec).step([(sample, 0, len(sample)) for sample in all_samples])
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_small_spans_are_their_rows_one_by_one(dtype: torch.dtype) -> None:
+    """A decode row with its drafted tokens: 2 to 8 rows at once, over the edges of blocks, tiles and chunks."""
+    for spec in SPECS:
+        pool, sample = Pool(2, dtype, spec), samples(6, 2, dtype)[-1]
+        whole = pool.step([(sample, 0, len(sample))])[0]
+        for count in range(2, 9):
+            for first in (120, 125, 251, len(sample) - count):
+                assert torch.equal(pool.step([(sample, first, first + count)])[0], whole[first : first + count])
 
 
 def test_padding_rows_get_zeros_and_write_nowhere() -> None:

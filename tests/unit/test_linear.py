@@ -12,9 +12,17 @@ from torch.nn import functional as F
 from service.runner import linear
 from service.runner.decoder import fuse
 from service.runner.linear import DenseLinear, Int8Linear, activation_reach, quantize_rows, row_quantum
+from tests.kernels import KERNELS, use
 
-ONEDNN = linear.int8_kernel(torch.device("cpu")) == "onednn"
+ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")  # type: ignore[no-untyped-call]
 needs_onednn = pytest.mark.skipif(not ONEDNN, reason="this torch has no oneDNN quantized linear")
+
+
+@pytest.fixture(autouse=True, params=KERNELS)
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test runs on each instruction set that this processor has, and on torch operations."""
+    use(request.param, monkeypatch)
+    return str(request.param)
 
 
 def layer(out: int = 48, depth: int = 96, bias: bool = False, seed: int = 0) -> Int8Linear:

@@ -1,0 +1,106 @@
+"""Compiles `src/` into shared libraries, one for each instruction set: `python -m service.runner.native.build`.
+
+Knows a compiler and files; neither torch nor Python's headers, so that it takes seconds and fits every version of both.
+What the libraries were made from is in their names: a stale one is never loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "src"
+BUILT = Path(__file__).parent / "built"
+COMPILERS = ("g++", "c++", "clang++")
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-fPIC", "-shared"]
+FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-pragmas"]
+_AVX512 = ["-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"]
+_X86_LEVELS: dict[str, list[str]] = {
+    "avx512-bf16": [*_AVX512, "-mavx512bf16"],
+    "avx512": _AVX512,
+    "avx2": ["-mavx2", "-mfma"],
+}
+LEVELS: dict[str, list[str]] = {
+    **(_X86_LEVELS if platform.machine().lower() in ("x86_64", "amd64") else {}),
+    "portable": [],
+}
+"""Flags of each instruction set, the most capable first. `dosirak_supported` of a library says whether it runs here."""
+
+
+class CannotBuild(Exception):
+    """No compiler, or it failed; the message says what it said."""
+
+
+def library_path(level: str) -> Path:
+    """Where the library of `level` lies once it is built from today's sources."""
+    digest = hashlib.sha256(" ".join(FLAGS + LEVELS[level]).encode())
+    for source in _sources():
+        digest.update(source.read_bytes())
+    return BUILT / f"{level}-{digest.hexdigest()[:12]}.so"
+
+
+def build(compiler: str | None = None, levels: Iterable[str] = LEVELS) -> list[Path]:
+    """Compiles what is missing and removes what is stale. Raises CannotBuild."""
+    wanted = {level: library_path(level) for level in levels}
+    missing = {level: path for level, path in wanted.items() if not path.exists()}
+    if missing:
+        command = compiler or next(filter(None, map(shutil.which, COMPILERS)), None)
+        if command is None:
+            raise CannotBuild(f"no C++ compiler: install one of {', '.join(COMPILERS)}")
+        _compile(command, missing)
+    current = set(map(library_path, LEVELS))
+    for stale in set(BUILT.glob("*.so")) - current:
+        stale.unlink(missing_ok=True)
+    return list(wanted.values())
+
+
+def _compile(compiler: str, paths: dict[str, Path]) -> None:
+    """All at once; each library appears whole or not at all."""
+    try:
+        BUILT.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=BUILT) as folder:
+            running = {
+                level: subprocess.Popen(
+                    [compiler, *FLAGS, *LEVELS[level], str(SOURCES / "module.cpp"), "-o", f"{folder}/{level}"],
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                for level in paths
+            }
+            said = {level: process.communicate()[1] for level, process in running.items()}
+            for level, process in running.items():
+                if process.returncode:
+                    raise CannotBuild(f"{compiler} failed for {level}:\n{said[level][-2000:]}")
+                Path(folder, level).replace(paths[level])
+    except OSError as error:
+        raise CannotBuild(str(error)) from error
+
+
+def _sources() -> list[Path]:
+    return sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")])
+
+
+def main() -> int:
+    """Never fails an installation: without kernels the engine serves with torch operations."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--compiler", help=f"default: the first of {', '.join(COMPILERS)} on the path")
+    parser.add_argument("--strict", action="store_true", help="exit 1 when the kernels cannot be built")
+    options = parser.parse_args()
+    try:
+        for path in build(options.compiler):
+            print(f"native kernels: {path.name}")
+    except CannotBuild as error:
+        print(f"native kernels were not built, torch operations will serve: {error}", file=sys.stderr)
+        return int(options.strict)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

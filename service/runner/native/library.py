@@ -1,0 +1,204 @@
+"""The built kernels as Python calls them. Knows pointers and shapes; nothing of models, layers or requests.
+
+The structures mirror those of the same names in `src/`, field by field.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence as Seq
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int64, c_void_p
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from service.runner.native.build import LEVELS, library_path
+
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+ACTIVATION_REACH = 127
+"""All 8 bits of an activation, on every processor (`Int8` in src/linear.h widens where products would saturate)."""
+
+
+class LinearStruct(Structure):
+    _fields_ = (
+        ("kind", c_int64),
+        ("outputs", c_int64),
+        ("depth", c_int64),
+        ("packed", c_void_p),
+        ("scale", c_void_p),
+        ("sums", c_void_p),
+        ("bias", c_void_p),
+    )
+
+
+class HeadsStruct(Structure):
+    _fields_ = (
+        ("heads", c_int64),
+        ("kv_heads", c_int64),
+        ("key_dim", c_int64),
+        ("value_dim", c_int64),
+        ("block_size", c_int64),
+        ("kind", c_int64),
+        ("window", c_int64),
+        ("scale", c_double),
+        ("softcap", c_double),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+    )
+
+
+class LayerStruct(Structure):
+    _fields_ = (
+        ("qkv", LinearStruct),
+        ("out", LinearStruct),
+        ("gate_up", LinearStruct),
+        ("down", LinearStruct),
+        ("input_norm", c_void_p),
+        ("attention_norm", c_void_p),
+        ("middle_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("query_norm", c_void_p),
+        ("key_norm", c_void_p),
+        ("heads", HeadsStruct),
+    )
+
+
+class ModelStruct(Structure):
+    _fields_ = (
+        ("hidden", c_int64),
+        ("intermediate", c_int64),
+        ("layers", c_int64),
+        ("rotary", c_int64),
+        ("activation", c_int64),
+        ("embedding_kind", c_int64),
+        ("embedding", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("final_norm", c_void_p),
+        ("eps", c_double),
+        ("embedding_scale", c_double),
+        ("logit_softcap", c_double),
+        ("head", LinearStruct),
+        ("layer", POINTER(LayerStruct)),
+    )
+
+
+class StepStruct(Structure):
+    _fields_ = (
+        ("rows", c_int64),
+        ("spans", c_int64),
+        ("logit_rows", c_int64),
+        ("token_ids", c_void_p),
+        ("positions", c_void_p),
+        ("logit_row", c_void_p),
+        ("tables", c_void_p),
+        ("span", c_void_p),
+        ("logits", c_void_p),
+    )
+
+
+class Library:
+    """One loaded library. `level` is its instruction set."""
+
+    def __init__(self, level: str, functions: ctypes.CDLL) -> None:
+        self.level = level
+        self._packed_bytes = functions.dosirak_packed_bytes
+        self._packed_bytes.restype = c_int64
+        self._packed_bytes.argtypes = (c_int64, c_int64, c_int64)
+        self._pack = functions.dosirak_pack
+        self._pack.restype = None
+        self._pack.argtypes = (c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int)
+        self._linear = functions.dosirak_linear
+        self._linear.restype = None
+        self._linear.argtypes = (POINTER(LinearStruct), c_void_p, c_int64, c_void_p, c_int)
+        self._attend = functions.dosirak_attend
+        self._attend.restype = None
+        self._attend.argtypes = (POINTER(HeadsStruct), c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int)
+        self._step = functions.dosirak_step
+        self._step.restype = None
+        self._step.argtypes = (POINTER(ModelStruct), POINTER(StepStruct), c_int)
+        self._quantize = functions.dosirak_quantize
+        self._quantize.restype = None
+        self._quantize.argtypes = (c_void_p, c_int64, c_void_p, POINTER(c_float))
+
+    def pack(self, parts: Seq[Tensor]) -> tuple[Tensor, Tensor]:
+        """The parts' weights [out, in], one below the other, in the form that the kernels read [bytes] uint8, and what
+        8-bit kernels need besides [out] int32. The parts are of one dtype: fp32, bf16 or int8."""
+        kind, depth, outputs = KINDS[parts[0].dtype], parts[0].shape[1], sum(len(part) for part in parts)
+        packed = torch.zeros(self._packed_bytes(kind, outputs, depth), dtype=torch.uint8)
+        sums = torch.zeros(outputs, dtype=torch.int32)
+        at, threads = 0, torch.get_num_threads()
+        for part in parts:
+            weight = part.detach().contiguous()
+            arguments = (packed.data_ptr(), sums.data_ptr(), weight.data_ptr(), len(weight), depth, at, threads)
+            self._pack(kind, *arguments)
+            at += len(weight)
+        return packed, sums
+
+    def linear(self, layer: LinearStruct, rows: Tensor) -> Tensor:
+        """[n, outputs] fp32 of rows [n, depth]."""
+        x = rows.float().contiguous()
+        y = torch.empty(len(x), layer.outputs)
+        self._linear(layer, x.data_ptr(), len(x), y.data_ptr(), torch.get_num_threads())
+        return y
+
+    def attend(self, heads: HeadsStruct, spans: Tensor, tables: Tensor, query: Tensor) -> Tensor:
+        """[rows, heads, value_dim] fp32 for query [rows, heads, key_dim]; rows outside of `spans` [n, 4] get zeros."""
+        q = query.float().contiguous()
+        out = torch.zeros(len(q), heads.heads, heads.value_dim)
+        threads = torch.get_num_threads()
+        self._attend(heads, spans.data_ptr(), len(spans), tables.data_ptr(), q.data_ptr(), out.data_ptr(), threads)
+        return out
+
+    def step(self, model: ModelStruct, step: StepStruct) -> None:
+        """Writes the step's keys and values, and its logits."""
+        self._step(model, step, torch.get_num_threads())
+
+    def quantize(self, row: Tensor) -> tuple[Tensor, float]:
+        """Codes relative to zero, int32, and the scale of one fp32 row, as the 8-bit layers see it."""
+        codes, scale = torch.empty(len(row), dtype=torch.int32), c_float()
+        self._quantize(row.contiguous().data_ptr(), len(row), codes.data_ptr(), scale)
+        return codes, scale.value
+
+
+@cache
+def load() -> Library | str:
+    """The most capable built library that runs on this processor, or why there is none. torch's OpenMP is loaded
+    before it, so that both share one team of threads."""
+    if not any(library_path(level).exists() for level in LEVELS):
+        return "not built, run python -m service.runner.native.build"
+    reasons = []
+    for level in LEVELS:
+        path = library_path(level)
+        if not path.exists():
+            continue
+        try:
+            functions = ctypes.CDLL(str(path))
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        if functions.dosirak_supported():
+            return Library(level, functions)
+    return "; ".join(reasons) or "not built for this processor"
+
+
+def library() -> Library | None:
+    """The kernels, or None where torch operations must do."""
+    loaded = load()
+    return loaded if isinstance(loaded, Library) else None
+
+
+def unavailable() -> str | None:
+    """Why there are no kernels, or None."""
+    loaded = load()
+    return loaded if isinstance(loaded, str) else None
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Where a contiguous CPU tensor's elements lie; the caller keeps it alive."""
+    if tensor is None:
+        return None
+    if not tensor.is_contiguous() or tensor.device.type != "cpu":
+        raise ValueError("kernels read contiguous CPU tensors only")
+    return tensor.data_ptr()

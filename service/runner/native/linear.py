@@ -1,0 +1,52 @@
+"""A linear layer on the native kernels. Knows weights and rows, no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from service.runner.native.library import KINDS, Library, LinearStruct, address
+
+
+class NativeLinear(nn.Module):
+    """The outputs of `parts` side by side: y = x @ weight.T + bias for rows [n, in], in x's dtype. A part is any module
+    with a `weight` [out, in] of fp32, bf16 or int8 (then with `scale` [out]) and a `bias` or None; it is not
+    needed afterwards. A row's result does not depend on the other rows. Raises ValueError for weights of mixed
+    or other dtypes.
+    """
+
+    def __init__(self, library: Library, parts: Seq[Any]) -> None:
+        super().__init__()
+        dtypes = {part.weight.dtype for part in parts}
+        if len(dtypes) > 1 or not dtypes <= set(KINDS):
+            raise ValueError(f"no kernel for weights of {', '.join(sorted(map(str, dtypes)))}")
+        self._library = library
+        self.dtype = dtypes.pop()
+        self.in_features: int = parts[0].weight.shape[1]
+        self.out_features = sum(len(part.weight) for part in parts)
+        packed, sums = library.pack([part.weight for part in parts])
+        self.packed, self.sums = nn.Buffer(packed, persistent=False), nn.Buffer(sums, persistent=False)
+        self.scale = _buffer([part.scale for part in parts] if self.dtype is torch.int8 else [])
+        biased = any(part.bias is not None for part in parts)
+        self.bias = _buffer([_bias(part) for part in parts] if biased else [])
+
+    @property
+    def struct(self) -> LinearStruct:
+        """What the kernels read; good as long as this layer lives."""
+        tensors = (self.packed, self.scale, self.sums, self.bias)
+        return LinearStruct(KINDS[self.dtype], self.out_features, self.in_features, *map(address, tensors))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self._library.linear(self.struct, x.reshape(-1, self.in_features))
+        return y.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+
+def _buffer(tensors: Seq[Tensor]) -> Tensor | None:
+    return nn.Buffer(torch.cat([t.detach().float() for t in tensors]), persistent=False) if tensors else None
+
+
+def _bias(part: Any) -> Tensor:
+    return torch.zeros(len(part.weight)) if part.bias is None else part.bias

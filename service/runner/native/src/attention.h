@@ -1,0 +1,366 @@
+// Attention of packed query rows over KV blocks, read where they lie.
+//
+// chunk     CHUNK positions from a multiple of CHUNK on: the unit of every sum over positions
+// tile      up to TILE query rows (position-major, the heads that share one KV head side by side) times one KV head
+// partial   of a tile and a chunk: each row's maximum, sum of weights and weighted values, for itself
+// merge     of partials in the order of chunks, always the same formula
+//
+// So what a row gets depends on its own keys alone: not on the batch, nor on prefill chunks, nor on whether one thread
+// walks all chunks of a tile or several share them. Masked positions have weight exactly 0, and adding 0 changes nothing.
+#pragma once
+
+#include <vector>
+
+#include "rows.h"
+
+namespace dosirak {
+
+constexpr int64_t CHUNK = 128;
+constexpr int64_t TILE = 128;
+
+struct Heads {  // mirrored in library.py
+    int64_t heads, kv_heads, key_dim, value_dim;
+    int64_t block_size, kind;  // kind of the cache: FP32 or BF16
+    int64_t window;            // 0: all positions
+    double scale, softcap;     // 0: none
+    void *keys, *values;       // [blocks, kv_heads, block_size, dim]
+};
+
+struct Span {  // mirrored in library.py: `count` rows from `row` on, positions from `start`, blocks from `table` on
+    int64_t row, count, start, table;
+};
+
+struct Tile {
+    int64_t span, first, count;  // rows of the span
+};
+
+// One step's division of work, the same for every layer.
+struct Work {
+    const Span* spans;
+    const int64_t* tables;
+    std::vector<Tile> tiles;
+    std::vector<int64_t> partials;  // where each tile's partials begin; the last entry is their number
+    bool split;                     // threads share the chunks of a tile
+
+    Work(const Span* spans, int64_t count, const int64_t* tables, int64_t per_head, int64_t kv_heads, int threads)
+        : spans(spans), tables(tables), partials{0} {
+        const int64_t most = std::max<int64_t>(1, TILE / per_head);
+        for (int64_t s = 0; s < count; s++)
+            for (int64_t first = 0; first < spans[s].count; first += most)
+                tiles.push_back({s, first, std::min(most, spans[s].count - first)});
+        std::sort(tiles.begin(), tiles.end(), [&](const Tile& a, const Tile& b) { return weight(a) > weight(b); });
+        int64_t longest = 0;
+        for (const Tile& tile : tiles) {
+            partials.push_back(partials.back() + chunks(tile));
+            longest = std::max(longest, chunks(tile));
+        }
+        split = longest > 1 && threads > 1 && (int64_t)tiles.size() * kv_heads < 4 * threads;
+    }
+
+    int64_t end(const Tile& tile) const { return spans[tile.span].start + tile.first + tile.count; }
+    int64_t chunks(const Tile& tile) const { return (end(tile) + CHUNK - 1) / CHUNK; }
+    int64_t weight(const Tile& tile) const { return tile.count * end(tile); }
+};
+
+struct Rows {  // query or output rows in fp32; heads lie side by side
+    float* data;
+    int64_t stride;
+};
+
+// One thread's buffers for one tile and chunk.
+struct Scratch {
+    std::vector<float> query, keys, values, scores, partial, total;
+    std::vector<float> most, weight, total_most, total_weight;
+    int64_t slots[CHUNK];  // rows of the cache where the chunk's positions lie
+
+    void fit(const Heads& h) {
+        const int64_t rows = std::max(TILE, h.heads / h.kv_heads), wide = round_up(h.value_dim, PANEL);
+        const auto grow = [](std::vector<float>& v, int64_t size) { v.resize(std::max<int64_t>(v.size(), size)); };
+        grow(query, rows * h.key_dim);
+        grow(keys, CHUNK * h.key_dim);
+        grow(values, wide * CHUNK);
+        grow(scores, rows * CHUNK);
+        grow(partial, rows * wide);
+        grow(total, rows * wide);
+        for (auto* each : {&most, &weight, &total_most, &total_weight}) grow(*each, rows);
+    }
+
+    void find(const Heads& h, const int64_t* table, int64_t head, int64_t base, int64_t count) {
+        int64_t block = base / h.block_size, offset = base % h.block_size;
+        for (int64_t t = 0; t < count; t++) {
+            slots[t] = (table[block] * h.kv_heads + head) * h.block_size + offset;
+            if (++offset == h.block_size) offset = 0, block++;
+        }
+    }
+
+    void clear(int64_t rows, int64_t wide) {
+        std::fill_n(total.begin(), rows * wide, 0.0f);
+        std::fill_n(total_weight.begin(), rows, 0.0f);
+        std::fill_n(total_most.begin(), rows, -INFINITY);
+    }
+};
+
+template <class E>
+INLINE float element(const E* x) {
+    if constexpr (std::is_same_v<E, float>) return *x;
+    else return widen(*x);
+}
+
+#if defined(__AVX2__)
+template <class E>
+INLINE __m256 eight(const E* x) {
+    if constexpr (std::is_same_v<E, float>) return _mm256_loadu_ps(x);
+    else return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)x)), 16));
+}
+
+// to[j * stride + i] = rows[i][j] for 8 times 8.
+template <class E>
+INLINE void transpose(const E* const* rows, float* to, int64_t stride) {
+    __m256 r[8], t[8];
+    for (int i = 0; i < 8; i++) r[i] = eight(rows[i]);
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
+            r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
+        }
+    for (int j = 0; j < 4; j++) {
+        _mm256_storeu_ps(to + j * stride, _mm256_permute2f128_ps(r[j], r[j + 4], 0x20));
+        _mm256_storeu_ps(to + (j + 4) * stride, _mm256_permute2f128_ps(r[j], r[j + 4], 0x31));
+    }
+}
+#else
+template <class E>
+INLINE void transpose(const E* const* rows, float* to, int64_t stride) {
+    for (int j = 0; j < 8; j++)
+        for (int i = 0; i < 8; i++) to[j * stride + i] = element(rows[i] + j);
+}
+#endif
+
+// Keys of the chunk's positions [from, to) as panels [CHUNK / PANEL][dim][PANEL] of fp32.
+template <class E>
+void load_keys(const Heads& h, const int64_t* slots, int64_t from, int64_t to, float* panels) {
+    const int64_t dim = h.key_dim;
+    for (int64_t t = from / 8 * 8; t < to; t += 8) {
+        const E* rows[8];
+        for (int64_t i = 0; i < 8; i++) rows[i] = (const E*)h.keys + slots[std::min(t + i, to - 1)] * dim;
+        float* at = panels + t / PANEL * PANEL * dim + t % PANEL;
+        int64_t d = 0;
+        for (; d + 8 <= dim; d += 8) {
+            transpose(rows, at + d * PANEL, PANEL);
+            for (auto& row : rows) row += 8;
+        }
+        for (int64_t rest = 0; d < dim; d++, rest++)
+            for (int64_t i = 0; i < 8; i++) at[d * PANEL + i] = element(rows[i] + rest);
+    }
+}
+
+// Values of the chunk's positions [from, to) as panels [dim / PANEL][CHUNK][PANEL] of fp32, filled up with zeros.
+template <class E>
+void load_values(const Heads& h, const int64_t* slots, int64_t from, int64_t to, float* panels) {
+    const int64_t dim = h.value_dim;
+    for (int64_t t = from; t < to; t++) {
+        const E* row = (const E*)h.values + slots[t] * dim;
+        for (int64_t d = 0; d < round_up(dim, PANEL); d += LANES) {
+            float* at = panels + (d / PANEL * CHUNK + t) * PANEL + d % PANEL;
+            if (d + LANES <= dim) {
+                if constexpr (std::is_same_v<E, float>) store(at, load<Vf>(row + d));
+                else store(at, widen(load<Vh>(row + d)));
+            } else {
+                for (int64_t i = 0; i < LANES; i++) at[i] = d + i < dim ? element(row + d + i) : 0.0f;
+            }
+        }
+    }
+}
+
+// Which positions of the chunk at `base` the row at `position` sees: [low, high).
+struct Seen {
+    int64_t low, high;
+    Seen(const Heads& h, int64_t position, int64_t base)
+        : low(h.window ? std::max<int64_t>(0, position - h.window + 1 - base) : 0),
+          high(std::min(CHUNK, position + 1 - base)) {}
+};
+
+// Scores [CHUNK] of one row become weights exp(score - maximum); those outside [low, high) become 0.
+INLINE void weigh(const Heads& h, float* scores, Seen seen, float* most, float* weight) {
+    const int64_t first = seen.low / LANES * LANES, last = round_up(seen.high, LANES);
+    Vi lane;
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    Vf top = splat(-INFINITY);
+    for (int64_t t = first; t < last; t += LANES) {
+        Vf x = load<Vf>(scores + t);
+        if (h.softcap > 0) x = tangent(x * (float)(1 / h.softcap)) * (float)h.softcap;
+        const Vi at = lane + (int32_t)t;
+        x = (at >= (int32_t)seen.low) & (at < (int32_t)seen.high) ? x : splat(-INFINITY);
+        store(scores + t, x);
+        top = larger(x, top);
+    }
+    *most = largest(top);
+    Vf total{};
+    for (int64_t t = first; t < last; t += LANES) {
+        const Vf w = exponential(load<Vf>(scores + t) - *most);
+        store(scores + t, w);
+        total += w;
+    }
+    *weight = sum(total);
+}
+
+// The partial of `count` rows (their heads side by side) and the chunk at `base`, into s.partial, s.most, s.weight.
+template <class E>
+void attend_chunk(const Heads& h, const int64_t* table, int64_t head, int64_t position, int64_t count, int64_t base,
+                  Scratch& s) {
+    const int64_t group = h.heads / h.kv_heads, rows = count * group, wide = round_up(h.value_dim, PANEL);
+    const int64_t high = Seen(h, position + count - 1, base).high, low = Seen(h, position, base).low;
+    if (low >= high) {
+        std::fill_n(s.weight.begin(), rows, 0.0f);
+        return;
+    }
+    s.find(h, table, head, base, high);
+    load_keys<E>(h, s.slots, low, high, s.keys.data());
+    load_values<E>(h, s.slots, low, high, s.values.data());
+    for_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
+        constexpr int M = decltype(m)::value;
+        const int64_t low = Seen(h, position + first / group, base).low;
+        const int64_t high = Seen(h, position + (first + M - 1) / group, base).high;
+        float* scores = s.scores.data() + first * CHUNK;
+        for (int r = 0; r < M; r++) s.weight[first + r] = 0;
+        if (low >= high) return;
+        for (int64_t p = low / PANEL; p * PANEL < high; p++) {
+            Vf sums[M][2] = {};
+            const float* keys = s.keys.data() + p * PANEL * h.key_dim;
+            accumulate<Fp32, M, 1>(s.query.data() + first * h.key_dim, h.key_dim, (const char*)keys, 0, h.key_dim, sums);
+            for (int r = 0; r < M; r++)
+                for (int v = 0; v < 2; v++) store(scores + r * CHUNK + p * PANEL + v * LANES, sums[r][v]);
+        }
+        for (int r = 0; r < M; r++) {
+            const Seen seen(h, position + (first + r) / group, base);
+            float* row = scores + r * CHUNK;
+            if (seen.low >= seen.high) {
+                std::fill(row + low, row + high, 0.0f);
+                continue;
+            }
+            weigh(h, row, seen, &s.most[first + r], &s.weight[first + r]);
+            std::fill(row + low, row + std::max(low, seen.low / LANES * LANES), 0.0f);
+            std::fill(row + std::min(high, round_up(seen.high, LANES)), row + high, 0.0f);
+        }
+        for (int64_t p = 0; p < wide / PANEL; p++) {
+            Vf sums[M][2] = {};
+            const float* values = s.values.data() + (p * CHUNK + low) * PANEL;
+            accumulate<Fp32, M, 1>(scores + low, CHUNK, (const char*)values, 0, high - low, sums);
+            for (int r = 0; r < M; r++)
+                for (int v = 0; v < 2; v++)
+                    store(s.partial.data() + (first + r) * wide + p * PANEL + v * LANES, sums[r][v]);
+        }
+    });
+}
+
+INLINE float shrink(float from, float to) { return exponential(splat(from - to))[0]; }
+
+// total := total + partial, both relative to their rows' maxima.
+inline void merge(float* total, float* total_most, float* total_weight, const float* partial, float most, float weight,
+                  int64_t wide) {
+    if (weight == 0.0f) return;
+    const float top = std::max(*total_most, most);
+    const float old = *total_weight == 0.0f ? 0.0f : shrink(*total_most, top), add = shrink(most, top);
+    for (int64_t d = 0; d < wide; d += LANES)
+        store(total + d, fma(load<Vf>(partial + d), splat(add), load<Vf>(total + d) * old));
+    *total_weight = *total_weight * old + weight * add;
+    *total_most = top;
+}
+
+template <class E>
+void attend_tile(const Heads& h, const Work& work, const Tile& tile, int64_t head, const Rows& query,
+                 Scratch& s, int64_t from, int64_t to, float* partials) {
+    const Span& span = work.spans[tile.span];
+    const int64_t group = h.heads / h.kv_heads, rows = tile.count * group, wide = round_up(h.value_dim, PANEL);
+    const int64_t position = span.start + tile.first;
+    for (int64_t i = 0; i < tile.count; i++) {
+        const float* row = query.data + (span.row + tile.first + i) * query.stride + head * group * h.key_dim;
+        for (int64_t d = 0; d < group * h.key_dim; d++) s.query[i * group * h.key_dim + d] = row[d] * (float)h.scale;
+    }
+    if (!partials) s.clear(rows, wide);
+    for (int64_t c = from; c < to; c++) {
+        attend_chunk<E>(h, work.tables + span.table, head, position, tile.count, c * CHUNK, s);
+        if (partials) {
+            float* at = partials + (c - from) * rows * (wide + 2);
+            std::copy_n(s.partial.data(), rows * wide, at);
+            std::copy_n(s.most.data(), rows, at + rows * wide);
+            std::copy_n(s.weight.data(), rows, at + rows * (wide + 1));
+            continue;
+        }
+        for (int64_t r = 0; r < rows; r++)
+            merge(&s.total[r * wide], &s.total_most[r], &s.total_weight[r], &s.partial[r * wide], s.most[r], s.weight[r], wide);
+    }
+}
+
+// Writes a tile's totals, divided by their weights, to the output rows.
+inline void finish_tile(const Heads& h, const Work& work, const Tile& tile, int64_t head, const Rows& out, const Scratch& s) {
+    const int64_t group = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
+    for (int64_t r = 0; r < tile.count * group; r++) {
+        const int64_t row = work.spans[tile.span].row + tile.first + r / group;
+        float* to = out.data + row * out.stride + (head * group + r % group) * h.value_dim;
+        for (int64_t d = 0; d < h.value_dim; d++) to[d] = s.total[r * wide + d] / s.total_weight[r];
+    }
+}
+
+// Floats of all partials when the chunks of tiles are shared.
+inline int64_t partials_size(const Heads& h, const Work& work) {
+    int64_t size = 0;
+    for (const Tile& tile : work.tiles) size += work.chunks(tile) * tile.count;
+    return size * h.heads * (round_up(h.value_dim, PANEL) + 2);
+}
+
+// A team's work; ends with a barrier. `shared` holds partials_size floats where work.split.
+template <class E>
+void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out, float* shared) {
+    static thread_local Scratch s;
+    const int64_t group = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
+    s.fit(h);
+    const int64_t tiles = work.tiles.size();
+    if (!work.split) {
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < tiles * h.kv_heads; task++) {
+            const Tile& tile = work.tiles[task / h.kv_heads];
+            const int64_t head = task % h.kv_heads;
+            attend_tile<E>(h, work, tile, head, query, s, 0, work.chunks(tile), nullptr);
+            finish_tile(h, work, tile, head, out, s);
+        }
+        return;
+    }
+    std::vector<int64_t> begins{0};  // of each tile's partials in `shared`, of one head after the other
+    for (const Tile& tile : work.tiles)
+        begins.push_back(begins.back() + work.chunks(tile) * tile.count * h.heads * (wide + 2));
+    const int64_t all = work.partials.back();
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t task = 0; task < all * h.kv_heads; task++) {
+        const int64_t unit = task / h.kv_heads, head = task % h.kv_heads;
+        const int64_t t = std::upper_bound(work.partials.begin(), work.partials.end(), unit) - work.partials.begin() - 1;
+        const Tile& tile = work.tiles[t];
+        const int64_t chunk = unit - work.partials[t], size = tile.count * group * (wide + 2);
+        float* at = shared + begins[t] + (head * work.chunks(tile) + chunk) * size;
+        attend_tile<E>(h, work, tile, head, query, s, chunk, chunk + 1, at);
+    }
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t task = 0; task < tiles * h.kv_heads; task++) {
+        const int64_t t = task / h.kv_heads, head = task % h.kv_heads;
+        const Tile& tile = work.tiles[t];
+        const int64_t rows = tile.count * group, size = rows * (wide + 2);
+        s.clear(rows, wide);
+        for (int64_t c = 0; c < work.chunks(tile); c++) {
+            const float* at = shared + begins[t] + (head * work.chunks(tile) + c) * size;
+            for (int64_t r = 0; r < rows; r++)
+                merge(&s.total[r * wide], &s.total_most[r], &s.total_weight[r], at + r * wide, at[rows * wide + r],
+                      at[rows * (wide + 1) + r], wide);
+        }
+        finish_tile(h, work, tile, head, out, s);
+    }
+}
+
+inline void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out, float* shared) {
+    h.kind == BF16 ? attend<uint16_t>(h, work, query, out, shared) : attend<float>(h, work, query, out, shared);
+}
+
+}  // namespace dosirak

@@ -1,0 +1,267 @@
+// One step of a whole model: embedding, layers, final norm, head, in one team of threads from beginning to end.
+//
+// Rows pass the layers in fp32. The dense part of a layer runs over slices of SLICE rows, so that what lies between two
+// products stays in the cache; attention runs over all rows, whose keys are then written.
+//
+//   x ─ norm ─ qkv ─ rotate, write keys and values ─│all rows│─ attention ─ out ─(norm)─ + ─ norm ─ gate, up ─ act ─ down ─(norm)─ + ─▶
+#pragma once
+
+#include <memory>
+
+#include "attention.h"
+
+namespace dosirak {
+
+struct Layer {  // mirrored in library.py
+    Linear qkv, out, gate_up, down;
+    const float *input_norm, *attention_norm, *middle_norm, *mlp_norm;  // fp32 [hidden]; the second and fourth or null
+    const float *query_norm, *key_norm;                                // fp32 [head_dim] or null
+    Heads heads;
+};
+
+struct Model {  // mirrored in library.py
+    int64_t hidden, intermediate, layers, rotary, activation;
+    int64_t embedding_kind;   // FP32 or BF16
+    const void* embedding;    // [vocabulary, hidden]
+    const float *cos, *sin;   // [max_model_len, rotary]
+    const float* final_norm;
+    double eps, embedding_scale, logit_softcap;  // softcap 0: none
+    Linear head;
+    const Layer* layer;
+};
+
+struct Step {  // mirrored in library.py
+    int64_t rows, spans, logit_rows;
+    const int64_t *token_ids, *positions, *logit_row, *tables;
+    const Span* span;
+    float* logits;  // [logit_rows, vocabulary]
+};
+
+constexpr int64_t SLICE = 256;
+constexpr int64_t ALONE = 2;  // up to so many rows, every thread prepares them all for itself: cheaper than to wait
+
+class Buffer {  // grows, is never zeroed, stays
+public:
+    float* floats(int64_t count) { return (float*)bytes(count * sizeof(float)); }
+    char* bytes(int64_t size) {
+        if (size > size_) {
+            memory_.reset(new char[size + 64]);
+            size_ = size;
+        }
+        return (char*)(((uintptr_t)memory_.get() + 63) / 64 * 64);
+    }
+
+private:
+    std::unique_ptr<char[]> memory_;
+    int64_t size_ = 0;
+};
+
+struct Space {  // one step's memory, shared by the team
+    Buffer x, qkv, mixed, middle, codes, scales, partials, logits;
+};
+
+class Pass {
+public:
+    Pass(const Model& model, const Step& step, int threads, Space& space)
+        : model_(model), step_(step), threads_(threads), work_(make_work(threads)) {
+        const Heads& h = model.layer[0].heads;
+        const int64_t slice = std::min(step.rows, SLICE), rows = std::max<int64_t>(step.rows, 1);
+        widest_ = std::max({model.hidden, model.intermediate, h.heads * h.value_dim});
+        qkv_width_ = model.layer[0].qkv.outputs;
+        x_ = space.x.floats(rows * model.hidden);
+        qkv_ = space.qkv.floats(rows * qkv_width_);
+        mixed_ = space.mixed.floats(rows * h.heads * h.value_dim);
+        middle_ = space.middle.floats(slice * std::max(2 * model.intermediate, model.hidden));
+        const int64_t held = std::max<int64_t>({slice, threads * ALONE, std::min(step.logit_rows, SLICE)});
+        codes_ = space.codes.bytes(held * encoded_stride(widest_) * sizeof(float));
+        scales_ = space.scales.floats(held);
+        partials_ = work_.split ? space.partials.floats(partials_size(h, work_)) : nullptr;
+        slots_.assign(rows, -1);
+        for (int64_t s = 0; s < step.spans; s++)
+            for (int64_t i = 0; i < step.span[s].count; i++) {
+                const int64_t position = step.span[s].start + i;
+                const int64_t block = step.tables[step.span[s].table + position / h.block_size];
+                slots_[step.span[s].row + i] = block * h.block_size + position % h.block_size;
+            }
+    }
+
+    void run(int thread) {  // by every thread of the team
+        thread_ = thread;
+        scratch().resize(std::max(widest_, model_.intermediate));
+        embed();
+        for (int64_t i = 0; i < model_.layers; i++) {
+            const Layer& layer = model_.layer[i];
+            slices([&](int64_t first, int64_t rows) { keys_and_values(layer, first, rows); });
+            attend(layer.heads, work_, {qkv_, qkv_width_}, {mixed_, layer.heads.heads * layer.heads.value_dim}, partials_);
+            slices([&](int64_t first, int64_t rows) { rest_of_layer(layer, first, rows); });
+        }
+        logits();
+    }
+
+private:
+    Work make_work(int threads) const {
+        const Heads& h = model_.layer[0].heads;
+        return Work(step_.span, step_.spans, step_.tables, h.heads / h.kv_heads, h.kv_heads, threads);
+    }
+
+    static std::vector<float>& scratch() {
+        static thread_local std::vector<float> row;
+        return row;
+    }
+
+    template <class F>
+    void slices(F&& f) {
+        for (int64_t first = 0; first < step_.rows; first += SLICE) f(first, std::min(SLICE, step_.rows - first));
+    }
+
+    // f(row, codes) for each of `rows`, then every thread may read all codes. f writes to its codes only.
+    template <class F>
+    Codes prepare(int64_t rows, int64_t depth, F&& f) {
+        Codes codes{codes_, scales_, encoded_stride(depth)};
+        if (rows <= ALONE) {
+            codes.data += thread_ * ALONE * encoded_stride(widest_) * sizeof(float);
+            codes.scale += thread_ * ALONE;
+            for (int64_t r = 0; r < rows; r++) f(r, codes);
+            return codes;
+        }
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < rows; r++) f(r, codes);
+        return codes;
+    }
+
+    Codes normed(const Linear& into, const float* x, const float* weight, int64_t rows) {
+        return prepare(rows, model_.hidden, [&](int64_t r, const Codes& codes) {
+            float* row = scratch().data();
+            rms_norm(x + r * model_.hidden, weight, row, model_.hidden, (float)model_.eps);
+            encode(into.kind, row, model_.hidden, codes, r);
+        });
+    }
+
+    void embed() {
+        const float scale = (float)model_.embedding_scale;
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < step_.rows; r++) {
+            const int64_t at = step_.token_ids[r] * model_.hidden;
+            for (int64_t i = 0; i < model_.hidden; i++) {
+                const float e = model_.embedding_kind == BF16 ? widen(((const uint16_t*)model_.embedding)[at + i])
+                                                              : ((const float*)model_.embedding)[at + i];
+                x_[r * model_.hidden + i] = e * scale;
+            }
+        }
+    }
+
+    void keys_and_values(const Layer& layer, int64_t first, int64_t rows) {
+        const Codes codes = normed(layer.qkv, x_ + first * model_.hidden, layer.input_norm, rows);
+        multiply(layer.qkv, codes, rows, {qkv_ + first * qkv_width_, qkv_width_, false}, threads_);
+#pragma omp barrier
+        const int64_t heads = layer.heads.kv_heads;
+#pragma omp for schedule(static)
+        for (int64_t task = 0; task < rows * heads; task++) place(layer, first + task / heads, task % heads);
+    }
+
+    // One row and KV head: norms and rotates its queries and its key, stores key and value in their block.
+    void place(const Layer& layer, int64_t row, int64_t head) const {
+        const Heads& h = layer.heads;
+        const int64_t group = h.heads / h.kv_heads, dim = h.key_dim, position = step_.positions[row];
+        const float *cos = model_.cos + position * model_.rotary, *sin = model_.sin + position * model_.rotary;
+        float* query = qkv_ + row * qkv_width_ + head * group * dim;
+        float* key = qkv_ + row * qkv_width_ + (h.heads + head) * dim;
+        const float* value = qkv_ + row * qkv_width_ + (h.heads + h.kv_heads) * dim + head * h.value_dim;
+        for (int64_t g = 0; g < group; g++, query += dim) {
+            if (layer.query_norm) rms_norm(query, layer.query_norm, query, dim, (float)model_.eps);
+            rotate(query, cos, sin, model_.rotary);
+        }
+        if (layer.key_norm) rms_norm(key, layer.key_norm, key, dim, (float)model_.eps);
+        rotate(key, cos, sin, model_.rotary);
+        if (slots_[row] < 0) return;
+        const int64_t block = slots_[row] / h.block_size, offset = slots_[row] % h.block_size;
+        const int64_t at = (block * h.kv_heads + head) * h.block_size + offset;
+        for (int64_t d = 0; d < dim; d++) put(h, h.keys, at * dim + d, key[d]);
+        for (int64_t d = 0; d < h.value_dim; d++) put(h, h.values, at * h.value_dim + d, clean(value[d]));
+    }
+
+    static void put(const Heads& h, void* cache, int64_t at, float x) {
+        if (h.kind == BF16) ((uint16_t*)cache)[at] = narrow(x);
+        else ((float*)cache)[at] = x;
+    }
+
+    // A value that is no number becomes one (see KVCache.write).
+    static float clean(float x) {
+        const float most = 3.38953139e38f;  // bf16's largest
+        return x != x ? 0.0f : std::min(std::max(x, -most), most);
+    }
+
+    void rest_of_layer(const Layer& layer, int64_t first, int64_t rows) {
+        const int64_t mixed = layer.heads.heads * layer.heads.value_dim, wide = model_.intermediate;
+        float* x = x_ + first * model_.hidden;
+        const Codes attended = prepare(rows, mixed, [&](int64_t r, const Codes& codes) {
+            encode(layer.out.kind, mixed_ + (first + r) * mixed, mixed, codes, r);
+        });
+        add(layer.out, layer.attention_norm, attended, x, rows);
+        const Codes inner = normed(layer.gate_up, x, layer.middle_norm, rows);
+        multiply(layer.gate_up, inner, rows, {middle_, 2 * wide, false}, threads_);
+#pragma omp barrier
+        const Codes active = prepare(rows, wide, [&](int64_t r, const Codes& codes) {
+            gated(middle_ + r * 2 * wide, scratch().data(), wide, model_.activation);
+            encode(layer.down.kind, scratch().data(), wide, codes, r);
+        });
+        if (layer.mlp_norm) {
+#pragma omp barrier
+        }
+        add(layer.down, layer.mlp_norm, active, x, rows);
+    }
+
+    // x += layer(codes), with a norm between where there is one.
+    void add(const Linear& layer, const float* norm, const Codes& codes, float* x, int64_t rows) {
+        if (!norm) {
+            multiply(layer, codes, rows, {x, model_.hidden, true}, threads_);
+#pragma omp barrier
+            return;
+        }
+        multiply(layer, codes, rows, {middle_, model_.hidden, false}, threads_);
+#pragma omp barrier
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < rows; r++) {
+            float *y = middle_ + r * model_.hidden, *to = x + r * model_.hidden;
+            rms_norm(y, norm, y, model_.hidden, (float)model_.eps);
+            for (int64_t i = 0; i < model_.hidden; i++) to[i] += y[i];
+        }
+    }
+
+    void logits() {
+        for (int64_t first = 0; first < step_.logit_rows; first += SLICE) {
+            const int64_t rows = std::min(SLICE, step_.logit_rows - first), width = model_.head.outputs;
+            const Codes codes = prepare(rows, model_.hidden, [&](int64_t r, const Codes& codes) {
+                float* row = scratch().data();
+                const float* x = x_ + step_.logit_row[first + r] * model_.hidden;
+                rms_norm(x, model_.final_norm, row, model_.hidden, (float)model_.eps);
+                encode(model_.head.kind, row, model_.hidden, codes, r);
+            });
+            float* to = step_.logits + first * width;
+            multiply(model_.head, codes, rows, {to, width, false}, threads_);
+#pragma omp barrier
+            if (model_.logit_softcap <= 0) continue;
+            const float cap = (float)model_.logit_softcap;
+#pragma omp for schedule(static)
+            for (int64_t r = 0; r < rows; r++)
+                for_lanes(width, [&](int64_t i, auto lanes) {
+                    float* at = to + r * width + i;
+                    store_some<lanes>(at, tangent(load_some<lanes>(at) / cap) * cap);
+                });
+        }
+    }
+
+    const Model& model_;
+    const Step& step_;
+    const int threads_;
+    const Work work_;
+    int64_t widest_, qkv_width_;
+    float *x_, *qkv_, *mixed_, *middle_, *scales_, *partials_;
+    char* codes_;
+    std::vector<int64_t> slots_;
+    static thread_local int thread_;
+};
+
+inline thread_local int Pass::thread_ = 0;
+
+}  // namespace dosirak

@@ -1,0 +1,83 @@
+// What Python calls, through ctypes: plain pointers and structures. Pointers stay the caller's.
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static int omp_get_thread_num() { return 0; }
+#endif
+
+#include "decoder.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace dosirak;
+
+EXPORT int dosirak_supported() {
+#if defined(__AVX512BF16__)
+    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+#elif defined(__AVX512F__)
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#elif defined(__AVX2__)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return 1;
+#endif
+}
+
+// Bytes of the packed weights of a layer.
+EXPORT int64_t dosirak_packed_bytes(int64_t kind, int64_t outputs, int64_t depth) {
+    const int64_t panels = (outputs + PANEL - 1) / PANEL;
+    if (kind == INT8) return panels * panel_bytes<Int8>(depth);
+    if (kind == BF16) return panels * panel_bytes<Bf16>(depth);
+    return panels * panel_bytes<Fp32>(depth);
+}
+
+// Weights [rows][depth] become outputs `at` .. of zero-filled `packed` and, of 8-bit ones, `sums`.
+EXPORT void dosirak_pack(int64_t kind, void* packed, int32_t* sums, const void* weights, int64_t rows, int64_t depth,
+                         int64_t at, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        if (kind == INT8) pack<Int8>((char*)packed, sums, (const int8_t*)weights, rows, depth, at);
+        if (kind == BF16) pack<Bf16>((char*)packed, sums, (const uint16_t*)weights, rows, depth, at);
+        if (kind == FP32) pack<Fp32>((char*)packed, sums, (const float*)weights, rows, depth, at);
+    }
+}
+
+// y [rows, outputs] = layer(x [rows, depth]).
+EXPORT void dosirak_linear(const Linear* layer, const float* x, int64_t rows, float* y, int threads) {
+    static thread_local Buffer data, scales;
+    const int64_t stride = encoded_stride(layer->depth);
+    const Codes codes{data.bytes(rows * stride * 4), scales.floats(rows), stride};
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < rows; r++) encode(layer->kind, x + r * layer->depth, layer->depth, codes, r);
+        multiply(*layer, codes, rows, {y, layer->outputs, false}, threads);
+    }
+}
+
+// out [rows, heads, value_dim] for query [rows, heads, key_dim], whose keys and values are in the cache.
+EXPORT void dosirak_attend(const Heads* heads, const Span* spans, int64_t count, const int64_t* tables, float* query,
+                           float* out, int threads) {
+    static thread_local Buffer partials;
+    const Heads& h = *heads;
+    const Work work(spans, count, tables, h.heads / h.kv_heads, h.kv_heads, threads);
+    float* shared = work.split ? partials.floats(partials_size(h, work)) : nullptr;
+#pragma omp parallel num_threads(threads)
+    attend(h, work, {query, h.heads * h.key_dim}, {out, h.heads * h.value_dim}, shared);
+}
+
+EXPORT void dosirak_step(const Model* model, const Step* step, int threads) {
+    static thread_local Space space;
+    Pass pass(*model, *step, threads, space);
+#pragma omp parallel num_threads(threads)
+    pass.run(omp_get_thread_num());
+}
+
+// The row operations, for their tests: codes of one row as integers relative to zero, and its scale.
+EXPORT void dosirak_quantize(const float* x, int64_t n, int32_t* codes, float* scale) {
+    std::vector<Int8::Input> found(n + LANES);
+    quantize(x, found.data(), scale, n);
+    for (int64_t i = 0; i < n; i++) codes[i] = (int32_t)found[i] - Int8::ZERO;
+}

@@ -1,0 +1,128 @@
+// What happens to one row between two products: norm, activation, rotary positions, and the row's form for the next
+// product. Row-wise by construction.
+#pragma once
+
+#include "linear.h"
+
+namespace dosirak {
+
+constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Elements of an encoded row; those past `depth` are zeros.
+constexpr int64_t encoded_stride(int64_t depth) { return round_up(depth, 64); }
+
+template <class F>
+INLINE void for_lanes(int64_t n, F&& f) {  // f(index, lanes) over whole vectors, then one element at a time
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) f(i, std::integral_constant<int, LANES>());
+    for (; i < n; i++) f(i, std::integral_constant<int, 1>());
+}
+
+template <int N>
+INLINE Vf load_some(const float* x) {
+    if constexpr (N == LANES) return load<Vf>(x);
+    Vf value{};
+    value[0] = *x;
+    return value;
+}
+
+template <int N>
+INLINE void store_some(float* x, Vf value) {
+    if constexpr (N == LANES)
+        store(x, value);
+    else
+        *x = value[0];
+}
+
+// Root mean square norm (Zhang and Sennrich, 2019) with weight [n]; y may be x.
+inline void rms_norm(const float* x, const float* weight, float* y, int64_t n, float eps) {
+    Vf squares{};
+    for_lanes(n, [&](int64_t i, auto lanes) {
+        const Vf v = load_some<lanes>(x + i);
+        squares = fma(v, v, squares);
+    });
+    const float factor = 1.0f / std::sqrt(sum(squares) / (float)n + eps);
+    for_lanes(n, [&](int64_t i, auto lanes) {
+        store_some<lanes>(y + i, load_some<lanes>(x + i) * factor * load_some<lanes>(weight + i));
+    });
+}
+
+enum Activation : int64_t { SILU = 0, GELU_TANH = 1 };
+
+// y = activation(gate) * up for rows [gate | up] of n each.
+inline void gated(const float* gate_up, float* y, int64_t n, int64_t activation) {
+    for_lanes(n, [&](int64_t i, auto lanes) {
+        const Vf x = load_some<lanes>(gate_up + i), up = load_some<lanes>(gate_up + n + i);
+        Vf active;
+        if (activation == SILU) {
+            active = x * sigmoid(x);
+        } else {  // 0.5 x (1 + tanh(z)) = x sigmoid(2 z)
+            const Vf z = 0.7978845608028654f * (x + 0.044715f * (x * x * x));
+            active = x * sigmoid(2.0f * z);
+        }
+        store_some<lanes>(y + i, active * up);
+    });
+}
+
+// Rotary positions of one head by halves of its first `rotary` dimensions (Su et al., 2021); cos, sin [rotary].
+inline void rotate(float* x, const float* cos, const float* sin, int64_t rotary) {
+    const int64_t half = rotary / 2;
+    for_lanes(half, [&](int64_t i, auto lanes) {
+        const Vf a = load_some<lanes>(x + i), b = load_some<lanes>(x + half + i);
+        store_some<lanes>(x + i, a * load_some<lanes>(cos + i) - b * load_some<lanes>(sin + i));
+        store_some<lanes>(x + half + i, b * load_some<lanes>(cos + half + i) + a * load_some<lanes>(sin + half + i));
+    });
+}
+
+// Codes of 8 bits: round(x / s) with s = max|x| / 127 (see linear.quantize_rows). A row with a value that is no number
+// gets a scale that is none, and with it such outputs.
+inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n) {
+    Vf most{}, wrong{};
+    for_lanes(n, [&](int64_t i, auto lanes) {
+        const Vf v = load_some<lanes>(x + i);
+        most = larger(magnitude(v), most);
+        wrong = fma(v, Vf{}, wrong);
+    });
+    const float broken = sum(wrong);
+    const float s = std::max(largest(most), 1e-30f) * (1.0f / 127);
+    *scale = broken == 0.0f ? s : broken + NAN;
+    if (broken != 0.0f || broken != broken) {
+        for (int64_t i = 0; i < n; i++) codes[i] = Int8::ZERO;
+        return;
+    }
+    constexpr float shift = 128;  // as the fallback, which rounds x / s + 128: ties fall the same way
+    for_lanes(n, [&](int64_t i, auto lanes) {
+        const Vf code = nearest(load_some<lanes>(x + i) / s + shift) - (shift - Int8::ZERO);
+        typedef Int8::Input Codes __attribute__((vector_size(LANES * sizeof(Int8::Input))));
+        const Codes narrow = __builtin_convertvector(__builtin_convertvector(code, Vi), Codes);
+        std::memcpy(codes + i, &narrow, lanes * sizeof(Int8::Input));
+    });
+}
+
+// One row in the form that a linear layer of this kind reads.
+inline void encode(int64_t kind, const float* x, int64_t n, const Codes& codes, int64_t row) {
+    const int64_t padded = codes.stride;
+    if (kind == INT8) {
+        auto* to = (Int8::Input*)codes.data + row * padded;
+        quantize(x, to, codes.scale + row, n);
+        for (int64_t i = n; i < padded; i++) to[i] = Int8::ZERO;
+        return;
+    }
+    if constexpr (std::is_same_v<Bf16::Input, uint16_t>)
+        if (kind == BF16) {
+            auto* to = (uint16_t*)codes.data + row * padded;
+            int64_t i = 0;
+            for (; i + LANES <= n; i += LANES) {
+                const Vf v = load<Vf>(x + i);
+                store(to + i, (Vh)__builtin_convertvector((Vi)(v != v), Vh) ? Vh{} + 0x7fc0 : narrow(v));
+            }
+            for (; i < n; i++) to[i] = narrow(x[i]);
+            for (; i < padded; i++) to[i] = 0;
+            return;
+        }
+    auto* to = (float*)codes.data + row * padded;
+    std::memcpy(to, x, n * sizeof(float));
+    for (int64_t i = n; i < padded; i++) to[i] = 0;
+}
+
+}  // namespace dosirak

@@ -1,0 +1,130 @@
+// Vectors of one instruction set. Every source file is compiled once for each set (see build.py), so that the choice is
+// made when the library is loaded, and the same few names mean AVX-512, AVX2 or whatever the compiler finds elsewhere.
+//
+// Sums are fused multiply-adds in a written order and nothing else contracts (-ffp-contract=off): a result depends on
+// its own operands and never on how many rows the caller had.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define INLINE inline __attribute__((always_inline))
+
+namespace dosirak {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+constexpr int TILE_ROWS = 12;
+#else
+constexpr int LANES = 8;
+constexpr int TILE_ROWS = 6;
+#endif
+constexpr int PANEL = 2 * LANES;  // columns of packed weights that lie side by side
+
+typedef float Vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t Vi __attribute__((vector_size(LANES * 4)));
+typedef uint32_t Vu __attribute__((vector_size(LANES * 4)));
+typedef uint16_t Vh __attribute__((vector_size(LANES * 2)));
+
+template <class V>
+INLINE V load(const void* from) {
+    V value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+template <class V>
+INLINE void store(void* to, V value) {
+    std::memcpy(to, &value, sizeof value);
+}
+
+INLINE Vf splat(float x) { return x - Vf{}; }
+
+INLINE Vf fma(Vf a, Vf b, Vf c) {
+#if defined(__AVX512F__)
+    return (Vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE Vf larger(Vf a, Vf b) { return a > b ? a : b; }
+INLINE Vf magnitude(Vf x) { return (Vf)((Vu)x & 0x7fffffffu); }
+
+// Sum and maximum over lanes, in one order.
+INLINE float sum(Vf x) {
+    float lane[LANES];
+    store(lane, x);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) lane[i] += lane[i + width];
+    return lane[0];
+}
+
+INLINE float largest(Vf x) {
+    float lane[LANES];
+    store(lane, x);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) lane[i] = lane[i] > lane[i + width] ? lane[i] : lane[i + width];
+    return lane[0];
+}
+
+// The nearest integer, ties to even, for magnitudes under 2^22.
+INLINE Vf nearest(Vf x) {
+    const float shift = 12582912.0f;
+    return (x + shift) - shift;
+}
+
+INLINE Vf widen(Vh bf16) { return (Vf)(__builtin_convertvector(bf16, Vu) << 16); }
+
+// bf16, ties to even. Not for NaN.
+INLINE Vh narrow(Vf x) {
+    const Vu bits = (Vu)x;
+    return __builtin_convertvector((bits + (0x7fffu + ((bits >> 16) & 1u))) >> 16, Vh);
+}
+
+INLINE float widen(uint16_t bf16) {
+    const uint32_t bits = (uint32_t)bf16 << 16;
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+
+INLINE uint16_t narrow(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if (x != x) return 0x7fc0;
+    return (uint16_t)((bits + (0x7fffu + ((bits >> 16) & 1u))) >> 16);
+}
+
+// e^x to 2 units in the last place for x <= 88; exactly 0 below -87.3 (Cephes' expf polynomial).
+INLINE Vf exponential(Vf x) {
+    const Vf n = nearest(x * 1.44269504088896341f);
+    Vf r = fma(n, splat(-0.693359375f), x);
+    r = fma(n, splat(2.12194440e-4f), r);
+    Vf p = splat(1.9875691500e-4f);
+    p = fma(p, r, splat(1.3981999507e-3f));
+    p = fma(p, r, splat(8.3334519073e-3f));
+    p = fma(p, r, splat(4.1665795894e-2f));
+    p = fma(p, r, splat(1.6666665459e-1f));
+    p = fma(p, r, splat(5.0000001201e-1f));
+    p = fma(p, r * r, r) + 1.0f;
+    const Vi power = (__builtin_convertvector(n, Vi) + 127) << 23;
+    return x < -87.3f ? Vf{} : p * (Vf)power;
+}
+
+INLINE Vf clamp(Vf x, float low, float high) {
+    x = x < low ? splat(low) : x;
+    return x > high ? splat(high) : x;
+}
+
+INLINE Vf sigmoid(Vf x) { return 1.0f / (1.0f + exponential(clamp(-x, -87.0f, 87.0f))); }
+INLINE Vf tangent(Vf x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
+
+}  // namespace dosirak

@@ -1,0 +1,195 @@
+"""Native kernels, on every instruction set that this processor has, against plain torch formulas."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from service.runner.linear import quantize_rows
+from service.runner.native import build
+from service.runner.native.library import ACTIVATION_REACH, HeadsStruct, Library, library, unavailable
+from service.runner.native.linear import NativeLinear
+from tests.kernels import LIBRARIES
+
+DTYPES = [torch.float32, torch.bfloat16, torch.int8]
+SHAPES = [(48, 96), (37, 50), (200, 331), (1, 7), (129, 1), (600, 1024)]
+COUNTS = (*range(1, 71), 128, 130, 257)
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(params=LIBRARIES)
+def kernels(request: pytest.FixtureRequest) -> Library:
+    return LIBRARIES[str(request.param)]
+
+
+@dataclass
+class Part:
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor | None
+
+
+def part(out: int, depth: int, dtype: torch.dtype, biased: bool = True) -> Part:
+    generator = torch.Generator().manual_seed(out)
+    if dtype is torch.int8:
+        weight = torch.randint(-127, 128, (out, depth), dtype=torch.int8, generator=generator)
+    else:
+        weight = torch.randn(out, depth, generator=generator).to(dtype)
+    scale = torch.rand(out, generator=generator) * 0.01
+    return Part(weight, scale, torch.randn(out, generator=generator) if biased else None)
+
+
+def rows(count: int, depth: int) -> Tensor:
+    return torch.randn(count, depth, generator=torch.Generator().manual_seed(count))
+
+
+def formula(x: Tensor, parts: list[Part], dtype: torch.dtype) -> Tensor:
+    outs = []
+    for one in parts:
+        if dtype is torch.int8:
+            codes, row_scale = quantize_rows(x, ACTIVATION_REACH)
+            out = (codes.double() - (ACTIVATION_REACH + 1)) @ one.weight.double().T * one.scale * row_scale
+        else:
+            out = x.double() @ one.weight.double().T
+        outs.append(out if one.bias is None else out + one.bias)
+    return torch.cat(outs, dim=1)
+
+
+def test_they_are_built_where_they_can_be() -> None:
+    """A machine with a compiler tests its kernels; elsewhere the tests here are skipped and torch operations serve."""
+    if not any(map(shutil.which, build.COMPILERS)):
+        pytest.skip("no C++ compiler: torch operations serve")
+    assert library() is not None, f"{unavailable()}: run make install"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("out", "depth"), SHAPES)
+def test_products_are_those_of_the_formula(kernels: Library, out: int, depth: int, dtype: torch.dtype) -> None:
+    """Parts whose edge lies inside of a panel, with and without bias. bf16 is multiplied in bf16 where the
+    processor does that."""
+    parts = [part(out, depth, dtype), part(max(1, out // 3), depth, dtype, biased=False)]
+    x = rows(40, depth)
+    if dtype is torch.bfloat16:
+        x = x.to(torch.bfloat16).float()
+    want = formula(x, parts, dtype)
+    error = (NativeLinear(kernels, parts)(x) - want).abs().max() / want.abs().max()
+    assert float(error) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("out", "depth"), SHAPES)
+def test_a_row_does_not_depend_on_the_others(kernels: Library, out: int, depth: int, dtype: torch.dtype) -> None:
+    layer, x = NativeLinear(kernels, [part(out, depth, dtype)]), rows(300, depth)
+    whole = layer(x)
+    for count in COUNTS:
+        assert torch.equal(layer(x[:count]), whole[:count]), count
+
+
+def test_eight_bits_of_activation_saturate_nowhere(kernels: Library) -> None:
+    """The largest codes and weights that can meet, in every pair."""
+    weight = torch.full((40, 512), 127, dtype=torch.int8)
+    weight[1::2] = -127
+    layer = NativeLinear(kernels, [Part(weight, torch.ones(40), None)])
+    assert torch.equal(layer(torch.full((3, 512), 127.0))[1, :2], torch.tensor([1.0, -1.0]) * 127 * 127 * 512)
+    assert torch.equal(layer(torch.full((3, 512), -127.0))[1, :2], torch.tensor([-1.0, 1.0]) * 127 * 127 * 512)
+
+
+@pytest.mark.parametrize("depth", [1, 8, 50, 64, 2048])
+def test_codes_are_those_of_the_fallback(kernels: Library, depth: int) -> None:
+    """Bit for bit, halves included."""
+    halves = torch.arange(depth).float() - depth / 2 + 0.5
+    for x in (
+        rows(1, depth)[0],
+        rows(2, depth)[1] * 1e-20,
+        halves * (127 / halves.abs().max().clamp(min=1)),
+        torch.zeros(depth),
+    ):
+        want, want_scale = quantize_rows(x[None], ACTIVATION_REACH)
+        codes, scale = kernels.quantize(x)
+        assert torch.equal(codes, want[0].int() - (ACTIVATION_REACH + 1))
+        assert scale == float(want_scale)
+
+
+def test_rows_that_are_no_numbers_say_so_and_harm_nobody(kernels: Library) -> None:
+    for dtype in DTYPES:
+        layer, x = NativeLinear(kernels, [part(48, 96, dtype)]), rows(5, 96)
+        clean = layer(x)
+        for wrong in (float("nan"), float("inf"), float("-inf")):
+            spoilt = x.clone()
+            spoilt[2, 7] = wrong
+            out = layer(spoilt)
+            assert not bool(out[2].isfinite().any())
+            assert torch.equal(out[[0, 1, 3, 4]], clean[[0, 1, 3, 4]])
+
+
+def test_weights_without_a_kernel_are_refused(kernels: Library) -> None:
+    with pytest.raises(ValueError, match="float16"):
+        NativeLinear(kernels, [Part(torch.zeros(4, 4, dtype=torch.float16), torch.ones(4), None)])
+    with pytest.raises(ValueError, match="bfloat16, "):
+        NativeLinear(kernels, [part(4, 4, torch.bfloat16), part(4, 4, torch.int8)])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_attention_of_any_shape(kernels: Library, seed: int) -> None:
+    """Odd head sizes, many heads to one, values of another size, windows, softcap, block sizes that divide nothing."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    kv_heads, group, size = rng.choice((1, 2, 3)), rng.choice((1, 2, 5, 8, 130)), rng.choice((1, 5, 16, 200))
+    key_dim, value_dim, length = rng.choice((3, 16, 24, 80)), rng.choice((1, 16, 40)), rng.choice((1, 9, 128, 300))
+    window, softcap = rng.choice((0, 1, 40, 150)), rng.choice((0.0, 0.0, 15.0))
+    table = list(range(-(-length // size)))
+    rng.shuffle(table)
+    blocks = torch.tensor(table)
+    keys = torch.randn(len(table), kv_heads, size, key_dim, generator=generator)
+    values = torch.randn(len(table), kv_heads, size, value_dim, generator=generator)
+    heads = kv_heads * group
+    query = torch.randn(length, heads, key_dim, generator=generator)
+    struct = HeadsStruct(
+        heads, kv_heads, key_dim, value_dim, size, 0, window, 0.3, softcap, keys.data_ptr(), values.data_ptr()
+    )
+    out = kernels.attend(struct, torch.tensor([[0, length, 0, 0]]), blocks, query)
+
+    def gathered(cache: Tensor) -> Tensor:
+        flat = cache[blocks].transpose(1, 2).reshape(-1, kv_heads, cache.shape[-1])[:length]
+        return flat.double().repeat_interleave(group, 1).transpose(0, 1)
+
+    scores = query.double().transpose(0, 1) @ gathered(keys).transpose(1, 2) * 0.3
+    if softcap:
+        scores = (scores / softcap).tanh() * softcap
+    age = torch.arange(length)[:, None] - torch.arange(length)
+    hidden = (age < 0) | (age >= (window or length))
+    want = (scores.masked_fill(hidden, float("-inf")).softmax(-1) @ gathered(values)).transpose(0, 1)
+    torch.testing.assert_close(out.double(), want, atol=2e-5, rtol=2e-5)
+    last = kernels.attend(struct, torch.tensor([[0, 1, length - 1, 0]]), blocks, query[-1:])
+    assert torch.equal(last, out[-1:])
+
+
+def test_without_a_compiler_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "BUILT", tmp_path / "built")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(build.CannotBuild, match="install one of"):
+        build.build()
+    with pytest.raises(build.CannotBuild, match="no-such-compiler"):
+        build.build("no-such-compiler")
+
+
+def test_a_failing_compiler_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "BUILT", tmp_path / "built")
+    with pytest.raises(build.CannotBuild, match="failed for"):
+        build.build("false")
+    assert not list((tmp_path / "built").iterdir())
+
+
+def test_a_library_is_named_after_what_it_was_made_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = build.library_path("portable")
+    shutil.copytree(build.SOURCES, tmp_path / "src")
+    monkeypatch.setattr(build, "SOURCES", tmp_path / "src")
+    assert build.library_path("portable") == before
+    (tmp_path / "src" / "rows.h").write_text("// nothing")
+    assert build.library_path("portable") != before
