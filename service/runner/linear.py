@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from service.runner.native.library import ACTIVATION_REACH, library
+from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
 
 ACTIVATION_DTYPE = torch.uint8
@@ -51,7 +51,7 @@ class Int8Linear(nn.Module):
         self.scale = nn.Buffer(scale.float(), persistent=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.kernel = int8_kernel(weight.device)
-        self.reach = activation_reach() if self.kernel == "onednn" else ACTIVATION_REACH
+        self.reach = activation_reach() if self.kernel == "onednn" else 127
         self._multiply: Callable[[Tensor], Tensor] | None = None
 
     @property

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from service.runner.linear import quantize_rows
 from service.runner.native import build
-from service.runner.native.library import ACTIVATION_REACH, HeadsStruct, Library, library, unavailable
+from service.runner.native.library import HeadsStruct, Library, library, unavailable
 from service.runner.native.linear import NativeLinear
 from tests.kernels import LIBRARIES
 
@@ -50,12 +50,12 @@ def rows(count: int, depth: int) -> Tensor:
     return torch.randn(count, depth, generator=torch.Generator().manual_seed(count))
 
 
-def formula(x: Tensor, parts: list[Part], dtype: torch.dtype) -> Tensor:
+def formula(x: Tensor, parts: list[Part], dtype: torch.dtype, reach: int) -> Tensor:
     outs = []
     for one in parts:
         if dtype is torch.int8:
-            codes, row_scale = quantize_rows(x, ACTIVATION_REACH)
-            out = (codes.double() - (ACTIVATION_REACH + 1)) @ one.weight.double().T * one.scale * row_scale
+            codes, row_scale = quantize_rows(x, reach)
+            out = (codes.double() - (reach + 1)) @ one.weight.double().T * one.scale * row_scale
         else:
             out = x.double() @ one.weight.double().T
         outs.append(out if one.bias is None else out + one.bias)
@@ -78,7 +78,7 @@ def test_products_are_those_of_the_formula(kernels: Library, out: int, depth: in
     x = rows(40, depth)
     if dtype is torch.bfloat16:
         x = x.to(torch.bfloat16).float()
-    want = formula(x, parts, dtype)
+    want = formula(x, parts, dtype, kernels.activation_reach)
     error = (NativeLinear(kernels, parts)(x) - want).abs().max() / want.abs().max()
     assert float(error) < 1e-5
 
@@ -92,13 +92,14 @@ def test_a_row_does_not_depend_on_the_others(kernels: Library, out: int, depth: 
         assert torch.equal(layer(x[:count]), whole[:count]), count
 
 
-def test_eight_bits_of_activation_saturate_nowhere(kernels: Library) -> None:
+def test_nothing_saturates(kernels: Library) -> None:
     """The largest codes and weights that can meet, in every pair."""
     weight = torch.full((40, 512), 127, dtype=torch.int8)
     weight[1::2] = -127
     layer = NativeLinear(kernels, [Part(weight, torch.ones(40), None)])
-    assert torch.equal(layer(torch.full((3, 512), 127.0))[1, :2], torch.tensor([1.0, -1.0]) * 127 * 127 * 512)
-    assert torch.equal(layer(torch.full((3, 512), -127.0))[1, :2], torch.tensor([-1.0, 1.0]) * 127 * 127 * 512)
+    for value in (127.0, -127.0):
+        out = layer(torch.full((3, 512), value))
+        torch.testing.assert_close(out[1, :2], torch.tensor([value, -value]) * 127 * 512, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("depth", [1, 8, 50, 64, 2048])
@@ -108,12 +109,12 @@ def test_codes_are_those_of_the_fallback(kernels: Library, depth: int) -> None:
     for x in (
         rows(1, depth)[0],
         rows(2, depth)[1] * 1e-20,
-        halves * (127 / halves.abs().max().clamp(min=1)),
+        halves * (kernels.activation_reach / halves.abs().max().clamp(min=1)),
         torch.zeros(depth),
     ):
-        want, want_scale = quantize_rows(x[None], ACTIVATION_REACH)
+        want, want_scale = quantize_rows(x[None], kernels.activation_reach)
         codes, scale = kernels.quantize(x)
-        assert torch.equal(codes, want[0].int() - (ACTIVATION_REACH + 1))
+        assert torch.equal(codes, want[0].int() - (kernels.activation_reach + 1))
         assert scale == float(want_scale)
 
 

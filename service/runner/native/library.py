@@ -16,8 +16,6 @@ from torch import Tensor
 from service.runner.native.build import LEVELS, library_path
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
-ACTIVATION_REACH = 127
-"""All 8 bits of an activation, on every processor (`Int8` in src/linear.h widens where products would saturate)."""
 
 
 class LinearStruct(Structure):
@@ -99,10 +97,12 @@ class StepStruct(Structure):
 
 
 class Library:
-    """One loaded library. `level` is its instruction set."""
+    """One loaded library. `level` is its instruction set, `activation_reach` the largest code of a quantized row."""
 
     def __init__(self, level: str, functions: ctypes.CDLL) -> None:
         self.level = level
+        functions.dosirak_activation_reach.restype = c_int64
+        self.activation_reach: int = functions.dosirak_activation_reach()
         self._packed_bytes = functions.dosirak_packed_bytes
         self._packed_bytes.restype = c_int64
         self._packed_bytes.argtypes = (c_int64, c_int64, c_int64)

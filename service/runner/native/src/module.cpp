@@ -25,6 +25,9 @@ EXPORT int dosirak_supported() {
 #endif
 }
 
+// The largest code of a quantized activation: 127, or 63 where products would saturate.
+EXPORT int64_t dosirak_activation_reach() { return Int8::REACH; }
+
 // Bytes of the packed weights of a layer.
 EXPORT int64_t dosirak_packed_bytes(int64_t kind, int64_t outputs, int64_t depth) {
     const int64_t panels = (outputs + PANEL - 1) / PANEL;

@@ -74,7 +74,7 @@ inline void rotate(float* x, const float* cos, const float* sin, int64_t rotary)
     });
 }
 
-// Codes of 8 bits: round(x / s) with s = max|x| / 127 (see linear.quantize_rows). A row with a value that is no number
+// Codes round(x / s) with s = max|x| / REACH (see linear.quantize_rows). A row with a value that is no number
 // gets a scale that is none, and with it such outputs.
 inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n) {
     Vf most{}, wrong{};
@@ -84,13 +84,13 @@ inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n
         wrong = fma(v, Vf{}, wrong);
     });
     const float broken = sum(wrong);
-    const float s = std::max(largest(most), 1e-30f) * (1.0f / 127);
+    const float s = std::max(largest(most), 1e-30f) * (1.0f / Int8::REACH);
     *scale = broken == 0.0f ? s : broken + NAN;
     if (broken != 0.0f || broken != broken) {
         for (int64_t i = 0; i < n; i++) codes[i] = Int8::ZERO;
         return;
     }
-    constexpr float shift = 128;  // as the fallback, which rounds x / s + 128: ties fall the same way
+    constexpr float shift = Int8::REACH + 1;  // as the fallback, which rounds x / s + shift: ties fall the same way
     for_lanes(n, [&](int64_t i, auto lanes) {
         const Vf code = nearest(load_some<lanes>(x + i) / s + shift) - (shift - Int8::ZERO);
         typedef Int8::Input Codes __attribute__((vector_size(LANES * sizeof(Int8::Input))));
