@@ -48,8 +48,8 @@ demo-model: $(READY)  ## train the demo model again from its seed
 recall: $(READY) $(KERNELS)  ## recall table of the demo model, bf16 and int8, through the engine
 	@$(BIN)/dosirak recall
 
-bench: $(READY) $(KERNELS)  ## throughput and latency of the default model, over HTTP and offline
-	$(BIN)/python -m loadtest.bench
+bench: $(READY) $(KERNELS)  ## ours against every peer: table, goals, plots; e.g. BENCH=--quick
+	$(BIN)/python -m loadtest.bench $(BENCH)
 
 load: $(READY)  ## locust users against a running server (HOST, USERS, TIME)
 	$(BIN)/locust -f loadtest/locustfile.py --headless --host $(or $(HOST),http://127.0.0.1:3000) \

@@ -1,0 +1,1 @@
+"""Ours against every peer on the same prompts in one run: `python -m loadtest.bench`, or `make bench`."""

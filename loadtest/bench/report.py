@@ -1,0 +1,205 @@
+"""A journal as a page: the machine, every system and work, the goals, what could not be measured, and plots."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from loadtest.bench.goals import Goals, Verdict, shown
+from loadtest.bench.journal import Journal
+from loadtest.bench.plots import bars
+from loadtest.bench.session import MACHINE, START
+from loadtest.bench.systems import CORES, System
+from loadtest.checkpoints import SMALL, TINYLLAMA, Shape
+
+FLAGS: Final = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "amx_bf16")
+LIMITS: Final = {
+    "memory_read_gb_s": "memory read, GB/s",
+    "int8_gemm_gop_s": "int8 GEMM, GOP/s",
+    "bf16_gemm_gflop_s": "bf16 GEMM, GFLOP/s",
+    "fp32_gemm_gflop_s": "fp32 GEMM, GFLOP/s",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    work: str
+    figure: str
+    scale: float = 1.0
+
+
+def throughputs(work: str, at_once: Sequence[int]) -> tuple[Column, ...]:
+    return tuple(Column(f"tok/s at {n}", f"{work}-{n}", "tokens_per_second") for n in at_once)
+
+
+def steps(work: str, at_once: Sequence[int]) -> tuple[Column, ...]:
+    return tuple(Column(f"step at {n}, ms", f"{work}-{n}", "step_ms") for n in at_once)
+
+
+FOOTPRINT: Final = (Column("ready, s", START, "ready_s"), Column("resident then, GB", START, "bytes", 1e-9))
+SPEED: Final = (*throughputs("decode", (1, 8, 32)), *steps("decode", (1, 8, 32)), *FOOTPRINT)
+LATENCY: Final = (
+    Column("prefill 1,024, s", "prefill", "seconds"),
+    Column("packed prefill, tok/s", "prefill", "packed_tokens_per_second"),
+    Column("burst TTFT p50, ms", "burst", "ttft_p50_ms"),
+    Column("p95, ms", "burst", "ttft_p95_ms"),
+    Column("burst tok/s", "burst", "tokens_per_second"),
+    Column("ITL calm, ms", "disturbed", "itl_calm_ms"),
+    Column("ITL p99 disturbed, ms", "disturbed", "itl_p99_ms"),
+    Column("chat turn 10, ms", "chat", "turn_10_ms"),
+    Column("cold, ms", "chat", "cold_ms"),
+)
+SMALL_SPEED: Final = (*throughputs("small", (1, 32)), *steps("small", (1, 32)), *FOOTPRINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the page says of the run itself. `absent`: peers that could not be installed, with the reason."""
+
+    date: str
+    command: str
+    versions: Mapping[str, str]
+    absent: Mapping[str, str]
+
+
+def write(folder: Path, journal: Journal, systems: Sequence[System], context: Context) -> None:
+    """README.md, figures.json and the plots, into `folder`."""
+    verdicts = Goals(journal, systems).verdicts()
+    (folder / "README.md").write_text(page(journal, systems, context, verdicts), encoding="utf-8")
+    whole = {
+        "context": asdict(context),
+        "host": host(),
+        "goals": [asdict(verdict) for verdict in verdicts],
+        "records": [asdict(record) for record in journal.records],
+    }
+    (folder / "figures.json").write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name, precision, shape, work in (
+        ("int8", "int8", TINYLLAMA, "decode"),
+        ("bf16", "bf16", TINYLLAMA, "decode"),
+        ("135m", "int8", SMALL, "small"),
+    ):
+        at_once = (1, 32) if work == "small" else (1, 8, 32)
+        drawn = _throughput_plot(journal, systems, shape, precision, work, at_once)
+        (folder / f"throughput-{name}.svg").write_text(drawn, encoding="utf-8")
+
+
+def page(journal: Journal, systems: Sequence[System], context: Context, verdicts: Sequence[Verdict]) -> str:
+    chosen = _of(systems, TINYLLAMA, "int8")
+    parts = [
+        f"# Ours against every peer, {context.date}",
+        _about(journal, context),
+        "## int8, TinyLlama-1.1B's shape\n\n" + table(journal, chosen, SPEED),
+        table(journal, chosen, LATENCY),
+        "![throughput](throughput-int8.svg)",
+        "## bf16, the same shape\n\n" + table(journal, _of(systems, TINYLLAMA, "bf16"), SPEED),
+        "![throughput](throughput-bf16.svg)",
+        "## int8, 135M shape\n\n" + table(journal, _of(systems, SMALL, "int8"), SMALL_SPEED),
+        "![throughput](throughput-135m.svg)",
+        "## Goals\n\n" + goals_table(verdicts),
+        "## Not measured\n\n" + missing(journal, systems, context),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _about(journal: Journal, context: Context) -> str:
+    machine = host()
+    commits = sorted({record.commit for record in journal.records})
+    limits = [
+        f"{title} {shown(journal.figure(MACHINE, 'limits', key))}"
+        for key, title in LIMITS.items()
+        if journal.figure(MACHINE, "limits", key) is not None
+    ]
+    lines = [
+        f"Host: {machine['cpu']}, {CORES} cores, {machine['flags']}; {machine['memory']}. Commit {', '.join(commits)}.",
+        f"Limits measured in this run: {'; '.join(limits)}.",
+        f"Peers: {'; '.join(context.versions.values())}; all on {CORES} threads.",
+        f"Command: `{context.command}`. Prompt 128, 64 new tokens, greedy, all output tokens over all time unless the "
+        "column says otherwise; medians, (n) the rounds where fewer than three.",
+    ]
+    return "  \n".join(lines)
+
+
+def table(journal: Journal, systems: Sequence[System], columns: Sequence[Column]) -> str:
+    """A row for each system, `–` where there is no figure; columns that no system has are left out."""
+    rows = [
+        (system, [_cell(journal, system, column) for column in columns])
+        for system in systems
+        if any(record.system == system.name for record in journal.records)
+    ]
+    used = [at for at in range(len(columns)) if any(cells[at] != "–" for _, cells in rows)]
+    head = ["system", "form", *(columns[at].title for at in used)]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for system, cells in rows:
+        name = f"**{system.name}**" if system.ours else system.name
+        lines.append(_row([name, system.form, *(cells[at] for at in used)]))
+    return "\n".join(lines)
+
+
+def _cell(journal: Journal, system: System, column: Column) -> str:
+    value = journal.figure(system.name, column.work, column.figure)
+    if value is None:
+        return "–"
+    rounds = journal.rounds(system.name, column.work)
+    return shown(value * column.scale) + (f" ({rounds})" if rounds < 3 else "")
+
+
+def goals_table(verdicts: Sequence[Verdict]) -> str:
+    lines = [_row(["work", "goal", "measured", "holds", "figures"]), _row(["---"] * 5)]
+    for verdict in verdicts:
+        holds = {True: "yes", False: "no", None: "not measured"}[verdict.holds]
+        measured = "–" if verdict.value is None else f"{verdict.value:.2f}"
+        lines.append(_row([verdict.work, verdict.goal, measured, holds, verdict.detail]))
+    return "\n".join(lines)
+
+
+def missing(journal: Journal, systems: Sequence[System], context: Context) -> str:
+    lines = [f"- **{peer}** could not be prepared: {reason}" for peer, reason in context.absent.items()]
+    for system in systems:
+        reasons = {
+            (record.work, record.error)
+            for record in journal.records
+            if record.system == system.name and record.error and not journal.rounds(system.name, record.work)
+        }
+        lines += [f"- {system.name}, {work}: {reason}" for work, reason in sorted(reasons)]
+    return "\n".join(lines) or "Nothing."
+
+
+def _throughput_plot(
+    journal: Journal, systems: Sequence[System], shape: Shape, precision: str, work: str, at_once: Sequence[int]
+) -> str:
+    series = {
+        system.name: [journal.figure(system.name, f"{work}-{n}", "tokens_per_second") for n in at_once]
+        for system in _of(systems, shape, precision)
+    }
+    measured = {name: values for name, values in series.items() if any(value is not None for value in values)}
+    title = f"{shape.name}, {precision}: output tokens a second"
+    return bars(title, "tok/s", [f"{n} at once" for n in at_once], measured)
+
+
+def _of(systems: Sequence[System], shape: Shape, precision: str) -> list[System]:
+    return [system for system in systems if system.shape is shape and system.precision == precision]
+
+
+def host() -> dict[str, str]:
+    """Processor, the flags that decide which kernels run, and memory."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    fields = dict(line.split(":", 1) for line in info.split("\n\n")[0].splitlines() if ":" in line)
+    named = {name.strip(): value.strip() for name, value in fields.items()}
+    has = named.get("flags", "").split()
+    flags = [flag for flag in FLAGS if flag in has]
+    lacks = [flag for flag in FLAGS if flag not in has]
+    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    return {
+        "cpu": named.get("model name", platform.machine()),
+        "flags": f"{' '.join(flags)}, without {' '.join(lacks)}",
+        "memory": f"{int(total.split()[1]) / 2**20:.0f} GiB",
+    }
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

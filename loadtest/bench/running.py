@@ -1,0 +1,247 @@
+"""A system under measurement as processes: started, sent waves, ended. Two kinds: a driver's pipe, or a server's HTTP.
+
+The client of servers is a socket and `readline`: it reads the time of every event and parses only after the wave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import psutil
+
+from loadtest.bench.wave import Asked, Told, check
+
+ROOT: Final = Path(__file__).parent.parent.parent
+START_SECONDS: Final = 300.0
+END_SECONDS: Final = 15.0
+LINE_BYTES: Final = 1 << 26
+
+
+class Failed(Exception):
+    """A system did not start, or did not answer; the text says what it last said."""
+
+
+class Running(Protocol):
+    ready_seconds: float
+
+    async def wave(self, asked: Sequence[Asked]) -> list[Told]:
+        """All answers, whole. Raises Failed."""
+        ...
+
+    def resident(self) -> int:
+        """Bytes resident now, of all its processes."""
+        ...
+
+    async def end(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command with its environment; `log` takes what it prints."""
+
+    command: Sequence[str]
+    log: Path
+    variables: Mapping[str, str]
+
+    async def start(self, piped: bool) -> asyncio.subprocess.Process:
+        """`piped`: its standard input and output are ours; else it has none and the log takes all."""
+        with self.log.open("ab") as output:
+            return await asyncio.create_subprocess_exec(
+                *self.command,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **self.variables},
+                stdin=asyncio.subprocess.PIPE if piped else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE if piped else output,
+                stderr=output,
+                limit=LINE_BYTES,
+                start_new_session=True,
+            )
+
+    def last_words(self) -> str:
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return " | ".join(lines[-3:])[-500:]
+
+
+class Driven:
+    """A driver of `loadtest.peers`, over its standard input and output."""
+
+    def __init__(self, launch: Launch, process: asyncio.subprocess.Process) -> None:
+        self._launch, self._process = launch, process
+        self.ready_seconds = 0.0
+
+    @classmethod
+    async def start(cls, launch: Launch) -> Driven:
+        started = time.perf_counter()
+        driven = cls(launch, await launch.start(piped=True))
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await driven._read()
+        except BaseException:
+            await driven.end()
+            raise
+        driven.ready_seconds = time.perf_counter() - started
+        return driven
+
+    async def wave(self, asked: Sequence[Asked]) -> list[Told]:
+        assert self._process.stdin is not None
+        line = json.dumps({"requests": [asdict(each) for each in asked]})
+        self._process.stdin.write(line.encode() + b"\n")
+        answer = await self._read()
+        rows = zip(asked, answer["times"], answer["token_ids"], strict=True)
+        told = [Told(question.at, times, token_ids) for question, times, token_ids in rows]
+        check(asked, told)
+        return told
+
+    async def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise Failed(f"its process ended: {self._launch.last_words()}")
+        read: dict[str, Any] = json.loads(line)
+        return read
+
+    def resident(self) -> int:
+        return family_resident(self._process.pid)
+
+    async def end(self) -> None:
+        await end(self._process)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a server is asked, and what of a line's JSON is its token ids. Lines that tell tokens begin with `prefix`."""
+
+    ready_path: str
+    path: str
+    body: Callable[[Asked], dict[str, object]]
+    token_ids: Callable[[Any], list[int]]
+    prefix: bytes = b"data:"
+
+
+class Served:
+    """A server on a port of this machine, streamed from over one connection a request."""
+
+    def __init__(self, launch: Launch, process: asyncio.subprocess.Process, dialect: Dialect, port: int) -> None:
+        self._launch, self._process, self._dialect, self._port = launch, process, dialect, port
+        self.ready_seconds = 0.0
+
+    @classmethod
+    async def start(cls, launch: Launch, dialect: Dialect, port: int) -> Served:
+        started = time.perf_counter()
+        served = cls(launch, await launch.start(piped=False), dialect, port)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while not await served._ready():  # noqa: ASYNC110 - another process's state
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            await served.end()
+            raise Failed(f"not ready within {START_SECONDS:.0f} s: {launch.last_words()}") from None
+        except BaseException:
+            await served.end()
+            raise
+        served.ready_seconds = time.perf_counter() - started
+        return served
+
+    async def _ready(self) -> bool:
+        if self._process.returncode is not None:
+            raise Failed(f"its process ended: {self._launch.last_words()}")
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            return False
+        writer.write(f"GET {self._dialect.ready_path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n".encode())
+        status = await reader.readline()
+        writer.close()
+        return b" 200 " in status
+
+    async def wave(self, asked: Sequence[Asked]) -> list[Told]:
+        started = time.perf_counter()
+        told = await asyncio.gather(*(self._ask(each, started) for each in asked))
+        check(asked, told)
+        return told
+
+    async def _ask(self, asked: Asked, started: float) -> Told:
+        payload = json.dumps(self._dialect.body(asked)).encode()
+        head = f"POST {self._dialect.path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        head += f"Connection: close\r\nContent-Length: {len(payload)}\r\n\r\n"
+        await asyncio.sleep(max(0.0, started + asked.at - time.perf_counter()))
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=LINE_BYTES)
+        writer.write(head.encode() + payload)
+        lines = []
+        with contextlib.closing(writer):
+            status = await reader.readline()
+            while line := await reader.readline():
+                lines.append((time.perf_counter() - started, line))
+        if b" 200 " not in status:
+            raise Failed(f"{status.decode().strip()}: {lines[-1][1][:300]!r}" if lines else "the connection was cut")
+        return self._read(asked, lines)
+
+    def _read(self, asked: Asked, lines: Sequence[tuple[float, bytes]]) -> Told:
+        times: list[float] = []
+        token_ids: list[int] = []
+        for at, line in lines:
+            if line.startswith(self._dialect.prefix):
+                new = self._dialect.token_ids(json.loads(line.removeprefix(b"data:")))
+                token_ids += new
+                times += [at] * len(new)
+        return Told(asked.at, times, token_ids)
+
+    def resident(self) -> int:
+        return family_resident(self._process.pid)
+
+    def engine_resident(self) -> int:
+        """Bytes resident of the largest of its processes: of ours, the engine."""
+        return max(process.memory_info().rss for process in family(self._process.pid))
+
+    async def end(self) -> None:
+        await end(self._process)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    try:
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def family_resident(pid: int) -> int:
+    total = 0
+    for process in family(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
+    return total
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """SIGTERM, then SIGKILL to whatever of it is left: nothing may take cores from the next system."""
+    members = family(process.pid)
+    if process.stdin is not None:
+        process.stdin.close()
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
+            await process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for member in members:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    await process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

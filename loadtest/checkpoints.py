@@ -1,0 +1,170 @@
+"""Checkpoints of a published shape with random weights, for measuring speed: every kernel works as on the real model.
+
+The text that they make is by design, so that what depends on text (lookup speculation, above all) can be measured both
+ways, and so that every system makes the same text however its weights are rounded. Where input and output embedding
+are apart, the next token is a permutation of the last one:
+
+    ids   [ 0 .. 299 ][ 300 ....... half-1 ][ half ............. vocabulary-1 ]
+           not used    one long cycle:       many cycles of REPEAT tokens:
+                       never repeats         repeats itself
+
+Where they are tied, the next token is a fixed random function of the last one: the first layer's MLP outweighs the
+embedding, whose rows are equally long so that no token is likelier than others. It takes hundreds of tokens to repeat.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Final
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+
+FIRST_PLAIN_ID: Final = 300
+REPEAT: Final = 48
+WINDOW: Final = 8192
+SPECIAL: Final = ("<|pad|>", "<|begin|>", "<|end|>")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a Llama. `tied`: one matrix for both embeddings."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+
+    @property
+    def half(self) -> int:
+        return self.vocabulary // 2
+
+    @property
+    def linear_weights(self) -> int:
+        """Weights that a decode step multiplies with: those of the layers, and the head."""
+        kv_width = self.hidden // self.heads * self.kv_heads
+        attention = 2 * self.hidden * self.hidden + 2 * self.hidden * kv_width
+        return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.vocabulary * self.hidden
+
+    def kv_bytes(self, tokens: int, bytes_per_value: int = 2) -> int:
+        return 2 * self.layers * self.hidden // self.heads * self.kv_heads * tokens * bytes_per_value
+
+
+TINYLLAMA: Final = Shape("tinyllama", 22, 2048, 32, 4, 5632, 32000, tied=False)
+SMALL: Final = Shape("small", 30, 576, 9, 3, 1536, 49152, tied=True)
+
+
+def next_token(shape: Shape, token: int) -> int:
+    """What the model of an untied `shape` says after `token`; see the module's picture."""
+    if token < FIRST_PLAIN_ID:
+        return token
+    if token < shape.half:
+        return FIRST_PLAIN_ID + (token + 1 - FIRST_PLAIN_ID) % (shape.half - FIRST_PLAIN_ID)
+    start = token - (token - shape.half) % REPEAT
+    length = min(REPEAT, shape.vocabulary - start)
+    return start + (token + 1 - start) % length
+
+
+def weights(shape: Shape) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor in bf16, from a fixed seed. The layers say little beside the embedding, so that it decides."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(rows: int, columns: int, std: float) -> Tensor:
+        return torch.empty(rows, columns).normal_(0.0, std, generator=generator).to(torch.bfloat16)
+
+    embedding = normal(shape.vocabulary, shape.hidden, 1.0)
+    if shape.tied:
+        embedding = (embedding.float() / embedding.float().norm(dim=1, keepdim=True) * shape.hidden**0.5).bfloat16()
+    kv_width = shape.hidden // shape.heads * shape.kv_heads
+    yield "model.embed_tokens.weight", embedding
+    for layer in range(shape.layers):
+        prefix = f"model.layers.{layer}"
+        for name, rows in (("q", shape.hidden), ("k", kv_width), ("v", kv_width)):
+            yield f"{prefix}.self_attn.{name}_proj.weight", normal(rows, shape.hidden, 0.02)
+        yield f"{prefix}.self_attn.o_proj.weight", normal(shape.hidden, shape.hidden, 0.002)
+        for name in ("gate", "up"):
+            yield f"{prefix}.mlp.{name}_proj.weight", normal(shape.intermediate, shape.hidden, 0.02)
+        yield (
+            f"{prefix}.mlp.down_proj.weight",
+            normal(shape.hidden, shape.intermediate, 6.0 if shape.tied and layer == 0 else 0.002),
+        )
+        for name in ("input", "post_attention"):
+            yield f"{prefix}.{name}_layernorm.weight", torch.ones(shape.hidden, dtype=torch.bfloat16)
+    if shape.tied:  # signs of its own, or tokens would be followed by themselves
+        signs = torch.randint(0, 2, (shape.hidden,), generator=generator) * 2 - 1
+        yield "model.norm.weight", signs.to(torch.bfloat16)
+        return
+    yield "model.norm.weight", torch.ones(shape.hidden, dtype=torch.bfloat16)
+    head = torch.empty_like(embedding)
+    head[[next_token(shape, token) for token in range(shape.vocabulary)]] = embedding * 0.02
+    yield "lm_head.weight", head
+
+
+def config(shape: Shape) -> dict[str, object]:
+    """The config.json of LlamaForCausalLM."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "bfloat16",
+        "torch_dtype": "bfloat16",
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.hidden // shape.heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": WINDOW,
+        "rope_theta": 10000.0,
+        "rms_norm_eps": 1e-5,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": shape.tied,
+        "use_cache": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+
+
+def tokenizer(vocabulary: int) -> Tokenizer:
+    """Byte-level BPE of exactly `vocabulary` tokens: bytes, then pairs, triples and quadruples of small letters."""
+    tokens = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    merges: list[tuple[str, str]] = []
+    pairs = [first + second for first, second in product(ascii_lowercase, repeat=2)]
+    grown = [*product(ascii_lowercase, repeat=2), *product(pairs, ascii_lowercase), *product(pairs, pairs)]
+    for left, right in grown[: vocabulary - len(tokens)]:
+        merges.append((left, right))
+    tokens += [left + right for left, right in merges]
+    made = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(list(SPECIAL))
+    return made
+
+
+def save(shape: Shape, directory: Path) -> None:
+    """Write the checkpoint into `directory`, which is made, as a Hugging Face directory."""
+    directory.mkdir(parents=True)
+    save_file(dict(weights(shape)), directory / "model.safetensors", metadata={"format": "pt"})
+    _write(directory / "config.json", config(shape))
+    _write(directory / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0})
+    tokenizer(shape.vocabulary).save(str(directory / "tokenizer.json"))
+    names = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL, strict=True))
+    _write(directory / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
+
+
+def _write(path: Path, content: dict[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

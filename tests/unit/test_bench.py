@@ -1,0 +1,227 @@
+"""The benchmark itself: figures from times, the journal, verdicts, and peers that only know whole batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from loadtest.bench.goals import Goals, Verdict
+from loadtest.bench.journal import Journal, Record
+from loadtest.bench.plots import bars
+from loadtest.bench.report import Column, missing, table
+from loadtest.bench.report import Context as Page
+from loadtest.bench.systems import catalogue
+from loadtest.bench.wave import Asked, Told, check, decode_step, quantile, random_prompts, throughput
+from loadtest.bench.works import misleading, repeating, walk
+from loadtest.checkpoints import FIRST_PLAIN_ID, REPEAT, SMALL, TINYLLAMA, next_token, tokenizer
+from loadtest.peers.driver import Emit, StaticBatches, run_wave
+
+HTTP, OFFLINE = "dosirak int8 http", "dosirak int8 offline"
+
+
+def told(first: float, gap: float, tokens: int, at: float = 0.0) -> Told:
+    return Told(at, [first + gap * number for number in range(tokens)], list(range(tokens)))
+
+
+def test_throughput_counts_from_the_first_arrival_to_the_last_token() -> None:
+    assert throughput([told(1.0, 0.5, 5), told(2.0, 0.5, 5, at=0.5)]) == pytest.approx(10 / 4.0)
+
+
+def test_the_decode_step_is_taken_where_all_decode() -> None:
+    """The first sequence runs alone and fast until the second starts at 2.0; both then take 0.5 s a token."""
+    early = Told(0.0, [1.0, 1.1, 1.2, 2.0, 2.5, 3.0, 3.5], list(range(7)))
+    late = Told(0.0, [2.0, 2.5, 3.0, 3.5, 4.0], list(range(5)))
+    assert decode_step([early, late]) == pytest.approx(0.5)
+
+
+def test_no_decode_step_where_sequences_never_met() -> None:
+    assert decode_step([told(1.0, 0.1, 3), told(5.0, 0.1, 3)]) is None
+
+
+def test_quantiles_are_of_the_nearest_rank() -> None:
+    values = [float(value) for value in range(1, 101)]
+    assert (quantile(values, 0.5), quantile(values, 0.95), quantile(values, 0.99)) == (50, 95, 99)
+    assert quantile([7.0], 0.99) == 7.0
+
+
+def test_an_answer_that_is_too_short_is_refused() -> None:
+    with pytest.raises(ValueError, match="asked for 3 tokens and got 2"):
+        check([Asked([1], 3)], [told(1.0, 0.1, 2)])
+
+
+def test_prompts_depend_on_the_seed_alone_and_hold_plain_tokens() -> None:
+    first, second = (random_prompts(TINYLLAMA, 3, 50, Random("a")) for _ in range(2))
+    assert first == second != random_prompts(TINYLLAMA, 3, 50, Random("b"))
+    assert all(FIRST_PLAIN_ID <= token < TINYLLAMA.half for prompt in first for token in prompt)
+
+
+def test_text_of_the_checkpoint_is_a_permutation_with_one_long_cycle_and_many_short() -> None:
+    after = [next_token(TINYLLAMA, token) for token in range(TINYLLAMA.vocabulary)]
+    assert sorted(after) == list(range(TINYLLAMA.vocabulary))
+    assert len(set(walk(TINYLLAMA, 5000, 10_000))) == 10_000
+    short = walk(TINYLLAMA, TINYLLAMA.half + 5, 3 * REPEAT)
+    assert short[:REPEAT] == short[REPEAT : 2 * REPEAT] == short[2 * REPEAT :]
+
+
+def test_misleading_prompts_hold_what_comes_next_but_not_what_follows_it() -> None:
+    prompt = misleading(TINYLLAMA, Random(1))
+    coming = walk(TINYLLAMA, prompt[-1], 40)
+    assert coming[6] in prompt
+    at = prompt.index(coming[6])
+    assert prompt[at : at + 3] == coming[6:9] and prompt[at + 3] != coming[9]
+    whole = repeating(TINYLLAMA, Random(1))
+    assert whole[REPEAT:] == whole[:-REPEAT]
+
+
+@pytest.mark.parametrize("shape", [TINYLLAMA, SMALL], ids=lambda shape: shape.name)
+def test_the_tokenizer_has_exactly_the_vocabulary(shape: object) -> None:
+    assert shape in (TINYLLAMA, SMALL)
+    size = TINYLLAMA.vocabulary if shape is TINYLLAMA else SMALL.vocabulary
+    made = tokenizer(size)
+    assert made.get_vocab_size() == size
+    assert made.decode(made.encode("a box of lunch").ids) == "a box of lunch"
+
+
+def test_weights_that_a_step_reads() -> None:
+    """TinyLlama has 1.1 B parameters, of which the input embedding (65.5 M) is not multiplied with."""
+    assert TINYLLAMA.linear_weights == 1_034_420_224
+    assert TINYLLAMA.kv_bytes(1) == 2 * 22 * 4 * 64 * 2
+
+
+def record(system: str, work: str, round_: int = 0, error: str = "", **figures: float) -> Record:
+    return Record(system, work, round_, figures, "abc", "2026-01-01T00:00:00+00:00", error)
+
+
+def test_the_journal_goes_on_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "figures.jsonl"
+    journal = Journal(path)
+    journal.add(record("a", "decode-1", 0, step_ms=1.0))
+    journal.add(record("a", "decode-1", 1, error="over 90 s"))
+    again = Journal(path)
+    assert again.holds("a", "decode-1", 0) and not again.holds("a", "decode-1", 1)
+    again.add(record("a", "decode-1", 1, step_ms=3.0))
+    again.add(record("a", "decode-1", 2, step_ms=8.0))
+    assert Journal(path).figure("a", "decode-1", "step_ms") == 3.0
+    assert Journal(path).rounds("a", "decode-1") == 3
+
+
+def test_forgetting_a_system_keeps_the_others(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "figures.jsonl")
+    journal.add(record("a", "decode-1", step_ms=1.0))
+    journal.add(record("b", "decode-1", step_ms=2.0))
+    journal.forget({"a"})
+    assert [left.system for left in Journal(tmp_path / "figures.jsonl").records] == ["b"]
+
+
+def verdict_of(journal: Journal, work: str) -> Verdict:
+    return next(verdict for verdict in Goals(journal, catalogue()).verdicts() if verdict.work == work)
+
+
+def test_goals_compare_with_the_best_peer_of_the_same_kind(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "figures.jsonl")
+    journal.add(record(HTTP, "decode-8", tokens_per_second=120.0))
+    journal.add(record("openvino int8 g128", "decode-8", tokens_per_second=100.0))
+    journal.add(record("openvino int8 g2048", "decode-8", tokens_per_second=110.0))
+    journal.add(record("transformers bf16", "decode-8", tokens_per_second=500.0))  # another precision
+    verdict = verdict_of(journal, "output tokens/s, 8 at once")
+    assert verdict.value == pytest.approx(120 / 110)
+    assert verdict.holds is False and "g2048" in verdict.detail
+    journal.add(record("openvino int8 g2048", "decode-8", tokens_per_second=90.0))
+    assert verdict_of(journal, "output tokens/s, 8 at once").holds is True
+
+
+def test_steps_are_better_when_shorter(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "figures.jsonl")
+    journal.add(record(HTTP, "decode-1", step_ms=18.0))
+    journal.add(record("openvino int8 g128", "decode-1", step_ms=26.0))
+    journal.add(record("openvino int8 g2048", "decode-1", step_ms=20.0))
+    verdict = verdict_of(journal, "decode step, batch 1")
+    assert verdict.value == pytest.approx(0.9) and verdict.holds is True
+
+
+def test_the_memory_limit_is_the_time_to_read_the_weights_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "figures.jsonl")
+    journal.add(record("machine", "limits", memory_read_gb_s=50.0))
+    journal.add(record(OFFLINE, "decode-1", step_ms=TINYLLAMA.linear_weights / 50e9 * 1e3 / 0.86))
+    verdict = verdict_of(journal, "the same, offline")
+    assert verdict.value == pytest.approx(0.86) and verdict.holds is True
+
+
+def test_what_is_not_measured_neither_holds_nor_fails(tmp_path: Path) -> None:
+    verdicts = Goals(Journal(tmp_path / "figures.jsonl"), catalogue()).verdicts()
+    assert {verdict.holds for verdict in verdicts} == {None}
+
+
+def test_the_table_tells_rounds_gaps_and_reasons(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "figures.jsonl")
+    systems = [system for system in catalogue() if system.name in ("ctranslate2 int8", "llama.cpp q8_0")]
+    journal.add(record("ctranslate2 int8", "decode-1", tokens_per_second=17.8))
+    journal.add(record("llama.cpp q8_0", "decode-1", error="over 90 s"))
+    columns = [Column("tok/s", "decode-1", "tokens_per_second"), Column("step", "decode-1", "step_ms")]
+    lines = table(journal, systems, columns).splitlines()
+    assert lines[0] == "| system | form | tok/s |"  # no system has a step
+    assert lines[2].startswith("| llama.cpp q8_0 |") and lines[2].endswith("| – |")
+    assert lines[3].endswith("| 17.8 (1) |")
+    said = missing(journal, systems, Page("", "", {}, {"vllm": "no wheel"}))
+    assert "- **vllm** could not be prepared: no wheel" in said
+    assert "- llama.cpp q8_0, decode-1: over 90 s" in said and "ctranslate2" not in said
+
+
+def test_bars_are_as_high_as_their_values() -> None:
+    drawn = bars("t", "tok/s", ["1 & 2"], {"a": [50.0], "b": [100.0], "c": [None]})
+    assert drawn.count('height="130.0"') == 1 and drawn.count('height="260.0"') == 1
+    assert "1 &amp; 2" in drawn
+
+
+class Counting:
+    """Joins between steps; a token for every running request a step."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, int] = {}
+        self.largest = 0
+
+    def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
+        self.running[number] = new_tokens
+
+    def step(self, emit: Emit) -> None:
+        self.largest = max(self.largest, len(self.running))
+        for number in list(self.running):
+            self.running[number] -= 1
+            emit(number, [7])
+            if not self.running[number]:
+                del self.running[number]
+
+
+def test_a_wave_ends_when_every_request_has_its_tokens() -> None:
+    engine = Counting()
+    asked = [{"at": 0.0, "token_ids": [1], "new_tokens": 3}, {"at": 0.02, "token_ids": [1], "new_tokens": 2}]
+    answer = run_wave(engine, asked)
+    assert answer["token_ids"] == [[7, 7, 7], [7, 7]]
+    times = answer["times"]
+    assert isinstance(times, list) and times[1][0] >= 0.02
+
+
+def static(sizes: list[int], size: int = 64, wait: float = 0.0) -> StaticBatches:
+    def generate(prompts: list[list[int]], new_tokens: int, on_step: Callable[[Sequence[int]], None]) -> None:
+        sizes.append(len(prompts))
+        for _ in range(new_tokens):
+            on_step([prompt[0] for prompt in prompts])
+
+    return StaticBatches(generate, size, wait)
+
+
+def test_static_batches_give_each_request_its_own_number_of_tokens() -> None:
+    sizes: list[int] = []
+    asked = [{"at": 0.0, "token_ids": [number], "new_tokens": number + 1} for number in range(3)]
+    assert run_wave(static(sizes), asked)["token_ids"] == [[0], [1, 1], [2, 2, 2]]
+    assert sizes == [3]
+
+
+def test_static_batches_are_held_back_until_their_size_or_their_wait() -> None:
+    sizes: list[int] = []
+    asked = [{"at": 0.0, "token_ids": [1], "new_tokens": 1} for _ in range(5)]
+    run_wave(static(sizes, size=2, wait=0.01), asked)
+    assert sizes == [2, 2, 1]
