@@ -104,10 +104,13 @@ class Builder:
 
     def tell(self, facts: list[Fact], lang: Lang, correction: bool = False, echo: bool = False) -> None:
         """One user message that tells `facts`, and the acknowledgement (with `echo`, it repeats the last value)."""
-        say = self.speech.correct if correction else self.speech.tell
         if echo:
             self.asked.append(Asked(len(self.messages) + 1, facts[-1], 0))
-        self._turn(self.speech.message([say(fact, lang) for fact in facts], lang), self._reply(facts, lang, echo))
+        if correction:
+            said = [self.speech.correct(fact, lang) for fact in facts]
+        else:
+            said = self.speech.statements(facts, lang)
+        self._turn(self.speech.message(said, lang), self._reply(facts, lang, echo))
         for fact in facts:
             self.learn(fact)
 

@@ -32,6 +32,8 @@ def dialogue(seed: int, style: Style | None = None, entities: Split = "train", w
     style = style or Style()
     author = _Author(Builder(rng, entities, Speech(rng, wording)), rng, _languages(rng), style)
     author.premise()
+    if rng.random() < 0.2:
+        author.chat()
     for _ in range(rng.randint(*style.turns)):
         author.turn()
     return author.build.finish()
@@ -78,7 +80,7 @@ class _Author:
         """One exchange; what cannot be done yet becomes a telling."""
         (action,) = self.rng.choices(
             (self.tell, self.ask, self.ask_json, self.ask_two, self.ask_unknown, self.correct, self.chat),
-            (0.24, 0.47, 0.06, 0.04, 0.08, 0.05, 0.06),
+            (0.23, 0.46, 0.06, 0.05, 0.06, 0.08, 0.06),
         )
         action()
 
@@ -88,9 +90,10 @@ class _Author:
             return self.correct()
         lang = self.lang()
         count = min(len(unknown), self.rng.choice((1, 1, 1, 2, 2, 3)))
-        self.build.tell(
-            self.facts(self.rng.sample(unknown, count), lang), lang, echo=self.rng.random() < self.style.echo
-        )
+        chosen = self.rng.sample(unknown, count)
+        if chosen[0] == "dish" and "quantity" in unknown and self.rng.random() < 0.4:
+            chosen = ["dish", "quantity"]
+        self.build.tell(self.facts(chosen, lang), lang, echo=self.rng.random() < self.style.echo)
         return None
 
     def correct(self) -> None:

@@ -28,7 +28,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("name", "guest", lexicon.person, "name"),
         Kind("dish", "guest", lexicon.dish, "order"),
-        Kind("quantity", "guest", lexicon.count, "quantity"),
+        Kind("quantity", "guest", lexicon.boxes, "quantity"),
         Kind("allergy", "guest", lexicon.food, "allergy"),
         Kind("dislike", "guest", lexicon.food, "dislike"),
         Kind("time", "guest", lexicon.clock, "time"),

@@ -137,6 +137,10 @@ ROADS: dict[Lang, list[str]] = {
     "en": ["Street", "Road", "Lane", "Avenue", "Park", "Tower", "Square", "Alley"],
     "ko": ["동", "로", "길", "마을", "공원", "타워", "광장", "골목"],
 }
+NUMBERS: dict[Lang, list[str]] = {
+    "en": words("two three four five six seven eight nine ten eleven twelve twenty thirty"),
+    "ko": words("두 세 네 다섯 여섯 일곱 여덟 아홉 열 열두 스무 서른"),
+}
 WEEKS: dict[Lang, list[str]] = {
     "en": ["first", "second", "third", "fourth", "last"],
     "ko": ["첫째", "둘째", "셋째", "넷째", "마지막"],
@@ -146,7 +150,7 @@ DAYS: dict[Lang, list[str]] = {
     "ko": ["월요일", "화요일", "수요일", "목요일", "금요일", "토요일", "일요일"],
 }
 LOWER_CASE = frozenset(
-    STATES["en"] + CHILLS["en"] + WEEKS["en"]
+    STATES["en"] + CHILLS["en"] + WEEKS["en"] + NUMBERS["en"]
 )  # what a value may begin with that English would capitalise
 
 
@@ -157,6 +161,13 @@ def _word(rng: random.Random, lang: Lang) -> str:
     return _syllable(rng) + _syllable(rng)
 
 
+def made_up(rng: random.Random, lang: Lang) -> str:
+    """A word that means nothing."""
+    if lang == "ko":
+        return "".join(_syllable(rng) for _ in range(rng.randint(1, 4)))
+    return "".join(rng.choice(ENDS) for _ in range(rng.randint(1, 3)))
+
+
 def _syllable(rng: random.Random) -> str:
     """A Hangul syllable of the given-name pool; one in twelve is any at all, so that spelling in bytes is learned."""
     return chr(0xAC00 + rng.randrange(11172)) if rng.random() < 1 / 12 else rng.choice(GIVEN)
@@ -164,8 +175,8 @@ def _syllable(rng: random.Random) -> str:
 
 def person(rng: random.Random, lang: Lang) -> str:
     if lang == "ko":
-        return rng.choice(SURNAMES) + _word(rng, "ko")
-    first = rng.choice(REAL_NAMES) if rng.random() < 0.1 else _word(rng, "en")
+        return (rng.choice(SURNAMES) if rng.random() < 0.75 else "") + _word(rng, "ko")
+    first = rng.choice(REAL_NAMES) if rng.random() < 0.2 else _word(rng, "en")
     return f"{first} {_word(rng, 'en')}" if rng.random() < 0.2 else first
 
 
@@ -183,6 +194,11 @@ def drink(rng: random.Random, lang: Lang) -> str:
 
 def count(rng: random.Random, lang: Lang) -> str:
     return str(rng.randint(2, 99) if rng.random() < 0.7 else rng.randint(100, 999))
+
+
+def boxes(rng: random.Random, lang: Lang) -> str:
+    """A count, one in seven as a word."""
+    return rng.choice(NUMBERS[lang]) if rng.random() < 1 / 7 else count(rng, lang)
 
 
 def money(rng: random.Random, lang: Lang) -> str:

@@ -1,4 +1,4 @@
-"""Ask a checkpoint the recall cases with transformers' greedy generation, in batches of like length."""
+"""Ask a checkpoint the recall cases with transformers' greedy generation: `python -m models.demo.measure`."""
 
 import argparse
 import time
@@ -56,7 +56,7 @@ def _groups(lengths: list[int], batch_tokens: int) -> list[list[int]]:
     return groups
 
 
-def measure() -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", default="models/demo/weights")
     parser.add_argument("--per-cell", type=int, default=300)
@@ -83,3 +83,7 @@ def _show_errors(asked: Sequence[RecallCase], texts: Sequence[str], limit: int) 
     wrong = [(case, text) for case, text in zip(asked, texts, strict=True) if is_right(case, text) != case.told]
     for case, text in wrong[:: max(1, len(wrong) // limit) if limit else len(wrong) + 1]:
         print(f"{case.cell} | {case.wording} | {case.kind} | {case.messages[-1]['content']} | {case.expected} | {text}")
+
+
+if __name__ == "__main__":
+    main()

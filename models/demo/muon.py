@@ -3,6 +3,9 @@
 Source: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon
 """
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -25,17 +28,22 @@ class Muon(torch.optim.Optimizer):
     """Updates two-dimensional parameters by lr * 0.2 * sqrt(longer side) times the orthogonal Nesterov momentum."""
 
     def __init__(
-        self, params: list[torch.nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.1
+        self,
+        params: list[torch.nn.Parameter],
+        lr: float,
+        threads: ThreadPoolExecutor,
+        momentum: float = 0.95,
+        weight_decay: float = 0.1,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.threads = threads
 
-    @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._update(weight, group["lr"], group["momentum"], group["weight_decay"])
+            update = partial(self._update, lr=group["lr"], momentum=group["momentum"], decay=group["weight_decay"])
+            list(self.threads.map(update, [weight for weight in group["params"] if weight.grad is not None]))
 
+    @torch.no_grad()
     def _update(self, weight: Tensor, lr: float, momentum: float, decay: float) -> None:
         assert weight.grad is not None
         state = self.state[weight]

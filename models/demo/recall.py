@@ -1,7 +1,6 @@
 """The recall table: how often a model finds a fact of its window, on values that training never saw.
 
-`cases` and `table` know no engine; `python -m models.demo.recall --checkpoint DIR` measures a checkpoint with
-transformers.
+`cases` and `table` know no engine: `models.demo.measure` asks transformers, `dosirak recall` the engine that serves.
 """
 
 import random
@@ -74,7 +73,7 @@ def is_right(case: RecallCase, text: str) -> bool:
 
 def _holds(text: str, value: str) -> bool:
     """Digits and Latin letters beside the value would make it another value."""
-    return re.search(rf"(?<![0-9A-Za-z]){re.escape(value)}(?![0-9A-Za-z])", text) is not None
+    return re.search(rf"(?<![0-9A-Za-z가-힣]){re.escape(value)}(?![0-9A-Za-z])", text) is not None
 
 
 def table(asked: Sequence[RecallCase], answer: Answer) -> list[Row]:
@@ -242,13 +241,3 @@ CELLS: dict[str, Scenario] = {
     "chat of 45 to 55 turns": _full,
     "not told": _untold,
 }
-
-
-def main() -> None:
-    from models.demo.measure import measure
-
-    measure()
-
-
-if __name__ == "__main__":
-    main()

@@ -15,17 +15,18 @@ from models.demo.network import Llama
 class Replicas:
     """Computes one gradient from several batches at once, a thread each.
 
-    On few cores this is faster than threads inside the matrix products. The replicas share the parameters of `model`
-    and have gradients of their own, which are added in order: the sum is reproducible.
+    On few cores this is faster than threads inside the matrix products; more replicas than threads keep every thread
+    busy when batches differ in cost. The replicas share the parameters of `model` and have gradients of their own,
+    which are added in order: the sum is reproducible.
     """
 
-    def __init__(self, model: Llama, count: int, device: str) -> None:
+    def __init__(self, model: Llama, count: int, threads: ThreadPoolExecutor, device: str) -> None:
         self.model, self.device = model, device
         self.copies = [Llama(model.shape).to(device) for _ in range(count)]
         for copy in self.copies:
             for mine, shared in zip(copy.parameters(), model.parameters(), strict=True):
                 mine.data = shared.data
-        self.pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+        self.threads = threads
 
     def gradient(self, work: list[list[Row]]) -> tuple[float, int]:
         """Set the gradients of the model to that of the weighted mean loss over `work`.
@@ -33,7 +34,7 @@ class Replicas:
         Returns that loss and the number of positions, padding included.
         """
         total = sum(sum(row.weights[1:]) for rows in work for row in rows)
-        losses = list(self.pool.map(self._one, self.copies, work, [total] * len(work)))
+        losses = list(self.threads.map(self._one, self.copies, work, [total] * len(work)))
         for shared, *parts in zip(self.model.parameters(), *(copy.parameters() for copy in self.copies), strict=True):
             grads = [part.grad for part in parts if part.grad is not None]
             shared.grad = torch.stack(grads).sum(0) if grads else None

@@ -20,7 +20,7 @@ from models.demo.wordings_ko import KO, KO_FILLERS
 
 SPECIAL_TOKENS = ["<|pad|>", "<|begin|>", "<|end|>", "<|system|>", "<|documents|>", "<|user|>", "<|assistant|>"]
 PAD, BEGIN, END = 0, 1, 2
-VOCABULARY = 2560
+VOCABULARY = 3072
 WINDOW = 2048
 ENDINGS = words(
     """
@@ -31,7 +31,7 @@ ENDINGS = words(
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
-def korean_words(limit: int = 480) -> list[str]:
+def korean_words(limit: int = 640) -> list[str]:
     """Words of two or more syllables of the trained Korean wordings: kept whole where a word begins."""
     texts = [
         text for words in KO.values() for text in (words.nouns, words.tells, words.asks, words.answer, words.known)
@@ -93,7 +93,10 @@ def _texts(dialogues: Iterator[Dialogue]) -> Iterator[str]:
         for document in dialogue.documents:
             yield from document.values()
     for _ in range(300):
-        yield from sorted(LOWER_CASE)  # so that they are whole without a space before them too
+        for word in sorted(LOWER_CASE):
+            yield from (word, f" {word}")  # so that they are whole, with a space before them or without
+        for word in korean_words():
+            yield "".join(f"x{syllable}" for syllable in word)  # so that their syllables are whole in other words
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

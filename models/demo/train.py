@@ -7,6 +7,7 @@ same arguments give the same schedule on a fast and on a slow machine.
 import argparse
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class Plan:
     device: str
     minutes: float
     replicas: int
+    threads: int
 
 
 def rate(progress: float) -> float:
@@ -74,19 +76,20 @@ class Progress:
     steps: int = 0
 
 
-def optimizers(model: Llama, plan: Plan) -> list[torch.optim.Optimizer]:
+def optimizers(model: Llama, plan: Plan, threads: ThreadPoolExecutor) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
     hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     chosen = {id(p) for p in hidden}
     rest = [p for p in model.parameters() if id(p) not in chosen]
     adam: torch.optim.Optimizer = torch.optim.AdamW(rest, lr=plan.lr, betas=(0.9, 0.95), weight_decay=0.01)
-    return [adam, Muon(hidden, lr=plan.lr)]
+    return [adam, Muon(hidden, plan.lr, threads)]
 
 
 def train(plan: Plan, model: Llama, tokenizer: Tokenizer) -> None:
     """Run `plan` on `model`, which it mutates; saves to `plan.out` every four minutes and at the end."""
-    tools, progress = optimizers(model, plan), Progress()
-    replicas = Replicas(model, plan.replicas, plan.device)
+    threads = ThreadPoolExecutor(plan.threads, initializer=torch.set_num_threads, initargs=(1,))
+    tools, progress = optimizers(model, plan, threads), Progress()
+    replicas = Replicas(model, plan.replicas, threads, plan.device)
     clock, work = Clock(), rows_from(tokenizer, plan, progress)
     while True:
         for tool in tools:
@@ -139,12 +142,13 @@ class Clock:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "weights")
-    parser.add_argument("--tokens", type=float, default=6.2e6, help="positions to train on, padding included")
-    parser.add_argument("--batch-tokens", type=int, default=2048)
+    parser.add_argument("--tokens", type=float, default=17e6, help="positions to train on, padding included")
+    parser.add_argument("--batch-tokens", type=int, default=1024)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--replicas", type=int, default=2, help="batches a step, a thread each")
+    parser.add_argument("--replicas", type=int, default=4, help="batches a step")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--shape", type=int, nargs=4, default=(192, 5, 6, 448))
     args = parser.parse_args()
@@ -157,6 +161,7 @@ def main() -> None:
         args.device,
         args.minutes,
         args.replicas,
+        args.threads,
     )
     torch.manual_seed(plan.seed)
     tokenizer = train_tokenizer(dialogue(number) for number in range(6000))

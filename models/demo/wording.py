@@ -39,6 +39,7 @@ class Fillers:
     json: str
     acks: str
     echo: str
+    orders: str
     untold: str
     absent: str
 

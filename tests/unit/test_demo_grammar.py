@@ -1,6 +1,8 @@
 """The demo model's corpus: the same from the same seed, nothing held out in it, rendered as the chat template does."""
 
 import json
+import random
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,11 +14,11 @@ from tokenizers import Tokenizer
 
 from models.demo import wording
 from models.demo.dialogue import Dialogue, Message
-from models.demo.encoding import encode
+from models.demo.encoding import encode, pieces
 from models.demo.grammar import dialogue
 from models.demo.lexicon import Split, split_of
 from models.demo.recall import CELLS, cases, is_right
-from models.demo.speech import FILLERS, WORDINGS
+from models.demo.speech import FILLERS, WORDINGS, Fact, Speech, answer
 from models.demo.wording import options
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "demo" / "weights"
@@ -38,7 +40,15 @@ def held_out() -> list[str]:
         text for words in WORDINGS.values() for each in words.values() for text in (each.nouns, each.tells, each.asks)
     ]
     for each in FILLERS.values():
-        tables += [each.tell_frames, each.ask_frames, each.corrections, each.openings, each.closers, each.json]
+        tables += [
+            each.tell_frames,
+            each.ask_frames,
+            each.corrections,
+            each.openings,
+            each.closers,
+            each.json,
+            each.orders,
+        ]
     return [held for table in tables for held in options(table, "test")]
 
 
@@ -86,6 +96,38 @@ def test_no_held_out_wording_occurs_in_training() -> None:
     fixed = [held for held in held_out() if "{" not in held]
     assert len(fixed) > 100
     assert [held for held in fixed if held.lower() in everything] == []
+
+
+def test_held_out_wordings_are_new_orders_of_known_words() -> None:
+    """A small model cannot know a word that it never saw: what is held out is the sentence, hardly ever its words."""
+    for lang, word in (("en", r"[A-Za-z']+"), ("ko", "[가-힣]+")):
+        known = {found for made in corpus() for text in texts(made) for found in re.findall(word, text.lower())}
+        held = [re.sub(r"\{.\}\S*|\([^)]*\)", " ", text) for text in held_out()]
+        words = [found for text in held for found in re.findall(word, text.lower())]
+        assert len([each for each in words if each not in known]) < 0.02 * len(words), lang
+
+
+def test_a_dish_and_its_quantity_may_share_a_sentence() -> None:
+    facts = [Fact("dish", "Honey Pork Box"), Fact("quantity", "3"), Fact("drink", "iced cola")]
+    said = {tuple(Speech(random.Random(seed)).statements(facts, "en")) for seed in range(40)}
+    assert {len(each) for each in said} == {2, 3}
+    for each in said:
+        assert all(sum(fact.value in sentence for sentence in each) == 1 for fact in facts)
+
+
+def test_korean_number_words_stand_apart_from_their_counter() -> None:
+    assert answer(Fact("quantity", "두"), "ko") == "모두 두 개예요."
+    assert answer(Fact("quantity", "3"), "ko") == "모두 3개예요."
+
+
+def test_words_are_split_beside_values_only() -> None:
+    text = "안녕하세요, my order is the Honey Pork Box and 제육 도시락입니다"
+    kept = {"Honey", "Pork", "Box", "제육", "도시락"}
+    parts = [pieces(text, kept, random.Random(seed)) for seed in range(300)]
+    assert all("".join(each) == text for each in parts)
+    assert any(len(each) > 1 for each in parts)
+    for value in kept:
+        assert all(any(value in part for part in each) for each in parts)
 
 
 def test_answers_hold_their_value() -> None:
