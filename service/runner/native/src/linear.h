@@ -123,12 +123,16 @@ constexpr int64_t panel_bytes(int64_t depth) {
     return groups_of<T>(depth) * 2 * T::STEP;
 }
 
-// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `groups` of k.
+// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `groups` of k. Meanwhile as many bytes
+// from `ahead` on, where given, are fetched: the processor's own prefetching does not look past a panel's end while
+// several rows use it.
 template <class T, int M, int P>
 INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const char* __restrict w, int64_t panel,
-                       int64_t groups, typename T::Sum (&sums)[M][2 * P]) {
+                       int64_t groups, typename T::Sum (&sums)[M][2 * P], const char* ahead = nullptr) {
     for (int64_t g = 0; g < groups; g++) {
         const char* here = w + g * 2 * T::STEP;
+        if (ahead)
+            for (int line = 0; line < 2 * T::STEP; line += 64) __builtin_prefetch(ahead + g * 2 * T::STEP + line, 0, 2);
         if constexpr (M < 2 * P) {  // fewer rows than vectors of weights: these pass through one register
             typename T::Spread rows[M];
             for (int m = 0; m < M; m++) rows[m] = T::spread(a + m * lda + g * T::GROUP);
@@ -232,12 +236,13 @@ constexpr int64_t SLAB = 256;       // depth of bf16 weights widened at a time f
 
 // P panels from `first` on times m rows.
 template <class T, int M, int P>
-INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first) {
+INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, bool look_ahead = false) {
     const Linear& l = finish.l;
     const int64_t size = panel_bytes<T>(l.depth);
     typename T::Sum sums[M][2 * P] = {};
     const auto* a = (const typename T::Input*)finish.codes.data + row * finish.codes.stride;
-    accumulate<T, M, P>(a, finish.codes.stride, (const char*)l.packed + first * size, size, groups_of<T>(l.depth), sums);
+    const char* w = (const char*)l.packed + first * size;
+    accumulate<T, M, P>(a, finish.codes.stride, w, size, groups_of<T>(l.depth), sums, look_ahead ? w + P * size : nullptr);
     for (int m = 0; m < M; m++)
         for (int v = 0; v < 2 * P; v++) finish(row + m, first * PANEL + v * LANES, sums[m][v]);
 }
@@ -286,7 +291,9 @@ void block(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, in
                 widened_panel<T>(finish, row, rows, p);
                 continue;
             }
-        for_tiles<T::ROWS>(rows, [&](int64_t at, auto count) { panels<T, decltype(count)::value, 1>(finish, row + at, p); });
+        for_tiles<T::ROWS>(rows, [&](int64_t at, auto count) {
+            panels<T, decltype(count)::value, 1>(finish, row + at, p, at == 0);
+        });
     }
 }
 
