@@ -13,8 +13,8 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.engine.batching import BatchingPolicy
@@ -86,6 +86,7 @@ class FakeRunner:
     """A model whose KV cache holds the token ids themselves, so that a wrong block, slot, position or owner changes the
     output. `broken` holds ids of requests that get no usable logits."""
 
+    verifies_drafts = True
     block_size: int = 4
     broken: frozenset[str] = frozenset()
     kv: dict[tuple[int, int], tuple[str, int, int]] = field(default_factory=dict)
@@ -99,14 +100,12 @@ class FakeRunner:
 
     def _write(self, item: Scheduled) -> None:
         sequence = item.sequence
-        start = sequence.num_computed_tokens
-        for position in range(start, start + item.num_tokens):
-            entry = (sequence.request.cache_salt, position, sequence.token_ids[position])
-            self.kv[self._slot(sequence, position)] = entry
+        for position, token in enumerate(item.token_ids, sequence.num_computed_tokens):
+            self.kv[self._slot(sequence, position)] = (sequence.request.cache_salt, position, token)
 
-    def _read(self, sequence: Sequence) -> list[int]:
+    def _read(self, sequence: Sequence, length: int) -> list[int]:
         context = []
-        for position in range(sequence.num_tokens):
+        for position in range(length):
             salt, written_at, token = self.kv[self._slot(sequence, position)]
             context.append(token if (salt, written_at) == (sequence.request.cache_salt, position) else -1)
         return context
@@ -120,9 +119,19 @@ class FakeRunner:
             return SampledToken(None, prompt_logprobs=prompt_logprobs) if prompt_logprobs else None
         if sequence.request.id in self.broken:
             return SampledToken(None)
-        token = _sample(sequence.request, self._read(sequence), sequence.num_output_tokens)
-        logprobs = None if sequence.request.params.logprobs is None else TokenLogprobs(-0.5, ((token, -0.5),))
-        return SampledToken(token, logprobs, prompt_logprobs)
+        first, *following = self._sampled(item)
+        return replace(first, prompt_logprobs=prompt_logprobs, following=tuple(following))
+
+    def _sampled(self, item: Scheduled) -> Iterator[SampledToken]:
+        """One token, and one more behind each draft that came true."""
+        sequence, request = item.sequence, item.sequence.request
+        for position, draft in enumerate((*item.draft_token_ids, None), sequence.num_output_tokens):
+            context = self._read(sequence, sequence.num_prompt_tokens + position)
+            token = _sample(request, context, position)
+            logprobs = None if request.params.logprobs is None else TokenLogprobs(-0.5, ((token, -0.5),))
+            yield SampledToken(token, logprobs)
+            if token != draft:
+                return
 
     @staticmethod
     def _prompt_logprobs(item: Scheduled) -> tuple[TokenLogprobs, ...]:

@@ -1,129 +1,57 @@
-"""Adaptive micro-batching: how many tokens one step may take, from what steps have cost on this machine so far.
+"""Adaptive micro-batching: what the next step may hold, and what a newcomer must wait, by the fitted cost line.
 
-A page of arithmetic: nothing here knows sequences' contents, blocks or clocks. Times are seconds.
+A page of arithmetic: nothing here knows what sequences hold, blocks or clocks. Times are seconds.
 """
 
 from __future__ import annotations
 
-import math
+from collections import deque
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from statistics import median
 from typing import Final
 
-from service.engine.request import Batch
+from service.engine.cost import CostLine, Work, chunk_attention
+
+_GAPS: Final = 16
+_OVERDUE: Final = 2  # expected gaps after the last arrival: then the burst is over
+_MEMORY: Final = 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a step computes, as far as its cost goes."""
+class Offer:
+    """What one decoding sequence could verify: `most` drafts, each right with `probability` if those before it are."""
 
-    tokens: int
-    """All scheduled tokens."""
+    probability: float
+    context: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is ahead of a first token, its own prompt included: prefill that is not computed yet, the decodes beside it,
+    and how many sequences must end before there is a seat in the batch. Cached prefixes are no work."""
+
+    decodes: int = 0
     kv_tokens: int = 0
-    """Context read by the sequences that decode (one token each)."""
+    tokens: int = 0
     attention: float = 0.0
-    """Query-key pairs of the prefill chunks: tokens · mean context."""
-
-    @classmethod
-    def of(cls, batch: Batch) -> Work:
-        """Call before the step's tokens count as computed."""
-        kv_tokens, attention = 0, 0.0
-        for item in batch.scheduled:
-            if item.num_tokens == 1:
-                kv_tokens += item.sequence.num_computed_tokens + 1
-            else:
-                attention += chunk_attention(item.sequence.num_computed_tokens, item.num_tokens)
-        return cls(batch.num_tokens, kv_tokens, attention)
-
-
-def chunk_attention(num_computed: int, num_tokens: int) -> float:
-    """Pairs of a causal chunk: the token at position p attends to p + 1.
-
-    sum of (p + 1) over p in [num_computed, num_computed + n) = n · (num_computed + (n + 1) / 2), n = num_tokens
-    """
-    return num_tokens * (num_computed + (num_tokens + 1) / 2)
-
-
-# Features are scaled to comparable coefficients. The prior is a slow machine, so that first budgets err towards short
-# steps; it weighs so little that the first few steps move it anywhere, and holds what no step has told yet.
-_SCALE: Final = (1.0, 1e-2, 1e-4, 1e-6)
-_PRIOR: Final = (0.01, 0.05, 0.001, 0.05)
-_PRIOR_WEIGHT: Final = tuple(1 / (100 * value) ** 2 for value in _PRIOR)
-_FORGETTING: Final = 0.995
-_SWEEPS: Final = 4
-_ERROR_RATE: Final = 0.05
-_WARM_UP: Final = 16
-_LOST: Final = 0.5  # a mean error past this is no noise: the machine is another one than it was
-
-
-class CostLine:
-    """Step seconds = a + b·tokens + c·kv_tokens + d·attention, fitted online with forgetting, no coefficient negative.
-
-    Least squares on relative errors: every observation is divided by its seconds, so that short steps count as much as
-    long ones, and a step that something else has delayed counts little (its weight falls with the square of the delay).
-    Recursive in the normal equations, H θ = r, which are then solved for θ >= 0 by coordinate descent from the last
-    solution: unlike a clamped gain update this cannot diverge, whatever is observed.
-    Source: Franc, Hlaváč, Navara, Sequential Coordinate-Wise Algorithm for Non-negative Least Squares, CAIP 2005.
-    """
-
-    def __init__(self) -> None:
-        self._theta = list(_PRIOR)
-        self._hessian, self._right = _no_observations()
-        self._observations = 0
-        self._error = 0.0
-
-    @property
-    def coefficients(self) -> tuple[float, float, float, float]:
-        """(a, b, c, d) in seconds, per token, per token of context, per pair."""
-        a, b, c, d = (value * scale for value, scale in zip(self._theta, _SCALE, strict=True))
-        return a, b, c, d
-
-    @property
-    def error(self) -> float:
-        """Mean absolute relative error of the predictions, recent ones counting most; 0 before any."""
-        return self._error
-
-    def predict(self, work: Work) -> float:
-        a, b, c, d = self._theta
-        _, tokens, kv_tokens, attention = _features(work)
-        return a + b * tokens + c * kv_tokens + d * attention
-
-    def observe(self, work: Work, seconds: float) -> None:
-        """Learn from one step. Seconds that no step takes (under a microsecond, not a number) are ignored."""
-        if not 1e-6 <= seconds < math.inf:
-            return
-        self._note_error(abs(self.predict(work) - seconds) / seconds)
-        x = [value / seconds for value in _features(work)]
-        for i, row in enumerate(self._hessian):
-            row[:] = [_FORGETTING * h + x[i] * value for h, value in zip(row, x, strict=True)]
-            self._right[i] = _FORGETTING * self._right[i] + x[i]
-        self._solve()
-
-    def _note_error(self, error: float) -> None:
-        self._observations += 1
-        self._error += max(_ERROR_RATE, 1 / self._observations) * (error - self._error)
-        if self._error > _LOST and self._observations > _WARM_UP:
-            self._hessian, self._right = _no_observations()
-            self._observations = 0
-
-    def _solve(self) -> None:
-        """Every coordinate in turn at its optimum given the others: the objective only falls."""
-        theta = self._theta
-        for _ in range(_SWEEPS):
-            for i, (row, right) in enumerate(zip(self._hessian, self._right, strict=True)):
-                weight, prior = _PRIOR_WEIGHT[i], _PRIOR[i]
-                gradient = sum(h * value for h, value in zip(row, theta, strict=True)) - right
-                gradient += weight * (theta[i] - prior)
-                theta[i] = max(0.0, theta[i] - gradient / (row[i] + weight))
+    unseated: int = 0
 
 
 class BatchingPolicy:
-    """The token budget of every step. Owns the cost line."""
+    """Budgets, drafts, waits and forecasts. Owns the cost line and what it has seen of arrivals and ends."""
 
     def __init__(self, max_num_batched_tokens: int, min_prefill_tokens: int, inter_token_latency_target: float) -> None:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.min_prefill_tokens = min_prefill_tokens
         self.inter_token_latency_target = inter_token_latency_target
         self.cost = CostLine()
+        self._gaps: deque[float] = deque(maxlen=_GAPS)
+        self._last_arrival: float | None = None
+        self._busy_seconds = 0.0
+        self._ends = 0.0
 
     def token_budget(self, decodes: int, kv_tokens: int, context: int) -> int:
         """The most tokens a step may take beside `decodes` sequences with `kv_tokens` of context in all, when the
@@ -145,14 +73,91 @@ class BatchingPolicy:
                 high = tokens - 1
         return decodes + max(low, 0)
 
-    def observe(self, work: Work, seconds: float) -> None:
-        """One step took so long."""
+    def pays(self, work: Work) -> bool:
+        """Whether a draft that is sure to be right would raise the tokens per second of a step of nothing but decodes:
+        if not, no draft does."""
+        return self.cost.is_measured and self.cost.predict(work) > work.tokens * self._row(
+            work.kv_tokens // work.tokens
+        )
+
+    def draft_lengths(self, work: Work, offers: SequenceOf[Offer], room: int) -> list[int]:
+        """How many drafts each offer gets, at most `room` in all, in a step of `work` without them.
+
+        The likeliest next draft is added while that raises the step's expected tokens per second, which is while its
+        probability over its seconds is above tokens over seconds so far, and while a step that was within the latency
+        target stays there.
+        """
+        lengths = [0] * len(offers)
+        seconds, tokens = self.cost.predict(work), float(work.tokens)
+        longest = max(seconds, self.inter_token_latency_target)
+        chances = [(-offer.probability, index) for index, offer in enumerate(offers) if offer.most > 0]
+        heapify(chances)
+        while chances and sum(lengths) < room:
+            chance, index = heappop(chances)
+            row = self._row(offers[index].context)
+            if -chance * seconds <= tokens * row or seconds + row > longest:
+                break
+            seconds, tokens = seconds + row, tokens - chance
+            lengths[index] += 1
+            if lengths[index] < offers[index].most:
+                heappush(chances, (chance * offers[index].probability, index))
+        return lengths
+
+    def note_arrival(self, at: float) -> None:
+        """A request arrived at that time, by its own stamp."""
+        if self._last_arrival is not None:
+            self._gaps.append(max(0.0, at - self._last_arrival))
+        self._last_arrival = at
+
+    def wait(self, arrivals: SequenceOf[float], prefill: Work, now: float) -> float:
+        """Seconds worth waiting for one more request before the first step over those that arrived at `arrivals` and
+        bring `prefill`; nothing else runs. Usually 0.
+
+        With one more after a gap g, both prefills share a step and its constant cost a. The newcomer ends a - g sooner
+        than behind a step of its own; each of those who wait ends later by g and by the newcomer's prefill. So it pays
+        while  a - g > waiting · (g + newcomer's prefill).  The newcomer is taken to be like those who wait, g is the
+        median of the last gaps; never longer than a in all, nor once the next one is overdue.
+        """
+        if not arrivals or len(self._gaps) < _GAPS or self._last_arrival is None or not self.cost.is_measured:
+            return 0.0
+        gap, shared = median(self._gaps), self.cost.coefficients[0]
+        newcomer = (self.cost.predict(prefill) - shared) / len(arrivals)
+        if shared - gap <= len(arrivals) * (gap + newcomer):
+            return 0.0
+        return max(0.0, min(self._last_arrival + _OVERDUE * gap, min(arrivals) + shared) - now)
+
+    def first_token_seconds(self, backlog: Backlog) -> float:
+        """Forecast: until all of the backlog's prefill is done, hence until the last one's first token.
+
+        Prefill goes in chunks of what the budget leaves beside the decodes; whoever has no seat waits for ends, at the
+        rate of ends per second of computing so far.
+        """
+        if not backlog.tokens:
+            return 0.0
+        beside = Work(backlog.decodes, backlog.kv_tokens)
+        chunk = max(1, self.token_budget(backlog.decodes, backlog.kv_tokens, 0) - backlog.decodes)
+        whole = Work(backlog.tokens, 0, backlog.attention)
+        steps = -(-backlog.tokens // chunk)
+        prefill = steps * self.cost.predict(beside) + self.cost.predict(whole) - self.cost.coefficients[0]
+        seats = backlog.unseated * self._busy_seconds / self._ends if self._ends else 0.0
+        return max(prefill, seats)
+
+    def is_hopeless(self, backlog: Backlog, seconds: float) -> bool:
+        """Whether the first token cannot be had within `seconds`, even if the line is wrong by its usual error."""
+        doubt = max(0.0, 1 - self.cost.error)
+        return self.cost.is_measured and self.first_token_seconds(backlog) * doubt > seconds
+
+    def recompute_seconds(self, num_tokens: int) -> float:
+        """What preempting a sequence costs of which so many tokens would have to be computed again."""
+        return self.cost.predict(Work(num_tokens, 0, chunk_attention(0, num_tokens))) - self.cost.coefficients[0]
+
+    def observe(self, work: Work, seconds: float, ends: int = 0) -> None:
+        """One step took so long, and so many sequences ended with it."""
         self.cost.observe(work, seconds)
+        self._busy_seconds = _MEMORY * self._busy_seconds + seconds
+        self._ends = _MEMORY * self._ends + ends
 
-
-def _features(work: Work) -> tuple[float, float, float, float]:
-    return 1.0, work.tokens * _SCALE[1], work.kv_tokens * _SCALE[2], work.attention * _SCALE[3]
-
-
-def _no_observations() -> tuple[list[list[float]], list[float]]:
-    return [[0.0] * 4 for _ in range(4)], [0.0] * 4
+    def _row(self, context: int) -> float:
+        """Seconds of one more decode row over so much context."""
+        _, tokens, kv_tokens, _ = self.cost.coefficients
+        return tokens + kv_tokens * context

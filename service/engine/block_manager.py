@@ -111,17 +111,18 @@ class BlockManager:
 
         Tail before head, so that of an unreferenced prefix the end is evicted first. No-op on an empty table.
         """
-        for block in reversed(sequence.block_table):
-            self._ref_counts[block] -= 1
-            if self._ref_counts[block] > 0:
-                continue
-            if block in self._hash_of:
-                self._cached[block] = None
-            else:
-                self._free.append(block)
-        sequence.block_table.clear()
+        self._give_back(sequence.block_table, 0)
         sequence.num_computed_tokens = 0
         self._tables.pop(sequence.request.id, None)
+
+    def trim(self, sequence: Sequence) -> None:
+        """Take back the blocks behind its computed tokens: those that drafts had needed. No draft's block was ever
+        shared, for only full blocks of computed tokens are."""
+        self._give_back(sequence.block_table, self.blocks_for(sequence.num_computed_tokens))
+
+    def num_exclusive(self, sequence: Sequence) -> int:
+        """Blocks that would become available if `sequence` were freed."""
+        return sum(1 for block in sequence.block_table if self._ref_counts[block] == 1)
 
     def forget(self, sequence: Sequence) -> None:
         """Let nobody match the blocks of `sequence` again: their content is suspect. Its table stays as it is."""
@@ -147,6 +148,17 @@ class BlockManager:
     def _take(self, table: list[int], block: int) -> None:
         self._ref_counts[block] += 1
         table.append(block)
+
+    def _give_back(self, table: list[int], keep: int) -> None:
+        while len(table) > keep:
+            block = table.pop()
+            self._ref_counts[block] -= 1
+            if self._ref_counts[block] > 0:
+                continue
+            if block in self._hash_of:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
 
     def _fresh_block(self) -> int:
         if self._free:

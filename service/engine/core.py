@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
-from service.engine.batching import Work
+from service.engine.cost import Work
 from service.engine.request import Batch, EngineStats, FinishReason, Request, SampledToken, StepOutput
 from service.engine.scheduler import Scheduler
 
@@ -20,11 +20,15 @@ Clock = Callable[[], float]
 class ModelRunner(Protocol):
     """Computes a batch. Owns weights and the KV tensors, changes no sequence."""
 
+    verifies_drafts: bool
+    """Whether a row's results are the same, bit for bit, with drafts behind it: else drafts could change tokens."""
+
     def run(self, batch: Batch) -> SequenceOf[SampledToken | None]:
         """Write the KV of every scheduled token into its sequence's blocks; an entry for each item, in order.
 
-        An item that samples gets a SampledToken (`token_id` None where the logits hold no usable number); another
-        gets None, or a SampledToken with nothing but its prompt logprobs. `batch` is never empty.
+        An item that samples gets a SampledToken (`token_id` None where the logits hold no usable number), and behind
+        drafts, as long as each is the token sampled before it, those that follow; another gets None, or a SampledToken
+        with nothing but its prompt logprobs. `batch` is never empty.
         """
         ...
 
@@ -41,6 +45,9 @@ class EngineCore:
         self._last = Work(0)
         self._last_sequences = 0
         self._last_seconds = 0.0
+        self._ended = 0
+        self._waits = 0
+        self._last_wait = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -56,6 +63,14 @@ class EngineCore:
     def abort(self, request_ids: Iterable[str]) -> None:
         """End these now: their blocks are free at return, the next step's outputs tell it."""
         self.scheduler.abort(request_ids)
+
+    def wait(self) -> float:
+        """Seconds worth waiting for more requests before the next step; usually 0."""
+        seconds = 0.0 if self._refused else self.scheduler.wait(self._clock())
+        if seconds > 0:
+            self._waits += 1
+            self._last_wait = seconds
+        return seconds
 
     def step(self) -> list[StepOutput]:
         """Compute one batch and return the news. Exceptions of the runner pass through; the core is broken then."""
@@ -86,6 +101,12 @@ class EngineCore:
             token_budget=scheduler.token_budget,
             cost=scheduler.policy.cost.coefficients,
             cost_error=scheduler.policy.cost.error,
+            backlog_seconds=scheduler.policy.first_token_seconds(scheduler.backlog()),
+            wait_seconds=self._last_wait,
+            waits_total=self._waits,
+            hopeless_total=scheduler.num_hopeless,
+            draft_tokens_total=scheduler.num_draft_tokens,
+            accepted_tokens_total=scheduler.num_accepted_tokens,
         )
 
     def _observe(self, batch: Batch, seconds: float) -> None:
@@ -93,7 +114,8 @@ class EngineCore:
             return
         self._steps += 1
         self._last, self._last_sequences, self._last_seconds = Work.of(batch), len(batch.scheduled), seconds
-        self.scheduler.policy.observe(self._last, seconds)
+        ended, self._ended = self.scheduler.num_ended - self._ended, self.scheduler.num_ended
+        self.scheduler.policy.observe(self._last, seconds, ended)
 
     def _refusals(self) -> list[StepOutput]:
         refused, self._refused = self._refused, []

@@ -33,6 +33,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 2048
     inter_token_latency_target: float = 0.1
     prefix_caching: bool = True
+    speculation: bool = True
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

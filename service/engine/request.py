@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from service.engine.lookup import Lookup
+
 
 class FinishReason(StrEnum):
     """Why a sequence ended. Every admitted request ends exactly once with one of these."""
@@ -80,6 +82,8 @@ class SampledToken:
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """A step over prompt positions [a, b) tells those of tokens a+1 .. b: all chunks together, each position once."""
+    following: tuple[SampledToken, ...] = ()
+    """The tokens after it, sampled in the same step behind drafts that came true: one for each of these."""
 
 
 class SequenceStatus(StrEnum):
@@ -117,6 +121,10 @@ class Sequence:
     """Prompt logprobs computed since the last admission: a preempted sequence computes them again ..."""
     num_prompt_logprobs_emitted: int = 0
     """... and gives out only those past this number."""
+    num_expected_cached_tokens: int = 0
+    """While it waits: how much of it was cached when it joined the queue."""
+    lookup: Lookup | None = None
+    """Where its drafts come from; made when it first decodes in a step in which drafts pay."""
 
     @classmethod
     def of(cls, request: Request) -> Sequence:
@@ -141,15 +149,31 @@ class Sequence:
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     """`sequence` computes its next `num_tokens` tokens in this step; blocks for them are already in its table
-    (which may reach further: a prompt gets all its blocks at admission)."""
+    (which may reach further: a prompt gets all its blocks at admission).
+
+    The last of them may be drafts, guesses at what follows its last known token. Every row from that token on samples;
+    what was sampled behind a draft that is not the token sampled before it is dropped, and its slot written again.
+    """
 
     sequence: Sequence
     num_tokens: int
+    draft_token_ids: tuple[int, ...] = ()
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Those that are no drafts."""
+        return self.num_tokens - len(self.draft_token_ids)
 
     @property
     def samples(self) -> bool:
         """True when the step reaches the sequence's last known token, so that a new one is sampled."""
-        return self.sequence.num_computed_tokens + self.num_tokens == self.sequence.num_tokens
+        return self.sequence.num_computed_tokens + self.num_known_tokens == self.sequence.num_tokens
+
+    @property
+    def token_ids(self) -> list[int]:
+        """What is computed, drafts last."""
+        start = self.sequence.num_computed_tokens
+        return [*self.sequence.token_ids[start : start + self.num_known_tokens], *self.draft_token_ids]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +189,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """News of one sequence after one step. A sampled stop token is part of `token_ids`.
+    """News of one sequence after one step, one a token: a step that verified drafts gives several, in order. A sampled
+    stop token is part of `token_ids`.
 
     `queue_seconds` and `prefill_seconds` come with the first token, `batch_size_mean` (mean number of sequences in
     this sequence's steps) with the last output. `num_cached_tokens` counts prompt tokens found in the prefix cache
@@ -206,3 +231,13 @@ class EngineStats:
     """The fitted cost line (a, b, c, d): seconds = a + b·tokens + c·kv_tokens + d·prefill_tokens·context."""
     cost_error: float = 0.0
     """Mean absolute relative error of the line's last predictions."""
+    backlog_seconds: float = 0.0
+    """Forecast: until every prompt that is known now has its first token."""
+    wait_seconds: float = 0.0
+    """The last wait for one more request before a first step; 0 where none was worth it."""
+    waits_total: int = 0
+    hopeless_total: int = 0
+    """Requests ended before their first step, because their deadline could not be met."""
+    draft_tokens_total: int = 0
+    accepted_tokens_total: int = 0
+    """Drafts verified, and those of them that came true."""

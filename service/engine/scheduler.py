@@ -13,11 +13,12 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
-from typing import Final
 
-from service.engine.batching import BatchingPolicy
+from service.engine.batching import Backlog, BatchingPolicy, Offer
 from service.engine.block_manager import BlockManager, BrokenBlocks
+from service.engine.cost import Work, chunk_attention
+from service.engine.lookup import MAX_DRAFT, Lookup
+from service.engine.outputs import NO_TIMES, NOTHING_SAMPLED, first_token_times, output_of, unseen
 from service.engine.request import (
     Batch,
     FinishReason,
@@ -29,8 +30,6 @@ from service.engine.request import (
     StepOutput,
 )
 
-_NOTHING_SAMPLED: Final = SampledToken(None)
-
 
 class Scheduler:
     """Owns every live sequence, the block manager and the batching policy. One thread.
@@ -39,9 +38,17 @@ class Scheduler:
     fits, because `add` refuses longer prompts and no sequence grows past the pool. So it advances in every step.
     """
 
-    def __init__(self, blocks: BlockManager, policy: BatchingPolicy, max_num_seqs: int, max_model_len: int) -> None:
-        """Raises ValueError unless every step has room for one block of prefill beside a full batch of decodes: then a
-        prefill always advances and no decode is ever left out."""
+    def __init__(
+        self,
+        blocks: BlockManager,
+        policy: BatchingPolicy,
+        max_num_seqs: int,
+        max_model_len: int,
+        speculation: bool = False,
+    ) -> None:
+        """`speculation`: whether the runner gives the same tokens behind drafts as without. Raises ValueError unless
+        every step has room for one block of prefill beside a full batch of decodes: then a prefill always advances and
+        no decode is ever left out."""
         room = min(policy.min_prefill_tokens, policy.max_num_batched_tokens - max_num_seqs)
         if max_num_seqs < 1 or room < blocks.block_size:
             raise ValueError(f"no room for a block of {blocks.block_size} beside {max_num_seqs} sequences")
@@ -53,9 +60,15 @@ class Scheduler:
         self.num_preemptions = 0
         self.prefix_queried_tokens = 0
         self.prefix_hit_tokens = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
+        self.num_hopeless = 0
+        self.num_ended = 0
         self._max_num_seqs = max_num_seqs
+        self._speculation = speculation
         self._max_tokens = min(max_model_len, blocks.num_blocks * blocks.block_size)
         self._live: dict[str, Sequence] = {}
+        self._newcomers: list[Sequence] = []
         self._outputs: list[StepOutput] = []
 
     @property
@@ -71,6 +84,9 @@ class Scheduler:
         if not request.token_ids or sequence.num_tokens + min(1, request.params.max_tokens) > self._max_tokens:
             raise ValueError(f"a prompt of {sequence.num_tokens} tokens; {self._max_tokens} with one answered fit")
         self._live[request.id] = sequence
+        sequence.num_expected_cached_tokens = len(self._prefix(sequence)) * self.blocks.block_size
+        self._newcomers.append(sequence)
+        self.policy.note_arrival(request.arrival)
         insort(self.waiting, sequence, key=_rank)
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -83,10 +99,12 @@ class Scheduler:
     def schedule(self, now: float) -> Batch:
         """The next step's work, blocks allocated. Empty only when nothing is alive.
 
-        Sequences whose deadline has passed end first; then decodes (all of them), then running prefills, then
-        admissions share the token budget, each in order of rank. Must be followed by `update`.
+        Sequences whose deadline has passed, or cannot be met, end first; then decodes (all of them), then running
+        prefills, then admissions share the token budget, each in order of rank. In a step of nothing but decodes,
+        drafts may ride behind them. Must be followed by `update`.
         """
         self._end_expired(now)
+        self._end_hopeless(now)
         plan: dict[Sequence, int] = {}
         self._plan_decodes(plan)
         context = next((s.num_computed_tokens for s in self.running if s not in plan), 0)
@@ -94,7 +112,14 @@ class Scheduler:
         self.token_budget = self.policy.token_budget(len(plan), kv_tokens, context)
         left = self._plan_prefills(plan, self.token_budget - len(plan))
         self._admit(plan, left, now)
-        return Batch(tuple(Scheduled(sequence, num_tokens) for sequence, num_tokens in plan.items()))
+        drafts = self._draft(plan)
+        return Batch(
+            tuple(
+                Scheduled(sequence, num_tokens + len(draft), draft)
+                for sequence, num_tokens in plan.items()
+                for draft in (drafts.get(sequence, ()),)
+            )
+        )
 
     def update(self, batch: Batch, sampled: SequenceOf[SampledToken | None], now: float) -> list[StepOutput]:
         """Take in what the step has computed: `sampled` is parallel to `batch.scheduled`.
@@ -104,9 +129,21 @@ class Scheduler:
         are never shared again.
         """
         for item, result in zip(batch.scheduled, sampled, strict=True):
-            self._take_in(item, result or _NOTHING_SAMPLED, len(batch.scheduled), now)
+            self._take_in(item, result or NOTHING_SAMPLED, len(batch.scheduled), now)
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    def wait(self, now: float) -> float:
+        """Seconds worth waiting for more requests before the next step; 0 unless all that is alive has just arrived."""
+        if self.running or self._outputs or not self.waiting:
+            return 0.0
+        ahead = self.backlog()
+        arrivals = [sequence.request.arrival for sequence in self.waiting]
+        return self.policy.wait(arrivals, Work(ahead.tokens, 0, ahead.attention), now)
+
+    def backlog(self) -> Backlog:
+        """What a request that arrives now would find ahead of it."""
+        return self._backlog(self.waiting)
 
     def check_integrity(self) -> None:
         """Raises BrokenBlocks unless the blocks are conserved, both lists are in order of rank and disjoint, together
@@ -126,7 +163,9 @@ class Scheduler:
                 if self.blocks.allocate(sequence, 1):
                     plan[sequence] = 1
                 else:
-                    self._preempt(self.running[-1])  # the lowest rank: this one, or one that is not planned yet
+                    victim = self._victim()
+                    plan.pop(victim, None)
+                    self._preempt(victim)
 
     def _plan_prefills(self, plan: dict[Sequence, int], left: int) -> int:
         """Blocks were allocated at admission. Returns what is left of the budget."""
@@ -142,15 +181,14 @@ class Scheduler:
         one more left over for each running sequence, so that the next few steps do not preempt what was admitted."""
         while self.waiting and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
-            shares = sequence.request.params.prompt_logprobs is None
-            prefix = self.blocks.match(sequence) if shares else []
+            prefix = self._prefix(sequence)
             num_cached = len(prefix) * self.blocks.block_size
             num_tokens = self._chunk(sequence, left, num_cached)
             num_known = sequence.num_tokens - num_cached
             if not (num_tokens and self.blocks.allocate(sequence, num_known, prefix, reserve=len(self.running))):
                 return
             self._start(sequence, num_cached, now)
-            self.prefix_queried_tokens += sequence.num_tokens if shares else 0
+            self.prefix_queried_tokens += sequence.num_tokens if _shares(sequence) else 0
             plan[sequence] = num_tokens
             left -= num_tokens
 
@@ -172,8 +210,57 @@ class Scheduler:
         remaining = sequence.num_remaining_tokens - num_cached
         return remaining if remaining <= left else left - left % self.blocks.block_size
 
+    def _prefix(self, sequence: Sequence) -> list[int]:
+        return self.blocks.match(sequence) if _shares(sequence) else []
+
+    def _draft(self, plan: dict[Sequence, int]) -> dict[Sequence, tuple[int, ...]]:
+        """Drafts for a step of nothing but decodes, with slots where that costs nobody a block: never by preemption."""
+        if not self._speculation or not plan or any(sequence.num_remaining_tokens > 1 for sequence in plan):
+            return {}
+        drafts: dict[Sequence, tuple[int, ...]] = {}
+        for sequence, draft in self._proposals(list(plan)):
+            if not self.blocks.allocate(sequence, 1 + len(draft), reserve=len(self.running)):
+                draft = draft[: len(sequence.block_table) * self.blocks.block_size - sequence.num_tokens]
+            if draft:
+                drafts[sequence] = draft
+                self.num_draft_tokens += len(draft)
+        return drafts
+
+    def _proposals(self, decodes: SequenceOf[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
+        """By lookup, as many for each as the cost line says that pay."""
+        work = Work(len(decodes), sum(sequence.num_tokens for sequence in decodes))
+        if not self.policy.pays(work):
+            return
+        found = [(sequence, lookup) for sequence in decodes if (lookup := _lookup(sequence)).follow(sequence.token_ids)]
+        offers = [Offer(lookup.acceptance, each.num_tokens, self._most_drafts(each)) for each, lookup in found]
+        room = self.policy.max_num_batched_tokens - len(decodes)
+        for (sequence, lookup), length in zip(found, self.policy.draft_lengths(work, offers, room), strict=True):
+            if length:
+                yield sequence, lookup.draft(sequence.token_ids, length)
+
+    def _most_drafts(self, sequence: Sequence) -> int:
+        """No more than it can still give, less the token that it samples anyway."""
+        left = min(
+            sequence.request.params.max_tokens - sequence.num_output_tokens, self._max_tokens - sequence.num_tokens
+        )
+        return min(MAX_DRAFT, left - 1)
+
+    def _victim(self) -> Sequence:
+        """Of the lowest priority that runs, never the highest rank of all: the cheapest to compute again of those whose
+        end frees a block; of equals the lowest rank."""
+        lowest = self.running[-1].request.priority
+        others = [each for each in reversed(self.running[1:]) if each.request.priority == lowest]
+        costs = {each: self._recompute_seconds(each) for each in others if self.blocks.num_exclusive(each)}
+        return min(costs, key=costs.__getitem__, default=self.running[-1])
+
+    def _recompute_seconds(self, sequence: Sequence) -> float:
+        """Blocks that others use as well stay, and cost nothing."""
+        num_tokens = self.blocks.num_exclusive(sequence) * self.blocks.block_size
+        return self.policy.recompute_seconds(min(num_tokens, sequence.num_computed_tokens))
+
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        sequence.num_expected_cached_tokens = min(sequence.num_computed_tokens, sequence.num_tokens - 1)
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.PREEMPTED
         sequence.num_preemptions += 1
@@ -183,23 +270,36 @@ class Scheduler:
 
     def _take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
         sequence, samples = item.sequence, item.samples
-        self.blocks.mark_computed(sequence, item.num_tokens)
+        self.blocks.mark_computed(sequence, item.num_known_tokens)
         sequence.num_steps += 1
         sequence.batch_size_sum += batch_size
         if result.prompt_logprobs:
-            result = _unseen(sequence, result)
+            result = unseen(sequence, result)
         if samples:
             self._sample(sequence, result, now)
+            self._sample_following(item, result, now)
         elif result.prompt_logprobs:
-            self._outputs.append(_output(sequence, result))
+            self._outputs.append(output_of(sequence, result))
+
+    def _sample_following(self, item: Scheduled, result: SampledToken, now: float) -> None:
+        """Each of these was sampled behind a draft that is the token before it, whose slot is thereby written."""
+        sequence = item.sequence
+        for token in result.following:
+            if sequence.status is not SequenceStatus.RUNNING:
+                return
+            self.num_accepted_tokens += 1
+            self.blocks.mark_computed(sequence, 1)
+            self._sample(sequence, token, now)
+        if item.draft_token_ids and sequence.status is SequenceStatus.RUNNING:
+            self.blocks.trim(sequence)
 
     def _sample(self, sequence: Sequence, result: SampledToken, now: float) -> None:
         token_ids, reason = self._append(sequence, result.token_id)
         is_first = token_ids and sequence.first_token_at is None
-        times = _first_token_times(sequence, now) if is_first else (None, None)
+        times = first_token_times(sequence, now) if is_first else NO_TIMES
         if reason is not None:
             self._remove(sequence)
-        self._outputs.append(_output(sequence, result, token_ids, reason, times))
+        self._outputs.append(output_of(sequence, result, token_ids, reason, times))
 
     def _append(self, sequence: Sequence, token_id: int | None) -> tuple[tuple[int, ...], FinishReason | None]:
         if sequence.num_output_tokens >= sequence.request.params.max_tokens:  # it is 0, or this a replay at its end
@@ -224,15 +324,42 @@ class Scheduler:
             if sequence.request.deadline is not None and sequence.request.deadline <= now:
                 self._end(sequence, FinishReason.DEADLINE)
 
+    def _end_hopeless(self, now: float) -> None:
+        """End the newcomers whose first token the forecast sees behind their deadline: they would delay the others in
+        vain."""
+        newcomers, self._newcomers = self._newcomers, []
+        for sequence in newcomers:
+            deadline = sequence.request.deadline
+            if deadline is None or sequence.status is not SequenceStatus.WAITING:
+                continue
+            ahead = self._backlog(self.waiting[: self.waiting.index(sequence) + 1])
+            if self.policy.is_hopeless(ahead, deadline - now):
+                self._end(sequence, FinishReason.DEADLINE)
+                self.num_hopeless += 1
+
+    def _backlog(self, waiting: SequenceOf[Sequence]) -> Backlog:
+        decodes = [each for each in self.running if each.num_remaining_tokens == 1]
+        prefills = [(each.num_computed_tokens, each.num_remaining_tokens) for each in self.running]
+        prefills = [(computed, left) for computed, left in prefills if left > 1]
+        prefills += [(each.num_expected_cached_tokens, _uncached(each)) for each in waiting]
+        return Backlog(
+            len(decodes),
+            sum(each.num_tokens for each in decodes),
+            sum(left for _, left in prefills),
+            sum(chunk_attention(computed, left) for computed, left in prefills),
+            max(0, len(self.running) + len(waiting) - self._max_num_seqs),
+        )
+
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         self._remove(sequence)
-        self._outputs.append(_output(sequence, reason=reason))
+        self._outputs.append(output_of(sequence, reason=reason))
 
     def _remove(self, sequence: Sequence) -> None:
         (self.running if sequence.status is SequenceStatus.RUNNING else self.waiting).remove(sequence)
         del self._live[sequence.request.id]
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.FINISHED
+        self.num_ended += 1
 
 
 def _rank(sequence: Sequence) -> tuple[int, bool, float]:
@@ -240,39 +367,17 @@ def _rank(sequence: Sequence) -> tuple[int, bool, float]:
     return -request.priority, sequence.status is not SequenceStatus.PREEMPTED, request.arrival
 
 
-def _unseen(sequence: Sequence, result: SampledToken) -> SampledToken:
-    """Without the prompt logprobs that were given out before a preemption or by an earlier engine process."""
-    skip = max(0, sequence.num_prompt_logprobs_emitted - sequence.num_prompt_logprobs)
-    sequence.num_prompt_logprobs += len(result.prompt_logprobs)
-    fresh = result.prompt_logprobs[skip:]
-    sequence.num_prompt_logprobs_emitted += len(fresh)
-    return replace(result, prompt_logprobs=fresh)
+def _shares(sequence: Sequence) -> bool:
+    """Prompt logprobs need every row of the prompt."""
+    return sequence.request.params.prompt_logprobs is None
 
 
-def _first_token_times(sequence: Sequence, now: float) -> tuple[float | None, float | None]:
-    """(queue seconds, prefill seconds); nothing when an earlier engine process gave the first token out."""
-    sequence.first_token_at = now
-    if sequence.request.emitted or sequence.scheduled_at is None:
-        return None, None
-    return max(0.0, sequence.scheduled_at - sequence.request.arrival), now - sequence.scheduled_at
+def _uncached(sequence: Sequence) -> int:
+    """Tokens that a waiting sequence is expected to compute, by what was cached when it came."""
+    return sequence.num_tokens - sequence.num_expected_cached_tokens
 
 
-def _output(
-    sequence: Sequence,
-    result: SampledToken = _NOTHING_SAMPLED,
-    token_ids: tuple[int, ...] = (),
-    reason: FinishReason | None = None,
-    times: tuple[float | None, float | None] = (None, None),
-) -> StepOutput:
-    return StepOutput(
-        request_id=sequence.request.id,
-        token_ids=token_ids,
-        logprobs=(result.logprobs,) if token_ids and result.logprobs else (),
-        prompt_logprobs=result.prompt_logprobs,
-        finish_reason=reason,
-        num_cached_tokens=sequence.num_cached_tokens,
-        queue_seconds=times[0],
-        prefill_seconds=times[1],
-        batch_size_mean=sequence.batch_size_sum / sequence.num_steps if reason and sequence.num_steps else None,
-        num_preemptions=sequence.num_preemptions,
-    )
+def _lookup(sequence: Sequence) -> Lookup:
+    if sequence.lookup is None:
+        sequence.lookup = Lookup()
+    return sequence.lookup

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import select
 import signal
@@ -60,7 +61,7 @@ class Frames(Protocol):
 
     def send(self, message: FromEngine) -> None: ...
 
-    def receive(self, wait: bool) -> list[ToEngine]: ...
+    def receive(self, seconds: float | None) -> list[ToEngine]: ...
 
 
 class Channel:
@@ -90,10 +91,11 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError):
             raise EOFError("the other end of the socket is closed") from None
 
-    def receive(self, wait: bool) -> list[ToEngine]:
-        """Everything that has arrived; with `wait`, sleeps in the kernel until something has."""
+    def receive(self, seconds: float | None) -> list[ToEngine]:
+        """Everything that has arrived; sleeps in the kernel until something has, at most so long (None: for ever)."""
         messages: list[ToEngine] = []
-        while self._poll.poll(None if wait and not messages else 0):
+        patience = None if seconds is None else math.ceil(seconds * 1000)
+        while self._poll.poll(0 if messages else patience):
             try:
                 data = self._socket.recv(_READ_BYTES)
             except ConnectionResetError:
@@ -116,13 +118,20 @@ class EngineLoop:
     def run(self) -> None:
         """Returns after Shutdown, when nothing is left to do. Raises EOFError, and whatever a step raises."""
         while True:
-            idle = not self._core.has_work
-            if idle and self._draining:
+            patience = self._patience()
+            if patience is None and self._draining:
                 return
-            for message in self._channel.receive(wait=idle):
+            arrived = self._channel.receive(patience)
+            for message in arrived:
                 self._handle(message)
-            if self._core.has_work:
+            if self._core.has_work and not (patience and arrived):
                 self._step()
+
+    def _patience(self) -> float | None:
+        """How long the next step may wait for messages: None, for ever, without work; else hardly ever more than 0."""
+        if not self._core.has_work:
+            return None
+        return 0.0 if self._draining else self._core.wait()
 
     def _handle(self, message: ToEngine) -> None:
         match message:
@@ -150,7 +159,9 @@ def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> En
     blocks = BlockManager(num_blocks, config.block_size, config.prefix_caching)
     max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + config.block_size)
     policy = BatchingPolicy(max_tokens, config.block_size, config.inter_token_latency_target)
-    return EngineCore(runner, Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len), time.monotonic)
+    speculation = config.speculation and runner.verifies_drafts
+    scheduler = Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation)
+    return EngineCore(runner, scheduler, time.monotonic)
 
 
 def main(build: BuildRunner, argv: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from service.runner.linear import (
 from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import library
 from service.runner.probe import choose_forward, observe
-from service.runner.sampler import SamplerRow, sample, token_logprobs
+from service.runner.sampler import SamplerRow, sample, token_logprobs, verified
 from service.runner.step import RowRules, Step, pack
 
 Progress = Callable[[str, float], None]
@@ -44,12 +45,13 @@ class ModelRunner:
         self.cache = cache
         self._rules = rules
         self._device = device
+        self.verifies_drafts = forward.invariant and device.type == "cpu"
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[SampledToken | None]:
         """Writes the keys and values of every scheduled token into its sequence's blocks, then samples. Parallel to
         `batch.scheduled`: a SampledToken where the item samples or has prompt logprobs to tell, else None. Changes no
-        sequence.
+        sequence. Behind drafts every row samples as if they were true; what follows the first untrue one is dropped.
 
         Prompt logprobs come with the row that predicts them: a step over prompt positions [a, b) tells those of the
         tokens a+1 .. b, so that all chunks together tell each prompt position from 1 on exactly once.
@@ -57,11 +59,9 @@ class ModelRunner:
         step = pack(batch, self.cache, self._rules, self._device)
         logits = self._forward(step)
         items = batch.scheduled
-        sampling = [i for i, where in enumerate(step.where) if where.sample is not None]
-        rows = [SamplerRow.of(items[i].sequence) for i in sampling]
-        results: list[SampledToken | None] = [None] * len(items)
-        for i, token in zip(sampling, sample(_sample_logits(logits, step), rows), strict=True):
-            results[i] = token
+        rows = [row for item in items if item.samples for row in SamplerRow.of(item)]
+        sampled = iter(sample(_sample_logits(logits, step), rows))
+        results = [verified(item, sampled) if item.samples else None for item in items]
         for i, where in enumerate(step.where):
             if where.targets:
                 top = items[i].sequence.request.params.prompt_logprobs or 0
@@ -72,7 +72,7 @@ class ModelRunner:
 
 def _sample_logits(logits: Tensor, step: Step) -> Tensor:
     """The rows to sample from, in the order of the items."""
-    rows = [where.sample for where in step.where if where.sample is not None]
+    rows = [row for where in step.where for row in where.sample]
     if rows == list(range(len(rows))):
         return logits[: len(rows)]
     return logits.index_select(0, torch.tensor(rows, device=logits.device))
@@ -81,7 +81,7 @@ def _sample_logits(logits: Tensor, step: Step) -> Tensor:
 def _with_prompt(token: SampledToken | None, told: tuple[TokenLogprobs, ...]) -> SampledToken:
     if token is None:
         return SampledToken(None, prompt_logprobs=told)
-    return SampledToken(token.token_id, token.logprobs, told)
+    return replace(token, prompt_logprobs=told)
 
 
 def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner, EngineInfo]:

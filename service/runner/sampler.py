@@ -7,14 +7,15 @@ penalty, frequency and presence penalties, logit bias, banned stop tokens, tempe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor
 
-from service.engine.request import SampledToken, SamplingParams, Sequence, TokenLogprobs
+from service.engine.request import SampledToken, SamplingParams, Scheduled, TokenLogprobs
 
 TOP_CANDIDATES = 512
 MASK64 = (1 << 64) - 1
@@ -22,20 +23,30 @@ MASK64 = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class SamplerRow:
-    """What one row of logits is sampled with. `token_ids` is prompt + output so far, read only."""
+    """What one row of logits is sampled with. `token_ids` is prompt + output so far, read only; `drafts` come behind
+    it and count as output."""
 
     params: SamplingParams
-    token_ids: Seq[int]
+    token_ids: list[int]
     num_prompt_tokens: int
+    drafts: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, sequence: Sequence) -> SamplerRow:
-        return cls(sequence.request.params, sequence.token_ids, sequence.num_prompt_tokens)
+    def of(cls, item: Scheduled) -> list[SamplerRow]:
+        """One for its last known token, and one for each draft behind it as if it and those before it were true."""
+        sequence, drafts = item.sequence, item.draft_token_ids
+        params, known, prompt = sequence.request.params, sequence.token_ids, sequence.num_prompt_tokens
+        return [cls(params, known, prompt, drafts[:count]) for count in range(len(drafts) + 1)]
 
     @property
     def position(self) -> int:
         """Index of the token to be sampled among the output tokens."""
-        return len(self.token_ids) - self.num_prompt_tokens
+        return len(self.token_ids) + len(self.drafts) - self.num_prompt_tokens
+
+    @property
+    def seen(self) -> list[int]:
+        """Every token before the one to be sampled."""
+        return [*self.token_ids, *self.drafts]
 
 
 def sample(logits: Tensor, rows: Seq[SamplerRow]) -> list[SampledToken]:
@@ -57,6 +68,17 @@ def sample(logits: Tensor, rows: Seq[SamplerRow]) -> list[SampledToken]:
         for i, token in zip(drawable, chosen, strict=True):
             tokens[i] = token
     return _with_logprobs(raw, rows, tokens)
+
+
+def verified(item: Scheduled, sampled: Iterator[SampledToken]) -> SampledToken:
+    """Takes the tokens of the item's rows; the first of them, with those that follow true drafts."""
+    first, *others = islice(sampled, len(item.draft_token_ids) + 1)
+    following: list[SampledToken] = []
+    for draft, token in zip(item.draft_token_ids, others, strict=True):
+        if draft != (following[-1] if following else first).token_id:
+            break
+        following.append(token)
+    return replace(first, following=tuple(following)) if following else first
 
 
 def token_logprobs(logits: Tensor, tokens: Seq[int], top: int) -> list[TokenLogprobs]:
@@ -124,10 +146,10 @@ def _process_row(scores: Tensor, row: SamplerRow) -> None:
     frequency and presence penalties as OpenAI defines them, over the output."""
     p = row.params
     if p.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted(set(row.token_ids)), device=scores.device)
+        seen = torch.tensor(sorted(set(row.seen)), device=scores.device)
         values = scores[seen]
         scores[seen] = torch.where(values < 0, values * p.repetition_penalty, values / p.repetition_penalty)
-    output = row.token_ids[row.num_prompt_tokens :]
+    output = row.seen[row.num_prompt_tokens :]
     if output and (p.frequency_penalty or p.presence_penalty):
         ids, counts = torch.tensor(output, device=scores.device).unique(return_counts=True)  # type: ignore[no-untyped-call]
         scores[ids] -= counts * p.frequency_penalty + p.presence_penalty

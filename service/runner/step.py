@@ -1,8 +1,8 @@
 """One engine step as tensors: the batch's tokens packed into rows. Knows sequences by reading them; changes nothing.
 
-item 0: 3 prompt tokens   item 1: 1 token   item 2: 2 prompt tokens   padding to the row quantum
-| p0 p1 p2               | d               | q0 q1                   | . . |
-              ^ samples    ^ samples           ^ a row of an unfinished prompt samples nothing
+item 0: 3 prompt tokens   item 1: 1 token, 2 drafts   item 2: 2 prompt tokens   padding to the row quantum
+| p0 p1 p2               | d e f                     | q0 q1                   | . . |
+        ^ samples          ^ ^ ^ each samples           a row of an unfinished prompt samples nothing
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class RowRules:
 
 @dataclass(frozen=True, slots=True)
 class LogitRows:
-    """Where one scheduled item finds its logits: `sample` its row or None, `prompt` the rows that predict the tokens
-    `targets` (prompt logprobs)."""
+    """Where one scheduled item finds its logits: `sample` the rows to sample from, of its last known token and of the
+    drafts behind it, none before the prompt's end; `prompt` the rows that predict `targets` (prompt logprobs)."""
 
-    sample: int | None
+    sample: range
     prompt: range
     targets: tuple[int, ...]
 
@@ -49,7 +49,7 @@ class Step:
 
 
 def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) -> Step:
-    """Reads each item's tokens [num_computed_tokens, num_computed_tokens + num_tokens)."""
+    """Reads each item's tokens from position num_computed_tokens on, and its drafts behind them."""
     token_ids: list[int] = []
     positions: list[int] = []
     spans: list[Span] = []
@@ -58,7 +58,7 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
     for item in batch.scheduled:
         sequence, start = item.sequence, item.sequence.num_computed_tokens
         span = Span(len(token_ids), item.num_tokens, start, sequence.block_table)
-        token_ids += sequence.token_ids[start : start + item.num_tokens]
+        token_ids += item.token_ids
         positions += range(start, start + item.num_tokens)
         spans.append(span)
         where.append(_logit_rows(item, span, rows))
@@ -87,7 +87,7 @@ def _logit_rows(item: Scheduled, span: Span, rows: list[int]) -> LogitRows:
     else:
         prompt = range(first, first)
     targets = tuple(sequence.token_ids[span.start + 1 : span.start + 1 + len(prompt)])
-    if not item.samples:
-        return LogitRows(None, prompt, targets)
-    rows.append(span.row + span.count - 1)
-    return LogitRows(len(rows) - 1, prompt, targets)
+    first = len(rows)
+    if item.samples:
+        rows += range(span.row + item.num_known_tokens - 1, span.row + span.count)
+    return LogitRows(range(first, len(rows)), prompt, targets)

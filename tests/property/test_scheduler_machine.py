@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +12,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
-from service.engine.request import FinishReason, Request, StepOutput
-from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_core, make_request, tokens_of
+from service.engine.core import EngineCore
+from service.engine.request import (
+    FinishReason,
+    Request,
+    SampledToken,
+    Scheduled,
+    Sequence,
+    SequenceStatus,
+    StepOutput,
+)
+from service.engine.scheduler import Scheduler
+from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_request, tokens_of
 from tests.property.test_blocks_machine import UNSHRUNK, Leaky, Saltless, prompts
 
 BLOCKS, BLOCK_SIZE = 10, 4
@@ -36,12 +49,15 @@ requests = st.fixed_dictionaries(
 
 class SchedulerMachine(RuleBasedStateMachine):
     blocks: type[BlockManager] = BlockManager
+    drafting: type[Scheduler] = Scheduler
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
+        policy = BatchingPolicy(9, BLOCK_SIZE, 1e9)
         pool = self.blocks(BLOCKS, BLOCK_SIZE)
-        self.core = make_core(FakeRunner(BLOCK_SIZE), self.clock, blocks=pool, max_num_seqs=4, max_num_batched_tokens=9)
+        scheduler = self.drafting(pool, policy, max_num_seqs=4, max_model_len=1024, speculation=True)
+        self.core = EngineCore(FakeRunner(BLOCK_SIZE), scheduler, self.clock)
         self.requests: dict[str, Request] = {}
         self.outputs: dict[str, list[StepOutput]] = {}
         self.aborted: set[str] = set()
@@ -83,6 +99,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         stats = self.core.stats
         used = {block for sequence in self.core.scheduler.running for block in sequence.block_table}
         assert stats.blocks_free + stats.blocks_cached + len(used) == BLOCKS
+        for sequence in self.core.scheduler.running:
+            self.check_shared(sequence)
+
+    def check_shared(self, sequence: Sequence) -> None:
+        """What others may find in its blocks is what it has computed: no draft that was not true."""
+        blocks = self.core.scheduler.blocks
+        fresh = Sequence(sequence.request, sequence.token_ids, sequence.num_prompt_tokens)
+        for index, block in enumerate(sequence.block_table):
+            content = blocks._hash_of.get(block)
+            assert content is None or (index + 1) * BLOCK_SIZE <= sequence.num_computed_tokens
+            assert content is None or content == blocks._hash(fresh, index)
 
     def teardown(self) -> None:
         """No livelock and no starvation: with nothing new, everything ends within the sum of its parts."""
@@ -100,9 +127,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         return any(output.finish_reason for output in self.outputs[id])
 
     def take(self, outputs: list[StepOutput]) -> None:
-        told = [output.request_id for output in outputs]
-        assert len(told) == len(set(told)), "one output of a sequence a step"
         for output in outputs:
+            assert len(output.token_ids) <= 1, "one output a token"
             assert not self.ended(output.request_id), "news after the end"
             self.outputs[output.request_id].append(output)
 
@@ -121,18 +147,83 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert told == list(range(1, len(request.token_ids)))
 
 
-def machine_of(broken: type[BlockManager]) -> type[SchedulerMachine]:
+class Guessing(Scheduler):
+    """Drafts for every decode: the tokens that will come, some of them spoiled, so that steps accept none, some or all.
+    Whether a place is spoiled follows from the tokens, so that a failure can be replayed."""
+
+    def _proposals(self, decodes: Seq[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
+        for sequence in decodes:
+            request, known = sequence.request, sequence.num_output_tokens
+            coming = expected_tokens(request)[known : known + max(0, self._most_drafts(sequence))]
+            yield sequence, tuple(token if (token + known) % 3 else token + 1 for token in coming)
+
+
+class Trusting(Guessing):
+    """Shares the block of a draft before it is known to be true."""
+
+    def _take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
+        sequence = item.sequence
+        num_computed, num_tokens = sequence.num_computed_tokens, sequence.num_tokens
+        sequence.token_ids += item.draft_token_ids
+        self.blocks.mark_computed(sequence, item.num_tokens)
+        sequence.num_computed_tokens = num_computed
+        del sequence.token_ids[num_tokens:]
+        super()._take_in(item, result, batch_size, now)
+
+
+class Gullible(Guessing):
+    """Takes slots behind rejected drafts for computed."""
+
+    def _sample_following(self, item: Scheduled, result: SampledToken, now: float) -> None:
+        super()._sample_following(item, result, now)
+        rejected = len(item.draft_token_ids) - len(result.following)
+        if rejected and item.sequence.status is SequenceStatus.RUNNING:
+            item.sequence.num_computed_tokens = min(
+                item.sequence.num_computed_tokens + rejected, item.sequence.num_tokens - 1
+            )
+            item.sequence.token_ids[-1] = item.draft_token_ids[len(result.following)]
+
+
+class Hoarding(BlockManager):
+    """Loses the blocks that drafts had needed."""
+
+    def trim(self, sequence: Sequence) -> None:
+        del sequence.block_table[self.blocks_for(sequence.num_computed_tokens) :]
+
+
+def machine_of(
+    planted: type[BlockManager] = BlockManager, scheduler: type[Scheduler] = Scheduler
+) -> type[SchedulerMachine]:
     class Machine(SchedulerMachine):
-        blocks = broken
+        blocks = planted
+        drafting = scheduler
 
     return Machine
 
 
-def test_scheduler() -> None:
-    run_state_machine_as_test(SchedulerMachine, settings=SETTINGS)
+@pytest.mark.parametrize("scheduler", [Scheduler, Guessing])
+def test_scheduler(scheduler: type[Scheduler]) -> None:
+    run_state_machine_as_test(machine_of(scheduler=scheduler), settings=SETTINGS)
+
+
+def test_the_guesses_are_partly_right() -> None:
+    machine = machine_of(scheduler=Guessing)()
+    machine.add([{"token_ids": (1, 2, 3), "max_tokens": 18, "replayed": 0, "lifetime": None}])
+    machine.teardown()
+    stats = machine.core.stats
+    assert 0 < stats.accepted_tokens_total < stats.draft_tokens_total
+    assert stats.steps_total < 18
 
 
 @pytest.mark.parametrize("planted", [Leaky, Saltless])
 def test_a_planted_defect_is_found(planted: type[BlockManager]) -> None:
     with pytest.raises(AssertionError):
         run_state_machine_as_test(machine_of(planted), settings=UNSHRUNK)
+
+
+@pytest.mark.parametrize(
+    ("planted", "scheduler"), [(BlockManager, Trusting), (BlockManager, Gullible), (Hoarding, Guessing)]
+)
+def test_a_planted_defect_of_speculation_is_found(planted: type[BlockManager], scheduler: type[Scheduler]) -> None:
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine_of(planted, scheduler), settings=UNSHRUNK)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batching import BatchingPolicy, CostLine, Work, chunk_attention
+from service.engine.batching import BatchingPolicy
+from service.engine.cost import CostLine, Work, chunk_attention
 from service.engine.request import Batch, Scheduled, Sequence
 from tests.fakes import make_request
 

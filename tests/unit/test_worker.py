@@ -15,11 +15,11 @@ class ScriptedChannel:
 
     def __init__(self, inbox: list[list[ToEngine]]) -> None:
         self.sent: list[FromEngine] = []
-        self.waited: list[bool] = []
+        self.waited: list[float | None] = []
         self._inbox = inbox
 
-    def receive(self, wait: bool) -> list[ToEngine]:
-        self.waited.append(wait)
+    def receive(self, seconds: float | None) -> list[ToEngine]:
+        self.waited.append(seconds)
         if not self._inbox:
             raise EOFError
         return self._inbox.pop(0)
@@ -47,7 +47,7 @@ def test_it_waits_only_when_there_is_nothing_to_do() -> None:
     channel = ScriptedChannel([[], [Add((make_request("a", max_tokens=2),))], [], []])
     with pytest.raises(EOFError):
         EngineLoop(make_core(), channel).run()
-    assert channel.waited == [True, True, False, True, True]
+    assert channel.waited == [None, None, 0.0, None, None]
 
 
 def test_one_frame_a_step_with_news_and_none_without() -> None:

@@ -1,0 +1,131 @@
+"""What a step costs on this machine: seconds as a line over its work, learned from the steps so far.
+
+A page of arithmetic: nothing here knows what sequences hold, blocks or clocks. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from service.engine.request import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a step computes, as far as its cost goes."""
+
+    tokens: int
+    """All scheduled tokens."""
+    kv_tokens: int = 0
+    """Context read by the sequences that decode, for the newest token of each and for each draft behind it."""
+    attention: float = 0.0
+    """Query-key pairs of the prefill chunks: tokens · mean context."""
+
+    @classmethod
+    def of(cls, batch: Batch) -> Work:
+        """Call before the step's tokens count as computed."""
+        kv_tokens, attention = 0, 0.0
+        for item in batch.scheduled:
+            if item.num_tokens == 1:
+                kv_tokens += item.sequence.num_computed_tokens + 1
+            elif item.draft_token_ids:
+                kv_tokens += round(chunk_attention(item.sequence.num_computed_tokens, item.num_tokens))
+            else:
+                attention += chunk_attention(item.sequence.num_computed_tokens, item.num_tokens)
+        return cls(batch.num_tokens, kv_tokens, attention)
+
+
+def chunk_attention(num_computed: int, num_tokens: int) -> float:
+    """Pairs of a causal chunk: the token at position p attends to p + 1.
+
+    sum of (p + 1) over p in [num_computed, num_computed + n) = n · (num_computed + (n + 1) / 2), n = num_tokens
+    """
+    return num_tokens * (num_computed + (num_tokens + 1) / 2)
+
+
+# Features are scaled to comparable coefficients. The prior is a slow machine, so that first budgets err towards short
+# steps; it weighs so little that the first few steps move it anywhere, and holds what no step has told yet.
+_SCALE: Final = (1.0, 1e-2, 1e-4, 1e-6)
+_PRIOR: Final = (0.01, 0.05, 0.001, 0.05)
+_PRIOR_WEIGHT: Final = tuple(1 / (100 * value) ** 2 for value in _PRIOR)
+_FORGETTING: Final = 0.995
+_SWEEPS: Final = 4
+_ERROR_RATE: Final = 0.05
+_WARM_UP: Final = 16
+_LOST: Final = 0.5  # a mean error past this is no noise: the machine is another one than it was
+
+
+class CostLine:
+    """Step seconds = a + b·tokens + c·kv_tokens + d·attention, fitted online with forgetting, no coefficient negative.
+
+    Least squares on relative errors: every observation is divided by its seconds, so that short steps count as much as
+    long ones, and a step that something else has delayed counts little (its weight falls with the square of the delay).
+    Recursive in the normal equations, H θ = r, which are then solved for θ >= 0 by coordinate descent from the last
+    solution: unlike a clamped gain update this cannot diverge, whatever is observed.
+    Source: Franc, Hlaváč, Navara, Sequential Coordinate-Wise Algorithm for Non-negative Least Squares, CAIP 2005.
+    """
+
+    def __init__(self) -> None:
+        self._theta = list(_PRIOR)
+        self._hessian, self._right = _no_observations()
+        self._observations = 0
+        self._error = 0.0
+
+    @property
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """(a, b, c, d) in seconds, per token, per token of context, per pair."""
+        a, b, c, d = (value * scale for value, scale in zip(self._theta, _SCALE, strict=True))
+        return a, b, c, d
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether enough steps were observed for decisions that a guess must not make: drafts, waits, refusals."""
+        return self._observations >= _WARM_UP
+
+    @property
+    def error(self) -> float:
+        """Mean absolute relative error of the predictions, recent ones counting most; 0 before any."""
+        return self._error
+
+    def predict(self, work: Work) -> float:
+        a, b, c, d = self._theta
+        _, tokens, kv_tokens, attention = _features(work)
+        return a + b * tokens + c * kv_tokens + d * attention
+
+    def observe(self, work: Work, seconds: float) -> None:
+        """Learn from one step. Seconds that no step takes (under a microsecond, not a number) are ignored."""
+        if not 1e-6 <= seconds < math.inf:
+            return
+        self._note_error(abs(self.predict(work) - seconds) / seconds)
+        x = [value / seconds for value in _features(work)]
+        for i, row in enumerate(self._hessian):
+            row[:] = [_FORGETTING * h + x[i] * value for h, value in zip(row, x, strict=True)]
+            self._right[i] = _FORGETTING * self._right[i] + x[i]
+        self._solve()
+
+    def _note_error(self, error: float) -> None:
+        self._observations += 1
+        self._error += max(_ERROR_RATE, 1 / self._observations) * (error - self._error)
+        if self._error > _LOST and self._observations > _WARM_UP:
+            self._hessian, self._right = _no_observations()
+            self._observations = 0
+
+    def _solve(self) -> None:
+        """Every coordinate in turn at its optimum given the others: the objective only falls."""
+        theta = self._theta
+        for _ in range(_SWEEPS):
+            for i, (row, right) in enumerate(zip(self._hessian, self._right, strict=True)):
+                weight, prior = _PRIOR_WEIGHT[i], _PRIOR[i]
+                gradient = sum(h * value for h, value in zip(row, theta, strict=True)) - right
+                gradient += weight * (theta[i] - prior)
+                theta[i] = max(0.0, theta[i] - gradient / (row[i] + weight))
+
+
+def _features(work: Work) -> tuple[float, float, float, float]:
+    return 1.0, work.tokens * _SCALE[1], work.kv_tokens * _SCALE[2], work.attention * _SCALE[3]
+
+
+def _no_observations() -> tuple[list[list[float]], list[float]]:
+    return [[0.0] * 4 for _ in range(4)], [0.0] * 4
