@@ -1,4 +1,4 @@
-"""Our engine without its server: `on_dosirak REFERENCE`, set up by the same variables as the service."""
+"""Our engine without its server: `on_dosirak REFERENCE [no-lookup]`, set up by the same variables as the service."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import sys
 import time
 from functools import partial
 
+import msgspec
+
 from loadtest.peers.driver import Emit, Engine, serve
-from models.manifest import Manifest
 from models.repository import Repository
+from service.deployments.engines import engine_config
+from service.engine.messages import EngineConfig
 from service.engine.request import Request, SamplingParams
-from service.offline import load_core
+from service.engine.worker import build_core
+from service.runner.model_runner import build_runner
 from service.settings import Settings
 
 
 class Core:
-    def __init__(self, settings: Settings, repository: Repository, manifest: Manifest) -> None:
-        self._core = load_core(settings, repository, manifest)
+    def __init__(self, config: EngineConfig) -> None:
+        runner, info = build_runner(config, lambda phase, fraction: None)
+        self._core = build_core(config, runner, info.blocks_total)
         self._numbers: dict[str, int] = {}
         gc.collect()
         gc.freeze()  # as the engine process does
@@ -35,10 +40,12 @@ class Core:
             emit(self._numbers[output.request_id], output.token_ids)
 
 
-def build(reference: str) -> Engine:
+def build(reference: str, lookup: str = "lookup") -> Engine:
     settings = Settings()
     repository = Repository(settings.data_dir)
-    return Core(settings, repository, repository.resolve(reference))
+    manifest = repository.resolve(reference)
+    config = engine_config(settings, manifest, repository.path(manifest))
+    return Core(msgspec.structs.replace(config, speculation=lookup == "lookup"))
 
 
 if __name__ == "__main__":
