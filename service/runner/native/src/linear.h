@@ -123,16 +123,16 @@ constexpr int64_t panel_bytes(int64_t depth) {
     return groups_of<T>(depth) * 2 * T::STEP;
 }
 
-// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `groups` of k. Meanwhile as many bytes
-// from `ahead` on, where given, are fetched: the processor's own prefetching does not look past a panel's end while
-// several rows use it.
+// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `groups` of k. Meanwhile the P panels
+// at `ahead`, where given, are fetched: the processor's own prefetching does not look past a panel's end.
 template <class T, int M, int P>
 INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const char* __restrict w, int64_t panel,
                        int64_t groups, typename T::Sum (&sums)[M][2 * P], const char* ahead = nullptr) {
     for (int64_t g = 0; g < groups; g++) {
         const char* here = w + g * 2 * T::STEP;
         if (ahead)
-            for (int line = 0; line < 2 * T::STEP; line += 64) __builtin_prefetch(ahead + g * 2 * T::STEP + line, 0, 2);
+            for (int line = 0; line < 2 * T::STEP * P; line += 64)
+                __builtin_prefetch(ahead + g * 2 * T::STEP * P + line, 0, 2);
         if constexpr (M < 2 * P) {  // fewer rows than vectors of weights: these pass through one register
             typename T::Spread rows[M];
             for (int m = 0; m < M; m++) rows[m] = T::spread(a + m * lda + g * T::GROUP);
@@ -232,6 +232,7 @@ struct Finish {
 };
 
 constexpr int64_t BLOCK_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
+constexpr int64_t SHORT = 16384;    // bytes of a panel under which one row's reading needs help from panel to panel
 constexpr int64_t SLAB = 256;       // depth of bf16 weights widened at a time for many rows
 
 // P panels from `first` on times m rows.
@@ -282,9 +283,9 @@ void block(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, in
     constexpr bool widens = std::is_same_v<T, Bf16> && std::is_same_v<typename T::Input, float>;
     int64_t p = first;
     if (rows == 1)
-        for (; p + 4 <= last; p += 4) panels<T, 1, 4>(finish, row, p);
+        for (; p + 4 <= last; p += 4) panels<T, 1, 4>(finish, row, p, panel_bytes<T>(finish.l.depth) <= SHORT);
     if (rows == 2)
-        for (; p + 2 <= last; p += 2) panels<T, 2, 2>(finish, row, p);
+        for (; p + 2 <= last; p += 2) panels<T, 2, 2>(finish, row, p, true);
     for (; p < last; p++) {
         if constexpr (widens)
             if (rows > 2 * T::ROWS) {
