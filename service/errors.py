@@ -16,7 +16,7 @@
     ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine is dead for good
     ├── Overloaded            503  overloaded            retryable
     ├── Unavailable           503  unavailable           retryable: loading or draining
-    ├── DeadlineExceeded      504  deadline_exceeded
+    ├── DeadlineExceeded      504  deadline_exceeded     retryable where others stood before it
     └── StorageFull           507  storage_full
 
 Knows no HTTP library: `api.errors` maps this tree to bodies. Every message says what to change.

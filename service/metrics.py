@@ -137,6 +137,10 @@ class ModelMetrics:
             (engine.preemptions, stats.preemptions_total, before.preemptions_total),
             (engine.prefix_queries, stats.prefix_queried_tokens_total, before.prefix_queried_tokens_total),
             (engine.prefix_hits, stats.prefix_hit_tokens_total, before.prefix_hit_tokens_total),
+            (engine.draft_tokens, stats.draft_tokens_total, before.draft_tokens_total),
+            (engine.accepted_tokens, stats.accepted_tokens_total, before.accepted_tokens_total),
+            (engine.waits, stats.waits_total, before.waits_total),
+            (engine.hopeless, stats.hopeless_total, before.hopeless_total),
         ):
             counter.labels(*labels).inc(now - then if now >= then else now)
         if before.blocks_total and not stats.blocks_total:
@@ -156,6 +160,7 @@ class ModelMetrics:
         engine.kv_usage.labels(*labels).set(used / total if total else 0.0)
         engine.token_budget.labels(*labels).set(newest.token_budget)
         engine.cost_error.labels(*labels).set(newest.cost_error)
+        engine.backlog.labels(*labels).set(newest.backlog_seconds)
         for term, value in zip(COST_TERMS, newest.cost, strict=False):
             engine.cost.labels(*labels, term).set(value)
 
@@ -219,6 +224,11 @@ class _EngineFamilies(_Families):
         self.token_budget = gauge("token_budget_tokens", "Most tokens that the next step may hold.", *MODEL)
         self.cost = gauge("step_cost_coefficient", "The fitted cost line of a step, by term.", *MODEL, "term")
         self.cost_error = gauge("step_cost_error_ratio", "Mean relative error of its last predictions.", *MODEL)
+        self.draft_tokens = counter("spec_decode_num_draft_tokens", "Draft tokens verified.", *MODEL)
+        self.accepted_tokens = counter("spec_decode_num_accepted_tokens", "Those that came true.", *MODEL)
+        self.waits = counter("batching_waits", "Waits for one more request before a first step.", *MODEL)
+        self.hopeless = counter("deadlines_out_of_reach", "Requests ended by the forecast.", *MODEL)
+        self.backlog = gauge("backlog_seconds", "Forecast until every known prompt has its first token.", *MODEL)
         self.restarts = counter("engine_restarts", "Engine processes that died while serving.", *MODEL)
 
 

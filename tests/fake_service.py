@@ -108,6 +108,9 @@ class ScriptedEngine:
         stops = [place for place, token in enumerate(tokens) if token in request.params.stop_token_ids]
         end = min([*(place + 1 for place in stops), request.params.max_tokens])
         tokens = (tokens * (request.params.max_tokens // len(tokens) + 1))[:end]
+        if not end:
+            yield self._output(request, (), FinishReason.LENGTH, first=True)
+            return
         reason = FinishReason.STOP if tokens[-1] in request.params.stop_token_ids else FinishReason.LENGTH
         for start in range(0, end, self.per_step):
             await asyncio.sleep(self.step_seconds)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from service.answers.admission import Admission
+from service.answers.admission import Admission, refuse_late, too_late
 from service.answers.answer import Answer, Delta
 from service.answers.ask import SEED_MASK, Ask
 from service.answers.bounds import bounded_max_tokens, build, refuse_unknown_tokens
@@ -17,7 +17,7 @@ from service.answers.merging import merged
 from service.answers.sequences import pieces
 from service.deployments.deployments import Deployments
 from service.engine.request import FinishReason
-from service.errors import DeadlineExceeded, GenerationFailed, Unavailable
+from service.errors import GenerationFailed, Unavailable
 from service.metrics import Metrics
 
 
@@ -60,10 +60,11 @@ class Answers:
         try:
             async with asyncio.timeout(_seconds_left(ask)):
                 deployment = await self.deployments.acquire(ask.model)
+                refuse_late(ask, deployment.engine.stats, time.monotonic())
                 refuse_unknown_tokens(ask, deployment.tokenizer.vocab_size)
                 prompt = await build(ask, deployment)
         except TimeoutError:
-            raise _too_late(ask) from None
+            raise too_late(ask, 0.0) from None
         seed = secrets.randbits(63) if ask.sampling.seed is None else ask.sampling.seed & SEED_MASK
         return Answer(ask, deployment, prompt, bounded_max_tokens(ask, deployment, prompt), seed)
 
@@ -111,14 +112,6 @@ def _seconds_left(ask: Ask) -> float | None:
     return None if ask.deadline is None else max(0.0, ask.deadline - time.monotonic())
 
 
-def _too_late(ask: Ask) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        f"No token was ready within deadline_ms = {ask.deadline_ms}: allow more time, shorten the prompt, or try later",
-        param="deadline_ms",
-        deadline_ms=ask.deadline_ms or 0,
-    )
-
-
 def _refuse_failed_end(answer: Answer, piece: Piece) -> None:
     """An end that leaves nothing to answer with is an error; with some text it is that text's finish reason."""
     if piece.finish_reason is FinishReason.ABORT:
@@ -126,6 +119,6 @@ def _refuse_failed_end(answer: Answer, piece: Piece) -> None:
     if answer.completion_tokens:
         return
     if piece.finish_reason is FinishReason.DEADLINE:
-        raise _too_late(answer.ask)
+        raise too_late(answer.ask, answer.deployment.engine.stats.backlog_seconds)
     if piece.finish_reason is FinishReason.ERROR:
         raise GenerationFailed("The model gave no usable probabilities for this prompt; change the prompt or the model")

@@ -53,7 +53,7 @@ def body_of(error: DosirakError, request_id: str, openai: bool) -> dict[str, Any
 
 def headers_of(error: DosirakError) -> dict[str, str]:
     """`Retry-After` in whole seconds wherever trying again can help."""
-    if not error.retryable:
+    if not error.retryable and error.retry_after is None:
         return {}
     return {"Retry-After": str(max(1, math.ceil(error.retry_after or 1)))}
 

@@ -100,6 +100,41 @@ async def unload_deployment(service: ServiceDep, reference: str) -> Response:
     return json_response(deployment.describe(), status=202)
 
 
+@router.get("/v1/batching")
+async def batching(service: ServiceDep) -> Response:
+    """What the engine of every served version has learned of its steps' cost, and what it decided last."""
+    served = (each for each in service.deployments.all() if each.state is not DeploymentState.LOADING)
+    return json_response({"data": [_batching(each) for each in served]})
+
+
+def _batching(deployment: Deployment) -> dict[str, Any]:
+    """The fitted line  seconds = constant + per_token · tokens + ..  with its error, and the last decisions by it."""
+    stats = deployment.engine.stats
+    fields = ("constant_seconds", "seconds_per_token", "seconds_per_kv_token", "seconds_per_attention_pair")
+    fitted: dict[str, Any] = dict(zip(fields, stats.cost or (None,) * len(fields), strict=True))
+    return {
+        "model": deployment.manifest.reference,
+        "state": deployment.state.value,
+        "steps": stats.steps_total,
+        "cost": {**fitted, "error_ratio": stats.cost_error},
+        "last_step": {
+            "seconds": stats.step_seconds,
+            "tokens": stats.step_tokens,
+            "sequences": stats.step_sequences,
+        },
+        "decisions": {
+            "token_budget": stats.token_budget,
+            "wait_seconds": stats.wait_seconds,
+            "waits": stats.waits_total,
+            "preemptions": stats.preemptions_total,
+            "backlog_seconds": stats.backlog_seconds,
+            "deadlines_out_of_reach": stats.hopeless_total,
+            "draft_tokens": stats.draft_tokens_total,
+            "accepted_draft_tokens": stats.accepted_tokens_total,
+        },
+    }
+
+
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi_json(service: ServiceDep) -> Response:
     return json_response(service.openapi())

@@ -97,8 +97,8 @@ class _Budget:
         room = max(0, self.window - used)
         return room if self.max_new_tokens is None else min(room, self.max_new_tokens)
 
-    def require(self, used: int) -> None:
-        """Raises ContextOverflow with the numbers and what to change."""
+    def require(self, used: int, param: str) -> None:
+        """Raises ContextOverflow about the field `param`, with the numbers and what to change."""
         if used <= self.limit:
             return
         over, room = used - self.limit, self.window - used
@@ -113,6 +113,7 @@ class _Budget:
         raise ContextOverflow(
             f"The prompt has {used} tokens and {self.reserve} are reserved for the answer, {needed} together; "
             f"the window has {self.window}: {change}.",
+            param=param,
             window=self.window,
             needed_tokens=needed,
             reserve=self.reserve,
@@ -168,7 +169,7 @@ def _text_prompt(tokenizer: Tokenizer, budget: _Budget, text: str, truncate: int
     encoded = tokenizer.encode_text(composed)
     _require_some(encoded.count, "inputs")
     kept = encoded.count if truncate is None else min(truncate, encoded.count)
-    budget.require(kept)
+    budget.require(kept, "inputs")
     added = sum(encoded.added()[-kept:])
     receipt = _receipt(budget, Parts(template=added, current=kept - added), notes)
     return _prompt(budget, encoded.ids()[-kept:], replace(receipt, dropped_tokens=encoded.count - kept))
@@ -177,7 +178,7 @@ def _text_prompt(tokenizer: Tokenizer, budget: _Budget, text: str, truncate: int
 def _ids_prompt(tokenizer: Tokenizer, budget: _Budget, ids: tuple[int, ...], truncate: int | None) -> Prompt:
     _require_some(len(ids), "input_ids")
     kept = len(ids) if truncate is None else min(truncate, len(ids))
-    budget.require(kept)
+    budget.require(kept, "input_ids")
     if any(not 0 <= id < tokenizer.vocab_size for id in ids):
         raise InvalidRequest(f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="input_ids")
     receipt = _receipt(budget, Parts(current=kept), ())
@@ -188,7 +189,7 @@ def _chat_prompt(tokenizer: Tokenizer, budget: _Budget, chat: Chat, documents: t
     messages, documents, notes = _compose(chat.messages, documents)
     _require_order(messages)
     encoded = tokenizer.encode_chat(messages, documents=documents)
-    budget.require(encoded.count)
+    budget.require(encoded.count, "messages")
     shares = encoded.shares()
     _require_documents(budget, encoded.count, shares, documents)
     receipt = _receipt(budget, _parts(messages, shares), notes)

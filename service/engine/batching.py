@@ -127,12 +127,13 @@ class BatchingPolicy:
         return max(0.0, min(self._last_arrival + _OVERDUE * gap, min(arrivals) + shared) - now)
 
     def first_token_seconds(self, backlog: Backlog) -> float:
-        """Forecast: until all of the backlog's prefill is done, hence until the last one's first token.
+        """Forecast: until all of the backlog's prefill is done, hence until the last one's first token. 0 as long as
+        too few steps are known.
 
         Prefill goes in chunks of what the budget leaves beside the decodes; whoever has no seat waits for ends, at the
         rate of ends per second of computing so far.
         """
-        if not backlog.tokens:
+        if not backlog.tokens or not self.cost.is_measured:
             return 0.0
         beside = Work(backlog.decodes, backlog.kv_tokens)
         chunk = max(1, self.token_budget(backlog.decodes, backlog.kv_tokens, 0) - backlog.decodes)
@@ -145,7 +146,7 @@ class BatchingPolicy:
     def is_hopeless(self, backlog: Backlog, seconds: float) -> bool:
         """Whether the first token cannot be had within `seconds`, even if the line is wrong by its usual error."""
         doubt = max(0.0, 1 - self.cost.error)
-        return self.cost.is_measured and self.first_token_seconds(backlog) * doubt > seconds
+        return self.first_token_seconds(backlog) * doubt > seconds
 
     def recompute_seconds(self, num_tokens: int) -> float:
         """What preempting a sequence costs of which so many tokens would have to be computed again."""

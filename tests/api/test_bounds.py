@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from service.answers.admission import Admission
+from service.engine.request import FinishReason
 from service.errors import Overloaded
 from tests.api.conftest import Serve
 from tests.api.reading import error, events
@@ -96,3 +98,29 @@ async def test_shutting_down(world: World) -> None:
     await world.deployments.stop()
     error(await world.client.post("/generate", json={"inputs": "x"}), 503, "unavailable")
     error(await world.client.get("/health"), 503, "unavailable")
+
+
+async def test_a_deadline_out_of_reach_is_refused_at_once(world: World) -> None:
+    """By what the engine has told of its backlog; the request never gets there."""
+    world.engine.stats = replace(world.engine.stats, backlog_seconds=7.2, cost_error=0.1)
+    for path, extra in (("/generate", {}), ("/v1/completions", {"prompt": "x"})):
+        body = {"deadline_ms": 5000, **(extra or {"inputs": "x"})}
+        response = await world.client.post(path, json=body)
+        assert response.status_code == 504
+        assert response.headers["retry-after"] == "8"
+    refused = await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 5000})
+    assert error(refused, 504, "deadline_exceeded")["backlog_ms"] == 7200
+    assert world.engine.requests == []
+    assert (await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 6900})).status_code == 200, "doubt"
+    assert (await world.client.post("/generate", json={"inputs": "x"})).status_code == 200
+
+
+async def test_the_engines_refusal_carries_the_forecast(serve: Serve) -> None:
+    async with serve(engine={"fail_after": 0, "end": FinishReason.DEADLINE}) as world:
+        world.engine.stats = replace(world.engine.stats, backlog_seconds=2.5)
+        response = await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 60_000})
+        assert error(response, 504, "deadline_exceeded")["backlog_ms"] == 2500
+        assert response.headers["retry-after"] == "3"
+        world.engine.stats = replace(world.engine.stats, backlog_seconds=0.0)
+        alone = await world.client.post("/generate", json={"inputs": "x", "deadline_ms": 60_000})
+        assert "retry-after" not in alone.headers, "nobody stood before it: trying again does not help"

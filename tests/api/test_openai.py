@@ -252,9 +252,23 @@ async def test_overflow_has_openais_code(world: World) -> None:
     body = {"messages": [{"role": "user", "content": "a" * 600}], "max_tokens": 5}
     refused = openai_error(await world.client.post("/v1/chat/completions", json=body), 400, "context_length_exceeded")
     assert str(WINDOW) in refused["message"]
+    assert refused["param"] == "messages"
     body = {"prompt": "a" * 500, "max_tokens": 50}
     refused = openai_error(await world.client.post("/v1/completions", json=body), 400, "context_length_exceeded")
     assert "lower max_tokens to 12" in refused["message"]
+    assert refused["param"] == "prompt"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_echo_alone_scores_the_prompt(world: World, stream: bool) -> None:
+    body = {"prompt": "hello", "max_tokens": 0, "echo": True, "logprobs": 1, "stream": stream}
+    response = await world.client.post("/v1/completions", json=body)
+    choices = [chunk["choices"][0] for chunk in events(response)] if stream else response.json()["choices"]
+    assert "".join(choice["text"] for choice in choices) == "hello"
+    assert choices[-1]["finish_reason"] == "length"
+    scored = choices[0]["logprobs"]
+    assert (len(scored["tokens"]), scored["token_logprobs"][0]) == (len(world.tokenizer.encode("hello")), None)
+    assert all(value < 0 for value in scored["token_logprobs"][1:])
 
 
 async def test_unknown_route_below_v1(world: World) -> None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from service.engine.request import EngineStats
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
 from tests.fake_service import WINDOW, World, until
@@ -247,3 +248,47 @@ async def test_lifespan_starts_and_stops_the_deployments(serve: Serve) -> None:
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 assert (await client.post("/generate", json={"inputs": "x"})).status_code == 200
         assert not world.deployments.ready
+
+
+async def test_batching_shows_the_fit_and_the_decisions(world: World) -> None:
+    world.engine.stats = EngineStats(
+        steps_total=9,
+        step_seconds=0.02,
+        step_tokens=12,
+        step_sequences=3,
+        token_budget=640,
+        cost=(0.01, 2e-4, 1e-7, 1e-9),
+        cost_error=0.04,
+        preemptions_total=1,
+        backlog_seconds=0.5,
+        wait_seconds=0.002,
+        waits_total=2,
+        hopeless_total=3,
+        draft_tokens_total=40,
+        accepted_tokens_total=30,
+    )
+    (shown,) = (await world.client.get("/v1/batching")).json()["data"]
+    assert (shown["model"], shown["state"], shown["steps"]) == ("demo:1", "ready", 9)
+    assert shown["cost"] == {
+        "constant_seconds": 0.01,
+        "seconds_per_token": 2e-4,
+        "seconds_per_kv_token": 1e-7,
+        "seconds_per_attention_pair": 1e-9,
+        "error_ratio": 0.04,
+    }
+    assert shown["last_step"] == {"seconds": 0.02, "tokens": 12, "sequences": 3}
+    assert shown["decisions"] == {
+        "token_budget": 640,
+        "wait_seconds": 0.002,
+        "waits": 2,
+        "preemptions": 1,
+        "backlog_seconds": 0.5,
+        "deadlines_out_of_reach": 3,
+        "draft_tokens": 40,
+        "accepted_draft_tokens": 30,
+    }
+
+
+async def test_batching_before_the_first_step(world: World) -> None:
+    (shown,) = (await world.client.get("/v1/batching")).json()["data"]
+    assert shown["cost"]["constant_seconds"] is None

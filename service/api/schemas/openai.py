@@ -182,7 +182,7 @@ Prompts = Annotated[
 class CompletionBody(OpenAISampling):
     later: ClassVar[dict[str, Absent]] = {**LATER_EVERYWHERE, "suffix": (None, ""), "response_format": (None,)}
     prompt: Prompts
-    max_tokens: Tokens | None = None
+    max_tokens: Annotated[int | None, Field(ge=0, le=MAX_TOKENS, description="0 only with `echo`.")] = None
     best_of: Sequences | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -191,6 +191,12 @@ class CompletionBody(OpenAISampling):
     def new_tokens(self) -> int | None:
         """OpenAI's default here is 16."""
         return 16 if self.max_tokens is None else self.max_tokens
+
+    @model_validator(mode="after")
+    def _nothing_but_an_echo(self) -> Self:
+        if self.max_tokens == 0 and not self.echo:
+            raise wrong("max_tokens", "must be at least 1, or 0 with echo, which scores the prompt alone")
+        return self
 
     @model_validator(mode="after")
     def _best_of_agrees(self) -> Self:
