@@ -22,6 +22,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from service.runner.attention import AttentionPlan, AttentionSpec, Span
 from service.runner.kv_cache import KVCache
+from service.runner.native.library import library
+from service.runner.native.linear import replace_linears
 from service.runner.step import Step
 
 INTERFACE = "dosirak"
@@ -104,6 +106,9 @@ class PackedForward:
             raise CannotServe(f"layers of types {sorted(layer_types)}")
         if moving := sorted({kind for module in model.modules() for kind in _rope_kinds(module)} & MOVING_ROPE):
             raise CannotServe(f"{', '.join(moving)} rotary embeddings depend on the longest sequence of a forward")
+        kernels = library()
+        if kernels is not None and model.device.type == "cpu":
+            replace_linears(model, kernels)
         transformers.AttentionInterface.register(INTERFACE, _attention)
         model.set_attn_implementation(INTERFACE)
         self.model = model

@@ -30,6 +30,7 @@ from service.runner.linear import (
 )
 from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import library
+from service.runner.native.linear import NativeLinear
 from service.runner.probe import choose_forward, observe
 from service.runner.sampler import SamplerRow, sample, token_logprobs, verified
 from service.runner.step import RowRules, Step, pack
@@ -176,7 +177,7 @@ def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowR
         kernel = int8_kernel(device)
         bits = f", {activation_reach().bit_length() + 1}-bit activations" if kernel == "onednn" else ""
         linear = f"linear: int8 {kernel}{bits}"
-    elif isinstance(forward, NativeDecoder):
+    elif any(isinstance(module, NativeLinear) for module in forward.model.modules()):
         linear = f"linear: {config.dtype} native"
     else:
         linear = f"linear: {config.dtype} torch, rows padded to {rules.linear}"

@@ -6,15 +6,18 @@ import random
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from service.runner.linear import quantize_rows
 from service.runner.native import build
 from service.runner.native.library import HeadsStruct, Library, library, unavailable
-from service.runner.native.linear import NativeLinear
+from service.runner.native.linear import NativeLinear, replace_linears
 from tests.kernels import LIBRARIES
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int8]
@@ -135,6 +138,28 @@ def test_weights_without_a_kernel_are_refused(kernels: Library) -> None:
         NativeLinear(kernels, [Part(torch.zeros(4, 4, dtype=torch.float16), torch.ones(4), None)])
     with pytest.raises(ValueError, match="bfloat16, "):
         NativeLinear(kernels, [part(4, 4, torch.bfloat16), part(4, 4, torch.int8)])
+
+
+class Peeking(nn.Module):
+    """A library's model in small; it may read its layer's weight instead of calling it."""
+
+    def __init__(self, peeks: bool) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=20))
+        self.embedding, self.layer, self.peeks = nn.Embedding(20, 16), nn.Linear(16, 20), peeks
+
+    def forward(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
+        x = self.embedding(input_ids)
+        return SimpleNamespace(logits=F.linear(x, self.layer.weight) if self.peeks else self.layer(x))
+
+
+@pytest.mark.parametrize("peeks", [False, True])
+def test_layers_are_replaced_only_where_the_model_calls_them(kernels: Library, peeks: bool) -> None:
+    model: Any = Peeking(peeks)
+    dense = model.layer
+    assert replace_linears(model, kernels) is not peeks
+    assert (model.layer is dense) is peeks
+    assert isinstance(model.layer, NativeLinear) is not peeks
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -1,14 +1,20 @@
-"""A linear layer on the native kernels. Knows weights and rows, no model."""
+"""A linear layer on the native kernels, and how it gets into the library's models. Knows weights and rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from service.runner.native.library import KINDS, Library, LinearStruct, address
+
+REPLACED_TOLERANCE = 0.1
+"""Root mean square difference of logits, in their standard deviations: bf16 rounding passes, a wrong layer does not."""
 
 
 class NativeLinear(nn.Module):
@@ -28,6 +34,7 @@ class NativeLinear(nn.Module):
         self.in_features: int = parts[0].weight.shape[1]
         self.out_features = sum(len(part.weight) for part in parts)
         packed, sums = library.pack([part.weight for part in parts])
+        self.weight = torch.empty(self.out_features, self.in_features, dtype=self.dtype, device="meta")  # for its type
         self.packed, self.sums = nn.Buffer(packed, persistent=False), nn.Buffer(sums, persistent=False)
         self.scale = _buffer([part.scale for part in parts] if self.dtype is torch.int8 else [])
         biased = any(part.bias is not None for part in parts)
@@ -50,3 +57,30 @@ def _buffer(tensors: Seq[Tensor]) -> Tensor | None:
 
 def _bias(part: Any) -> Tensor:
     return torch.zeros(len(part.weight)) if part.bias is None else part.bias
+
+
+@torch.inference_mode()
+def replace_linears(model: transformers.PreTrainedModel, kernels: Library) -> bool:
+    """Puts native layers in the place of the dense ones of the library's model, whose forward stays its own. Only if it
+    then still gives the same logits; otherwise, False, the model is as it was: some models read a layer's weight
+    instead of calling it."""
+    dense = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, Conv1D)}
+    if not dense or not {module.weight.dtype for module in dense.values()} <= set(KINDS):
+        return False
+    token_ids = torch.arange(8)[None] % model.config.get_text_config().vocab_size
+    before = model(input_ids=token_ids, use_cache=False).logits.float()
+    for name, module in dense.items():
+        model.set_submodule(name, NativeLinear(kernels, (_as_part(module),)))
+    try:
+        after = model(input_ids=token_ids, use_cache=False).logits.float()
+        same = float((after - before).square().mean().sqrt() / before.std()) < REPLACED_TOLERANCE
+    except (AttributeError, RuntimeError, TypeError):
+        same = False
+    for name, module in dense.items() if not same else ():
+        model.set_submodule(name, module)
+    return same
+
+
+def _as_part(module: Any) -> Any:
+    weight = module.weight.T.contiguous() if isinstance(module, Conv1D) else module.weight
+    return SimpleNamespace(weight=weight, bias=module.bias)
