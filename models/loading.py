@@ -95,10 +95,12 @@ def _fill_buffers(model: transformers.PreTrainedModel) -> None:
 
 
 def _mapped_tensors(directory: Path) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that share memory with the files' pages."""
+    """Tensors that share memory with the files' pages, each by a mapping of its own: what is let go is unmapped."""
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 (it is no dict)
+            names = list(file.keys())
+        for name in names:
+            with safe_open(path, framework="pt") as file:
                 yield name, file.get_tensor(name)
 
 

@@ -53,6 +53,12 @@ class Int8Linear(nn.Module):
         self.kernel = int8_kernel(weight.device)
         self.reach = activation_reach() if self.kernel == "onednn" else 127
         self._multiply: Callable[[Tensor], Tensor] | None = None
+        self._native: tuple[NativeLinear, ...] = ()  # in a tuple it is no submodule
+
+    @property
+    def native(self) -> NativeLinear | None:
+        """The native kernel's form of this layer, once it was used."""
+        return self._native[0] if self._native else None
 
     @property
     def nbytes(self) -> int:
@@ -61,7 +67,7 @@ class Int8Linear(nn.Module):
 
     def release(self) -> None:
         """Gives back the kernel's form of the weights; the next use makes it again."""
-        self._multiply = None
+        self._multiply, self._native = None, ()
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
@@ -75,7 +81,8 @@ class Int8Linear(nn.Module):
         """Rows [n, in] to outputs with bias, by the kernel."""
         kernels = library()
         if self.kernel == "native" and kernels is not None:
-            return NativeLinear(kernels, (self,)).forward
+            self._native = (NativeLinear(kernels, (self,)),)
+            return self._native[0].forward
         if self.kernel == "onednn":
             return self._onednn(torch.ops.onednn.qlinear_prepack(self.weight.contiguous(), None))
         dense = (self.weight.float() * self.scale[:, None]).to(torch.bfloat16)
@@ -125,9 +132,9 @@ def activation_reach() -> int:
 
 
 def release(model: nn.Module) -> None:
-    """`Int8Linear.release` for every layer: between two uses of a model the kernels' copies need not be held."""
+    """`Int8Linear.release` for every layer whose form fused ones cannot take over: it need not be held until then."""
     for module in model.modules():
-        if isinstance(module, Int8Linear):
+        if isinstance(module, Int8Linear) and module.native is None:
             module.release()
 
 

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from service.runner import linear
 from service.runner.decoder import fuse
 from service.runner.linear import DenseLinear, Int8Linear, activation_reach, quantize_rows, row_quantum
+from service.runner.native.library import library
+from service.runner.native.linear import NativeLinear
 from tests.kernels import KERNELS, use
 
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")  # type: ignore[no-untyped-call]
@@ -106,8 +108,21 @@ def test_the_portable_way_gives_nearly_the_same(monkeypatch: pytest.MonkeyPatch)
 def test_released_weights_come_back() -> None:
     one, x = layer(), rows(3)
     before = one(x)
-    linear.release(one)
+    one.release()
+    assert one.native is None
     assert torch.equal(one(x), before)
+
+
+def test_fused_layers_take_over_what_their_parts_have_packed() -> None:
+    kernels = library()
+    if kernels is None:
+        pytest.skip("torch operations pack again")
+    x, panel = rows(5), kernels.panel
+    for sizes in ((2 * panel, panel, 7), (2 * panel, 7, panel), (48,)):
+        parts = [layer(out, seed=out) for out in sizes]
+        want = torch.cat([part(x) for part in parts], dim=1)
+        assert torch.equal(NativeLinear(kernels, parts)(x), want)
+        assert all((part.native is None) == (sizes[1:2] != (7,)) for part in parts)
 
 
 def test_fusing_changes_nothing() -> None:

@@ -97,12 +97,15 @@ class StepStruct(Structure):
 
 
 class Library:
-    """One loaded library. `level` is its instruction set, `activation_reach` the largest code of a quantized row."""
+    """One loaded library. `level` is its instruction set, `activation_reach` the largest code of a quantized row,
+    `panel` the number of outputs whose weights are packed together."""
 
     def __init__(self, level: str, functions: ctypes.CDLL) -> None:
         self.level = level
         functions.dosirak_activation_reach.restype = c_int64
         self.activation_reach: int = functions.dosirak_activation_reach()
+        functions.dosirak_panel.restype = c_int64
+        self.panel: int = functions.dosirak_panel()
         self._packed_bytes = functions.dosirak_packed_bytes
         self._packed_bytes.restype = c_int64
         self._packed_bytes.argtypes = (c_int64, c_int64, c_int64)

@@ -33,7 +33,7 @@ class NativeLinear(nn.Module):
         self.dtype = dtypes.pop()
         self.in_features: int = parts[0].weight.shape[1]
         self.out_features = sum(len(part.weight) for part in parts)
-        packed, sums = library.pack([part.weight for part in parts])
+        packed, sums = _joined(library, parts) or library.pack([part.weight for part in parts])
         self.weight = torch.empty(self.out_features, self.in_features, dtype=self.dtype, device="meta")  # for its type
         self.packed, self.sums = nn.Buffer(packed, persistent=False), nn.Buffer(sums, persistent=False)
         self.scale = _buffer([part.scale for part in parts] if self.dtype is torch.int8 else [])
@@ -49,6 +49,19 @@ class NativeLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self._library.linear(self.struct, x.reshape(-1, self.in_features))
         return y.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+
+def _joined(library: Library, parts: Seq[Any]) -> tuple[Tensor, Tensor] | None:
+    """The form that parts have already taken for themselves, which they give up, where it can be joined."""
+    taken: list[NativeLinear | None] = [getattr(part, "native", None) for part in parts]
+    found = [one for one in taken if one is not None]
+    if len(found) < len(parts) or any(one.out_features % library.panel for one in found[:-1]):
+        return None
+    for part in parts:
+        part.release()
+    if len(found) == 1:
+        return found[0].packed, found[0].sums
+    return torch.cat([one.packed for one in found]), torch.cat([one.sums for one in found])
 
 
 def _buffer(tensors: Seq[Tensor]) -> Tensor | None:

@@ -28,6 +28,9 @@ EXPORT int dosirak_supported() {
 // The largest code of a quantized activation: 127, or 63 where products would saturate.
 EXPORT int64_t dosirak_activation_reach() { return Int8::REACH; }
 
+// Outputs that lie side by side when packed: layers of multiples of it are joined by joining their bytes.
+EXPORT int64_t dosirak_panel() { return PANEL; }
+
 // Bytes of the packed weights of a layer.
 EXPORT int64_t dosirak_packed_bytes(int64_t kind, int64_t outputs, int64_t depth) {
     const int64_t panels = (outputs + PANEL - 1) / PANEL;
