@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batching import BatchingPolicy
+from service.engine.batching import Backlog, BatchingPolicy, Offer
 from service.engine.cost import CostLine, Work, chunk_attention
 from service.engine.request import Batch, Scheduled, Sequence
 from tests.fakes import make_request
@@ -121,3 +121,100 @@ def test_the_work_of_a_batch() -> None:
     decode, chunk = Sequence.of(make_request("a", range(10))), Sequence.of(make_request("b", range(10)))
     decode.num_computed_tokens, chunk.num_computed_tokens = 9, 4
     assert Work.of(Batch((Scheduled(decode, 1), Scheduled(chunk, 6)))) == Work(7, 10, 5 + 6 + 7 + 8 + 9 + 10)
+
+
+def policy_of(line: tuple[float, ...], target: float = 10.0) -> BatchingPolicy:
+    """That knows its machine."""
+    policy = BatchingPolicy(2048, 16, target)
+    policy.cost = taught(line, noise=0.0, disturbed=0.0)
+    return policy
+
+
+MEMORY_BOUND = (0.02, 0.001, 0.0, 0.0)
+COMPUTE_BOUND = (0.0001, 0.01, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "batch", "probability", "expected"),
+    [
+        (MEMORY_BOUND, 1, 1.0, 7),
+        (MEMORY_BOUND, 1, 0.5, 3),
+        (MEMORY_BOUND, 1, 0.03, 0),
+        (MEMORY_BOUND, 32, 0.5, 0),
+        (COMPUTE_BOUND, 1, 0.9, 0),
+    ],
+)
+def test_drafts_where_they_pay(line: tuple[float, ...], batch: int, probability: float, expected: int) -> None:
+    """At batch 1 and p = 0.5: rows are worth p, p², p³ .. tokens, and cost 1 ms beside a step of 21 ms a token.
+    0.5 > 1/21, 0.25 > 1.5/22, 0.125 > 1.75/23, and 0.0625 < 1.875/24."""
+    offers = [Offer(probability, 100, 7)]
+    assert policy_of(line).draft_lengths(Work(batch, 100 * batch), offers, 100) == [expected]
+
+
+def test_drafts_go_to_the_likeliest_and_keep_their_bounds() -> None:
+    policy, work = policy_of(MEMORY_BOUND), Work(3, 300)
+    offers = [Offer(0.9, 100, 7), Offer(0.1, 100, 7), Offer(0.9, 100, 2)]
+    assert policy.draft_lengths(work, offers, 100) == [7, 0, 2]
+    assert policy.draft_lengths(work, offers, 3) == [2, 0, 1]
+    assert policy.draft_lengths(work, [Offer(1.0, 1, 0), Offer(1.0, 1, -1)], 100) == [0, 0]
+    tight = policy_of(MEMORY_BOUND, target=0.0253)
+    assert sum(tight.draft_lengths(work, offers, 100)) == 2, "a step within the target stays there"
+
+
+def test_no_draft_before_the_machine_is_known() -> None:
+    assert not BatchingPolicy(2048, 16, 1.0).pays(Work(1, 10))
+    assert policy_of(MEMORY_BOUND).pays(Work(1, 10))
+
+
+def arrivals_every(policy: BatchingPolicy, gap: float, count: int = 40) -> float:
+    """The last arrival."""
+    for number in range(count):
+        policy.note_arrival(number * gap)
+    return (count - 1) * gap
+
+
+def test_waiting_pays_only_in_a_burst_of_cheap_prompts() -> None:
+    cheap, dear = Work(2), Work(200)
+    policy = policy_of(MEMORY_BOUND)
+    last = arrivals_every(policy, 0.001)
+    assert policy.wait([last], cheap, last) == pytest.approx(0.002, rel=0.01), "until the next one is overdue"
+    assert policy.wait([last], dear, last) == 0.0, "its prefill would delay the first by more than a step's constant"
+    assert policy.wait([last], cheap, last + 0.003) == 0.0, "the burst is over"
+    assert policy.wait([last] * 20, cheap, last) == 0.0, "so many would wait"
+    assert policy.wait([last - 0.021], cheap, last) == 0.0, "never longer than the constant in all"
+    assert policy.wait([], cheap, last) == 0.0
+    slow = policy_of(MEMORY_BOUND)
+    last = arrivals_every(slow, 0.5)
+    assert slow.wait([last], cheap, last) == 0.0, "the next one is far"
+
+
+def test_no_wait_without_knowledge() -> None:
+    assert policy_of(MEMORY_BOUND).wait([0.0], Work(2), 0.0) == 0.0
+    unknown = BatchingPolicy(2048, 16, 1.0)
+    last = arrivals_every(unknown, 0.001)
+    assert unknown.wait([last], Work(2), last) == 0.0
+
+
+def test_forecasts() -> None:
+    policy = policy_of(MEMORY_BOUND)
+    assert policy.first_token_seconds(Backlog()) == 0.0
+    assert policy.first_token_seconds(Backlog(tokens=100)) == pytest.approx(0.02 + 0.1, rel=0.01)
+    assert policy.first_token_seconds(Backlog(tokens=4096)) == pytest.approx(2 * 0.02 + 4.096, rel=0.01)
+    beside = Backlog(decodes=8, kv_tokens=800, tokens=100)
+    assert policy.first_token_seconds(beside) == pytest.approx(0.02 + 0.108, rel=0.01)
+    assert policy.is_hopeless(beside, 0.05)
+    assert not policy.is_hopeless(beside, 0.2)
+    assert not BatchingPolicy(2048, 16, 1.0).is_hopeless(Backlog(tokens=10**6), 0.001), "nothing is known"
+
+
+def test_a_seat_is_free_at_the_rate_of_ends() -> None:
+    policy = policy_of(MEMORY_BOUND)
+    for number in range(2000):
+        policy.observe(Work(20), 0.04, ends=number % 2)
+    full = Backlog(decodes=20, tokens=10, unseated=5)
+    assert policy.first_token_seconds(full) == pytest.approx(5 * 0.08, rel=0.02)
+
+
+def test_what_a_preemption_costs_grows_faster_than_its_tokens() -> None:
+    policy = policy_of(SLOW)
+    assert policy.recompute_seconds(400) > 2 * policy.recompute_seconds(200) > 0

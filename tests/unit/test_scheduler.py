@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
-from service.engine.request import Batch, FinishReason, SampledToken, SequenceStatus, StepOutput, TokenLogprobs
+from service.engine.cost import Work
+from service.engine.request import (
+    Batch,
+    FinishReason,
+    SampledToken,
+    Scheduled,
+    SequenceStatus,
+    StepOutput,
+    TokenLogprobs,
+)
 from service.engine.scheduler import Scheduler
 from tests.fakes import make_request, make_scheduler
 
@@ -250,3 +261,127 @@ def test_times_and_batch_sizes() -> None:
 def test_a_step_needs_room_for_prefill_beside_a_full_batch() -> None:
     with pytest.raises(ValueError, match="no room"):
         Scheduler(BlockManager(4, 16), BatchingPolicy(32, 16, 0.1), max_num_seqs=17, max_model_len=64)
+
+
+def teach(scheduler: Scheduler, steps: int = 100) -> None:
+    """Steps of 10 ms and 1 ms a token: of guesses that are right every other time, two pay."""
+    for number in range(steps):
+        tokens = 1 + number % 40
+        scheduler.policy.observe(Work(tokens), 0.01 + 0.001 * tokens)
+
+
+def test_the_cheapest_to_compute_again_is_preempted_but_never_the_first() -> None:
+    scheduler = make_scheduler(num_blocks=7, prefix_caching=False)
+    scheduler.add(make_request("short and first", range(4), max_tokens=9))
+    scheduler.add(make_request("short", range(30, 34), max_tokens=9, arrival=1))
+    scheduler.add(make_request("long", range(20, 28), max_tokens=9, arrival=2))
+    step(scheduler)
+    assert step(scheduler)[0] == [("short and first", 1), ("short", 1), ("long", 1)], "seven blocks are taken"
+    for _ in range(3):
+        step(scheduler)
+    plan, _ = step(scheduler)
+    assert [name for name, _ in plan] == ["short and first", "long"]
+    assert scheduler.waiting[0].request.id == "short"
+
+
+def test_a_deadline_out_of_reach_ends_at_once_and_one_within_reach_does_not() -> None:
+    scheduler = make_scheduler(num_blocks=64, prefix_caching=False)
+    teach(scheduler)
+    scheduler.add(make_request("hopeless", range(60), deadline=0.05))
+    scheduler.add(make_request("fine", range(60), deadline=0.2, arrival=1))
+    plan, outputs = step(scheduler, now=0.0)
+    assert names(outputs)[0] == ("hopeless", FinishReason.DEADLINE)
+    assert ("fine", 60) in plan
+    assert scheduler.num_hopeless == 1
+
+
+def test_a_cached_prefix_is_no_work_in_the_forecast() -> None:
+    scheduler = make_scheduler(num_blocks=64)
+    teach(scheduler)
+    scheduler.add(make_request("a", range(60), max_tokens=1))
+    step(scheduler)
+    scheduler.add(make_request("b", range(60), deadline=0.05, max_tokens=1))
+    assert scheduler.backlog().tokens == 4
+    assert names(step(scheduler, now=0.0)[1]) == [("b", FinishReason.LENGTH)]
+
+
+def speculating(num_blocks: int = 64) -> Scheduler:
+    policy = BatchingPolicy(64, 4, 1e9)
+    scheduler = Scheduler(BlockManager(num_blocks, 4), policy, 8, 1024, speculation=True)
+    teach(scheduler)
+    return scheduler
+
+
+def drafted(scheduler: Scheduler, prompt: list[int], **fields: Any) -> tuple[int, ...]:
+    """The drafts of the first decode of a request whose first token is 4."""
+    scheduler.add(make_request("a", prompt, **fields))
+    step(scheduler, token=4)
+    (item,) = scheduler.schedule(0).scheduled
+    assert item.num_tokens == 1 + len(item.draft_token_ids)
+    assert len(item.sequence.block_table) * 4 >= item.sequence.num_computed_tokens + item.num_tokens
+    return item.draft_token_ids
+
+
+REPEATING = [2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
+
+
+def test_drafts_ride_behind_a_decode_that_repeats_its_context() -> None:
+    assert drafted(speculating(), REPEATING, max_tokens=50) == (5, 6)
+
+
+def test_no_more_drafts_than_tokens_are_wanted() -> None:
+    assert drafted(speculating(), REPEATING, max_tokens=3) == (5,)
+    assert drafted(speculating(), REPEATING, max_tokens=2) == ()
+
+
+def test_no_drafts_beside_a_prefill_without_repetition_or_where_they_are_off() -> None:
+    assert drafted(speculating(), list(range(30, 41)), max_tokens=50) == ()
+    plain = make_scheduler(num_blocks=64)
+    teach(plain)
+    assert drafted(plain, REPEATING, max_tokens=50) == ()
+    scheduler = speculating()
+    scheduler.add(make_request("a", REPEATING, max_tokens=50))
+    step(scheduler, token=4)
+    scheduler.add(make_request("b", range(50, 60), arrival=1))
+    assert step(scheduler)[0] == [("a", 1), ("b", 10)]
+
+
+def test_true_drafts_are_taken_and_the_rest_is_dropped() -> None:
+    scheduler = speculating()
+    assert drafted(scheduler, REPEATING, max_tokens=50) == (5, 6)
+    sequence = scheduler.running[0]
+    batch = Batch((Scheduled(sequence, 4, (5, 6, 7)),))
+    sampled = SampledToken(5, following=(SampledToken(6), SampledToken(90)))
+    outputs = scheduler.update(batch, [sampled], 0)
+    assert [output.token_ids for output in outputs] == [(5,), (6,), (90,)]
+    assert (sequence.num_computed_tokens, sequence.num_remaining_tokens) == (14, 1)
+    assert len(sequence.block_table) == 4, "a block that only drafts had needed is given back"
+    assert (scheduler.num_accepted_tokens, sequence.num_steps) == (2, 2)
+    scheduler.check_integrity()
+
+
+def test_a_stop_token_among_the_drafts_ends_it_there() -> None:
+    scheduler = speculating()
+    drafted(scheduler, REPEATING, max_tokens=50, stop_token_ids=(6,))
+    batch = Batch((Scheduled(scheduler.running[0], 4, (5, 6, 7)),))
+    outputs = scheduler.update(batch, [SampledToken(5, following=(SampledToken(6), SampledToken(7)))], 0)
+    assert [(o.token_ids, o.finish_reason) for o in outputs] == [((5,), None), ((6,), FinishReason.STOP)]
+    assert scheduler.blocks.num_available == 64
+
+
+def test_drafts_never_cost_another_sequence_its_blocks() -> None:
+    scheduler = speculating(num_blocks=4)
+    assert drafted(scheduler, REPEATING, max_tokens=50) == (), "11 + 1 tokens fill three blocks; the fourth is reserved"
+    assert scheduler.num_preemptions == 0
+
+
+def test_nothing_waits_while_something_runs() -> None:
+    scheduler = make_scheduler()
+    teach(scheduler)
+    for number in range(40):
+        scheduler.policy.note_arrival(number / 1000)
+    scheduler.add(make_request("a", [1], arrival=0.04))
+    assert scheduler.wait(0.04) > 0
+    step(scheduler)
+    scheduler.add(make_request("b", [1], arrival=0.041))
+    assert scheduler.wait(0.041) == 0
