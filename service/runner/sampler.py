@@ -18,6 +18,7 @@ from torch import Tensor
 from service.engine.request import SampledToken, SamplingParams, Scheduled, TokenLogprobs
 
 TOP_CANDIDATES = 512
+STRETCH = 256
 MASK64 = (1 << 64) - 1
 
 
@@ -159,13 +160,72 @@ def _process_row(scores: Tensor, row: SamplerRow) -> None:
         scores[torch.tensor(p.stop_token_ids, device=scores.device)] = float("-inf")
 
 
+Params = Seq[SamplingParams]
+
 # -- drawing ----------------------------------------------------------------------------------------------------------
 
 
 def draw(scores: Tensor, rows: Seq[SamplerRow]) -> list[int]:
     """Inverse of the cumulative distribution over the kept tokens in the order of their ids, in fp64."""
-    params = [row.params for row in rows]
-    scores = scores / _column(scores, (p.temperature for p in params))
+    filtered = [i for i, row in enumerate(rows) if any(active(row.params) for active, _ in FILTERS)]
+    whole = [i for i in range(len(rows)) if i not in set(filtered)]
+    scores = scores / _column(scores, (row.params.temperature for row in rows))
+    tokens = [0] * len(rows)
+    for members, invert in ((filtered, _invert_kept), (whole, _invert_whole)):
+        if members:
+            drawn = invert(_take(scores, members), [rows[i] for i in members])
+            for i, token in zip(members, drawn, strict=True):
+                tokens[i] = token
+    return tokens
+
+
+def _invert_kept(scores: Tensor, rows: Seq[SamplerRow]) -> list[int]:
+    """Only the kept tokens' ids and weights are summed: [rows, most kept], padded with weight 0."""
+    kept = _filter(scores, [row.params for row in rows]) > float("-inf")
+    row_of, ids = kept.nonzero(as_tuple=True)
+    counts = kept.sum(-1)
+    columns = torch.arange(len(ids), device=scores.device) - (counts.cumsum(0) - counts)[row_of]
+    table = ids.new_zeros(len(rows), int(counts.max()))
+    table[row_of, columns] = ids
+    weights = torch.zeros(table.shape, dtype=torch.float64, device=scores.device)
+    weights[row_of, columns] = _weights(scores)[row_of, ids].double()
+    places = _invert(weights.cumsum(-1), rows).minimum(counts[:, None] - 1)
+    return table.gather(1, places)[:, 0].tolist()
+
+
+def _invert_whole(scores: Tensor, rows: Seq[SamplerRow]) -> list[int]:
+    """First the stretch of ids, by the stretches' sums, then the id in it: no running sum over the vocabulary."""
+    weights = _stretches(_weights(scores))
+    sums = weights.sum(-1).double().cumsum(-1)
+    points = _column(sums, (uniform(row.params.seed, row.position) for row in rows)) * sums[:, -1:]
+    stretches = torch.searchsorted(sums, points, right=True).clamp_(max=sums.shape[1] - 1)
+    before = torch.nn.functional.pad(sums, (1, 0)).gather(1, stretches)
+    within = weights.gather(1, stretches[:, :, None].expand(-1, -1, STRETCH))[:, 0].double().cumsum(-1)
+    inside = torch.searchsorted(within, points - before, right=True)
+    last = torch.searchsorted(
+        within, within[:, -1:].contiguous()
+    )  # rounding may leave the point behind the stretch's last weight
+    return (stretches * STRETCH + inside.minimum(last))[:, 0].tolist()
+
+
+def _weights(scores: Tensor) -> Tensor:
+    """Probabilities but for a factor."""
+    return (scores - scores.amax(-1, keepdim=True)).exp_()
+
+
+def _stretches(weights: Tensor) -> Tensor:
+    """[rows, stretches, STRETCH]. Sums of stretches do not depend on the number of rows; those of one long row do, for
+    torch cuts it among its threads."""
+    return torch.nn.functional.pad(weights, (0, -weights.shape[1] % STRETCH)).view(len(weights), -1, STRETCH)
+
+
+def _invert(cumulative: Tensor, rows: Seq[SamplerRow]) -> Tensor:
+    points = _column(cumulative, (uniform(row.params.seed, row.position) for row in rows)) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, points, right=True)
+
+
+def _filter(scores: Tensor, params: Params) -> Tensor:
+    """Minus infinity where a filter drops a token, each filter seeing what those before it left."""
     for active, keep in FILTERS:
         members = [i for i, p in enumerate(params) if active(p)]
         if not members:
@@ -175,9 +235,7 @@ def draw(scores: Tensor, rows: Seq[SamplerRow]) -> list[int]:
         scores = (
             part if len(members) == len(params) else scores.index_copy(0, torch.tensor(members).to(scores.device), part)
         )
-    cumulative = scores.softmax(-1).double().cumsum(-1)
-    points = _column(cumulative, (uniform(row.params.seed, row.position) for row in rows)) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, points, right=True).clamp_(max=scores.shape[1] - 1)[:, 0].tolist()
+    return scores
 
 
 def uniform(seed: int, position: int) -> float:
@@ -197,9 +255,6 @@ def _column(like: Tensor, values: Iterable[float]) -> Tensor:
     return torch.tensor(list(values), dtype=like.dtype, device=like.device)[:, None]
 
 
-Params = Seq[SamplingParams]
-
-
 def _keep_top_k(scores: Tensor, params: Params) -> Tensor:
     counts = [min(p.top_k, scores.shape[1]) for p in params]
     largest = scores.topk(max(counts), dim=-1).values
@@ -209,14 +264,23 @@ def _keep_top_k(scores: Tensor, params: Params) -> Tensor:
 def _keep_top_p(scores: Tensor, params: Params) -> Tensor:
     """The fewest likeliest tokens whose probabilities reach top_p, at least one (Holtzman et al., 2020)."""
     wanted = _column(scores, (p.top_p for p in params)).double()
-    total = scores.double().logsumexp(-1, keepdim=True)
+    best = scores.amax(-1, keepdim=True)
+    total = _stretches(_weights(scores)).sum(-1).double().cumsum(-1)[:, -1:].log() + best.double()
     width = min(TOP_CANDIDATES, scores.shape[1])
     largest = scores.topk(width, dim=-1).values
     before = _mass_before(largest, total)
-    if width < scores.shape[1] and bool((before[:, -1:] < wanted).any()):
+    short = (before[:, -1] < wanted[:, 0]).nonzero()[:, 0].tolist() if width < scores.shape[1] else []
+    if not short:
+        return _keep_largest(scores, largest, (before < wanted).sum(-1).clamp_(min=1))
+    if len(short) == len(params):
         largest = scores.sort(dim=-1, descending=True).values
-        before = _mass_before(largest, total)
-    return _keep_largest(scores, largest, (before < wanted).sum(-1).clamp_(min=1))
+        return _keep_largest(scores, largest, (_mass_before(largest, total) < wanted).sum(-1).clamp_(min=1))
+    wide = set(short)
+    parts = (short, [i for i in range(len(params)) if i not in wide])
+    kept = torch.empty(scores.shape, dtype=torch.bool, device=scores.device)
+    for members in parts:
+        kept[members] = _keep_top_p(scores[members], [params[i] for i in members])
+    return kept
 
 
 def _mass_before(largest: Tensor, total: Tensor) -> Tensor:
@@ -228,6 +292,9 @@ def _mass_before(largest: Tensor, total: Tensor) -> Tensor:
 def _keep_largest(scores: Tensor, largest: Tensor, counts: Tensor) -> Tensor:
     """The `counts` [rows] largest of each row, ties by lower id; `largest` are the rows' largest values, sorted."""
     least = largest.gather(1, counts[:, None] - 1)
+    kept = scores >= least
+    if bool((kept.sum(-1) == counts).all()):  # no ties at the border
+        return kept
     room = counts[:, None] - (largest > least).sum(-1, keepdim=True)
     tied = scores == least
     return (scores > least) | (tied & (tied.cumsum(-1) <= room))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 import pytest
@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from service.engine.request import SamplingParams
+from service.engine.request import Request, SampledToken, SamplingParams, Scheduled, Sequence
 from service.runner import sampler
-from service.runner.sampler import SamplerRow, draw, process, sample, token_logprobs, uniform
+from service.runner.sampler import SamplerRow, draw, process, sample, token_logprobs, uniform, verified
 
 VOCABULARY = 700
 PLAIN = SamplingParams(max_tokens=9, temperature=1.0)
 INF = float("inf")
 
 
-def row(params: SamplingParams = PLAIN, prompt: Sequence[int] = (1, 2), output: Sequence[int] = ()) -> SamplerRow:
+def row(params: SamplingParams = PLAIN, prompt: Seq[int] = (1, 2), output: Seq[int] = ()) -> SamplerRow:
     return SamplerRow(params, [*prompt, *output], len(prompt))
 
 
@@ -243,3 +243,46 @@ def test_no_logprobs_unless_asked() -> None:
     first, second = sample(logits(2), [row(), row(replace(PLAIN, logprobs=0))])
     assert first.logprobs is None
     assert second.logprobs is not None and second.logprobs.top == ()
+
+
+@pytest.mark.parametrize("fields", [{}, {"top_p": 0.9}, {"top_k": 40}, {"top_p": 0.99, "top_k": 700, "min_p": 1e-4}])
+def test_a_row_of_a_large_vocabulary_is_drawn_alone_as_in_a_crowd(fields: dict[str, float]) -> None:
+    """Past 32,768 numbers torch sums one row in pieces, one a thread. Peaked rows and flat ones together."""
+    generator = torch.Generator().manual_seed(3)
+    table = torch.randn(24, 40_000, generator=generator) * torch.linspace(0.5, 6, 24)[:, None]
+    rows = [row(replace(PLAIN, temperature=0.9, seed=seed, **fields)) for seed in range(24)]  # type: ignore[arg-type]
+    together = ids(table, *rows)
+    assert together == [ids(table[i : i + 1], one)[0] for i, one in enumerate(rows)]
+
+
+def test_the_stretches_invert_the_whole_distribution() -> None:
+    """Against the running sum over the vocabulary, in the order of ids."""
+    generator = torch.Generator().manual_seed(4)
+    table = torch.randn(1, 1000, generator=generator).expand(400, -1) * 2
+    rows = [row(replace(PLAIN, temperature=1.0, seed=seed)) for seed in range(400)]
+    cumulative = table[0].double().softmax(-1).cumsum(-1)
+    expected = [int(torch.searchsorted(cumulative, uniform(seed, 0), right=True)) for seed in range(400)]
+    assert ids(table, *rows) == expected
+
+
+def test_drafts_count_as_output() -> None:
+    """The row behind drafts is that of a sequence which has them as its own tokens."""
+    params = replace(PLAIN, temperature=1.0, repetition_penalty=1.5, frequency_penalty=0.5, min_tokens=3, seed=2)
+    behind = SamplerRow(params, [1, 2, 7], 2, (4, 4))
+    assert behind.position == 3
+    table = logits(1)
+    assert sample(table, [behind]) == sample(table, [row(params, output=(7, 4, 4))])
+    assert process(table, [behind]).tolist() != process(table, [row(params, output=(7,))]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("sampled", "expected"),
+    [((5, 6, 7), [5, 6, 7]), ((5, 9, 7), [5, 9]), ((4, 6, 7), [4]), ((None, 6, 7), [None])],
+)
+def test_what_follows_the_first_untrue_draft_is_dropped(sampled: tuple[int | None, ...], expected: list[int]) -> None:
+    sequence = Sequence.of(Request("a", (1, 2), PLAIN))
+    item = Scheduled(sequence, 4, (5, 6))
+    rest = iter([*(SampledToken(token) for token in sampled), SampledToken(99)])
+    first = verified(item, rest)
+    assert [first.token_id, *(token.token_id for token in first.following)] == expected
+    assert next(rest).token_id == 99, "the next item's rows are left"
