@@ -167,12 +167,16 @@ class Scheduled:
     @property
     def samples(self) -> bool:
         """True when the step reaches the sequence's last known token, so that a new one is sampled."""
-        return self.sequence.num_computed_tokens + self.num_known_tokens == self.sequence.num_tokens
+        sequence = self.sequence
+        known = self.num_tokens - len(self.draft_token_ids)
+        return sequence.num_computed_tokens + known == len(sequence.token_ids)
 
     @property
     def token_ids(self) -> list[int]:
         """What is computed, drafts last."""
         start = self.sequence.num_computed_tokens
+        if self.num_tokens == 1:
+            return [self.sequence.token_ids[start]]
         return [*self.sequence.token_ids[start : start + self.num_known_tokens], *self.draft_token_ids]
 
 

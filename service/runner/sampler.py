@@ -37,6 +37,8 @@ class SamplerRow:
         """One for its last known token, and one for each draft behind it as if it and those before it were true."""
         sequence, drafts = item.sequence, item.draft_token_ids
         params, known, prompt = sequence.request.params, sequence.token_ids, sequence.num_prompt_tokens
+        if not drafts:
+            return [cls(params, known, prompt)]
         return [cls(params, known, prompt, drafts[:count]) for count in range(len(drafts) + 1)]
 
     @property

@@ -8,6 +8,7 @@ item 0: 3 prompt tokens   item 1: 1 token, 2 drafts   item 2: 2 prompt tokens   
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from torch import Tensor
 from service.engine.request import Batch, Scheduled
 from service.runner.attention import AttentionPlan, Span
 from service.runner.kv_cache import KVCache
+
+NO_ROWS: Final = range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,9 @@ def _logit_rows(item: Scheduled, span: Span, rows: list[int]) -> LogitRows:
     """Appends the packed rows that this item needs logits of to `rows`. Row p predicts token p + 1."""
     sequence = item.sequence
     first = len(rows)
+    if item.num_tokens == 1 and item.samples:
+        rows.append(span.row)
+        return LogitRows(range(first, first + 1), NO_ROWS, ())
     if sequence.request.params.prompt_logprobs is not None:
         last = min(span.start + span.count, sequence.num_prompt_tokens - 1)
         count = max(0, last - span.start)
