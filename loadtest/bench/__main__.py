@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -74,6 +75,7 @@ def prepare(cache: Cache, chosen: Sequence[System]) -> dict[str, str]:
 
 def main() -> int:
     options = arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended on the way out
     cache = Cache(options.cache.expanduser())
     path = options.out / "figures.jsonl"
     if options.fresh:

@@ -34,6 +34,13 @@ def at_least(work: str, goal: str, value: float | None, bound: float, detail: st
     return Verdict(work, goal, value, None if value is None else value >= bound, detail)
 
 
+def of_limit(work: str, goal: str, value: float | None, bound: float, detail: str) -> Verdict:
+    """As `at_least`, but nothing passes a limit: a value well above 1 says that the limit was measured disturbed."""
+    if value is not None and value > 1.1:
+        return Verdict(work, goal, value, None, f"{detail}; the limit was measured too low, on a disturbed machine")
+    return at_least(work, goal, value, bound, detail)
+
+
 def ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
 
@@ -85,7 +92,7 @@ class Goals:
         floor = TINYLLAMA.linear_weights / 1e6 / read if read else None
         verdicts = [
             at_most("decode step, batch 1", "≤ 0.9x the best peer", step, 0.9, detail),
-            at_least(
+            of_limit(
                 "the same, offline", "≥ 0.85 of the memory limit", ratio(floor, ours), 0.85, f"{shown(floor)} ms least"
             ),
         ]
@@ -106,7 +113,7 @@ class Goals:
         return [
             at_least("prefill of 1,024 tokens", "≥ 1.2x the best peer", alone, 1.2, detail),
             at_least("eight packed prompts of 128", "≥ 1.2x the best peer", packed, 1.2, packed_detail),
-            at_least(
+            of_limit(
                 "prefill, offline", "≥ 0.88 of the int8 GEMM limit", ratio(done, limit), 0.88, f"{shown(done)} GOP/s"
             ),
         ]
@@ -157,7 +164,13 @@ class Goals:
         ready = self._journal.figure(OURS_HTTP, START, "ready_s")
         gigabytes = None if size is None else size / 1e9
         return [
-            at_most("engine RSS when ready, GB", "≤ 1.4", gigabytes, 1.4, "of the process, KV cache not yet touched"),
+            at_most(
+                "engine RSS when ready, GB",
+                "≤ 1.4",
+                gigabytes,
+                1.4,
+                "of the process, with what of its KV cache is resident",
+            ),
             at_most("start to ready over HTTP, s", "≤ 6", ready, 6.0, "`dosirak serve` until /readyz"),
         ]
 

@@ -119,12 +119,13 @@ class Driven:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a server is asked, and what of a line's JSON is its token ids. Lines that tell tokens begin with `prefix`."""
+    """How a server is asked, and what of a line's JSON is its token ids, given how many came before. Lines that tell
+    tokens begin with `prefix`."""
 
     ready_path: str
     path: str
     body: Callable[[Asked], dict[str, object]]
-    token_ids: Callable[[Any], list[int]]
+    token_ids: Callable[[Any, int], list[int]]
     prefix: bytes = b"data:"
 
 
@@ -191,7 +192,7 @@ class Served:
         token_ids: list[int] = []
         for at, line in lines:
             if line.startswith(self._dialect.prefix):
-                new = self._dialect.token_ids(json.loads(line.removeprefix(b"data:")))
+                new = self._dialect.token_ids(json.loads(line.removeprefix(b"data:")), len(token_ids))
                 token_ids += new
                 times += [at] * len(new)
         return Told(asked.at, times, token_ids)

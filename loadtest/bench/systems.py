@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from loadtest.bench.cache import Cache
 from loadtest.bench.running import Dialect, Driven, Launch, Running, Served, free_port
@@ -20,6 +20,8 @@ SLOTS: Final = 32
 SLOT_TOKENS: Final = 1280
 """Context of one of llama.cpp's slots: the longest prompt of the comparison and its answer."""
 KV_BYTES: Final = 2 << 30
+HELD_BACK: Final = -1
+"""Stands for a token whose id was not told."""
 VERSIONS: Final = {"bf16": 1, "int8": 2, "fp32": 3}
 """Of a checkpoint in our repository."""
 
@@ -96,7 +98,7 @@ def _ask_dosirak(asked: Asked) -> dict[str, object]:
     return {"input_ids": asked.token_ids, "parameters": {"max_new_tokens": asked.new_tokens, "ignore_eos": True}}
 
 
-def _told_by_dosirak(event: dict[str, object]) -> list[int]:
+def _told_by_dosirak(event: dict[str, object], before: int) -> list[int]:
     token = event.get("token")
     return [int(token["id"])] if isinstance(token, dict) else []
 
@@ -107,16 +109,18 @@ def _ask_llama_cpp(asked: Asked) -> dict[str, object]:
     return {"prompt": asked.token_ids, **wanted, **greedy}
 
 
-def _told_by_llama_cpp(event: dict[str, object]) -> list[int]:
-    tokens = event.get("tokens")
-    return [int(token) for token in tokens] if isinstance(tokens, list) and not event.get("stop") else []
+def _told_by_llama_cpp(event: dict[str, Any], before: int) -> list[int]:
+    """A token that ends inside a character is held back; where none follows, only the last event's count tells it."""
+    if event.get("stop"):
+        return [HELD_BACK] * (int(event["tokens_predicted"]) - before)
+    return [int(token) for token in event.get("tokens", ())]
 
 
 def _ask_bentoml(asked: Asked) -> dict[str, object]:
     return {"asked": [{"token_ids": asked.token_ids, "new_tokens": asked.new_tokens}]}
 
 
-def _told_by_bentoml(rows: list[list[int]]) -> list[int]:
+def _told_by_bentoml(rows: list[list[int]], before: int) -> list[int]:
     return rows[0]
 
 

@@ -13,7 +13,7 @@ from loadtest.bench.journal import Journal, Record
 from loadtest.bench.plots import bars
 from loadtest.bench.report import Column, missing, table
 from loadtest.bench.report import Context as Page
-from loadtest.bench.systems import catalogue
+from loadtest.bench.systems import DIALECTS, HELD_BACK, catalogue
 from loadtest.bench.wave import Asked, Told, check, decode_step, quantile, random_prompts, throughput
 from loadtest.bench.works import misleading, repeating, walk
 from loadtest.checkpoints import FIRST_PLAIN_ID, REPEAT, SMALL, TINYLLAMA, next_token, tokenizer
@@ -148,6 +148,8 @@ def test_the_memory_limit_is_the_time_to_read_the_weights_once(tmp_path: Path) -
     journal.add(record(OFFLINE, "decode-1", step_ms=TINYLLAMA.linear_weights / 50e9 * 1e3 / 0.86))
     verdict = verdict_of(journal, "the same, offline")
     assert verdict.value == pytest.approx(0.86) and verdict.holds is True
+    journal.add(record("machine", "limits", memory_read_gb_s=30.0))
+    assert verdict_of(journal, "the same, offline").holds is None  # nothing is faster than its limit
 
 
 def test_what_is_not_measured_neither_holds_nor_fails(tmp_path: Path) -> None:
@@ -174,6 +176,13 @@ def test_bars_are_as_high_as_their_values() -> None:
     drawn = bars("t", "tok/s", ["1 & 2"], {"a": [50.0], "b": [100.0], "c": [None]})
     assert drawn.count('height="130.0"') == 1 and drawn.count('height="260.0"') == 1
     assert "1 &amp; 2" in drawn
+
+
+def test_a_token_that_llama_cpp_holds_back_is_counted_at_the_end() -> None:
+    tell = DIALECTS["llama.cpp"].token_ids
+    assert tell({"tokens": [5, 6], "stop": False}, 0) == [5, 6]
+    assert tell({"tokens": [], "stop": True, "tokens_predicted": 3}, 2) == [HELD_BACK]
+    assert tell({"tokens": [], "stop": True, "tokens_predicted": 3}, 3) == []
 
 
 class Counting:
