@@ -47,7 +47,7 @@ class NativeDecoder(nn.Module):
         self._kept: list[Tensor] = []
         self.layers = nn.ModuleList(_linears(kernels, layer) for layer in whole.layers)
         self.head = NativeLinear(kernels, (whole.head,))
-        self.embedding = nn.Buffer(whole.embedding.detach().contiguous(), persistent=False)
+        self.embedding = nn.Buffer(_apart(whole), persistent=False)
         structs = [self._layer(index, layer, whole) for index, layer in enumerate(whole.layers)]
         self._layer_structs = (LayerStruct * len(structs))(*structs)
         self._struct = self._model(whole)
@@ -99,6 +99,14 @@ class NativeDecoder(nn.Module):
             return None
         self._kept.append(tensor.contiguous())
         return address(self._kept[-1])
+
+
+def _apart(whole: Blueprint) -> Tensor:
+    """The embedding, copied from a dense model: its files are mapped as one and would stay resident with it. 8-bit
+    files are mapped tensor by tensor (see `models.loading`)."""
+    embedding = whole.embedding.detach().contiguous()
+    mapped_alone = whole.head.weight.dtype is torch.int8
+    return embedding if mapped_alone else embedding.clone()
 
 
 def _linears(kernels: Library, plan: LayerPlan) -> nn.ModuleDict:
