@@ -68,9 +68,11 @@ class Context:
 
 
 def write(folder: Path, journal: Journal, systems: Sequence[System], context: Context) -> None:
-    """README.md, figures.json and the plots, into `folder`."""
+    """README.md, figures.json and the plots, into `folder`; what a person wrote to its notes.md ends the page."""
     verdicts = Goals(journal, systems).verdicts()
-    (folder / "README.md").write_text(page(journal, systems, context, verdicts), encoding="utf-8")
+    notes = folder / "notes.md"
+    said = f"\n## Notes\n\n{notes.read_text(encoding='utf-8')}" if notes.exists() else ""
+    (folder / "README.md").write_text(page(journal, systems, context, verdicts) + said, encoding="utf-8")
     whole = {
         "context": asdict(context),
         "host": host(),
@@ -151,7 +153,8 @@ def _cell(journal: Journal, system: System, column: Column) -> str:
 def goals_table(verdicts: Sequence[Verdict]) -> str:
     lines = [_row(["work", "goal", "measured", "holds", "figures"]), _row(["---"] * 5)]
     for verdict in verdicts:
-        holds = {True: "yes", False: "no", None: "not measured"}[verdict.holds]
+        unknown = "not measured" if verdict.value is None else "unclear"
+        holds = {True: "yes", False: "no", None: unknown}[verdict.holds]
         measured = "–" if verdict.value is None else f"{verdict.value:.2f}"
         lines.append(_row([verdict.work, verdict.goal, measured, holds, verdict.detail]))
     return "\n".join(lines)
