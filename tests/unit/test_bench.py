@@ -64,6 +64,7 @@ def test_text_of_the_checkpoint_is_a_permutation_with_one_long_cycle_and_many_sh
     assert len(set(walk(TINYLLAMA, 5000, 10_000))) == 10_000
     short = walk(TINYLLAMA, TINYLLAMA.half + 5, 3 * REPEAT)
     assert short[:REPEAT] == short[REPEAT : 2 * REPEAT] == short[2 * REPEAT :]
+    assert len(set(short)) == REPEAT
 
 
 def test_misleading_prompts_hold_what_comes_next_but_not_what_follows_it() -> None:
@@ -234,3 +235,5 @@ def test_static_batches_are_held_back_until_their_size_or_their_wait() -> None:
     asked = [{"at": 0.0, "token_ids": [1], "new_tokens": 1} for _ in range(5)]
     run_wave(static(sizes, size=2, wait=0.01), asked)
     assert sizes == [2, 2, 1]
+    run_wave(static(sizes, size=2, wait=5.0), [asked[0], asked[1] | {"at": 0.02}])
+    assert sizes[3:] == [2]  # the first waited for the second
