@@ -85,17 +85,18 @@ class BatchingPolicy:
 
         The likeliest next draft is added while that raises the step's expected tokens per second, which is while its
         probability over its seconds is above tokens over seconds so far, and while a step that was within the latency
-        target stays there.
+        target stays there. What it gains is discounted by the line's error: in doubt, no draft.
         """
         lengths = [0] * len(offers)
         seconds, tokens = self.cost.predict(work), float(work.tokens)
         longest = max(seconds, self.inter_token_latency_target)
+        trust = max(0.0, 1 - self.cost.error)
         chances = [(-offer.probability, index) for index, offer in enumerate(offers) if offer.most > 0]
         heapify(chances)
         while chances and sum(lengths) < room:
             chance, index = heappop(chances)
             row = self._row(offers[index].context)
-            if -chance * seconds <= tokens * row or seconds + row > longest:
+            if -chance * seconds * trust <= tokens * row or seconds + row > longest:
                 break
             seconds, tokens = seconds + row, tokens - chance
             lengths[index] += 1

@@ -218,3 +218,11 @@ def test_a_seat_is_free_at_the_rate_of_ends() -> None:
 def test_what_a_preemption_costs_grows_faster_than_its_tokens() -> None:
     policy = policy_of(SLOW)
     assert policy.recompute_seconds(400) > 2 * policy.recompute_seconds(200) > 0
+
+
+def test_a_line_that_is_often_wrong_drafts_less() -> None:
+    sure, unsure = policy_of(MEMORY_BOUND), policy_of(MEMORY_BOUND)
+    unsure.cost._error = 0.4
+    offers, work = [Offer(0.5, 100, 7)], Work(1, 100)
+    assert sure.draft_lengths(work, offers, 7) == [3]
+    assert unsure.draft_lengths(work, offers, 7) == [2]
