@@ -1,9 +1,10 @@
 """How close versions are to one another on the same text: perplexity, top-1 agreement, how far logprobs move.
 
-Teacher-forced through the engine that serves: every position of a text is predicted from the true tokens before it, so
-a difference is the version's own and not one that has added up.
+Teacher-forced through the engine that serves: every position of an answer is predicted from the true tokens before it,
+so a difference is the version's own and not one that has added up. What users say is read and not scored: the demo
+model was never trained to say it.
 
-    perplexity = exp(-mean ln p(token)) over all positions but the first of each text
+    perplexity = exp(-mean ln p(token)) over the tokens of the assistant's messages
     agreement  = share of positions whose likeliest token is the first version's
 """
 
@@ -33,7 +34,7 @@ PREDICTED = SamplingParams(max_tokens=1, prompt_logprobs=1)
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """What a version thought of every position of the texts: the true token's logprob, and the likeliest token."""
+    """What a version thought of every scored position: the true token's logprob, and the likeliest token."""
 
     logprobs: list[float]
     likeliest: list[int]
@@ -56,48 +57,67 @@ class Predictions:
         return sum(moved) / len(self.logprobs)
 
 
-def print_comparison(settings: Settings, references: Sequence[str], texts: int, console: Console) -> None:
-    """Every version against the first, on `texts` dialogues with values and wordings that training never saw.
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A text's token ids, and the positions that count."""
+
+    token_ids: tuple[int, ...]
+    positions: tuple[int, ...]
+
+    def scored(self, predicted: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
+        """Of the predictions of all positions but the first, those that count."""
+        return [predicted[position - 1] for position in self.positions]
+
+
+def print_comparison(settings: Settings, references: Sequence[str], count: int, console: Console) -> None:
+    """Every version against the first, on `count` dialogues with values and wordings that training never saw.
     Raises InvalidRequest when two versions do not share a vocabulary."""
     repository = Repository(settings.data_dir)
     predictions: dict[str, Predictions] = {}
-    prompts: list[list[int]] | None = None
+    texts: list[Scored] | None = None
     with Progress(console=console, transient=True) as progress:
         for manifest in map(repository.resolve, references):
-            mine = _prompts(Tokenizer.load(repository.path(manifest)), texts)
-            if prompts is not None and mine != prompts:
+            mine = _texts(Tokenizer.load(repository.path(manifest)), count)
+            if texts is not None and mine != texts:
                 raise InvalidRequest(f"{manifest.reference} does not split text into tokens as {references[0]} does")
-            prompts = mine
-            longest = max(map(len, mine)) + 1
+            texts = mine
+            longest = max(len(text.token_ids) for text in texts) + 1
             if longest > manifest.context_window:
                 raise InvalidRequest(
                     f"{manifest.reference} has a window of {manifest.context_window}; {longest} needed"
                 )
             label = f"{manifest.reference} {manifest.precision}"
-            task = progress.add_task(label, total=texts)
+            task = progress.add_task(label, total=count)
             core = load_core(settings, repository, manifest)
-            asked = [Request(str(number), tuple(ids), PREDICTED, arrival=number) for number, ids in enumerate(mine)]
+            asked = [Request(str(at), text.token_ids, PREDICTED, arrival=at) for at, text in enumerate(texts)]
             made = run_all(core, asked, partial(progress.update, task, advance=1))
             predictions[label] = Predictions.of(
-                [each for outputs in made.values() for output in outputs for each in output.prompt_logprobs]
+                [
+                    position
+                    for text, outputs in zip(texts, made.values(), strict=True)
+                    for position in text.scored([each for output in outputs for each in output.prompt_logprobs])
+                ]
             )
     console.print(_rendered(predictions))
-    count = sum(len(ids) - 1 for ids in prompts or [])
+    scored = len(next(iter(predictions.values())).logprobs)
     console.print(
-        f"{count} positions of {texts} dialogues whose values and wordings training never saw", highlight=False
+        f"{scored} tokens of answers in {count} dialogues whose values and wordings training never saw", highlight=False
     )
 
 
-def _prompts(tokenizer: Tokenizer, texts: int) -> list[list[int]]:
-    """Whole dialogues as the version's own chat template renders them."""
-    made = (dialogue(FIRST_DIALOGUE + number, Style((6, 12)), "test", "test") for number in range(texts))
-    return [
-        tokenizer.render_chat(
-            [Message(message["role"], message["content"]) for message in each.messages],
-            documents=[Document(document["text"], document.get("title")) for document in each.documents],
+def _texts(tokenizer: Tokenizer, count: int) -> list[Scored]:
+    """Whole dialogues as the version's own chat template renders them; the assistant's tokens are scored."""
+    texts = []
+    for number in range(count):
+        made = dialogue(FIRST_DIALOGUE + number, Style((6, 12)), "test", "test")
+        chat = tokenizer.encode_chat(
+            [Message(message["role"], message["content"]) for message in made.messages],
+            documents=[Document(document["text"], document.get("title")) for document in made.documents],
+            add_generation_prompt=False,
         )
-        for each in made
-    ]
+        answers = {at for at, message in enumerate(made.messages) if message["role"] == "assistant"}
+        texts.append(Scored(chat.ids(), tuple(at for at, owner in enumerate(chat.owners()) if owner in answers)))
+    return texts
 
 
 def _rendered(predictions: dict[str, Predictions]) -> Table:

@@ -52,6 +52,10 @@ class EncodedChat:
     def ids(self) -> tuple[int, ...]:
         return tuple(id for id, _, _ in self._source) if isinstance(self._source, list) else tuple(self._source.ids)
 
+    def owners(self) -> Iterator[int | None]:
+        """Of each token: the index of its message, that of its document plus the number of messages, None: template."""
+        return _owners(self._pieces(), self._spans)
+
     def shares(self) -> Shares:
         """A token belongs to the text that holds its middle character, else to the template.
 
@@ -60,7 +64,7 @@ class EncodedChat:
         for span in self._spans:
             counts[span.owner] = 0
         template = 0
-        for owner in _owners(self._pieces(), self._spans):
+        for owner in self.owners():
             if owner is None:
                 template += 1
             else:
