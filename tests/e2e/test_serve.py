@@ -94,7 +94,7 @@ def test_a_vanished_client_frees_its_blocks(served: Server) -> None:
         with leaver.stream("POST", "/generate_stream", json=body(max_new_tokens=1500)) as response:
             next(response.iter_lines())
         with pytest.raises(httpx.ReadTimeout):
-            leaver.post("/generate", json=body(max_new_tokens=1500), timeout=0.3)
+            leaver.post("/generate", json=body(max_new_tokens=1500, n=4), timeout=0.05)
 
         def idle() -> bool:
             replica = client.get("/v1/deployments").json()["data"][0]["replicas"][0]

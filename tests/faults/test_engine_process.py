@@ -114,9 +114,9 @@ async def test_a_closed_stream_frees_its_blocks() -> None:
     async with engine(on_step=seen.append, step_seconds=0.01) as client:
         stays = asyncio.create_task(answer(client, make_request("stays", [1], max_tokens=30)))
         async with aclosing(client.generate(make_request("leaves", [2], max_tokens=5000))) as stream:
-            async for _ in stream:
-                break
-            assert client.stats.running == 2
+            async for _ in stream:  # the two may join in different steps
+                if client.stats.running == 2:
+                    break
             before = len(seen)
         await stays
     after = [stats.running for stats in seen[before:]]
