@@ -117,6 +117,7 @@ async def test_a_closed_stream_frees_its_blocks() -> None:
             async for _ in stream:  # the two may join in different steps
                 if client.stats.running == 2:
                     break
+            assert client.stats.running == 2
             before = len(seen)
         await stays
     after = [stats.running for stats in seen[before:]]
