@@ -1,8 +1,9 @@
 """The BentoML service: packages, starts, probes and supervises the API process. Every route is FastAPI's.
 
 What BentoML brings that generation must not use is set aside here: its batcher (counts items, cannot stream), its
-metrics (multiprocess files, raw paths as labels), its 60 s timeout, its concurrency gate (no queue, no Retry-After) and
-its tracing layer (a span for every event of a stream, 1.1 ms for 40 of them even where nothing is exported).
+metrics (multiprocess files, raw paths as labels), its timeout (60 s unless set), its concurrency gate (no queue, no
+Retry-After) and its tracing layer (a span for every event of a stream, 1.1 ms for 40 of them even where nothing is
+exported).
 """
 
 from __future__ import annotations
@@ -12,11 +13,23 @@ from service.settings import Settings, leave_multiprocess_metrics
 leave_multiprocess_metrics()  # before anything imports prometheus_client
 
 import bentoml  # noqa: E402
+import yaml  # noqa: E402
 
 from service.api.auth import Auth  # noqa: E402
 from service.app import create  # noqa: E402
 
-LONGEST_UNARY_SECONDS = 600  # BentoML keeps a timer of this length for every request: no longer than it must be
+
+class NoTimeout(float):
+    """A `traffic.timeout` that BentoML's schema takes (over zero) and its server reads as none (false).
+
+    Its layer would keep 0.8 KB for every request, answered or not, until that time has passed.
+    """
+
+    def __bool__(self) -> bool:
+        return False
+
+
+yaml.SafeDumper.add_representer(NoTimeout, yaml.SafeDumper.represent_float)  # `bentoml build` writes the configuration
 
 settings = Settings()
 app = create(settings)
@@ -26,7 +39,7 @@ app = create(settings)
     name="dosirak",
     workers=1,
     http={"host": settings.host, "port": settings.port},
-    traffic={"timeout": LONGEST_UNARY_SECONDS},
+    traffic={"timeout": NoTimeout(86_400)},
     metrics={"enabled": False},
     logging={"access": {"enabled": False}},
     tracing={"excluded_urls": ".*"},

@@ -38,6 +38,16 @@ def repository() -> Repository:
     return Repository(settings_or_exit().data_dir)
 
 
+def demo_versions() -> list[str]:
+    """Both versions of the demo model; a fresh installation gets them now. Imports torch."""
+    from models.starter import WEIGHTS, demo_is_wanted, publish_demo
+
+    store = repository()
+    if demo_is_wanted(store):
+        publish_demo(store, WEIGHTS)
+    return ["demo:1", "demo:2"]
+
+
 @app.command()
 def serve() -> None:
     """Publish the demo model if there is none, run `bentoml serve`, show one real streamed answer."""
@@ -54,7 +64,7 @@ def recall(
     """How often the demo model recalls a fact, by distance and wording, side by side for each version."""
     from service.recall import print_table
 
-    print_table(settings_or_exit(), references or ["demo:1", "demo:2"], questions, console)
+    print_table(settings_or_exit(), references or demo_versions(), questions, console)
 
 
 @app.command()
@@ -67,7 +77,7 @@ def compare(
     """Perplexity and top-1 agreement of versions on the same text, as the engine serves them."""
     from service.quality import print_comparison
 
-    print_comparison(settings_or_exit(), references or ["demo:1", "demo:2"], texts, console)
+    print_comparison(settings_or_exit(), references or demo_versions(), texts, console)
 
 
 @model.command("list")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from models.demo.network import Llama, Shape
 from models.demo.tokenizer import BEGIN, END, PAD
@@ -22,6 +22,11 @@ def save_checkpoint(model: Llama, folder: Path) -> None:
         folder / "generation_config.json",
         {"bos_token_id": BEGIN, "eos_token_id": END, "pad_token_id": PAD, "do_sample": False},
     )
+
+
+def load_checkpoint(model: Llama, folder: Path) -> None:
+    """Set the parameters of `model` to those that `save_checkpoint` wrote to `folder`, which are rounded to bf16."""
+    model.load_state_dict(load_file(folder / "model.safetensors"))
 
 
 def config(shape: Shape) -> dict[str, object]:

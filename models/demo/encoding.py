@@ -15,8 +15,9 @@ from models.demo.tokenizer import BEGIN, END, SPECIAL_TOKENS, WINDOW
 WORD = re.compile(r"[^\W\d]{3,}|[가-힣]{2,}")
 SPLIT = 0.08  # share of the words outside values that training sees in two pieces, so that it can read unknown words
 
-# Weights of a value that is asked for, of the answer around it, and of any other reply.
-VALUE, ANSWER, CHAT = 4.0, 1.0, 0.6
+# Weights of a value that is asked for, of the answer around it, and of any other reply; UNTOLD that of the whole
+# answer where the value was never told.
+VALUE, ANSWER, CHAT, UNTOLD = 4.0, 1.0, 0.6, 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Row:
     weights: list[float]
 
 
-def encode(dialogue: Dialogue, tokenizer: Tokenizer, rng: random.Random | None = None) -> Row:
+def encode(dialogue: Dialogue, tokenizer: Tokenizer, rng: random.Random | None = None, untold: float = UNTOLD) -> Row:
     """The row of `dialogue`: system prompt, documents, then the turns, each closed by END; cut to the window.
 
     With `rng`, some words that are not the assistant's are split (subword regularisation, Kudo, 2018).
@@ -37,7 +38,7 @@ def encode(dialogue: Dialogue, tokenizer: Tokenizer, rng: random.Random | None =
 
     def read(role: str, text: str, asked: list[Asked] | None = None) -> None:
         if rng is None or role == "assistant":
-            _append(row, tokenizer, role, [text], asked)
+            _append(row, tokenizer, role, [text], asked, untold)
         else:
             _append(row, tokenizer, role, pieces(text, kept, rng))
 
@@ -65,7 +66,14 @@ def pieces(text: str, kept: set[str], rng: random.Random) -> list[str]:
     return [text[begin:end] for begin, end in pairwise([*cuts, len(text)])]
 
 
-def _append(row: Row, tokenizer: Tokenizer, role: str, parts: list[str], asked: list[Asked] | None = None) -> None:
+def _append(
+    row: Row,
+    tokenizer: Tokenizer,
+    role: str,
+    parts: list[str],
+    asked: list[Asked] | None = None,
+    untold: float = UNTOLD,
+) -> None:
     """One message of which `parts` are tokenized apart; weights need it in one part."""
     encodings = [tokenizer.encode(part, add_special_tokens=False) for part in parts]
     base = 0.0 if role != "assistant" else ANSWER if asked else CHAT
@@ -76,13 +84,15 @@ def _append(row: Row, tokenizer: Tokenizer, role: str, parts: list[str], asked: 
         last = first + len(entry.fact.value) if entry.told else len(text)
         for place, (begin, end) in enumerate(encodings[0].offsets):
             if begin < last and end > first:
-                weights[place] = VALUE
+                weights[place] = VALUE if entry.told else untold
     ids = [token for encoding in encodings for token in encoding.ids]
     row.token_ids.extend([SPECIAL_TOKENS.index(f"<|{role}|>"), *ids, END])
     row.weights.extend([0.0, *weights, base])
 
 
-def batches(tokenizer: Tokenizer, styles: list[tuple[float, Style]], first: int, tokens: int) -> Iterator[list[Row]]:
+def batches(
+    tokenizer: Tokenizer, styles: list[tuple[float, Style]], first: int, tokens: int, untold: float = UNTOLD
+) -> Iterator[list[Row]]:
     """Batches of at most `tokens` ids, padding included, unless one row is longer; rows of like length meet.
 
     One call covers 96 dialogues, numbered from `first`, of `styles` in their proportions.
@@ -90,7 +100,7 @@ def batches(tokenizer: Tokenizer, styles: list[tuple[float, Style]], first: int,
     rng = random.Random(first)
     weights = [weight for weight, _ in styles]
     drawn = rng.choices([style for _, style in styles], weights, k=96)
-    made = (encode(dialogue(first + at, style), tokenizer, rng) for at, style in enumerate(drawn))
+    made = (encode(dialogue(first + at, style), tokenizer, rng, untold) for at, style in enumerate(drawn))
     rows = sorted(made, key=_length)
     cut: list[list[Row]] = [[]]
     for row in rows:

@@ -16,21 +16,23 @@ AGAIN = 0.15  # how much rarer a fact is asked for again after it was answered o
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How long a dialogue is, how many facts its system prompt and documents hold at most, and the share of tellings
-    that the assistant repeats.
+    """How long a dialogue is, how many facts its system prompt and documents hold at most, the share of tellings that
+    the assistant repeats, the shares of English, Korean and mixed dialogues, and that of corrections among the turns.
     """
 
     turns: tuple[int, int] = (8, 14)
     shop_facts: int = 5
     rows: int = 5
     echo: float = 0.2
+    languages: tuple[float, float, float] = (0.38, 0.38, 0.24)
+    corrections: float = 0.08
 
 
 def dialogue(seed: int, style: Style | None = None, entities: Split = "train", wording: Split = "train") -> Dialogue:
     """The dialogue number `seed`, with the values and the wordings of the given splits."""
     rng = random.Random(f"dosirak {seed}")
     style = style or Style()
-    author = _Author(Builder(rng, entities, Speech(rng, wording)), rng, _languages(rng), style)
+    author = _Author(Builder(rng, entities, Speech(rng, wording)), rng, _languages(rng, style), style)
     author.premise()
     if rng.random() < 0.2:
         author.chat()
@@ -39,8 +41,8 @@ def dialogue(seed: int, style: Style | None = None, entities: Split = "train", w
     return author.build.finish()
 
 
-def _languages(rng: random.Random) -> tuple[Lang, ...]:
-    return rng.choices((("en",), ("ko",), ("en", "ko")), (0.38, 0.38, 0.24))[0]
+def _languages(rng: random.Random, style: Style) -> tuple[Lang, ...]:
+    return rng.choices((("en",), ("ko",), ("en", "ko")), style.languages)[0]
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class _Author:
         """One exchange; what cannot be done yet becomes a telling."""
         (action,) = self.rng.choices(
             (self.tell, self.ask, self.ask_json, self.ask_two, self.ask_unknown, self.correct, self.chat),
-            (0.23, 0.46, 0.06, 0.05, 0.06, 0.08, 0.06),
+            (0.23, 0.46, 0.06, 0.05, 0.06, self.style.corrections, 0.06),
         )
         action()
 

@@ -17,6 +17,7 @@ from service.engine.cost import CostLine, Work, chunk_attention
 _GAPS: Final = 16
 _OVERDUE: Final = 2  # expected gaps after the last arrival: then the burst is over
 _MEMORY: Final = 0.99
+_STRETCH: Final = 2  # a step may always take so many times what its decodes would alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class BatchingPolicy:
 
     def token_budget(self, decodes: int, kv_tokens: int, context: int) -> int:
         """The most tokens a step may take beside `decodes` sequences with `kv_tokens` of context in all, when the
-        next prefill continues at position `context`, so that the step is predicted to end within the target.
+        next prefill continues at position `context`, so that the step is predicted to end within the target, or within
+        twice the decodes' own time where that is longer: on a slow machine prefill gets its half, not next to nothing.
 
         Never under decodes + min_prefill_tokens (a prefill always advances), never over the configured maximum;
         that maximum when nobody waits for a next token. Monotone in the target.
@@ -64,10 +66,12 @@ class BatchingPolicy:
             return self.max_num_batched_tokens
         room = self.max_num_batched_tokens - decodes
         low, high = min(self.min_prefill_tokens, room), room
+        alone = self.cost.predict(Work(decodes, kv_tokens))
+        longest = max(self.inter_token_latency_target, _STRETCH * alone)
         while low < high:
             tokens = (low + high + 1) // 2
             work = Work(decodes + tokens, kv_tokens, chunk_attention(context, tokens))
-            if self.cost.predict(work) <= self.inter_token_latency_target:
+            if self.cost.predict(work) <= longest:
                 low = tokens
             else:
                 high = tokens - 1

@@ -113,6 +113,15 @@ def test_a_budget_is_the_largest_that_keeps_the_target() -> None:
     assert policy.cost.predict(work[0]) <= 0.3 < policy.cost.predict(work[1])
 
 
+def test_past_the_target_a_prefill_gets_as_long_as_the_decodes_take() -> None:
+    policy = BatchingPolicy(2048, 16, 0.001)
+    policy.cost = taught(SLOW)
+    budget = policy.token_budget(64, 4000, 0)
+    longest = 2 * policy.cost.predict(Work(64, 4000))
+    work = [Work(budget + more, 4000, chunk_attention(0, budget - 64 + more)) for more in (0, 1)]
+    assert budget > 64 + 16 and policy.cost.predict(work[0]) <= longest < policy.cost.predict(work[1])
+
+
 def test_nobody_waits_for_a_token_when_nobody_decodes() -> None:
     assert BatchingPolicy(2048, 16, 1e-9).token_budget(0, 0, 0) == 2048
 

@@ -45,6 +45,11 @@ def test_promote_and_rollback(data_dir: Path) -> None:
     assert "demo@production is now demo:1" in run("model", "rollback", "demo")
 
 
+def test_a_fresh_installation_can_be_measured() -> None:
+    shown = run("compare", "--texts", "1")
+    assert "demo:1 bf16" in shown and "demo:2 int8" in shown
+
+
 @pytest.mark.parametrize(
     "words",
     [("model", "verify", "nobody:1"), ("model", "promote", "no such"), ("model", "import", "/nonexistent", "tiny")],
