@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from enum import StrEnum
 from pathlib import Path
@@ -59,18 +59,32 @@ class Deployment:
         pool = info.blocks_total * info.block_size if info else self.window
         return min(self.window, pool)
 
-    async def load(self, directory: Path) -> None:
-        """Load tokenizer and engine; ends in READY or FAILED and wakes everyone who waits."""
+    async def load(self, directory: Path, check: Callable[[], None]) -> None:
+        """Load tokenizer and engine while `check` reads every file again; ends in READY or FAILED and wakes everyone
+        who waits. Nothing is served before the check has passed; where both fail, its reason is the cause."""
+        loading = asyncio.create_task(self._load(directory))
+        checking = asyncio.create_task(asyncio.to_thread(check))
         try:
-            self._tokenizer = await asyncio.to_thread(Tokenizer.load, directory)
-            await self.engine.start(on_loading=self._note_phase)
+            await asyncio.wait({loading, checking}, return_when=asyncio.FIRST_EXCEPTION)
+            await checking
+            await loading
         except asyncio.CancelledError:
-            self.settle(DeploymentState.FAILED, "loading was cancelled")
+            await self._give_up(loading, "loading was cancelled")
             raise
         except Exception as error:  # whatever stops a load is told to those who wait, with its sentence
-            self.settle(DeploymentState.FAILED, str(error) or type(error).__name__)
+            await self._give_up(loading, str(error) or type(error).__name__)
         else:
             self.settle(DeploymentState.READY)
+
+    async def _load(self, directory: Path) -> None:
+        self._tokenizer = await asyncio.to_thread(Tokenizer.load, directory)
+        await self.engine.start(on_loading=self._note_phase)
+
+    async def _give_up(self, loading: asyncio.Task[None], reason: str) -> None:
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        await self.engine.stop()
+        self.settle(DeploymentState.FAILED, reason)
 
     def settle(self, state: DeploymentState, failure: str = "") -> None:
         self.state = state

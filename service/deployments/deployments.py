@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from models.errors import RepositoryError
 from models.manifest import Manifest
 from models.repository import Repository
 from service.deployments.deployment import Deployment, DeploymentState
-from service.deployments.routing import Router, as_service_error
+from service.deployments.routing import Router
 from service.engine.client import Engine
 from service.errors import Conflict, DosirakError, NotFound, Unavailable
 
@@ -148,13 +147,7 @@ class Deployments:
 
     async def _load(self, deployment: Deployment) -> None:
         manifest = deployment.manifest
-        deployment.phase = "verifying files"
-        try:
-            await asyncio.to_thread(self.repository.verify, manifest)
-        except RepositoryError as error:
-            deployment.settle(DeploymentState.FAILED, as_service_error(error).message)
-        else:
-            await deployment.load(self.repository.path(manifest))
+        await deployment.load(self.repository.path(manifest), lambda: self.repository.verify(manifest))
         log.info(
             "deployment_" + deployment.state.value,
             model=manifest.reference,

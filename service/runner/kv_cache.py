@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from service.runner.host import available_memory
+from service.runner.memory import lazy_zeros
 
 FREE_MEMORY_SHARE = 0.4
 
@@ -65,7 +66,9 @@ class KVCache:
         self.device = device
 
         def blocks(heads: int, dim: int) -> Tensor:
-            return torch.zeros(num_blocks + 1, heads, block_size, dim, dtype=dtype, device=device)
+            shape = (num_blocks + 1, heads, block_size, dim)
+            on_host = device.type == "cpu"
+            return lazy_zeros(shape, dtype) if on_host else torch.zeros(shape, dtype=dtype, device=device)
 
         self.keys = [blocks(shape.kv_heads, shape.key_dim) for shape in self.shapes]
         self.values = [blocks(shape.kv_heads, shape.value_dim) for shape in self.shapes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,6 +137,30 @@ async def test_a_changed_file_is_refused_by_name(world: World) -> None:
     with pytest.raises(Unavailable, match=r"model\.safetensors"):
         await world.deployments.acquire("demo:1")
     assert (await world.deployments.acquire("demo:2")).state.value == "ready"
+
+
+async def test_a_changed_file_is_refused_before_its_engine_has_loaded(world: World) -> None:
+    """And that engine, which loads while the files are read again, is ended."""
+    await world.started()
+    world.gate.clear()
+    weights = world.repository.path(world.repository.get("demo", "1")) / "model.safetensors"
+    weights.chmod(0o644)
+    weights.write_text("One")
+    with pytest.raises(Unavailable, match=r"model\.safetensors"):
+        await world.deployments.acquire("demo:1")
+    assert world.engines[-1][1].state is EngineState.STOPPED
+
+
+async def test_nothing_is_served_before_the_files_are_checked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.started()
+    checked = threading.Event()
+    monkeypatch.setattr(world.repository, "verify", lambda manifest: checked.wait(5))
+    asking = asyncio.create_task(world.deployments.acquire("demo:1"))
+    await until(lambda: len(world.engines) == 2 and world.engines[1][1].state is EngineState.READY)
+    await asyncio.sleep(0.02)
+    assert not asking.done()
+    checked.set()
+    assert (await asking).state.value == "ready"
 
 
 async def test_draining_finishes_what_runs_and_takes_nothing_new(world: World) -> None:

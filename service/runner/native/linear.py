@@ -11,6 +11,7 @@ import transformers
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from service.runner.memory import lazy_zeros
 from service.runner.native.library import KINDS, Library, LinearStruct, address
 
 REPLACED_TOLERANCE = 0.1
@@ -61,7 +62,8 @@ def _joined(library: Library, parts: Seq[Any]) -> tuple[Tensor, Tensor] | None:
         part.release()
     if len(found) == 1:
         return found[0].packed, found[0].sums
-    return torch.cat([one.packed for one in found]), torch.cat([one.sums for one in found])
+    packed = lazy_zeros((sum(len(one.packed) for one in found),), torch.uint8)
+    return torch.cat([one.packed for one in found], out=packed), torch.cat([one.sums for one in found])
 
 
 def _buffer(tensors: Seq[Tensor]) -> Tensor | None:
