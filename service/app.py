@@ -46,9 +46,9 @@ def create(settings: Settings | None = None) -> FastAPI:
     metrics = Metrics()
     repository = Repository(settings.data_dir)
 
-    def engine(manifest: Manifest) -> EngineClient:
+    def engine(manifest: Manifest, promised_bytes: int) -> EngineClient:
         recorder = metrics.model(manifest.name, manifest.version)
-        config = engine_config(settings, manifest, repository.path(manifest))
+        config = engine_config(settings, manifest, repository.path(manifest), promised_bytes)
         return EngineClient(config, env=engine_environment(), on_step=recorder.on_step)
 
     deployments = Deployments(

@@ -111,7 +111,9 @@ def _show_answer(url: str, headers: dict[str, str], console: Console) -> None:
     console.print(f"[bold]{SPEAKERS['assistant']}[/]", end="")
     last: dict[str, object] = {}
     with httpx.stream("POST", f"{url}/generate_stream", json=body, headers=headers, timeout=60) as response:
-        for event in _events(response):
+        if response.is_error:  # a model without a chat template, say: the body says so
+            last = json.loads(response.read())
+        for event in _events(response) if response.is_success else ():
             if "token" in event:
                 console.out(event["token"]["text"], end="", highlight=False)  # type: ignore[index]
             last = event

@@ -203,7 +203,7 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
     if not repository.models():
         publish(repository)
 
-    def make(manifest: Manifest) -> ScriptedEngine:
+    def make(manifest: Manifest, promised_bytes: int) -> ScriptedEngine:
         tokenizer = _tokenizer(repository.path(manifest))
         recorder = metrics.model(manifest.name, manifest.version)
         engines.append(ScriptedEngine(tokenizer, on_step=recorder.on_step, **(engine or {})))

@@ -257,5 +257,5 @@ def fake_info(num_blocks: int, block_size: int) -> EngineInfo:
         load_seconds=0.0,
         block_size=block_size,
         blocks_total=num_blocks,
-        kv_bytes_per_block=0,
+        kv_bytes_per_block=1024,
     )

@@ -26,12 +26,19 @@ ALLOWED: dict[str, set[str]] = {
     "service.engine.messages": {"service.engine.request"},
     "service.engine.block_manager": {"service.engine.request"},
     "service.engine.batching": {"service.engine.cost"},
-    "service.engine.scheduler": {
+    "service.engine.drafting": {
         "service.engine.request",
         "service.engine.block_manager",
         "service.engine.batching",
         "service.engine.cost",
         "service.engine.lookup",
+    },
+    "service.engine.scheduler": {
+        "service.engine.request",
+        "service.engine.block_manager",
+        "service.engine.batching",
+        "service.engine.cost",
+        "service.engine.drafting",
         "service.engine.outputs",
     },
     "service.engine.core": {

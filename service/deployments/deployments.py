@@ -20,8 +20,8 @@ from service.errors import Conflict, DosirakError, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
-EngineFactory = Callable[[Manifest], Engine]
-"""Makes the engine of one version, not yet started."""
+EngineFactory = Callable[[Manifest, int], Engine]
+"""Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all."""
 
 
 class Deployments:
@@ -97,7 +97,7 @@ class Deployments:
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
         if deployment is None or deployment.state is DeploymentState.FAILED:
-            deployment = Deployment(manifest, self._engine_factory(manifest))
+            deployment = Deployment(manifest, self._engine_factory(manifest, self._promised_bytes()))
             self._by_reference[manifest.reference] = deployment
             self._spawn(self._load(deployment))
         return deployment
@@ -122,6 +122,10 @@ class Deployments:
     def all(self) -> tuple[Deployment, ...]:
         """Every deployment in any state, oldest first."""
         return tuple(self._by_reference.values())
+
+    def _promised_bytes(self) -> int:
+        loaded = [each.engine.info for each in self._by_reference.values()]
+        return sum(info.blocks_total * info.kv_bytes_per_block for info in loaded if info)
 
     def _serving(self, manifest: Manifest) -> bool:
         deployment = self._by_reference.get(manifest.reference)

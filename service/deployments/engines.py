@@ -9,8 +9,9 @@ from service.engine.messages import EngineConfig
 from service.settings import Settings
 
 
-def engine_config(settings: Settings, manifest: Manifest, directory: Path) -> EngineConfig:
-    """What the engine process of `manifest`, whose files lie in `directory`, is started with."""
+def engine_config(settings: Settings, manifest: Manifest, directory: Path, promised_bytes: int = 0) -> EngineConfig:
+    """What the engine process of `manifest`, whose files lie in `directory`, is started with, beside engines
+    that may still take `promised_bytes`."""
     return EngineConfig(
         model_dir=str(directory),
         precision=manifest.precision,
@@ -20,6 +21,7 @@ def engine_config(settings: Settings, manifest: Manifest, directory: Path) -> En
         max_model_len=manifest.context_window,
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_bytes,
+        promised_bytes=promised_bytes,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         inter_token_latency_target=settings.inter_token_latency_target_ms / 1000,

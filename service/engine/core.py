@@ -105,7 +105,7 @@ class EngineCore:
             wait_seconds=self._last_wait,
             waits_total=self._waits,
             hopeless_total=scheduler.num_hopeless,
-            draft_tokens_total=scheduler.num_draft_tokens,
+            draft_tokens_total=scheduler.drafting.num_draft_tokens,
             accepted_tokens_total=scheduler.num_accepted_tokens,
         )
 

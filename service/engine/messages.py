@@ -18,7 +18,8 @@ HEADER_BYTES: Final = 4
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine process needs to know. Already resolved: nothing here reads the environment.
 
-    `kv_cache_bytes` 0 lets the engine choose from the memory that is free after the weights are loaded.
+    `kv_cache_bytes` 0 lets the engine choose from the memory that is free after the weights are loaded, less
+    `promised_bytes`: what other engines of this service may still take for theirs, whose pages come with use.
     """
 
     model_dir: str
@@ -29,6 +30,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     block_size: int = 16
     kv_cache_bytes: int = 0
+    promised_bytes: int = 0
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     inter_token_latency_target: float = 0.1

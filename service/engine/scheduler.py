@@ -14,10 +14,10 @@ from bisect import insort
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
-from service.engine.batching import Backlog, BatchingPolicy, Offer
+from service.engine.batching import Backlog, BatchingPolicy
 from service.engine.block_manager import BlockManager, BrokenBlocks
 from service.engine.cost import Work, chunk_attention
-from service.engine.lookup import MAX_DRAFT, Lookup
+from service.engine.drafting import Drafting
 from service.engine.outputs import NO_TIMES, NOTHING_SAMPLED, first_token_times, output_of, unseen
 from service.engine.request import (
     Batch,
@@ -37,6 +37,8 @@ class Scheduler:
     No livelock: the running sequence of the highest rank is never preempted while another runs, and alone it always
     fits, because `add` refuses longer prompts and no sequence grows past the pool. So it advances in every step.
     """
+
+    drafting_type: type[Drafting] = Drafting
 
     def __init__(
         self,
@@ -60,13 +62,13 @@ class Scheduler:
         self.num_preemptions = 0
         self.prefix_queried_tokens = 0
         self.prefix_hit_tokens = 0
-        self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
         self.num_hopeless = 0
         self.num_ended = 0
         self._max_num_seqs = max_num_seqs
         self._speculation = speculation
         self._max_tokens = min(max_model_len, blocks.num_blocks * blocks.block_size)
+        self.drafting = self.drafting_type(blocks, policy, self._max_tokens)
         self._live: dict[str, Sequence] = {}
         self._newcomers: list[Sequence] = []
         self._outputs: list[StepOutput] = []
@@ -214,36 +216,10 @@ class Scheduler:
         return self.blocks.match(sequence) if _shares(sequence) else []
 
     def _draft(self, plan: dict[Sequence, int]) -> dict[Sequence, tuple[int, ...]]:
-        """Drafts for a step of nothing but decodes, with slots where that costs nobody a block: never by preemption."""
+        """Only in a step of nothing but decodes."""
         if not self._speculation or not plan or any(sequence.num_remaining_tokens > 1 for sequence in plan):
             return {}
-        drafts: dict[Sequence, tuple[int, ...]] = {}
-        for sequence, draft in self._proposals(list(plan)):
-            if not self.blocks.allocate(sequence, 1 + len(draft), reserve=len(self.running)):
-                draft = draft[: len(sequence.block_table) * self.blocks.block_size - sequence.num_tokens]
-            if draft:
-                drafts[sequence] = draft
-                self.num_draft_tokens += len(draft)
-        return drafts
-
-    def _proposals(self, decodes: SequenceOf[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
-        """By lookup, as many for each as the cost line says that pay."""
-        work = Work(len(decodes), sum(sequence.num_tokens for sequence in decodes))
-        if not self.policy.pays(work):
-            return
-        found = [(sequence, lookup) for sequence in decodes if (lookup := _lookup(sequence)).follow(sequence.token_ids)]
-        offers = [Offer(lookup.acceptance, each.num_tokens, self._most_drafts(each)) for each, lookup in found]
-        room = self.policy.max_num_batched_tokens - len(decodes)
-        for (sequence, lookup), length in zip(found, self.policy.draft_lengths(work, offers, room), strict=True):
-            if length:
-                yield sequence, lookup.draft(sequence.token_ids, length)
-
-    def _most_drafts(self, sequence: Sequence) -> int:
-        """No more than it can still give, less the token that it samples anyway."""
-        left = min(
-            sequence.request.params.max_tokens - sequence.num_output_tokens, self._max_tokens - sequence.num_tokens
-        )
-        return min(MAX_DRAFT, left - 1)
+        return self.drafting.draft(list(plan), reserve=len(self.running))
 
     def _victim(self) -> Sequence:
         """Of the lowest priority that runs, never the highest rank of all: the cheapest to compute again of those whose
@@ -375,9 +351,3 @@ def _shares(sequence: Sequence) -> bool:
 def _uncached(sequence: Sequence) -> int:
     """Tokens that a waiting sequence is expected to compute, by what was cached when it came."""
     return sequence.num_tokens - sequence.num_expected_cached_tokens
-
-
-def _lookup(sequence: Sequence) -> Lookup:
-    if sequence.lookup is None:
-        sequence.lookup = Lookup()
-    return sequence.lookup

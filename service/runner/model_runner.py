@@ -124,7 +124,7 @@ def _make_cache(
         bytes_per_block(shapes, config.block_size, dtype),
         config.max_num_seqs * config.max_model_len,
         config.block_size,
-        free_bytes(device),
+        max(0, free_bytes(device) - config.promised_bytes),
     )
     return KVCache(shapes, num_blocks, config.block_size, dtype, device)
 

@@ -11,6 +11,7 @@ import pytest
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
 from service.engine.core import EngineCore
+from service.engine.drafting import Drafting
 from service.engine.request import Request, SamplingParams, Sequence
 from service.engine.scheduler import Scheduler
 from tests.golden.conftest import Load
@@ -38,22 +39,27 @@ KINDS = [
 ]
 
 
-class Oracle(Scheduler):
+class Oracle(Drafting):
     """Drafts what it was told comes next, with every fifth token wrong: up to seven behind every decode."""
 
     known: dict[str, tuple[int, ...]]
 
-    def _proposals(self, decodes: Seq[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
+    def proposals(self, decodes: Seq[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
         for sequence in decodes:
             at = sequence.num_output_tokens
-            coming = self.known[sequence.request.id][at : at + max(0, self._most_drafts(sequence))]
+            coming = self.known[sequence.request.id][at : at + max(0, self.most(sequence))]
             yield sequence, tuple(t if (at + i) % 5 else (t + 1) % VOCABULARY for i, t in enumerate(coming))
+
+
+class Knowing(Scheduler):
+    drafting_type = Oracle
 
 
 def _core(loaded: Loaded, known: dict[str, tuple[int, ...]], budget: int, blocks: int | None) -> EngineCore:
     manager = BlockManager(blocks or loaded.info.blocks_total, loaded.info.block_size)
-    scheduler = Oracle(manager, BatchingPolicy(budget, loaded.info.block_size, 1e9), 16, 400, speculation=True)
-    scheduler.known = known
+    scheduler = Knowing(manager, BatchingPolicy(budget, loaded.info.block_size, 1e9), 16, 400, speculation=True)
+    assert isinstance(scheduler.drafting, Oracle)
+    scheduler.drafting.known = known
     return EngineCore(loaded.runner, scheduler, iter(range(10**9)).__next__)
 
 
@@ -102,14 +108,14 @@ def test_the_same_with_drafts(
 
 
 def test_lookup_drafts_by_itself_on_text_that_repeats(load: Load) -> None:
-    """Not the oracle: the product's own scheduler, with the cost line that it learns from the steps."""
+    """Not the oracle: the product's own drafts, with the cost line that it learns from the steps."""
     loaded = load("llama", "fp32")
     phrase = tuple(random.Random(1).randrange(3, VOCABULARY) for _ in range(12))
     bias = tuple((token, 100.0) for token in phrase[:1])
     looping = Request("a", phrase * 6, SamplingParams(max_tokens=200, logit_bias=bias, logprobs=0))
     plain = answer(loaded.core(), {0: [looping]})
     drafting = _core(loaded, {}, 512, None)
-    drafting.scheduler.__class__ = Scheduler
+    drafting.scheduler.drafting.__class__ = Drafting
     assert answer(drafting, {0: [looping]}) == plain
     assert drafting.stats.accepted_tokens_total > 50
     assert drafting.stats.steps_total < 120

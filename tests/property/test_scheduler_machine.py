@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
 from service.engine.core import EngineCore
+from service.engine.drafting import Drafting
 from service.engine.request import (
     FinishReason,
     Request,
@@ -147,15 +148,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert told == list(range(1, len(request.token_ids)))
 
 
-class Guessing(Scheduler):
-    """Drafts for every decode: the tokens that will come, some of them spoiled, so that steps accept none, some or all.
+class Guesses(Drafting):
+    """For every decode: the tokens that will come, some of them spoiled, so that steps accept none, some or all.
     Whether a place is spoiled follows from the tokens, so that a failure can be replayed."""
 
-    def _proposals(self, decodes: Seq[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
+    def proposals(self, decodes: Seq[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
         for sequence in decodes:
             request, known = sequence.request, sequence.num_output_tokens
-            coming = expected_tokens(request)[known : known + max(0, self._most_drafts(sequence))]
+            coming = expected_tokens(request)[known : known + max(0, self.most(sequence))]
             yield sequence, tuple(token if (token + known) % 3 else token + 1 for token in coming)
+
+
+class Guessing(Scheduler):
+    drafting_type = Guesses
 
 
 class Trusting(Guessing):

@@ -44,6 +44,7 @@ class World:
         self.gate.set()
         self.failure = ""
         self.engines: list[tuple[str, SlowEngine]] = []
+        self.promised: list[int] = []
         self.deployments = Deployments(
             self.repository,
             self.engine,
@@ -53,7 +54,8 @@ class World:
             **options,  # type: ignore[arg-type]
         )
 
-    def engine(self, manifest: Manifest) -> SlowEngine:
+    def engine(self, manifest: Manifest, promised_bytes: int) -> SlowEngine:
+        self.promised.append(promised_bytes)
         engine = SlowEngine(self.gate, self.failure)
         self.engines.append((manifest.reference, engine))
         return engine
@@ -100,6 +102,13 @@ async def test_a_version_is_loaded_once_however_many_ask(world: World) -> None:
     deployments = await asyncio.gather(*asking)
     assert len({id(each) for each in deployments}) == 1
     assert [reference for reference, _ in world.engines] == ["demo:2", "demo:1"]
+
+
+async def test_a_second_engine_knows_what_the_first_may_still_take(world: World) -> None:
+    first = (await world.started()).engines[0][1].info
+    await world.deployments.acquire("demo:1")
+    assert first is not None
+    assert world.promised == [0, first.blocks_total * first.kv_bytes_per_block] and world.promised[1] > 0
 
 
 async def test_references(world: World) -> None:
