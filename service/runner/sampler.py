@@ -7,7 +7,7 @@ penalty, frequency and presence penalties, logit bias, banned stop tokens, tempe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from service.engine.request import SampledToken, SamplingParams, Scheduled, TokenLogprobs
+from service.runner.filters import STRETCH, TOP_CANDIDATES, column, filtered, has_filter, stretches_of, take, weights_of
 
-TOP_CANDIDATES = 512
-STRETCH = 256
 MASK64 = (1 << 64) - 1
 
 
@@ -67,7 +66,7 @@ def sample(logits: Tensor, rows: Seq[SamplerRow]) -> list[SampledToken]:
     tokens = greedy.masked_fill(~usable, -1).tolist()
     drawable = [i for i in random if tokens[i] >= 0]
     if drawable:
-        chosen = draw(_take(scores, drawable), [rows[i] for i in drawable])
+        chosen = draw(take(scores, drawable), [rows[i] for i in drawable])
         for i, token in zip(drawable, chosen, strict=True):
             tokens[i] = token
     return _with_logprobs(raw, rows, tokens)
@@ -104,7 +103,7 @@ def _with_logprobs(raw: Tensor, rows: Seq[SamplerRow], tokens: Seq[int]) -> list
     for top in {rows[i].params.logprobs for i in asking}:
         members = [i for i in asking if rows[i].params.logprobs == top]
         found.update(
-            zip(members, token_logprobs(_take(raw, members), [tokens[i] for i in members], top or 0), strict=True)
+            zip(members, token_logprobs(take(raw, members), [tokens[i] for i in members], top or 0), strict=True)
         )
     return [SampledToken(None) if token < 0 else SampledToken(token, found.get(i)) for i, token in enumerate(tokens)]
 
@@ -116,12 +115,6 @@ def _top(table: Tensor, top: int) -> tuple[Tensor, Tensor]:
     ids = torch.where(table >= least, 1.0, 0.0).topk(width, dim=-1).indices.sort(-1).values
     values, order = table.gather(1, ids).sort(dim=-1, descending=True, stable=True)
     return values, ids.gather(1, order)
-
-
-def _take(table: Tensor, indices: Seq[int]) -> Tensor:
-    if len(indices) == table.shape[0]:
-        return table
-    return table.index_select(0, torch.tensor(indices, device=table.device))
 
 
 # -- penalties, bias and bans: sparse, row by row ---------------------------------------------------------------------
@@ -162,20 +155,18 @@ def _process_row(scores: Tensor, row: SamplerRow) -> None:
         scores[torch.tensor(p.stop_token_ids, device=scores.device)] = float("-inf")
 
 
-Params = Seq[SamplingParams]
-
 # -- drawing ----------------------------------------------------------------------------------------------------------
 
 
 def draw(scores: Tensor, rows: Seq[SamplerRow]) -> list[int]:
     """Inverse of the cumulative distribution over the kept tokens in the order of their ids, in fp64."""
-    filtered = [i for i, row in enumerate(rows) if any(active(row.params) for active, _ in FILTERS)]
-    whole = [i for i in range(len(rows)) if i not in set(filtered)]
-    scores = scores / _column(scores, (row.params.temperature for row in rows))
+    some = [i for i, row in enumerate(rows) if has_filter(row.params)]
+    whole = [i for i in range(len(rows)) if i not in set(some)]
+    scores = scores / column(scores, (row.params.temperature for row in rows))
     tokens = [0] * len(rows)
-    for members, invert in ((filtered, _invert_kept), (whole, _invert_whole)):
+    for members, invert in ((some, _invert_kept), (whole, _invert_whole)):
         if members:
-            drawn = invert(_take(scores, members), [rows[i] for i in members])
+            drawn = invert(take(scores, members), [rows[i] for i in members])
             for i, token in zip(members, drawn, strict=True):
                 tokens[i] = token
     return tokens
@@ -183,23 +174,23 @@ def draw(scores: Tensor, rows: Seq[SamplerRow]) -> list[int]:
 
 def _invert_kept(scores: Tensor, rows: Seq[SamplerRow]) -> list[int]:
     """Only the kept tokens' ids and weights are summed: [rows, most kept], padded with weight 0."""
-    kept = _filter(scores, [row.params for row in rows]) > float("-inf")
+    kept = filtered(scores, [row.params for row in rows]) > float("-inf")
     row_of, ids = kept.nonzero(as_tuple=True)
     counts = kept.sum(-1)
     columns = torch.arange(len(ids), device=scores.device) - (counts.cumsum(0) - counts)[row_of]
     table = ids.new_zeros(len(rows), int(counts.max()))
     table[row_of, columns] = ids
     weights = torch.zeros(table.shape, dtype=torch.float64, device=scores.device)
-    weights[row_of, columns] = _weights(scores)[row_of, ids].double()
+    weights[row_of, columns] = weights_of(scores)[row_of, ids].double()
     places = _invert(weights.cumsum(-1), rows).minimum(counts[:, None] - 1)
     return table.gather(1, places)[:, 0].tolist()
 
 
 def _invert_whole(scores: Tensor, rows: Seq[SamplerRow]) -> list[int]:
     """First the stretch of ids, by the stretches' sums, then the id in it: no running sum over the vocabulary."""
-    weights = _stretches(_weights(scores))
+    weights = stretches_of(weights_of(scores))
     sums = weights.sum(-1).double().cumsum(-1)
-    points = _column(sums, (uniform(row.params.seed, row.position) for row in rows)) * sums[:, -1:]
+    points = column(sums, (uniform(row.params.seed, row.position) for row in rows)) * sums[:, -1:]
     stretches = torch.searchsorted(sums, points, right=True).clamp_(max=sums.shape[1] - 1)
     before = torch.nn.functional.pad(sums, (1, 0)).gather(1, stretches)
     within = weights.gather(1, stretches[:, :, None].expand(-1, -1, STRETCH))[:, 0].double().cumsum(-1)
@@ -210,34 +201,9 @@ def _invert_whole(scores: Tensor, rows: Seq[SamplerRow]) -> list[int]:
     return (stretches * STRETCH + inside.minimum(last))[:, 0].tolist()
 
 
-def _weights(scores: Tensor) -> Tensor:
-    """Probabilities but for a factor."""
-    return (scores - scores.amax(-1, keepdim=True)).exp_()
-
-
-def _stretches(weights: Tensor) -> Tensor:
-    """[rows, stretches, STRETCH]. Sums of stretches do not depend on the number of rows; those of one long row do, for
-    torch cuts it among its threads."""
-    return torch.nn.functional.pad(weights, (0, -weights.shape[1] % STRETCH)).view(len(weights), -1, STRETCH)
-
-
 def _invert(cumulative: Tensor, rows: Seq[SamplerRow]) -> Tensor:
-    points = _column(cumulative, (uniform(row.params.seed, row.position) for row in rows)) * cumulative[:, -1:]
+    points = column(cumulative, (uniform(row.params.seed, row.position) for row in rows)) * cumulative[:, -1:]
     return torch.searchsorted(cumulative, points, right=True)
-
-
-def _filter(scores: Tensor, params: Params) -> Tensor:
-    """Minus infinity where a filter drops a token, each filter seeing what those before it left."""
-    for active, keep in FILTERS:
-        members = [i for i, p in enumerate(params) if active(p)]
-        if not members:
-            continue
-        part = _take(scores, members)
-        part = part.masked_fill(~keep(part, [params[i] for i in members]), float("-inf"))
-        scores = (
-            part if len(members) == len(params) else scores.index_copy(0, torch.tensor(members).to(scores.device), part)
-        )
-    return scores
 
 
 def uniform(seed: int, position: int) -> float:
@@ -251,78 +217,3 @@ def _mix64(value: int) -> int:
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK64
     return value ^ (value >> 31)
-
-
-def _column(like: Tensor, values: Iterable[float]) -> Tensor:
-    return torch.tensor(list(values), dtype=like.dtype, device=like.device)[:, None]
-
-
-def _keep_top_k(scores: Tensor, params: Params) -> Tensor:
-    counts = [min(p.top_k, scores.shape[1]) for p in params]
-    largest = scores.topk(max(counts), dim=-1).values
-    return _keep_largest(scores, largest, torch.tensor(counts, device=scores.device))
-
-
-def _keep_top_p(scores: Tensor, params: Params) -> Tensor:
-    """The fewest likeliest tokens whose probabilities reach top_p, at least one (Holtzman et al., 2020)."""
-    wanted = _column(scores, (p.top_p for p in params)).double()
-    best = scores.amax(-1, keepdim=True)
-    total = _stretches(_weights(scores)).sum(-1).double().cumsum(-1)[:, -1:].log() + best.double()
-    width = min(TOP_CANDIDATES, scores.shape[1])
-    largest = scores.topk(width, dim=-1).values
-    before = _mass_before(largest, total)
-    short = (before[:, -1] < wanted[:, 0]).nonzero()[:, 0].tolist() if width < scores.shape[1] else []
-    if not short:
-        return _keep_largest(scores, largest, (before < wanted).sum(-1).clamp_(min=1))
-    if len(short) == len(params):
-        largest = scores.sort(dim=-1, descending=True).values
-        return _keep_largest(scores, largest, (_mass_before(largest, total) < wanted).sum(-1).clamp_(min=1))
-    wide = set(short)
-    parts = (short, [i for i in range(len(params)) if i not in wide])
-    kept = torch.empty(scores.shape, dtype=torch.bool, device=scores.device)
-    for members in parts:
-        kept[members] = _keep_top_p(scores[members], [params[i] for i in members])
-    return kept
-
-
-def _mass_before(largest: Tensor, total: Tensor) -> Tensor:
-    """Probability of all tokens before each of the sorted ones. Sums one after the other, so a prefix's are its own."""
-    probabilities = (largest.double() - total).exp()
-    return probabilities.cumsum(-1) - probabilities
-
-
-def _keep_largest(scores: Tensor, largest: Tensor, counts: Tensor) -> Tensor:
-    """The `counts` [rows] largest of each row, ties by lower id; `largest` are the rows' largest values, sorted."""
-    least = largest.gather(1, counts[:, None] - 1)
-    kept = scores >= least
-    if bool((kept.sum(-1) == counts).all()):  # no ties at the border
-        return kept
-    room = counts[:, None] - (largest > least).sum(-1, keepdim=True)
-    tied = scores == least
-    return (scores > least) | (tied & (tied.cumsum(-1) <= room))
-
-
-def _keep_min_p(scores: Tensor, params: Params) -> Tensor:
-    """Tokens at least min_p times as likely as the likeliest."""
-    probabilities = scores.softmax(-1)
-    return probabilities >= _column(scores, (p.min_p for p in params)) * probabilities.amax(-1, keepdim=True)
-
-
-def _keep_typical(scores: Tensor, params: Params) -> Tensor:
-    """Tokens whose surprise is nearest to the entropy, until typical_p is reached (Meister et al., 2023)."""
-    logprobs = scores.log_softmax(-1)
-    entropy = -(logprobs * logprobs.exp()).nansum(-1, keepdim=True)
-    distance = (-logprobs - entropy).abs()
-    nearest, order = distance.sort(dim=-1, stable=True)
-    mass = logprobs.exp().double().gather(1, order).cumsum(-1)
-    last = (mass < _column(mass, (p.typical_p for p in params))).sum(-1, keepdim=True).clamp_(max=scores.shape[1] - 1)
-    return distance <= nearest.gather(1, last)
-
-
-Filter = tuple[Callable[[SamplingParams], bool], Callable[[Tensor, Params], Tensor]]
-FILTERS: tuple[Filter, ...] = (
-    (lambda p: p.top_k > 0, _keep_top_k),
-    (lambda p: p.top_p < 1.0, _keep_top_p),
-    (lambda p: p.min_p > 0.0, _keep_min_p),
-    (lambda p: p.typical_p < 1.0, _keep_typical),
-)

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from service.engine.request import Request, SampledToken, SamplingParams, Scheduled, Sequence
-from service.runner import sampler
+from service.runner import filters, sampler
 from service.runner.sampler import SamplerRow, draw, process, sample, token_logprobs, uniform, verified
 
 VOCABULARY = 700
@@ -35,7 +35,7 @@ def ids(table: Tensor, *rows: SamplerRow) -> list[int | None]:
 def kept(name: str, table: Tensor, params: SamplingParams) -> Tensor:
     """Which tokens a filter keeps, by the sampler."""
     keep = {"top_k": 0, "top_p": 1, "min_p": 2, "typical_p": 3}[name]
-    return sampler.FILTERS[keep][1](table, [params] * len(table))
+    return filters.FILTERS[keep][1](table, [params] * len(table))
 
 
 # -- greedy -----------------------------------------------------------------------------------------------------------
