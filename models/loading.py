@@ -1,5 +1,7 @@
 """A version's directory → a model ready to compute, in fp32, bf16 or 8-bit. Knows files; nothing of requests or steps.
 
+Imports transformers only inside functions: it takes longer than the weights of a small model.
+
 8-bit files hold, for each linear layer, `<module>.weight` int8 [out, in] and `<module>.weight_scale` fp32 [out]; the
 rest is bf16. Such a model is built without memory (meta device) and its tensors are mapped from the files.
 """
@@ -8,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
 from safetensors import safe_open
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    import transformers
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SCALE_SUFFIX = ".weight_scale"
@@ -31,6 +37,8 @@ def load_model(
 ) -> transformers.PreTrainedModel:
     """The model in evaluation mode on `device`. `precision` "int8" reads 8-bit files, anything else
     converts to `dtype`. Raises OSError or ValueError when files are missing or do not fit the config."""
+    import transformers
+
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers.utils.logging.set_verbosity_warning()  # type: ignore[no-untyped-call]
     if precision == "int8":
@@ -53,6 +61,8 @@ def load_model(
 def _load_int8(
     directory: Path, dtype: torch.dtype, device: torch.device, int8_linear: Int8Factory
 ) -> transformers.PreTrainedModel:
+    import transformers
+
     config = transformers.AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
         model: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
@@ -94,14 +104,45 @@ def _fill_buffers(model: transformers.PreTrainedModel) -> None:
                 raise ValueError(f"no values for the buffer {name} of {type(module).__name__}")
 
 
+class MappedWeights:
+    """A version's tensors by the names in its files, without a model around them. Both methods raise KeyError for names
+    that no file holds."""
+
+    def __init__(self, directory: str | Path, dtype: torch.dtype) -> None:
+        """Raises OSError for files that cannot be read. Floating point tensors but scales are given in `dtype`."""
+        self._paths = dict(_names(Path(directory)))
+        self._dtype = dtype
+
+    def linear(self, name: str) -> Any:
+        """A linear layer's `weight` [out, in], `bias` [out] or None and, where the weight is 8-bit, `scale` [out]."""
+        scale, bias = name + SCALE_SUFFIX, f"{name}.bias"
+        layer = SimpleNamespace(
+            weight=self.tensor(f"{name}.weight"), bias=self.tensor(bias) if bias in self._paths else None
+        )
+        if layer.weight.dtype is torch.int8:
+            layer.scale = _mapped(self._paths[scale], scale)
+        return layer
+
+    def tensor(self, name: str) -> Tensor:
+        return _as(_mapped(self._paths[name], name), self._dtype)
+
+
 def _mapped_tensors(directory: Path) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that share memory with the files' pages, each by a mapping of its own: what is let go is unmapped."""
+    for name, path in _names(directory):
+        yield name, _mapped(path, name)
+
+
+def _names(directory: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-        for name in names:
-            with safe_open(path, framework="pt") as file:
-                yield name, file.get_tensor(name)
+            yield from ((name, path) for name in list(file.keys()))
+
+
+def _mapped(path: Path, name: str) -> Tensor:
+    """A tensor that shares memory with the file's pages, by a mapping of its own: what is let go is unmapped."""
+    with safe_open(path, framework="pt") as file:
+        tensor: Tensor = file.get_tensor(name)
+        return tensor
 
 
 def _all_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -15,9 +15,6 @@ from models.errors import InvalidSource
 # T5 and its kin have relative positions and often state no limit; this is what they were trained on.
 _RELATIVE_POSITIONS = 512
 
-# T5 and its kin have relative positions and often state no limit; this is what they were trained on.
-_RELATIVE_POSITIONS = 512
-
 
 @dataclass(frozen=True, slots=True)
 class Linear:

@@ -15,7 +15,7 @@ from service.settings import Settings
 def load_core(settings: Settings, repository: Repository, manifest: Manifest) -> EngineCore:
     """The engine as its process builds it, in this one. Imports torch."""
     from service.engine.worker import build_core
-    from service.runner.model_runner import build_runner
+    from service.runner.building import build_runner
 
     config = engine_config(settings, manifest, repository.path(manifest))
     runner, info = build_runner(config, lambda phase, fraction: None)

@@ -15,7 +15,7 @@ from service.deployments.engines import engine_config
 from service.engine.messages import EngineConfig
 from service.engine.request import Request, SamplingParams
 from service.engine.worker import build_core
-from service.runner.model_runner import build_runner
+from service.runner.building import build_runner
 from service.settings import Settings
 
 

@@ -77,8 +77,8 @@ class Deployment:
             self.settle(DeploymentState.READY)
 
     async def _load(self, directory: Path) -> None:
-        self._tokenizer = await asyncio.to_thread(Tokenizer.load, directory)
-        await self.engine.start(on_loading=self._note_phase)
+        starting = self.engine.start(on_loading=self._note_phase)
+        self._tokenizer, _ = await asyncio.gather(asyncio.to_thread(Tokenizer.load, directory), starting)
 
     async def _give_up(self, loading: asyncio.Task[None], reason: str) -> None:
         loading.cancel()

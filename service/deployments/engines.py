@@ -26,4 +26,5 @@ def engine_config(settings: Settings, manifest: Manifest, directory: Path, promi
         max_num_batched_tokens=settings.max_num_batched_tokens,
         inter_token_latency_target=settings.inter_token_latency_target_ms / 1000,
         prefix_caching=settings.prefix_caching,
+        record=str(settings.data_dir / "engine" / f"{manifest.digest}.record"),
     )

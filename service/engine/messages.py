@@ -20,6 +20,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `kv_cache_bytes` 0 lets the engine choose from the memory that is free after the weights are loaded, less
     `promised_bytes`: what other engines of this service may still take for theirs, whose pages come with use.
+    `record` is the file that makes the next load of the same version shorter; "" is none.
     """
 
     model_dir: str
@@ -36,6 +37,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     inter_token_latency_target: float = 0.1
     prefix_caching: bool = True
     speculation: bool = True
+    record: str = ""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

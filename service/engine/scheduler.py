@@ -49,11 +49,11 @@ class Scheduler:
         speculation: bool = False,
     ) -> None:
         """`speculation`: whether the runner gives the same tokens behind drafts as without. Raises ValueError unless
-        every step has room for one block of prefill beside a full batch of decodes: then a prefill always advances and
-        no decode is ever left out."""
-        room = min(policy.min_prefill_tokens, policy.max_num_batched_tokens - max_num_seqs)
-        if max_num_seqs < 1 or room < blocks.block_size:
-            raise ValueError(f"no room for a block of {blocks.block_size} beside {max_num_seqs} sequences")
+        every step has room for the least of a prefill beside a full batch of decodes: then a prefill always advances
+        and no decode is ever left out."""
+        least = policy.min_prefill_tokens
+        if max_num_seqs < 1 or least < 1 or policy.max_num_batched_tokens - max_num_seqs < least:
+            raise ValueError(f"no room for {least} tokens of prefill beside {max_num_seqs} sequences")
         self.blocks = blocks
         self.policy = policy
         self.waiting: list[Sequence] = []
@@ -204,13 +204,9 @@ class Scheduler:
             sequence.num_cached_tokens = min(num_cached, sequence.num_prompt_tokens)
 
     def _chunk(self, sequence: Sequence, left: int, num_cached: int = 0) -> int:
-        """All that remains if the budget allows, else whole blocks: chunks start and end on block boundaries.
-
-        [ computed ......... | chunk ............... | rest .... ]
-          0    16    32   48   48         80       96
-        """
+        """All that remains if the budget allows, else a multiple of the least that a prefill advances."""
         remaining = sequence.num_remaining_tokens - num_cached
-        return remaining if remaining <= left else left - left % self.blocks.block_size
+        return remaining if remaining <= left else left - left % self.policy.min_prefill_tokens
 
     def _prefix(self, sequence: Sequence) -> list[int]:
         return self.blocks.match(sequence) if _shares(sequence) else []

@@ -53,6 +53,7 @@ BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[Model
 
 _NEWS_SECONDS: Final = 0.25  # a step without outputs still tells its stats that often
 _READ_BYTES: Final = 1 << 20
+_MIN_PREFILL_TOKENS: Final = 8  # beside decodes: small enough for a slow machine, enough rows for a fast kernel
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -154,11 +155,11 @@ class EngineLoop:
 
 
 def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> EngineCore:
-    """A core on the process's monotonic clock. The step's maximum is raised, where it must be, to one block of prefill
-    beside a full batch."""
+    """A core on the process's monotonic clock. The step's maximum is raised, where it must be, to the least of a
+    prefill beside a full batch."""
     blocks = BlockManager(num_blocks, config.block_size, config.prefix_caching)
-    max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + config.block_size)
-    policy = BatchingPolicy(max_tokens, config.block_size, config.inter_token_latency_target)
+    max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + _MIN_PREFILL_TOKENS)
+    policy = BatchingPolicy(max_tokens, _MIN_PREFILL_TOKENS, config.inter_token_latency_target)
     speculation = config.speculation and runner.verifies_drafts
     scheduler = Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation)
     return EngineCore(runner, scheduler, time.monotonic)
@@ -203,7 +204,7 @@ def _die_with_parent() -> None:
 
 def _build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[ModelRunner, EngineInfo]:
     """Imports torch: after the process's death is arranged for, and where a failure is told as Fatal."""
-    from service.runner.model_runner import build_runner
+    from service.runner.building import build_runner
 
     return build_runner(config, progress)
 

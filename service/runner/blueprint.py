@@ -1,6 +1,7 @@
-"""What a Llama-shaped model computes, read from the library's model: which weights, norms and numbers, in which places.
+"""What a Llama-shaped model computes: which weights, norms and numbers, in which places.
 
-Knows architectures and nothing of how they are computed. Both forwards of our own start from it. What it says is
+Knows architectures and nothing of how they are computed. The outline, by names, is read from the library's model;
+with weights in the places of the names it is a blueprint, from which both forwards of our own start. What it says is
 checked at load, by `probe.verify`, and by tests/golden; anything unusual in a config goes to the library.
 """
 
@@ -8,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import torch
-import transformers
 from torch import Tensor
 
 from service.runner.attention import AttentionSpec
-from service.runner.foreign import CannotServe
+from service.runner.forward import CannotServe
+from service.runner.kv_cache import LayerShape
+
+if TYPE_CHECKING:
+    import transformers
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3")
 NORMS_ADD_ONE = frozenset({"gemma", "gemma2"})
@@ -24,10 +29,54 @@ STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose table depends on the position alone, so that it can be made once."""
 
 
+class LayerOutline(msgspec.Struct, frozen=True):
+    """One decoder layer: names of linear modules, those of one tuple read the same rows, and of norms' weights;
+    `attention_norm` and `mlp_norm`, where there are any, are of what is added to the rows."""
+
+    qkv: tuple[str, ...]
+    output: tuple[str, ...]
+    gate_up: tuple[str, ...]
+    down: tuple[str, ...]
+    input_norm: str
+    attention_norm: str | None
+    middle_norm: str
+    mlp_norm: str | None
+    query_norm: str | None
+    key_norm: str | None
+    scale: float
+    window: int | None
+    softcap: float | None
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """A whole model by names. `frequencies` are the rotary ones [rotary dimensions / 2], radians a position; cosines
+    and sines are multiplied by `rope_scale`, norms' weights get `norm_offset` added; a softcap of None is none."""
+
+    embedding: str
+    embedding_scale: float
+    frequencies: tuple[float, ...]
+    rope_scale: float
+    layers: tuple[LayerOutline, ...]
+    norm: str
+    norm_offset: float
+    head: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    activation: str
+    logit_softcap: float | None
+
+    @property
+    def shapes(self) -> tuple[LayerShape, ...]:
+        """What each layer caches."""
+        return (LayerShape(self.kv_heads, self.head_dim, self.head_dim),) * len(self.layers)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerPlan:
-    """One decoder layer. Linear layers are the library's modules, those of one tuple read the same rows. Norms are fp32
-    [hidden] or [head_dim]; `attention_norm` and `mlp_norm`, where there are any, are of what is added to the rows."""
+    """A LayerOutline with its weights. Linear layers have `weight` [out, in], `bias` and, 8-bit, `scale`; norms are
+    fp32 [hidden] or [head_dim]."""
 
     qkv: tuple[Any, ...]
     output: tuple[Any, ...]
@@ -44,45 +93,101 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blueprint:
-    """`cos` and `sin` are fp32 [max_model_len, rotary dimensions]; a softcap of None is none."""
+    """An Outline with its weights. `cos` and `sin` are fp32 [max_model_len, rotary dimensions]."""
 
+    outline: Outline
     embedding: Tensor
-    embedding_scale: float
     cos: Tensor
     sin: Tensor
     layers: tuple[LayerPlan, ...]
     norm: Tensor
     head: Any
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-    activation: str
-    logit_softcap: float | None
 
 
-def read_blueprint(model: transformers.PreTrainedModel, max_model_len: int) -> Blueprint:
+class Weights(Protocol):
+    """Where the names of an outline lead. Both raise LookupError or AttributeError for names without weights."""
+
+    def linear(self, name: str) -> Any:
+        """A linear layer's `weight`, `bias` (may be None) and, 8-bit, `scale`."""
+
+    def tensor(self, name: str) -> Tensor: ...
+
+
+class LibraryWeights:
+    """Those of the library's model, not copied."""
+
+    def __init__(self, model: transformers.PreTrainedModel) -> None:
+        self._model = model
+
+    def linear(self, name: str) -> Any:
+        return self._model.get_submodule(name)
+
+    def tensor(self, name: str) -> Tensor:
+        return self._model.get_parameter(name).detach()
+
+
+def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprint:
+    """The outline with its weights, and rotary tables for so many positions."""
+    embedding = weights.tensor(outline.embedding)
+    frequencies = torch.tensor(outline.frequencies, device=embedding.device)
+    angles = torch.arange(max_model_len, device=embedding.device)[:, None].float() * frequencies
+    angles = torch.cat((angles, angles), dim=-1)
+
+    def norm(name: str | None) -> Any:
+        return None if name is None else weights.tensor(name).float() + outline.norm_offset
+
+    def linears(names: Seq[str]) -> tuple[Any, ...]:
+        return tuple(weights.linear(name) for name in names)
+
+    return Blueprint(
+        outline=outline,
+        embedding=embedding,
+        cos=angles.cos() * outline.rope_scale,
+        sin=angles.sin() * outline.rope_scale,
+        layers=tuple(
+            LayerPlan(
+                qkv=linears(layer.qkv),
+                output=linears(layer.output),
+                gate_up=linears(layer.gate_up),
+                down=linears(layer.down),
+                input_norm=norm(layer.input_norm),
+                attention_norm=norm(layer.attention_norm),
+                middle_norm=norm(layer.middle_norm),
+                mlp_norm=norm(layer.mlp_norm),
+                query_norm=norm(layer.query_norm),
+                key_norm=norm(layer.key_norm),
+                spec=AttentionSpec(layer.scale, layer.window, layer.softcap),
+            )
+            for layer in outline.layers
+        ),
+        norm=norm(outline.norm),
+        head=weights.linear(outline.head),
+    )
+
+
+def outline_of(model: transformers.PreTrainedModel) -> Outline:
     """Raises CannotServe, with the reason, for a config that our forwards do not compute."""
     config: Any = model.config
-    check_family(config)
+    if config.model_type not in FAMILIES:
+        raise CannotServe(f"the fused forward does not know {config.model_type}")
+    if _activation(config) not in ACTIVATIONS:
+        raise CannotServe(f"the fused forward does not compute {_activation(config)}")
     body: Any = model.model
-    rope = getattr(body.rotary_emb, "rope_type", "default")
-    if rope not in STATIC_ROPE:
-        raise CannotServe(f"the fused forward does not compute {rope} rotary embeddings")
-    embedding: Tensor = body.embed_tokens.weight
+    rope = body.rotary_emb
+    kind = getattr(rope, "rope_type", "default")
+    if kind not in STATIC_ROPE:
+        raise CannotServe(f"the fused forward does not compute {kind} rotary embeddings")
     scale = getattr(body.embed_tokens, "embed_scale", None)
-    positions = torch.arange(max_model_len, device=embedding.device)[None]
-    cos, sin = body.rotary_emb(embedding.new_zeros(1, dtype=torch.float32), positions)
-    offset = 1.0 if config.model_type in NORMS_ADD_ONE else 0.0
     attention = body.layers[0].self_attn
-    return Blueprint(
-        embedding=embedding,
-        embedding_scale=1.0 if scale is None else float(scale.to(embedding.dtype)),
-        cos=cos[0].contiguous(),
-        sin=sin[0].contiguous(),
-        layers=tuple(_layer(layer, config, offset) for layer in body.layers),
-        norm=_norm(body.norm, offset),
-        head=model.lm_head,
+    return Outline(
+        embedding="model.embed_tokens.weight",
+        embedding_scale=1.0 if scale is None else float(scale.to(body.embed_tokens.weight.dtype)),
+        frequencies=tuple(rope.inv_freq.float().tolist()),
+        rope_scale=float(rope.attention_scaling),
+        layers=tuple(_layer(index, layer, config) for index, layer in enumerate(body.layers)),
+        norm="model.norm.weight",
+        norm_offset=1.0 if config.model_type in NORMS_ADD_ONE else 0.0,
+        head=_head(model),
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_dim=attention.head_dim,
@@ -92,46 +197,41 @@ def read_blueprint(model: transformers.PreTrainedModel, max_model_len: int) -> B
     )
 
 
-def check_family(config: Any) -> None:
-    """Raises CannotServe for a family or activation that our forwards do not compute."""
-    if config.model_type not in FAMILIES:
-        raise CannotServe(f"the fused forward does not know {config.model_type}")
-    if _activation(config) not in ACTIVATIONS:
-        raise CannotServe(f"the fused forward does not compute {_activation(config)}")
-
-
 def _activation(config: Any) -> str:
     return str(getattr(config, "hidden_activation", None) or config.hidden_act)
 
 
-def _layer(source: Any, config: Any, offset: float) -> LayerPlan:
-    attention, mlp = source.self_attn, source.mlp
+def _head(model: Any) -> str:
+    """The embedding's module where the head has no weights of its own, as files then hold them once."""
+    tied = model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr() and model.lm_head.bias is None
+    return "model.embed_tokens" if tied else "lm_head"
+
+
+def _layer(index: int, source: Any, config: Any) -> LayerOutline:
+    prefix, attention = f"model.layers.{index}.", source.self_attn
     after = hasattr(source, "pre_feedforward_layernorm")
-    return LayerPlan(
-        qkv=_parts(attention, "qkv_proj", ("q_proj", "k_proj", "v_proj")),
-        output=(attention.o_proj,),
-        gate_up=_parts(mlp, "gate_up_proj", ("gate_proj", "up_proj")),
-        down=(mlp.down_proj,),
-        input_norm=_norm(source.input_layernorm, offset),
-        attention_norm=_norm(source.post_attention_layernorm, offset) if after else None,
-        middle_norm=_norm(source.pre_feedforward_layernorm if after else source.post_attention_layernorm, offset),
-        mlp_norm=_norm(source.post_feedforward_layernorm, offset) if after else None,
-        query_norm=_norm(attention.q_norm, offset) if hasattr(attention, "q_norm") else None,
-        key_norm=_norm(attention.k_norm, offset) if hasattr(attention, "k_norm") else None,
-        spec=_spec(attention, config),
-    )
-
-
-def _parts(module: Any, fused: str, names: Seq[str]) -> tuple[Any, ...]:
-    return (getattr(module, fused),) if hasattr(module, fused) else tuple(getattr(module, name) for name in names)
-
-
-def _norm(module: Any, offset: float) -> Tensor:
-    weight: Tensor = module.weight
-    return weight.detach().float() + offset
-
-
-def _spec(attention: Any, config: Any) -> AttentionSpec:
+    of_heads = hasattr(attention, "q_norm")
     has_own = hasattr(attention, "sliding_window")
-    window = (attention if has_own else config).__dict__.get("sliding_window")
-    return AttentionSpec(attention.scaling, window, getattr(attention, "attn_logit_softcapping", None))
+
+    def parts(module: str, fused: str, names: Seq[str]) -> tuple[str, ...]:
+        found = (fused,) if hasattr(getattr(source, module), fused) else names
+        return tuple(f"{prefix}{module}.{name}" for name in found)
+
+    def norm(name: str) -> str:
+        return f"{prefix}{name}.weight"
+
+    return LayerOutline(
+        qkv=parts("self_attn", "qkv_proj", ("q_proj", "k_proj", "v_proj")),
+        output=(f"{prefix}self_attn.o_proj",),
+        gate_up=parts("mlp", "gate_up_proj", ("gate_proj", "up_proj")),
+        down=(f"{prefix}mlp.down_proj",),
+        input_norm=norm("input_layernorm"),
+        attention_norm=norm("post_attention_layernorm") if after else None,
+        middle_norm=norm("pre_feedforward_layernorm" if after else "post_attention_layernorm"),
+        mlp_norm=norm("post_feedforward_layernorm") if after else None,
+        query_norm=norm("self_attn.q_norm") if of_heads else None,
+        key_norm=norm("self_attn.k_norm") if of_heads else None,
+        scale=attention.scaling,
+        window=(attention if has_own else config).__dict__.get("sliding_window"),
+        softcap=getattr(attention, "attn_logit_softcapping", None),
+    )

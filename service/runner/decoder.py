@@ -12,12 +12,11 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from service.runner.attention import AttentionPlan
-from service.runner.blueprint import Blueprint, LayerPlan, read_blueprint
+from service.runner.blueprint import Blueprint, LayerPlan
 from service.runner.linear import DenseLinear, Int8Linear
 from service.runner.step import Step
 
@@ -32,9 +31,10 @@ class Layer(nn.Module):
 
     def __init__(self, plan: LayerPlan, index: int, whole: Blueprint) -> None:
         super().__init__()
-        self.index, self.plan, self.eps = index, plan, whole.eps
-        self.heads, self.kv_heads, self.head_dim = whole.heads, whole.kv_heads, whole.head_dim
-        self.activation = ACTIVATIONS[whole.activation]
+        outline = whole.outline
+        self.index, self.plan, self.eps = index, plan, outline.eps
+        self.heads, self.kv_heads, self.head_dim = outline.heads, outline.kv_heads, outline.head_dim
+        self.activation = ACTIVATIONS[outline.activation]
         self.qkv, self.output = fuse(plan.qkv), fuse(plan.output)
         self.gate_up, self.down = fuse(plan.gate_up), fuse(plan.down)
 
@@ -58,16 +58,15 @@ class Layer(nn.Module):
 
 
 class FusedDecoder(nn.Module):
-    """The whole model. Holds fused copies; the library's model can be dropped afterwards."""
+    """The whole model. Holds fused copies; the blueprint can be dropped afterwards."""
 
     kind = "decoder"
     invariant = True
 
-    def __init__(self, model: transformers.PreTrainedModel, max_model_len: int) -> None:
+    def __init__(self, whole: Blueprint) -> None:
         super().__init__()
-        whole = read_blueprint(model, max_model_len)
-        self.eps, self.norm, self.logit_softcap = whole.eps, whole.norm, whole.logit_softcap
-        self.embedding, self.embedding_scale = whole.embedding, whole.embedding_scale
+        self.eps, self.norm, self.logit_softcap = whole.outline.eps, whole.norm, whole.outline.logit_softcap
+        self.embedding, self.embedding_scale = whole.embedding, whole.outline.embedding_scale
         self.head = fuse((whole.head,))
         self.layers = nn.ModuleList(Layer(layer, index, whole) for index, layer in enumerate(whole.layers))
         half, dtype = whole.sin.shape[-1] // 2, whole.embedding.dtype
@@ -92,7 +91,7 @@ class FusedDecoder(nn.Module):
 
 def fuse(parts: Seq[Any]) -> nn.Module:
     """One layer that gives the parts' outputs side by side. Exact for 8-bit parts: their scales are per channel."""
-    biases = [part.bias for part in parts]
+    biases = [getattr(part, "bias", None) for part in parts]
     bias = None if all(b is None for b in biases) else torch.cat([_bias(part) for part in parts])
     if all(isinstance(part, Int8Linear) for part in parts):
         return Int8Linear(torch.cat([p.weight for p in parts]), torch.cat([p.scale for p in parts]), bias)

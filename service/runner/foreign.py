@@ -12,41 +12,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.pytorch_utils import Conv1D
 
 from service.runner.attention import AttentionPlan, AttentionSpec, Span
+from service.runner.forward import CannotServe
 from service.runner.kv_cache import KVCache
-from service.runner.native.library import library
-from service.runner.native.linear import replace_linears
+from service.runner.native.library import KINDS, Library, library
+from service.runner.native.linear import NativeLinear
 from service.runner.step import Step
 
 INTERFACE = "dosirak"
 STEP_ARGUMENT = "dosirak_plan"
 MOVING_ROPE = frozenset({"dynamic", "longrope"})
-
-
-class Forward(Protocol):
-    """A way to compute a step. `kind` is EngineInfo.forward, `invariant` whether rows are independent of the batch."""
-
-    kind: str
-    invariant: bool
-
-    @property
-    def model(self) -> nn.Module:
-        """The weights that this way uses."""
-
-    def __call__(self, step: Step) -> Tensor:
-        """Logits [len(step.logit_rows), vocabulary]; writes the step's keys and values."""
-
-
-class CannotServe(Exception):
-    """This way does not fit the architecture; the message says why. Another way may."""
+REPLACED_TOLERANCE = 0.1
+"""Root mean square difference of logits, in their standard deviations: bf16 rounding passes, a wrong layer does not."""
 
 
 def _attention(
@@ -92,6 +79,33 @@ def pin_rope(model: transformers.PreTrainedModel, max_model_len: int) -> None:
 def _rope_kinds(module: nn.Module) -> Iterable[str]:
     kind = getattr(module, "rope_type", ())
     return [kind] if isinstance(kind, str) else kind.values() if isinstance(kind, dict) else ()
+
+
+@torch.inference_mode()
+def replace_linears(model: transformers.PreTrainedModel, kernels: Library) -> bool:
+    """Puts native layers in the place of the dense ones of the library's model, whose forward stays its own. Only if it
+    then still gives the same logits; otherwise, False, the model is as it was: some models read a layer's weight
+    instead of calling it."""
+    dense = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, Conv1D)}
+    if not dense or not {module.weight.dtype for module in dense.values()} <= set(KINDS):
+        return False
+    token_ids = torch.arange(8)[None] % model.config.get_text_config().vocab_size
+    before = model(input_ids=token_ids, use_cache=False).logits.float()
+    for name, module in dense.items():
+        model.set_submodule(name, NativeLinear(kernels, (_as_part(module),)))
+    try:
+        after = model(input_ids=token_ids, use_cache=False).logits.float()
+        same = float((after - before).square().mean().sqrt() / before.std()) < REPLACED_TOLERANCE
+    except (AttributeError, RuntimeError, TypeError):
+        same = False
+    for name, module in dense.items() if not same else ():
+        model.set_submodule(name, module)
+    return same
+
+
+def _as_part(module: Any) -> Any:
+    weight = module.weight.T.contiguous() if isinstance(module, Conv1D) else module.weight
+    return SimpleNamespace(weight=weight, bias=module.bias)
 
 
 class PackedForward:

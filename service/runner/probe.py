@@ -10,18 +10,21 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
-import transformers
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 
 from service.engine.request import Batch, Request, SamplingParams, Scheduled, Sequence
-from service.runner.foreign import CannotServe, Forward
+from service.runner.forward import CannotServe, Forward
 from service.runner.kv_cache import KVCache, LayerShape
 from service.runner.step import RowRules, pack
 
-PROBE_TOKENS = 24
+if TYPE_CHECKING:
+    import transformers
+
+CUTS = (0, 4, 12, 23, 24)
+"""The prompt is given in these chunks, of which the last is a decode step."""
 PROBE_TOLERANCE = {"fp32": 1e-3, "bf16": 0.3, "int8": 0.6}
 """Root mean square difference to the reference logits, in their standard deviations. Unrelated logits differ by 1.4;
 8-bit ones by 0.2 on a deep random model, for any change in rounding moves all later codes."""
@@ -31,7 +34,8 @@ SAFE_RULES = RowRules(16, 16)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """The library's logits [tokens, vocabulary] for `token_ids`, and what it cached for each layer."""
+    """The library's logits [4, vocabulary], fp32, of the last token of each chunk of `token_ids`, and what it cached
+    for each layer."""
 
     token_ids: tuple[int, ...]
     logits: Tensor
@@ -42,8 +46,10 @@ class Reference:
 def observe(model: transformers.PreTrainedModel, device: torch.device) -> Reference:
     """Runs the library's own forward on a short prompt. Raises CannotServe when it caches anything else than keys
     and values."""
+    from transformers.cache_utils import DynamicCache
+
     vocabulary = model.config.get_text_config().vocab_size
-    token_ids = tuple((7919 * i + 11) % vocabulary for i in range(PROBE_TOKENS))
+    token_ids = tuple((7919 * i + 11) % vocabulary for i in range(CUTS[-1]))
     cache = DynamicCache()
     logits = model(input_ids=torch.tensor([token_ids], device=device), past_key_values=cache, use_cache=True).logits
     shapes = []
@@ -54,7 +60,8 @@ def observe(model: transformers.PreTrainedModel, device: torch.device) -> Refere
         shapes.append(LayerShape(keys.shape[1], keys.shape[3], values.shape[3]))
     if not shapes:
         raise CannotServe(f"{type(model).__name__} does not use the library's cache")
-    return Reference(token_ids, logits[0].float(), tuple(shapes))
+    ends = [cut - 1 for cut in CUTS[1:]]
+    return Reference(token_ids, logits[0, ends].float(), tuple(shapes))
 
 
 def choose_forward(
@@ -75,17 +82,17 @@ def choose_forward(
 
 @torch.inference_mode()
 def verify(forward: Forward, reference: Reference, cache: KVCache, tolerance: float) -> None:
-    """Repeats the reference over blocks, in two chunks and a decode step; raises CannotServe when the logits differ."""
-    tokens = reference.token_ids[: cache.num_blocks * cache.block_size]
-    params = SamplingParams(max_tokens=1)
-    sequence = Sequence.of(Request("probe", tokens, params))
-    sequence.block_table = list(range(-(-len(tokens) // cache.block_size)))
-    cuts = sorted({0, len(tokens) // 2, len(tokens) - 1, len(tokens)})
-    for first, last in pairwise(cuts):
+    """Repeats the reference over blocks, as far as the cache reaches; raises CannotServe when the logits differ."""
+    tokens, room = reference.token_ids, cache.num_blocks * cache.block_size
+    sequence = Sequence.of(Request("probe", tokens, SamplingParams(max_tokens=1)))
+    sequence.block_table = list(range(min(cache.num_blocks, -(-len(tokens) // cache.block_size))))
+    for (first, last), logits in zip(pairwise(CUTS), reference.logits, strict=True):
+        if last > room:
+            break
         sequence.num_computed_tokens = first
         sequence.token_ids = list(tokens[:last])
-        step = pack(Batch((Scheduled(sequence, last - first),)), cache, SAFE_RULES, reference.logits.device)
-        error = (forward(step)[0].float() - reference.logits[last - 1]).square().mean().sqrt()
-        bound = tolerance * float(reference.logits[last - 1].std())
+        step = pack(Batch((Scheduled(sequence, last - first),)), cache, SAFE_RULES, logits.device)
+        error = (forward(step)[0].float() - logits).square().mean().sqrt()
+        bound = tolerance * float(logits.std())
         if not float(error) <= bound:
             raise CannotServe(f"its logits differ from the library's by {float(error):.2g} (bound {bound:.2g})")

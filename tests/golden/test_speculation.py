@@ -15,7 +15,7 @@ from service.engine.drafting import Drafting
 from service.engine.request import Request, SamplingParams, Sequence
 from service.engine.scheduler import Scheduler
 from tests.golden.conftest import Load
-from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
+from tests.golden.tiny import MIN_PREFILL, VOCABULARY, Answer, Loaded, answer
 from tests.kernels import use
 
 NEW_TOKENS = 24
@@ -57,7 +57,7 @@ class Knowing(Scheduler):
 
 def _core(loaded: Loaded, known: dict[str, tuple[int, ...]], budget: int, blocks: int | None) -> EngineCore:
     manager = BlockManager(blocks or loaded.info.blocks_total, loaded.info.block_size)
-    scheduler = Knowing(manager, BatchingPolicy(budget, loaded.info.block_size, 1e9), 16, 400, speculation=True)
+    scheduler = Knowing(manager, BatchingPolicy(budget, MIN_PREFILL, 1e9), 16, 400, speculation=True)
     assert isinstance(scheduler.drafting, Oracle)
     scheduler.drafting.known = known
     return EngineCore(loaded.runner, scheduler, iter(range(10**9)).__next__)

@@ -20,7 +20,8 @@ from service.engine.core import EngineCore
 from service.engine.messages import EngineConfig, EngineInfo
 from service.engine.request import Request, SampledToken, SamplingParams, TokenLogprobs
 from service.engine.scheduler import Scheduler
-from service.runner.model_runner import ModelRunner, build_runner
+from service.runner.building import build_runner
+from service.runner.model_runner import ModelRunner
 
 VOCABULARY = 199
 SIZES: dict[str, Any] = {
@@ -36,6 +37,7 @@ SIZES: dict[str, Any] = {
 }
 GROUPED = {**SIZES, "num_key_value_heads": 2}
 WINDOW = 24
+MIN_PREFILL = 3  # so chunks end within blocks
 
 CONFIGS: dict[str, transformers.PretrainedConfig] = {
     "llama": transformers.LlamaConfig(**GROUPED),
@@ -152,12 +154,14 @@ class Loaded:
         config = EngineConfig(model_dir=str(directory), precision=precision, dtype=dtype, **fields)
         return cls(*build_runner(config, lambda phase, fraction: None), config)
 
-    def core(self, budget: int = 512, caching: bool = True, blocks: int | None = None) -> EngineCore:
+    def core(
+        self, budget: int = 512, caching: bool = True, blocks: int | None = None, speculation: bool = False
+    ) -> EngineCore:
         """A fresh scheduler over the runner's blocks; fewer `blocks` make it preempt."""
         manager = BlockManager(blocks or self.info.blocks_total, self.info.block_size, caching)
-        room = self.config.max_num_seqs + self.info.block_size
-        policy = BatchingPolicy(max(budget, room), self.info.block_size, 1e9)
-        scheduler = Scheduler(manager, policy, self.config.max_num_seqs, self.config.max_model_len)
+        policy = BatchingPolicy(max(budget, self.config.max_num_seqs + MIN_PREFILL), MIN_PREFILL, 1e9)
+        speculation = speculation and self.runner.verifies_drafts
+        scheduler = Scheduler(manager, policy, self.config.max_num_seqs, self.config.max_model_len, speculation)
         return EngineCore(self.runner, scheduler, itertools.count().__next__)
 
 

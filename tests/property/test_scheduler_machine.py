@@ -30,6 +30,7 @@ from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_request, to
 from tests.property.test_blocks_machine import UNSHRUNK, Leaky, Saltless, prompts
 
 BLOCKS, BLOCK_SIZE = 10, 4
+MIN_PREFILL = 3  # divides no block
 SETTINGS = settings(deadline=None, max_examples=80, stateful_step_count=40)
 
 requests = st.fixed_dictionaries(
@@ -55,7 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
-        policy = BatchingPolicy(9, BLOCK_SIZE, 1e9)
+        policy = BatchingPolicy(9, MIN_PREFILL, 1e9)
         pool = self.blocks(BLOCKS, BLOCK_SIZE)
         scheduler = self.drafting(pool, policy, max_num_seqs=4, max_model_len=1024, speculation=True)
         self.core = EngineCore(FakeRunner(BLOCK_SIZE), scheduler, self.clock)

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from service.runner.foreign import replace_linears
 from service.runner.linear import quantize_rows
 from service.runner.native import build
 from service.runner.native.library import HeadsStruct, Library, library, unavailable
-from service.runner.native.linear import NativeLinear, replace_linears
+from service.runner.native.linear import NativeLinear
 from tests.kernels import LIBRARIES
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int8]

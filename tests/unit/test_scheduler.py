@@ -46,7 +46,7 @@ def test_decodes_come_first_then_chunks_then_admissions() -> None:
     scheduler.add(make_request("a", range(6)))
     scheduler.add(make_request("b", range(10, 50), arrival=1))
     scheduler.add(make_request("c", range(60, 64), arrival=2))
-    assert step(scheduler)[0] == [("a", 6), ("b", 8)], "10 tokens are left: a chunk ends on a block boundary"
+    assert step(scheduler)[0] == [("a", 6), ("b", 8)], "10 tokens are left, and chunks are multiples of 4"
     assert step(scheduler)[0] == [("a", 1), ("b", 12)]
     assert step(scheduler)[0] == [("a", 1), ("b", 12)]
     assert step(scheduler)[0] == [("a", 1), ("b", 8), ("c", 4)]

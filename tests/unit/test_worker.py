@@ -78,7 +78,7 @@ def test_a_step_has_room_for_prefill_whatever_is_configured() -> None:
     config = EngineConfig(
         model_dir="m", precision="int8", max_model_len=64, max_num_seqs=32, max_num_batched_tokens=8, block_size=16
     )
-    assert build_core(config, FakeRunner(), 4).scheduler.policy.max_num_batched_tokens == 48
+    assert build_core(config, FakeRunner(), 4).scheduler.policy.max_num_batched_tokens == 40
 
 
 class PatientCore(EngineCore):

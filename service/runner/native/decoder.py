@@ -6,12 +6,11 @@ Knows a blueprint and packed rows. What it computes is `decoder.FusedDecoder` wi
 from __future__ import annotations
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 from service.runner.attention import AttentionPlan
-from service.runner.blueprint import ACTIVATIONS, Blueprint, LayerPlan, read_blueprint
-from service.runner.foreign import CannotServe
+from service.runner.blueprint import ACTIVATIONS, Blueprint, LayerPlan
+from service.runner.forward import CannotServe
 from service.runner.kv_cache import KVCache
 from service.runner.native.attention import heads_struct
 from service.runner.native.library import (
@@ -29,25 +28,25 @@ from service.runner.step import Step
 
 
 class NativeDecoder(nn.Module):
-    """The whole model over one cache, whose memory its description holds. The library's model can be dropped."""
+    """The whole model over one cache, whose memory its description holds. The blueprint can be dropped."""
 
     kind = "decoder"
     invariant = True
 
-    def __init__(self, model: transformers.PreTrainedModel, cache: KVCache, max_model_len: int) -> None:
-        """Raises CannotServe without kernels, on other devices, and for what the blueprint does not describe."""
+    def __init__(self, whole: Blueprint, cache: KVCache) -> None:
+        """Keeps the blueprint's embedding as it is. Raises CannotServe without kernels, on other devices, and for heads
+        or weights that no kernel fits."""
         super().__init__()
         kernels = library()
         if kernels is None or cache.device.type != "cpu" or cache.dtype not in KINDS:
             raise CannotServe(f"no native kernels: {unavailable() or f'{cache.dtype} on {cache.device}'}")
-        whole = read_blueprint(model, max_model_len)
-        if any(shape.key_dim != whole.head_dim or shape.kv_heads != whole.kv_heads for shape in cache.shapes):
+        if cache.shapes != whole.outline.shapes:
             raise CannotServe("the layers' heads differ")
         self._library, self._cache = kernels, cache
         self._kept: list[Tensor] = []
         self.layers = nn.ModuleList(_linears(kernels, layer) for layer in whole.layers)
         self.head = NativeLinear(kernels, (whole.head,))
-        self.embedding = nn.Buffer(_apart(whole), persistent=False)
+        self.embedding = nn.Buffer(whole.embedding.contiguous(), persistent=False)
         structs = [self._layer(index, layer, whole) for index, layer in enumerate(whole.layers)]
         self._layer_structs = (LayerStruct * len(structs))(*structs)
         self._struct = self._model(whole)
@@ -70,7 +69,7 @@ class NativeDecoder(nn.Module):
         return LayerStruct(
             *(linears[name].struct for name in ("qkv", "output", "gate_up", "down")),  # type: ignore[index]
             *(self._address(norm) for norm in norms),
-            heads_struct(self._cache, index, whole.heads, plan.spec),
+            heads_struct(self._cache, index, whole.outline.heads, plan.spec),
         )
 
     def _model(self, whole: Blueprint) -> ModelStruct:
@@ -80,15 +79,15 @@ class NativeDecoder(nn.Module):
             first["down"].in_features,  # type: ignore[index]
             len(self.layers),
             whole.cos.shape[1],
-            ACTIVATIONS.index(whole.activation),
+            ACTIVATIONS.index(whole.outline.activation),
             KINDS[self.embedding.dtype],
             address(self.embedding),
             self._address(whole.cos),
             self._address(whole.sin),
             self._address(whole.norm),
-            whole.eps,
-            whole.embedding_scale,
-            whole.logit_softcap or 0.0,
+            whole.outline.eps,
+            whole.outline.embedding_scale,
+            whole.outline.logit_softcap or 0.0,
             self.head.struct,
             self._layer_structs,
         )
@@ -99,14 +98,6 @@ class NativeDecoder(nn.Module):
             return None
         self._kept.append(tensor.contiguous())
         return address(self._kept[-1])
-
-
-def _apart(whole: Blueprint) -> Tensor:
-    """The embedding, copied from a dense model: its files are mapped as one and would stay resident with it. 8-bit
-    files are mapped tensor by tensor (see `models.loading`)."""
-    embedding = whole.embedding.detach().contiguous()
-    mapped_alone = whole.head.weight.dtype is torch.int8
-    return embedding if mapped_alone else embedding.clone()
 
 
 def _linears(kernels: Library, plan: LayerPlan) -> nn.ModuleDict:

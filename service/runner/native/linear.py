@@ -1,26 +1,20 @@
-"""A linear layer on the native kernels, and how it gets into the library's models. Knows weights and rows."""
+"""A linear layer on the native kernels. Knows weights and rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from service.runner.memory import lazy_zeros
 from service.runner.native.library import KINDS, Library, LinearStruct, address
 
-REPLACED_TOLERANCE = 0.1
-"""Root mean square difference of logits, in their standard deviations: bf16 rounding passes, a wrong layer does not."""
-
 
 class NativeLinear(nn.Module):
     """The outputs of `parts` side by side: y = x @ weight.T + bias for rows [n, in], in x's dtype. A part is any module
-    with a `weight` [out, in] of fp32, bf16 or int8 (then with `scale` [out]) and a `bias` or None; it is not
+    with a `weight` [out, in] of fp32, bf16 or int8 (then with `scale` [out]) and, or not, a `bias`; it is not
     needed afterwards. A row's result does not depend on the other rows. Raises ValueError for weights of mixed
     or other dtypes.
     """
@@ -38,7 +32,7 @@ class NativeLinear(nn.Module):
         self.weight = torch.empty(self.out_features, self.in_features, dtype=self.dtype, device="meta")  # for its type
         self.packed, self.sums = nn.Buffer(packed, persistent=False), nn.Buffer(sums, persistent=False)
         self.scale = _buffer([part.scale for part in parts] if self.dtype is torch.int8 else [])
-        biased = any(part.bias is not None for part in parts)
+        biased = any(getattr(part, "bias", None) is not None for part in parts)
         self.bias = _buffer([_bias(part) for part in parts] if biased else [])
 
     @property
@@ -71,31 +65,5 @@ def _buffer(tensors: Seq[Tensor]) -> Tensor | None:
 
 
 def _bias(part: Any) -> Tensor:
-    return torch.zeros(len(part.weight)) if part.bias is None else part.bias
-
-
-@torch.inference_mode()
-def replace_linears(model: transformers.PreTrainedModel, kernels: Library) -> bool:
-    """Puts native layers in the place of the dense ones of the library's model, whose forward stays its own. Only if it
-    then still gives the same logits; otherwise, False, the model is as it was: some models read a layer's weight
-    instead of calling it."""
-    dense = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, Conv1D)}
-    if not dense or not {module.weight.dtype for module in dense.values()} <= set(KINDS):
-        return False
-    token_ids = torch.arange(8)[None] % model.config.get_text_config().vocab_size
-    before = model(input_ids=token_ids, use_cache=False).logits.float()
-    for name, module in dense.items():
-        model.set_submodule(name, NativeLinear(kernels, (_as_part(module),)))
-    try:
-        after = model(input_ids=token_ids, use_cache=False).logits.float()
-        same = float((after - before).square().mean().sqrt() / before.std()) < REPLACED_TOLERANCE
-    except (AttributeError, RuntimeError, TypeError):
-        same = False
-    for name, module in dense.items() if not same else ():
-        model.set_submodule(name, module)
-    return same
-
-
-def _as_part(module: Any) -> Any:
-    weight = module.weight.T.contiguous() if isinstance(module, Conv1D) else module.weight
-    return SimpleNamespace(weight=weight, bias=module.bias)
+    bias: Tensor | None = getattr(part, "bias", None)
+    return torch.zeros(len(part.weight)) if bias is None else bias

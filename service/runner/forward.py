@@ -1,0 +1,27 @@
+"""What every way to compute a step offers. Knows packed rows; no architecture."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from service.runner.step import Step
+
+
+class Forward(Protocol):
+    """A way to compute a step. `kind` is EngineInfo.forward, `invariant` whether rows are independent of the batch."""
+
+    kind: str
+    invariant: bool
+
+    @property
+    def model(self) -> nn.Module:
+        """The weights that this way uses."""
+
+    def __call__(self, step: Step) -> Tensor:
+        """Logits [len(step.logit_rows), vocabulary]; writes the step's keys and values."""
+
+
+class CannotServe(Exception):
+    """This way does not fit the architecture; the message says why. Another way may."""
