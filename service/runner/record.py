@@ -19,11 +19,11 @@ import torch
 from service.engine.messages import EngineConfig
 from service.runner.blueprint import Outline
 from service.runner.native.library import library
-from service.runner.probe import Reference
+from service.runner.probe import CUTS, Reference
 
 
 class Record(msgspec.Struct, frozen=True):
-    """`conditions` are all that the rest depends on besides the version's files; `logits` are fp32 [4, vocabulary] in
+    """`conditions` are all that the rest depends on besides the version's files; `logits` are fp32 [3, vocabulary] in
     this host's byte order."""
 
     conditions: tuple[str, ...]
@@ -34,7 +34,7 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def reference(self) -> Reference:
         """Raises ValueError for logits of another size."""
-        logits = torch.frombuffer(bytearray(self.logits), dtype=torch.float32).view(4, -1)
+        logits = torch.frombuffer(bytearray(self.logits), dtype=torch.float32).view(len(CUTS) - 1, -1)
         return Reference(self.token_ids, logits, self.outline.shapes)
 
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 
 #include "simd.h"
 
@@ -324,7 +325,7 @@ inline void multiply(const Linear& l, const Codes& codes, int64_t m, const Outpu
 }
 
 // `rows` outputs' weights [rows][depth], the first of them output `at`, into their panels, and each one's sum added to
-// `sums` where the kernel needs it. A team's work.
+// `sums` where the kernel needs it; `packed` is filled with zeros. A team's work.
 template <class T, class W>
 void pack(char* packed, int32_t* sums, const W* weights, int64_t rows, int64_t depth, int64_t at) {
     constexpr int64_t wide = T::STEP / LANES / T::GROUP;  // bytes of one weight
@@ -334,16 +335,17 @@ void pack(char* packed, int32_t* sums, const W* weights, int64_t rows, int64_t d
 #pragma omp for schedule(dynamic, 1)
     for (int64_t p = first; p < last; p++) {
         const int64_t low = std::max(p * PANEL, at), high = std::min((p + 1) * PANEL, at + rows);
-        for (int64_t g = 0; g < groups; g++) {
-            const int64_t count = std::min<int64_t>(T::GROUP, depth - g * T::GROUP);
+        for (int64_t g = 0; g < groups; g += 16)  // a cache line of every output's row at a time
             for (int64_t n = low; n < high; n++) {
-                W group[T::GROUP] = {};
-                for (int64_t i = 0; i < count; i++) group[i] = weights[(n - at) * depth + g * T::GROUP + i];
-                std::memcpy(packed + p * size + g * 2 * T::STEP + (n % PANEL) * sizeof group, group, sizeof group);
+                const W* from = weights + (n - at) * depth + g * T::GROUP;
+                char* to = packed + p * size + g * 2 * T::STEP + (n % PANEL) * T::GROUP * sizeof(W);
+                const int64_t count = std::min<int64_t>(16 * T::GROUP, depth - g * T::GROUP), whole = count / T::GROUP;
+                for (int64_t i = 0; i < whole; i++)
+                    std::memcpy(to + i * 2 * T::STEP, from + i * T::GROUP, T::GROUP * sizeof(W));
+                std::memcpy(to + whole * 2 * T::STEP, from + whole * T::GROUP, count % T::GROUP * sizeof(W));
                 if constexpr (std::is_same_v<T, Int8>)
-                    if (T::ZERO) for (int64_t i = 0; i < count; i++) sums[n] += group[i];
+                    if (T::ZERO) sums[n] += std::accumulate(from, from + count, 0);
             }
-        }
     }
 }
 
