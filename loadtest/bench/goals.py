@@ -13,6 +13,7 @@ from loadtest.checkpoints import SMALL, TINYLLAMA, Shape
 
 OURS_HTTP: Final = "dosirak int8 http"
 OURS: Final = "dosirak int8 offline"
+PAIRED: Final = "dosirak int8 paired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class Goals:
     def _speculation(self) -> list[Verdict]:
         verdicts = []
         for kind, bound in (("repeating", 1.8), ("fresh", 0.99), ("misleading", 0.99)):
-            on, off = (self._journal.figure(name, "lookup", f"{kind}_ms") for name in (OURS, f"{OURS} no lookup"))
+            on, off = (self._journal.figure(PAIRED, "lookup", f"{kind}_{name}") for name in ("ms", "without_ms"))
             detail = f"{shown(off)} ms without, {shown(on)} with"
             work = f"lookup speculation, {kind} text"
             verdicts.append(at_least(work, f"≥ {bound}x without it", ratio(off, on), bound, detail))

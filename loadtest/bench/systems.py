@@ -138,6 +138,7 @@ def catalogue() -> tuple[System, ...]:
         System("dosirak int8 http", OURS, TINYLLAMA, "int8", "the server, streaming", http=True),
         System("dosirak int8 offline", OURS, TINYLLAMA, "int8", "the engine alone"),
         System("dosirak int8 offline no lookup", OURS, TINYLLAMA, "int8", "the engine alone", ("no-lookup",)),
+        System("dosirak int8 paired", OURS, TINYLLAMA, "int8", "with and without lookup, a step of each", ("paired",)),
         System("openvino int8 g128", "openvino", TINYLLAMA, "int8", "group 128, KV u8", ("128", "u8")),
         System("openvino int8 g2048", "openvino", TINYLLAMA, "int8", "group 2048, KV u8", ("2048", "u8")),
         System("llama.cpp q8_0", "llama.cpp", TINYLLAMA, "int8", "server over HTTP, 32 slots", q8, http=True),

@@ -111,12 +111,14 @@ async def chat(running: Running, shape: Shape, draw: Random) -> Figures:
 
 
 async def lookup(running: Running, shape: Shape, draw: Random) -> Figures:
-    """Decode steps at batch 1 of text that repeats itself, that does not, and that seems to and then does not."""
-    step = {}
+    """Decode steps at batch 1 of text that repeats itself, that does not, and that seems to and then does not: by two
+    engines of the same version in turn, the first of which looks up, each by a clock that runs in its own steps."""
+    figures = {}
     for kind, prompt in (("repeating", repeating), ("fresh", fresh), ("misleading", misleading)):
-        (answer,) = await running.wave([Asked(prompt(shape, draw), 96)])
-        step[kind] = decode_step([answer]) or float("nan")
-    return {f"{kind}_ms": seconds * 1e3 for kind, seconds in step.items()}
+        asked = Asked(prompt(shape, draw), 96)
+        for answer, name in zip(await running.wave([asked, asked]), ("ms", "without_ms"), strict=True):
+            figures[f"{kind}_{name}"] = (decode_step([answer]) or float("nan")) * 1e3
+    return figures
 
 
 def walk(shape: Shape, start: int, length: int) -> list[int]:
@@ -154,7 +156,7 @@ def context(tokens: int) -> Callable[[Running, Shape, Random], Awaitable[Figures
 
 
 def _large(system: System) -> bool:
-    return system.shape is TINYLLAMA
+    return system.shape is TINYLLAMA and not _paired(system)
 
 
 def _int8(system: System) -> bool:
@@ -165,8 +167,12 @@ def _streaming(system: System) -> bool:
     return _int8(system) and system.peer in ("dosirak", "openvino", "llama.cpp")
 
 
+def _paired(system: System) -> bool:
+    return "paired" in system.options
+
+
 def _offline(system: System) -> bool:
-    return _int8(system) and system.ours and not system.http
+    return _int8(system) and system.ours and not system.http and not _paired(system)
 
 
 def _small(system: System) -> bool:
@@ -183,7 +189,7 @@ WORKS: Final = (
     Work("burst", burst, _int8),
     Work("disturbed", disturbed, _streaming),
     Work("chat", chat, _streaming),
-    Work("lookup", lookup, _offline),
+    Work("lookup", lookup, _paired),
     Work("context-64", context(64), _offline),
     Work("context-1024", context(1024), _offline),
     Work("context-4096", context(4096), _offline),

@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-Emit = Callable[[int, Sequence[int]], None]
-"""(request's number, its new token ids), called when they are known."""
+
+class Emit(Protocol):
+    def __call__(self, number: int, new: Sequence[int], at: float | None = None) -> None:
+        """A request's new token ids, called when they are known; `at` is the time by the engine's own clock, if any."""
 
 
 class Engine(Protocol):
@@ -74,11 +76,11 @@ def run_wave(engine: Engine, requests: Sequence[dict[str, object]]) -> dict[str,
     started = time.perf_counter()
     unfinished = 0
 
-    def emit(number: int, new: Sequence[int]) -> None:
+    def emit(number: int, new: Sequence[int], at: float | None = None) -> None:
         nonlocal unfinished
         was_open = len(token_ids[number]) < wanted[number]
         token_ids[number] += new
-        times[number] += [time.perf_counter() - started] * len(new)
+        times[number] += [time.perf_counter() - started if at is None else at] * len(new)
         unfinished -= was_open and len(token_ids[number]) >= wanted[number]
 
     while order or unfinished:

@@ -1,10 +1,11 @@
-"""Our engine without its server: `on_dosirak REFERENCE [no-lookup]`, set up by the same variables as the service."""
+"""Our engine without its server: `on_dosirak REFERENCE [no-lookup | paired]`, set up by the service's variables."""
 
 from __future__ import annotations
 
 import gc
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from loadtest.peers.driver import Emit, Engine, serve
 from models.repository import Repository
 from service.deployments.engines import engine_config
-from service.engine.messages import EngineConfig
+from service.engine.core import EngineCore
 from service.engine.request import Request, SamplingParams
 from service.engine.worker import build_core
 from service.runner.building import build_runner
@@ -20,12 +21,9 @@ from service.settings import Settings
 
 
 class Core:
-    def __init__(self, config: EngineConfig) -> None:
-        runner, info = build_runner(config, lambda phase, fraction: None)
-        self._core = build_core(config, runner, info.blocks_total)
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
         self._numbers: dict[str, int] = {}
-        gc.collect()
-        gc.freeze()  # as the engine process does
 
     def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
         request_id = f"r{len(self._numbers)}"
@@ -40,12 +38,41 @@ class Core:
             emit(self._numbers[output.request_id], output.token_ids)
 
 
+class InTurn:
+    """Two engines of the same version, a step of each in turn; the first takes the even requests. A token's time is
+    what its engine's steps have taken so far, so that what disturbs the machine disturbs both."""
+
+    def __init__(self, cores: tuple[Core, Core]) -> None:
+        self._cores = cores
+        self._seconds = [0.0, 0.0]
+
+    def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
+        self._cores[number % 2].add(number, token_ids, new_tokens)
+
+    def step(self, emit: Emit) -> None:
+        for index, core in enumerate(self._cores):
+            told: list[tuple[int, Sequence[int]]] = []
+            started = time.perf_counter()
+            core.step(lambda number, new, at=None, told=told: told.append((number, new)))
+            self._seconds[index] += time.perf_counter() - started
+            for number, new in told:
+                emit(number, new, self._seconds[index])
+
+
 def build(reference: str, lookup: str = "lookup") -> Engine:
     settings = Settings()
     repository = Repository(settings.data_dir)
     manifest = repository.resolve(reference)
     config = engine_config(settings, manifest, repository.path(manifest))
-    return Core(msgspec.structs.replace(config, speculation=lookup == "lookup"))
+
+    def core(speculation: bool) -> Core:
+        runner, info = build_runner(config, lambda phase, fraction: None)
+        return Core(build_core(msgspec.structs.replace(config, speculation=speculation), runner, info.blocks_total))
+
+    engine = InTurn((core(True), core(False))) if lookup == "paired" else core(lookup == "lookup")
+    gc.collect()
+    gc.freeze()  # as the engine process does
+    return engine
 
 
 if __name__ == "__main__":

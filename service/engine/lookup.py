@@ -31,8 +31,9 @@ class Lookup:
     __slots__ = ("_places", "_seen", "_source", "acceptance")
 
     def __init__(self) -> None:
-        self.acceptance = 0.5
-        """Share of guesses that came true, recent ones counting most; of those too that no step was spent on."""
+        self.acceptance = _RATE
+        """Share of guesses that came true, recent ones counting most; of those too that no step was spent on.
+        Low at first: text that only seems to repeat itself does so with its first guess."""
         self._places = array("i", bytes(4 * SLOTS))  # one past the n-gram's end; 0: none
         self._seen = 0
         self._source = 0  # where the guess for the next token stands; 0: no guess

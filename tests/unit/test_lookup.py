@@ -40,11 +40,11 @@ def test_guesses_are_judged_whether_or_not_they_were_used() -> None:
     lookup.follow(tokens)
     tokens += [6, 7, 8]
     assert lookup.follow(tokens)
-    assert lookup.acceptance == pytest.approx(1 - 0.5 * 0.8**3)
+    assert lookup.acceptance == pytest.approx(1 - 0.8 * 0.8**3)
     assert lookup.draft(tokens, 2) == (9, 10), "a guess that holds goes on"
     tokens += [99]
     assert not lookup.follow(tokens)
-    assert lookup.acceptance == pytest.approx((1 - 0.5 * 0.8**3) * 0.8)
+    assert lookup.acceptance == pytest.approx((1 - 0.8 * 0.8**3) * 0.8)
     before = lookup.acceptance
     tokens += [98, 97]
     lookup.follow(tokens)
