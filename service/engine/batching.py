@@ -17,7 +17,6 @@ from service.engine.cost import CostLine, Work, chunk_attention
 _GAPS: Final = 16
 _OVERDUE: Final = 2  # expected gaps after the last arrival: then the burst is over
 _MEMORY: Final = 0.99
-_STRETCH: Final = 2  # a step may always take so many times what its decodes would alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,12 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is ahead of a first token, its own prompt included: prefill that is not computed yet, the decodes beside it,
-    and how many sequences must end before there is a seat in the batch. Cached prefixes are no work."""
+    """What is ahead of a first token, its own prompt included: prefill that is not computed yet, of how many sequences,
+    the decodes beside it, and how many must end before there is a seat in the batch. Cached prefixes are no work."""
 
     decodes: int = 0
     kv_tokens: int = 0
+    prefills: int = 0
     tokens: int = 0
     attention: float = 0.0
     unseated: int = 0
@@ -54,20 +54,21 @@ class BatchingPolicy:
         self._busy_seconds = 0.0
         self._ends = 0.0
 
-    def token_budget(self, decodes: int, kv_tokens: int, context: int) -> int:
-        """The most tokens a step may take beside `decodes` sequences with `kv_tokens` of context in all, when the
-        next prefill continues at position `context`, so that the step is predicted to end within the target, or within
-        twice the decodes' own time where that is longer: on a slow machine prefill gets its half, not next to nothing.
+    def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int) -> int:
+        """The most tokens a step may take beside `decodes` sequences with `kv_tokens` of context in all, when
+        `prefills` wait for their first token and the next of them continues at position `context`, so that the step is
+        predicted to end within the target; or, where that is longer, so that prefill takes the share of it that those
+        who wait for a first token are of all who wait: one decode does not hold up seven prompts on a slow machine.
 
         Never under decodes + min_prefill_tokens (a prefill always advances), never over the configured maximum;
-        that maximum when nobody waits for a next token. Monotone in the target.
+        that maximum when nobody waits for a next token. Monotone in the target and in `prefills`.
         """
         if decodes == 0:
             return self.max_num_batched_tokens
         room = self.max_num_batched_tokens - decodes
         low, high = min(self.min_prefill_tokens, room), room
         alone = self.cost.predict(Work(decodes, kv_tokens))
-        longest = max(self.inter_token_latency_target, _STRETCH * alone)
+        longest = max(self.inter_token_latency_target, alone * (1 + prefills / decodes))
         while low < high:
             tokens = (low + high + 1) // 2
             work = Work(decodes + tokens, kv_tokens, chunk_attention(context, tokens))
@@ -141,7 +142,7 @@ class BatchingPolicy:
         if not backlog.tokens or not self.cost.is_measured:
             return 0.0
         beside = Work(backlog.decodes, backlog.kv_tokens)
-        chunk = max(1, self.token_budget(backlog.decodes, backlog.kv_tokens, 0) - backlog.decodes)
+        chunk = max(1, self.token_budget(backlog.decodes, backlog.kv_tokens, 0, backlog.prefills) - backlog.decodes)
         whole = Work(backlog.tokens, 0, backlog.attention)
         steps = -(-backlog.tokens // chunk)
         prefill = steps * self.cost.predict(beside) + self.cost.predict(whole) - self.cost.coefficients[0]

@@ -111,7 +111,8 @@ class Scheduler:
         self._plan_decodes(plan)
         context = next((s.num_computed_tokens for s in self.running if s not in plan), 0)
         kv_tokens = sum(sequence.num_tokens for sequence in plan)
-        self.token_budget = self.policy.token_budget(len(plan), kv_tokens, context)
+        prefills = min(len(self.running) + len(self.waiting), self._max_num_seqs) - len(plan)
+        self.token_budget = self.policy.token_budget(len(plan), kv_tokens, context, prefills)
         left = self._plan_prefills(plan, self.token_budget - len(plan))
         self._admit(plan, left, now)
         drafts = self._draft(plan)
@@ -317,6 +318,7 @@ class Scheduler:
         return Backlog(
             len(decodes),
             sum(each.num_tokens for each in decodes),
+            len(prefills),
             sum(left for _, left in prefills),
             sum(chunk_attention(computed, left) for computed, left in prefills),
             max(0, len(self.running) + len(waiting) - self._max_num_seqs),

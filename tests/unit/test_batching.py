@@ -101,29 +101,30 @@ def test_a_budget_is_bounded_and_monotone_in_the_target(
     for target in sorted(targets):
         policy = BatchingPolicy(2048, 16, target)
         policy.cost = taught(SLOW, steps=30)
-        budgets.append(policy.token_budget(decodes, kv_tokens, context))
+        budgets.append(policy.token_budget(decodes, kv_tokens, context, 1))
     assert decodes + 16 <= budgets[0] <= budgets[1] <= 2048
 
 
 def test_a_budget_is_the_largest_that_keeps_the_target() -> None:
     policy = BatchingPolicy(2048, 16, 0.3)
     policy.cost = taught(SLOW)
-    budget = policy.token_budget(8, 4000, 512)
+    budget = policy.token_budget(8, 4000, 512, 1)
     work = [Work(budget + more, 4000, chunk_attention(512, budget - 8 + more)) for more in (0, 1)]
     assert policy.cost.predict(work[0]) <= 0.3 < policy.cost.predict(work[1])
 
 
-def test_past_the_target_a_prefill_gets_as_long_as_the_decodes_take() -> None:
+@pytest.mark.parametrize("prefills", [64, 128, 200])
+def test_past_the_target_prefill_gets_the_share_of_those_who_wait_for_it(prefills: int) -> None:
     policy = BatchingPolicy(2048, 16, 0.001)
     policy.cost = taught(SLOW)
-    budget = policy.token_budget(64, 4000, 0)
-    longest = 2 * policy.cost.predict(Work(64, 4000))
+    budget = policy.token_budget(64, 4000, 0, prefills)
+    longest = (1 + prefills / 64) * policy.cost.predict(Work(64, 4000))
     work = [Work(budget + more, 4000, chunk_attention(0, budget - 64 + more)) for more in (0, 1)]
     assert budget > 64 + 16 and policy.cost.predict(work[0]) <= longest < policy.cost.predict(work[1])
 
 
 def test_nobody_waits_for_a_token_when_nobody_decodes() -> None:
-    assert BatchingPolicy(2048, 16, 1e-9).token_budget(0, 0, 0) == 2048
+    assert BatchingPolicy(2048, 16, 1e-9).token_budget(0, 0, 0, 9) == 2048
 
 
 def test_the_work_of_a_batch() -> None:
