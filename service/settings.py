@@ -40,6 +40,10 @@ class Settings(BaseSettings):
     threads: int = Field(
         default=0, ge=0, le=1024, description="CPU threads of each engine; 0 takes the cores it may use."
     )
+    kv_cache_dtype: Literal["auto", "int8"] = Field(
+        default="auto",
+        description="What keys and values are kept in: the model's own precision, or 8 bits, half of bf16's memory.",
+    )
     kv_cache_bytes: int = Field(default=0, ge=0, description="KV cache size in bytes; 0 chooses from the memory left.")
     block_size: int = Field(default=16, ge=8, le=256, description="Token positions in one KV block; a multiple of 8.")
     prefix_caching: bool = Field(default=True, description="Reuse KV blocks of equal prompt prefixes.")

@@ -21,6 +21,7 @@ def engine_config(settings: Settings, manifest: Manifest, directory: Path, promi
         max_model_len=manifest.context_window,
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_bytes,
+        kv_cache_dtype=settings.kv_cache_dtype,
         promised_bytes=promised_bytes,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,

@@ -17,6 +17,7 @@ from service.engine.cost import CostLine, Work, chunk_attention
 _GAPS: Final = 16
 _OVERDUE: Final = 2  # expected gaps after the last arrival: then the burst is over
 _MEMORY: Final = 0.99
+_STRETCH: Final = 2  # a step may always take so many times what its decodes would alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,9 @@ class BatchingPolicy:
     def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int) -> int:
         """The most tokens a step may take beside `decodes` sequences with `kv_tokens` of context in all, when
         `prefills` wait for their first token and the next of them continues at position `context`, so that the step is
-        predicted to end within the target; or, where that is longer, so that prefill takes the share of it that those
-        who wait for a first token are of all who wait: one decode does not hold up seven prompts on a slow machine.
+        predicted to end within the target. Where that is longer, prefill takes half of the step, or the share of it
+        that those who wait for a first token are of all who wait: one decode does not hold up seven prompts on a slow
+        machine.
 
         Never under decodes + min_prefill_tokens (a prefill always advances), never over the configured maximum;
         that maximum when nobody waits for a next token. Monotone in the target and in `prefills`.
@@ -68,7 +70,7 @@ class BatchingPolicy:
         room = self.max_num_batched_tokens - decodes
         low, high = min(self.min_prefill_tokens, room), room
         alone = self.cost.predict(Work(decodes, kv_tokens))
-        longest = max(self.inter_token_latency_target, alone * (1 + prefills / decodes))
+        longest = max(self.inter_token_latency_target, alone * max(_STRETCH, 1 + prefills / decodes))
         while low < high:
             tokens = (low + high + 1) // 2
             work = Work(decodes + tokens, kv_tokens, chunk_attention(context, tokens))

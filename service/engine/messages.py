@@ -18,8 +18,9 @@ HEADER_BYTES: Final = 4
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine process needs to know. Already resolved: nothing here reads the environment.
 
-    `kv_cache_bytes` 0 lets the engine choose from the memory that is free after the weights are loaded, less
-    `promised_bytes`: what other engines of this service may still take for theirs, whose pages come with use.
+    `kv_cache_dtype` is "int8" or, "auto", that of the model. `kv_cache_bytes` 0 lets the engine choose from the memory
+    that is free after the weights are loaded, less `promised_bytes`: what other engines of this service may still take
+    for theirs, whose pages come with use.
     `record` is the file that makes the next load of the same version shorter; "" is none.
     """
 
@@ -31,6 +32,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     block_size: int = 16
     kv_cache_bytes: int = 0
+    kv_cache_dtype: str = "auto"
     promised_bytes: int = 0
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048

@@ -205,9 +205,9 @@ class Scheduler:
             sequence.num_cached_tokens = min(num_cached, sequence.num_prompt_tokens)
 
     def _chunk(self, sequence: Sequence, left: int, num_cached: int = 0) -> int:
-        """All that remains if the budget allows, else a multiple of the least that a prefill advances."""
+        """All that remains if the budget allows, else what is left of it; nothing rather than a scrap."""
         remaining = sequence.num_remaining_tokens - num_cached
-        return remaining if remaining <= left else left - left % self.policy.min_prefill_tokens
+        return min(remaining, left) if left >= min(remaining, self.policy.min_prefill_tokens) else 0
 
     def _prefix(self, sequence: Sequence) -> list[int]:
         return self.blocks.match(sequence) if _shares(sequence) else []

@@ -58,7 +58,7 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     device, dtype = resolve_device(config.device), DTYPES[config.dtype]
     progress("weights", 0.0)
     forward, cache, passed_over = _from_record(config, dtype, device) or _from_library(config, dtype, device, progress)
-    rules = _row_rules(forward.model, cache)
+    rules = _row_rules(forward.model, cache, dtype)
     progress("ready", 1.0)
     kernels = _kernels(config, forward, cache, rules) + passed_over
     return ModelRunner(forward, cache, rules, device), _info(config, forward, cache, kernels, started)
@@ -74,7 +74,7 @@ def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device)
     try:
         reference = known.reference
         whole = assemble(known.outline, MappedWeights(config.model_dir, dtype), config.max_model_len)
-        cache = _make_cache(config, reference.shapes, dtype, device)
+        cache = _make_cache(config, reference.shapes, device)
         forward = NativeDecoder(whole, cache)
         verify(forward, reference, cache, PROBE_TOLERANCE[_precision(config)])
     except (CannotServe, KeyError, ValueError, RuntimeError):
@@ -91,7 +91,7 @@ def _from_library(config: EngineConfig, dtype: torch.dtype, device: torch.device
     attention = model.config._attn_implementation
     reference = observe(model, device)
     release(model)
-    cache = _make_cache(config, reference.shapes, dtype, device)
+    cache = _make_cache(config, reference.shapes, device)
     progress("forward", 0.8)
     ways: tuple[Callable[[], Forward], ...] = (
         lambda: NativeDecoder(_apart(_blueprint(model, config.max_model_len)), cache),
@@ -106,7 +106,8 @@ def _from_library(config: EngineConfig, dtype: torch.dtype, device: torch.device
 
 
 def _precision(config: EngineConfig) -> str:
-    return "int8" if config.precision == "int8" else config.dtype
+    """Of the least exact part."""
+    return "int8" if "int8" in (config.precision, config.kv_cache_dtype) else config.dtype
 
 
 def _blueprint(model: transformers.PreTrainedModel, max_model_len: int) -> Blueprint:
@@ -120,9 +121,8 @@ def _apart(whole: Blueprint) -> Blueprint:
     return whole if mapped_alone else replace(whole, embedding=whole.embedding.clone())
 
 
-def _make_cache(
-    config: EngineConfig, shapes: tuple[LayerShape, ...], dtype: torch.dtype, device: torch.device
-) -> KVCache:
+def _make_cache(config: EngineConfig, shapes: tuple[LayerShape, ...], device: torch.device) -> KVCache:
+    dtype = torch.int8 if config.kv_cache_dtype == "int8" else DTYPES[config.dtype]
     num_blocks = choose_num_blocks(
         config.kv_cache_bytes,
         bytes_per_block(shapes, config.block_size, dtype),
@@ -133,7 +133,7 @@ def _make_cache(
     return KVCache(shapes, num_blocks, config.block_size, dtype, device)
 
 
-def _row_rules(model: torch.nn.Module, cache: KVCache) -> RowRules:
+def _row_rules(model: torch.nn.Module, cache: KVCache, dtype: torch.dtype) -> RowRules:
     """Measured on the weights in use: kernels, and with them the paddings, differ by processor and shape."""
     weights: list[Tensor] = []
     for module in model.modules():
@@ -141,7 +141,7 @@ def _row_rules(model: torch.nn.Module, cache: KVCache) -> RowRules:
             weights.append(module.weight)
         elif type(module).__name__ == "Conv1D":  # the library's, [in, out]
             weights.append(module.get_parameter("weight").T)
-    compute, device = matmul_dtype(cache.dtype, cache.device), cache.device
+    compute, device = matmul_dtype(dtype, cache.device), cache.device
     if device.type == "cpu" and library() is not None:
         return RowRules(row_quantum(weights), 1)
     products = {(shape.key_dim, KV_TILE) for shape in cache.shapes} | {(KV_TILE, s.value_dim) for s in cache.shapes}
@@ -185,7 +185,8 @@ def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowR
         linear = f"linear: {config.dtype} native"
     else:
         linear = f"linear: {config.dtype} torch, rows padded to {rules.linear}"
-    compute = str(matmul_dtype(cache.dtype, device)).removeprefix("torch.")
+    compute = str(matmul_dtype(DTYPES[config.dtype], device)).removeprefix("torch.")
     blocks = f"torch blocks {compute}" if native is None else "native blocks"
+    blocks += ", int8 keys and values" if cache.dtype is torch.int8 else ""
     attention = f"attention: {blocks}" if forward.invariant else "attention: library, per sequence"
     return (linear, attention, *(() if native is None else (f"native kernels: {native.level}",)))

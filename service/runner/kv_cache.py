@@ -1,7 +1,10 @@
 """The KV tensors, one pair a layer, cut into blocks. Knows shapes and block ids; nothing of sequences or attention.
 
 layer tensor   [ num_blocks + 1, kv_heads, block_size, head_dim ]
+8-bit            [ .., head_dim + 4 ]: codes, then the row's scale as the four bytes of an fp32
 scratch block    num_blocks: padding rows write there, padding of a block table reads there (and is masked)
+
+A row (one token, one head) is quantized by itself, so what is stored does not depend on the batch either.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from service.runner.host import available_memory
 from service.runner.memory import lazy_zeros
 
 FREE_MEMORY_SHARE = 0.4
+SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +31,14 @@ class LayerShape:
     value_dim: int
 
     @property
-    def elements_per_token(self) -> int:
-        return self.kv_heads * (self.key_dim + self.value_dim)
+    def dims(self) -> tuple[int, int]:
+        return self.key_dim, self.value_dim
 
 
 def bytes_per_block(shapes: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:
-    return block_size * dtype.itemsize * sum(shape.elements_per_token for shape in shapes)
+    scales = SCALE_BYTES if dtype is torch.int8 else 0
+    rows = ((shape.kv_heads, dim * dtype.itemsize + scales) for shape in shapes for dim in shape.dims)
+    return block_size * sum(heads * row for heads, row in rows)
 
 
 def choose_num_blocks(kv_cache_bytes: int, block_bytes: int, tokens_wanted: int, block_size: int, free: int) -> int:
@@ -66,7 +72,7 @@ class KVCache:
         self.device = device
 
         def blocks(heads: int, dim: int) -> Tensor:
-            shape = (num_blocks + 1, heads, block_size, dim)
+            shape = (num_blocks + 1, heads, block_size, dim + (SCALE_BYTES if dtype is torch.int8 else 0))
             on_host = device.type == "cpu"
             return lazy_zeros(shape, dtype) if on_host else torch.zeros(shape, dtype=dtype, device=device)
 
@@ -83,10 +89,13 @@ class KVCache:
         A value that is no number becomes one: a masked position has weight 0, and 0 * NaN would carry one sequence's
         failure to the next owner of the block. The failing row still shows in its own logits, through the residual.
         """
-        keys, values = self.keys[layer], self.values[layer]
-        keys.view(-1, keys.shape[-1]).index_copy_(0, rows, key.reshape(-1, key.shape[-1]).to(self.dtype))
-        clean = torch.nan_to_num(value).reshape(-1, value.shape[-1])
-        values.view(-1, values.shape[-1]).index_copy_(0, rows, clean.to(self.dtype))
+        self._put(self.keys[layer], rows, key)
+        self._put(self.values[layer], rows, torch.nan_to_num(value))
+
+    def _put(self, cache: Tensor, rows: Tensor, new: Tensor) -> None:
+        new = new.reshape(-1, new.shape[-1])
+        stored = encode(torch.nan_to_num(new)) if self.dtype is torch.int8 else new.to(self.dtype)
+        cache.view(-1, cache.shape[-1]).index_copy_(0, rows, stored)
 
     def slot_rows(self, slots: Tensor, kv_heads: int) -> Tensor:
         """Rows of a layer's [blocks * kv_heads * block_size] view where the slots' heads lie, token-major."""
@@ -101,9 +110,23 @@ class KVCache:
         return (blocks[:, None, :] * kv_heads + heads[None, :, None]).reshape(-1)
 
     def gather(self, layer: int, rows: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [groups, tokens, dim] of `rows` (see `block_rows`), groups = sequences * kv_heads."""
+        """Keys and values [groups, tokens, dim] of `rows` (see `block_rows`), groups = sequences * kv_heads; 8-bit ones
+        as fp32."""
         return self._gather(self.keys[layer], rows, groups), self._gather(self.values[layer], rows, groups)
 
     def _gather(self, cache: Tensor, rows: Tensor, groups: int) -> Tensor:
         dim = cache.shape[-1]
-        return cache.view(-1, self.block_size * dim).index_select(0, rows).view(groups, -1, dim)
+        found = cache.view(-1, self.block_size * dim).index_select(0, rows).view(groups, -1, dim)
+        return decode(found) if self.dtype is torch.int8 else found
+
+
+def encode(rows: Tensor) -> Tensor:
+    """Codes round(x / s) with s = max|x| / 127 of rows [n, dim], and s: [n, dim + 4] int8. The kernels do the same."""
+    scale = rows.abs().amax(-1, keepdim=True).float().clamp_(min=1e-30) / 127
+    return torch.cat(((rows.float() / scale).round().to(torch.int8), scale.view(torch.int8)), dim=-1)
+
+
+def decode(rows: Tensor) -> Tensor:
+    """fp32 [.., dim] of encoded rows [.., dim + 4]."""
+    codes, scale = rows[..., :-SCALE_BYTES], rows[..., -SCALE_BYTES:]
+    return codes.float() * scale.contiguous().view(torch.float32)

@@ -64,7 +64,7 @@ def _conditions(config: EngineConfig) -> tuple[str, ...]:
     kernels = library()
     level = "none" if kernels is None else kernels.level
     packages = (f"{name} {_installed(name)}" for name in ("dosirak", "torch", "transformers"))
-    return (config.precision, config.dtype, str(config.max_model_len), level, *packages)
+    return (config.precision, config.dtype, config.kv_cache_dtype, str(config.max_model_len), level, *packages)
 
 
 def _installed(package: str) -> str:

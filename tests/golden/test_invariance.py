@@ -19,7 +19,7 @@ from models.starter import publish_demo
 from service.engine.request import Request, SamplingParams
 from tests.golden.conftest import Load
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
-from tests.kernels import use
+from tests.kernels import KERNELS, use
 
 MIXES = 16
 DEMO_MIXES = 500
@@ -91,6 +91,18 @@ def _check(loaded: Loaded, vocabulary: int, mixes: int) -> None:
 @pytest.mark.parametrize(("name", "precision"), MODELS)
 def test_alone_or_in_a_crowd(load: Load, name: str, precision: str) -> None:
     _check(load(name, precision), VOCABULARY, MIXES)
+
+
+@pytest.mark.parametrize(("name", "precision"), [("llama", "bf16"), ("gemma2", "int8"), ("gpt2", "bf16")])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_with_8_bit_keys_and_values(
+    load: Load, name: str, precision: str, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = Path(load(name, precision).config.model_dir)
+    use(kernels, monkeypatch)
+    loaded = Loaded.of(directory, precision, block_size=8, kv_cache_dtype="int8")
+    assert loaded.info.kv_bytes_per_block < load(name, precision).info.kv_bytes_per_block
+    _check(loaded, VOCABULARY, MIXES // 2)
 
 
 @pytest.mark.parametrize(("name", "precision"), MODELS)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from service.runner.attention import KV_TILE, AttentionPlan, AttentionSpec, Span, matmul_dtype
-from service.runner.kv_cache import KVCache, LayerShape, choose_num_blocks
+from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, decode, encode
 from service.runner.linear import bmm_row_quantum
 from tests.kernels import KERNELS, use
 
@@ -22,6 +22,12 @@ DIM = 16
 LENGTHS = (1, 5, KV_TILE, KV_TILE + 1, 200, 300)
 SPECS = [AttentionSpec(0.25), AttentionSpec(0.25, window=40), AttentionSpec(0.3, window=150, softcap=20.0)]
 HEADS = [(4, 4), (4, 1), (6, 2)]
+STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+"""What keys and values are kept in; queries and answers are fp32 beside 8-bit ones."""
+
+
+def computed(stored: torch.dtype) -> torch.dtype:
+    return torch.float32 if stored is torch.int8 else stored
 
 
 @pytest.fixture(autouse=True, params=KERNELS)
@@ -45,13 +51,13 @@ class Sample:
 
 
 def samples(heads: int, kv_heads: int, dtype: torch.dtype) -> list[Sample]:
-    """Sequences of LENGTHS in scattered blocks of one pool."""
+    """Sequences of LENGTHS in scattered blocks of one pool that stores `dtype`."""
     generator = torch.Generator().manual_seed(1)
     free = list(range(sum(-(-length // BLOCK_SIZE) for length in LENGTHS)))
     random.Random(1).shuffle(free)
 
     def noise(length: int, count: int) -> Tensor:
-        return torch.randn(length, count, DIM, generator=generator).to(dtype)
+        return torch.randn(length, count, DIM, generator=generator).to(computed(dtype))
 
     return [
         Sample(
@@ -70,7 +76,7 @@ class Pool:
     def __init__(self, kv_heads: int, dtype: torch.dtype, spec: AttentionSpec) -> None:
         blocks = sum(-(-length // BLOCK_SIZE) for length in LENGTHS)
         self.cache = KVCache([LayerShape(kv_heads, DIM, DIM)], blocks, BLOCK_SIZE, dtype, CPU)
-        compute = matmul_dtype(dtype, CPU)
+        compute = matmul_dtype(computed(dtype), CPU)
         self.quantum = max(bmm_row_quantum(DIM, KV_TILE, compute, CPU), bmm_row_quantum(KV_TILE, DIM, compute, CPU))
         self.spec = spec
 
@@ -123,14 +129,14 @@ def in_chunks(pool: Pool, all_samples: Sequence[Sample], rng: random.Random) -> 
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
 @pytest.mark.parametrize("spec", SPECS, ids=["causal", "window", "softcap"])
 def test_close_to_the_formula(heads: int, kv_heads: int, spec: AttentionSpec) -> None:
-    for dtype, bound in ((torch.float32, 2e-6), (torch.bfloat16, 2e-2)):
+    for dtype, bound in ((torch.float32, 2e-6), (torch.bfloat16, 2e-2), (torch.int8, 3e-2)):
         pool = Pool(kv_heads, dtype, spec)
         for sample in samples(heads, kv_heads, dtype):
             (out,) = pool.step([(sample, 0, len(sample))])
             torch.testing.assert_close(out.double(), reference(sample, spec), atol=bound, rtol=bound)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", STORED.values(), ids=STORED)
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
 @pytest.mark.parametrize("spec", SPECS, ids=["causal", "window", "softcap"])
 def test_bitwise_the_same_alone_in_chunks_and_in_a_crowd(
@@ -146,7 +152,7 @@ def test_bitwise_the_same_alone_in_chunks_and_in_a_crowd(
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", STORED.values(), ids=STORED)
 def test_small_spans_are_their_rows_one_by_one(dtype: torch.dtype) -> None:
     """A decode row with its drafted tokens: 2 to 8 rows at once, over the edges of blocks, tiles and chunks."""
     for spec in SPECS:
@@ -167,6 +173,22 @@ def test_padding_rows_get_zeros_and_write_nowhere() -> None:
     assert not out[len(sample) :].any()
     others = [b for b in range(pool.cache.num_blocks) if b not in sample.blocks]
     assert torch.equal(pool.cache.keys[0][others], before)
+
+
+def test_8_bit_rows_are_off_by_half_a_code_at_most() -> None:
+    """Each row by its own largest magnitude; zeros and a value that is no number harm nobody."""
+    rows = torch.randn(50, 24, generator=torch.Generator().manual_seed(2)) * torch.logspace(-6, 6, 50)[:, None]
+    rows[7] = 0
+    stored = encode(rows)
+    assert stored.dtype is torch.int8 and stored.shape == (50, 28)
+    half = rows.abs().amax(-1, keepdim=True) / 127 / 2
+    assert bool(((decode(stored) - rows).abs() <= half * (1 + 1e-5)).all())
+    assert torch.equal(encode(rows[3:4]), stored[3:4])
+    cache = KVCache([LayerShape(1, 24, 24)], 4, BLOCK_SIZE, torch.int8, CPU)
+    rows[9] = float("nan")
+    cache.write(0, rows[:30, None], rows[:30, None], torch.arange(30))
+    assert torch.isfinite(decode(cache.keys[0])).all()
+    assert bytes_per_block(cache.shapes, BLOCK_SIZE, torch.int8) == cache.keys[0][0].nbytes + cache.values[0][0].nbytes
 
 
 def test_blocks_hold_what_was_written() -> None:

@@ -46,11 +46,19 @@ def test_decodes_come_first_then_chunks_then_admissions() -> None:
     scheduler.add(make_request("a", range(6)))
     scheduler.add(make_request("b", range(10, 50), arrival=1))
     scheduler.add(make_request("c", range(60, 64), arrival=2))
-    assert step(scheduler)[0] == [("a", 6), ("b", 8)], "10 tokens are left, and chunks are multiples of 4"
-    assert step(scheduler)[0] == [("a", 1), ("b", 12)]
-    assert step(scheduler)[0] == [("a", 1), ("b", 12)]
-    assert step(scheduler)[0] == [("a", 1), ("b", 8), ("c", 4)]
+    assert step(scheduler)[0] == [("a", 6), ("b", 10)]
+    assert step(scheduler)[0] == [("a", 1), ("b", 15)]
+    assert step(scheduler)[0] == [("a", 1), ("b", 15)]
+    assert step(scheduler)[0] == [("a", 1), ("b", 1), ("c", 4)]
     assert step(scheduler)[0] == [("b", 1), ("c", 1)], "a has had its four tokens"
+
+
+def test_nobody_gets_a_scrap_of_the_budget() -> None:
+    scheduler = make_scheduler(num_blocks=64, max_num_seqs=4, max_num_batched_tokens=16)
+    scheduler.add(make_request("a", range(14)))
+    scheduler.add(make_request("b", range(10, 50), arrival=1))
+    scheduler.add(make_request("c", range(60, 62), arrival=2))
+    assert step(scheduler)[0] == [("a", 14)], "2 are left, 4 are the least of b, and c is behind b"
 
 
 def test_priority_then_arrival() -> None:

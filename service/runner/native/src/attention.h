@@ -20,11 +20,29 @@ constexpr int64_t TILE = 128;
 
 struct Heads {  // mirrored in library.py
     int64_t heads, kv_heads, key_dim, value_dim;
-    int64_t block_size, kind;  // kind of the cache: FP32 or BF16
+    int64_t block_size, kind;  // kind of the cache
     int64_t window;            // 0: all positions
     double scale, softcap;     // 0: none
-    void *keys, *values;       // [blocks, kv_heads, block_size, dim]
+    void *keys, *values;       // [blocks, kv_heads, block_size, dim]; 8-bit rows are followed by their fp32 scale
 };
+
+// Bytes between two rows of the cache.
+constexpr int64_t row_bytes(int64_t kind, int64_t dim) {
+    return kind == FP32 ? dim * 4 : kind == BF16 ? dim * 2 : dim + (int64_t)sizeof(float);
+}
+
+// Stores x [dim] as row `at`. 8-bit codes are round(x / s) with s = max|x| / 127 (see kv_cache.encode).
+inline void put_row(int64_t kind, void* cache, int64_t at, const float* x, int64_t dim) {
+    char* to = (char*)cache + at * row_bytes(kind, dim);
+    if (kind == FP32) std::memcpy(to, x, dim * sizeof(float));
+    if (kind == BF16) for (int64_t d = 0; d < dim; d++) ((uint16_t*)to)[d] = narrow(x[d]);
+    if (kind != INT8) return;
+    float most = 0;
+    for (int64_t d = 0; d < dim; d++) most = std::max(most, std::abs(x[d]));
+    const float scale = std::max(most, 1e-30f) / 127;
+    for (int64_t d = 0; d < dim; d++) to[d] = (char)(int8_t)std::nearbyint(x[d] / scale);
+    std::memcpy(to + dim, &scale, sizeof scale);
+}
 
 struct Span {  // mirrored in library.py: `count` rows from `row` on, positions from `start`, blocks from `table` on
     int64_t row, count, start, table;
@@ -101,23 +119,50 @@ struct Scratch {
 };
 
 template <class E>
+constexpr int64_t KIND_OF = std::is_same_v<E, float> ? FP32 : std::is_same_v<E, uint16_t> ? BF16 : INT8;
+
+template <class E>
+INLINE const E* row_at(const void* cache, int64_t slot, int64_t dim) {
+    return (const E*)((const char*)cache + slot * row_bytes(KIND_OF<E>, dim));
+}
+
+// What a row's elements are multiplied by; the row must be seen from its beginning.
+template <class E>
+INLINE float scale_of(const E* row, int64_t dim) {
+    if constexpr (std::is_same_v<E, int8_t>) return load<float>(row + dim);
+    else return 1.0f;
+}
+
+template <class E>
 INLINE float element(const E* x) {
-    if constexpr (std::is_same_v<E, float>) return *x;
-    else return widen(*x);
+    if constexpr (std::is_same_v<E, uint16_t>) return widen(*x);
+    else return (float)*x;
+}
+
+template <class E>
+INLINE Vf lanes_of(const E* x) {
+    if constexpr (std::is_same_v<E, float>) return load<Vf>(x);
+    else if constexpr (std::is_same_v<E, uint16_t>) return widen(load<Vh>(x));
+    else return __builtin_convertvector(load<Vb>(x), Vf);
 }
 
 #if defined(__AVX2__)
 template <class E>
 INLINE __m256 eight(const E* x) {
     if constexpr (std::is_same_v<E, float>) return _mm256_loadu_ps(x);
+    else if constexpr (std::is_same_v<E, int8_t>)
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)x)));
     else return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)x)), 16));
 }
 
-// to[j * stride + i] = rows[i][j] for 8 times 8.
+// to[j * stride + i] = rows[i][j] * scales[i] for 8 times 8.
 template <class E>
-INLINE void transpose(const E* const* rows, float* to, int64_t stride) {
+INLINE void transpose(const E* const* rows, const float* scales, float* to, int64_t stride) {
     __m256 r[8], t[8];
-    for (int i = 0; i < 8; i++) r[i] = eight(rows[i]);
+    for (int i = 0; i < 8; i++) {
+        r[i] = eight(rows[i]);
+        if constexpr (std::is_same_v<E, int8_t>) r[i] = _mm256_mul_ps(r[i], _mm256_set1_ps(scales[i]));
+    }
     for (int i = 0; i < 8; i += 2) {
         t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
         t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
@@ -134,9 +179,9 @@ INLINE void transpose(const E* const* rows, float* to, int64_t stride) {
 }
 #else
 template <class E>
-INLINE void transpose(const E* const* rows, float* to, int64_t stride) {
+INLINE void transpose(const E* const* rows, const float* scales, float* to, int64_t stride) {
     for (int j = 0; j < 8; j++)
-        for (int i = 0; i < 8; i++) to[j * stride + i] = element(rows[i] + j);
+        for (int i = 0; i < 8; i++) to[j * stride + i] = element(rows[i] + j) * scales[i];
 }
 #endif
 
@@ -146,15 +191,19 @@ void load_keys(const Heads& h, const int64_t* slots, int64_t from, int64_t to, f
     const int64_t dim = h.key_dim;
     for (int64_t t = from / 8 * 8; t < to; t += 8) {
         const E* rows[8];
-        for (int64_t i = 0; i < 8; i++) rows[i] = (const E*)h.keys + slots[std::min(t + i, to - 1)] * dim;
+        float scales[8];
+        for (int64_t i = 0; i < 8; i++) {
+            rows[i] = row_at<E>(h.keys, slots[std::min(t + i, to - 1)], dim);
+            scales[i] = scale_of(rows[i], dim);
+        }
         float* at = panels + t / PANEL * PANEL * dim + t % PANEL;
         int64_t d = 0;
         for (; d + 8 <= dim; d += 8) {
-            transpose(rows, at + d * PANEL, PANEL);
+            transpose(rows, scales, at + d * PANEL, PANEL);
             for (auto& row : rows) row += 8;
         }
         for (int64_t rest = 0; d < dim; d++, rest++)
-            for (int64_t i = 0; i < 8; i++) at[d * PANEL + i] = element(rows[i] + rest);
+            for (int64_t i = 0; i < 8; i++) at[d * PANEL + i] = element(rows[i] + rest) * scales[i];
     }
 }
 
@@ -163,15 +212,14 @@ template <class E>
 void load_values(const Heads& h, const int64_t* slots, int64_t from, int64_t to, float* panels) {
     const int64_t dim = h.value_dim;
     for (int64_t t = from; t < to; t++) {
-        const E* row = (const E*)h.values + slots[t] * dim;
+        const E* row = row_at<E>(h.values, slots[t], dim);
+        const float scale = scale_of(row, dim);
         for (int64_t d = 0; d < round_up(dim, PANEL); d += LANES) {
             float* at = panels + (d / PANEL * CHUNK + t) * PANEL + d % PANEL;
-            if (d + LANES <= dim) {
-                if constexpr (std::is_same_v<E, float>) store(at, load<Vf>(row + d));
-                else store(at, widen(load<Vh>(row + d)));
-            } else {
-                for (int64_t i = 0; i < LANES; i++) at[i] = d + i < dim ? element(row + d + i) : 0.0f;
-            }
+            if (d + LANES <= dim)
+                store(at, lanes_of(row + d) * scale);
+            else
+                for (int64_t i = 0; i < LANES; i++) at[i] = d + i < dim ? element(row + d + i) * scale : 0.0f;
         }
     }
 }
@@ -360,7 +408,9 @@ void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out
 }
 
 inline void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out, float* shared) {
-    h.kind == BF16 ? attend<uint16_t>(h, work, query, out, shared) : attend<float>(h, work, query, out, shared);
+    if (h.kind == FP32) attend<float>(h, work, query, out, shared);
+    if (h.kind == BF16) attend<uint16_t>(h, work, query, out, shared);
+    if (h.kind == INT8) attend<int8_t>(h, work, query, out, shared);
 }
 
 }  // namespace dosirak

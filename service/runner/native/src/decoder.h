@@ -166,7 +166,7 @@ private:
         const float *cos = model_.cos + position * model_.rotary, *sin = model_.sin + position * model_.rotary;
         float* query = qkv_ + row * qkv_width_ + head * group * dim;
         float* key = qkv_ + row * qkv_width_ + (h.heads + head) * dim;
-        const float* value = qkv_ + row * qkv_width_ + (h.heads + h.kv_heads) * dim + head * h.value_dim;
+        float* value = qkv_ + row * qkv_width_ + (h.heads + h.kv_heads) * dim + head * h.value_dim;
         for (int64_t g = 0; g < group; g++, query += dim) {
             if (layer.query_norm) rms_norm(query, layer.query_norm, query, dim, (float)model_.eps);
             rotate(query, cos, sin, model_.rotary);
@@ -176,19 +176,16 @@ private:
         if (slots_[row] < 0) return;
         const int64_t block = slots_[row] / h.block_size, offset = slots_[row] % h.block_size;
         const int64_t at = (block * h.kv_heads + head) * h.block_size + offset;
-        for (int64_t d = 0; d < dim; d++) put(h, h.keys, at * dim + d, key[d]);
-        for (int64_t d = 0; d < h.value_dim; d++) put(h, h.values, at * h.value_dim + d, clean(value[d]));
-    }
-
-    static void put(const Heads& h, void* cache, int64_t at, float x) {
-        if (h.kind == BF16) ((uint16_t*)cache)[at] = narrow(x);
-        else ((float*)cache)[at] = x;
+        if (h.kind == INT8) clean(key, dim);  // codes know no number that is none
+        clean(value, h.value_dim);
+        put_row(h.kind, h.keys, at, key, dim);
+        put_row(h.kind, h.values, at, value, h.value_dim);
     }
 
     // A value that is no number becomes one (see KVCache.write).
-    static float clean(float x) {
+    static void clean(float* x, int64_t n) {
         const float most = 3.38953139e38f;  // bf16's largest
-        return x != x ? 0.0f : std::min(std::max(x, -most), most);
+        for (int64_t i = 0; i < n; i++) x[i] = x[i] != x[i] ? 0.0f : std::min(std::max(x[i], -most), most);
     }
 
     void rest_of_layer(const Layer& layer, int64_t first, int64_t rows) {

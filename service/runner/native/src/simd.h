@@ -30,6 +30,7 @@ typedef float Vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t Vi __attribute__((vector_size(LANES * 4)));
 typedef uint32_t Vu __attribute__((vector_size(LANES * 4)));
 typedef uint16_t Vh __attribute__((vector_size(LANES * 2)));
+typedef int8_t Vb __attribute__((vector_size(LANES)));
 
 template <class V>
 INLINE V load(const void* from) {
