@@ -73,11 +73,12 @@ def compare(
         list[str] | None, typer.Argument(help="Model references; the first is compared with.")
     ] = None,
     texts: Annotated[int, typer.Option(help="Dialogues to predict.")] = 100,
+    int8_kv: Annotated[bool, typer.Option("--int8-kv", help="Each with 8-bit keys and values as well.")] = False,
 ) -> None:
     """Perplexity and top-1 agreement of versions on the same text, as the engine serves them."""
     from service.quality import print_comparison
 
-    print_comparison(settings_or_exit(), references or demo_versions(), texts, console)
+    print_comparison(settings_or_exit(), references or demo_versions(), texts, console, int8_kv)
 
 
 @model.command("list")

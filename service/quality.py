@@ -11,7 +11,7 @@ model was never trained to say it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +21,7 @@ from rich.table import Table
 
 from models.demo.grammar import Style, dialogue
 from models.repository import Repository
+from service.engine.core import EngineCore
 from service.engine.request import Request, SamplingParams, TokenLogprobs
 from service.errors import InvalidRequest
 from service.offline import load_core, run_all
@@ -69,9 +70,12 @@ class Scored:
         return [predicted[position - 1] for position in self.positions]
 
 
-def print_comparison(settings: Settings, references: Sequence[str], count: int, console: Console) -> None:
-    """Every version against the first, on `count` dialogues with values and wordings that training never saw.
-    Raises InvalidRequest when two versions do not share a vocabulary."""
+def print_comparison(
+    settings: Settings, references: Sequence[str], count: int, console: Console, int8_kv: bool = False
+) -> None:
+    """Every version, with `int8_kv` also with 8-bit keys and values, against the first, on `count` dialogues with
+    values and wordings that training never saw. Raises InvalidRequest when two versions do not share a vocabulary."""
+    ways = {"": settings} | ({", int8 KV": settings.model_copy(update={"kv_cache_dtype": "int8"})} if int8_kv else {})
     repository = Repository(settings.data_dir)
     predictions: dict[str, Predictions] = {}
     texts: list[Scored] | None = None
@@ -86,22 +90,27 @@ def print_comparison(settings: Settings, references: Sequence[str], count: int, 
                 raise InvalidRequest(
                     f"{manifest.reference} has a window of {manifest.context_window}; {longest} needed"
                 )
-            label = f"{manifest.reference} {manifest.precision}"
-            task = progress.add_task(label, total=count)
-            core = load_core(settings, repository, manifest)
-            asked = [Request(str(at), text.token_ids, PREDICTED, arrival=at) for at, text in enumerate(texts)]
-            made = run_all(core, asked, partial(progress.update, task, advance=1))
-            predictions[label] = Predictions.of(
-                [
-                    position
-                    for text, outputs in zip(texts, made.values(), strict=True)
-                    for position in text.scored([each for output in outputs for each in output.prompt_logprobs])
-                ]
-            )
+            for way, used in ways.items():
+                label = f"{manifest.reference} {manifest.precision}{way}"
+                task = progress.add_task(label, total=count)
+                core = load_core(used, repository, manifest)
+                predictions[label] = _predicted(core, texts, partial(progress.update, task, advance=1))
     console.print(_rendered(predictions))
     scored = len(next(iter(predictions.values())).logprobs)
     console.print(
         f"{scored} tokens of answers in {count} dialogues whose values and wordings training never saw", highlight=False
+    )
+
+
+def _predicted(core: EngineCore, texts: Sequence[Scored], on_end: Callable[[], object]) -> Predictions:
+    asked = [Request(str(at), text.token_ids, PREDICTED, arrival=at) for at, text in enumerate(texts)]
+    made = run_all(core, asked, on_end)
+    return Predictions.of(
+        [
+            position
+            for text, outputs in zip(texts, made.values(), strict=True)
+            for position in text.scored([each for output in outputs for each in output.prompt_logprobs])
+        ]
     )
 
 

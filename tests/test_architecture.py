@@ -127,6 +127,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.errors",
         "service.settings",
         "service.engine.request",
+        "service.engine.core",
         "service.offline",
         "service.text",
     },

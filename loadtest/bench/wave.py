@@ -73,6 +73,12 @@ def decode_step(told: Sequence[Told]) -> float | None:
     return (end - start) / counted if end > start and counted >= 1 else None
 
 
+def gaps(told: Sequence[Told], begin: float, end: float) -> list[float]:
+    """Gaps between tokens of one answer that begin and end between these times of the wave."""
+    pairs = (pair for answer in told for pair in zip(answer.times, answer.times[1:], strict=False))
+    return [later - earlier for earlier, later in pairs if begin <= earlier and later <= end]
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """The smallest value that `share` of `values` do not exceed (nearest rank)."""
     ordered = sorted(values)

@@ -14,12 +14,13 @@ from typing import Final
 
 from loadtest.bench.running import Running
 from loadtest.bench.systems import System
-from loadtest.bench.wave import Asked, Told, decode_step, quantile, random_prompts, throughput
+from loadtest.bench.wave import Asked, decode_step, gaps, quantile, random_prompts, throughput
 from loadtest.checkpoints import FIRST_PLAIN_ID, REPEAT, SMALL, TINYLLAMA, Shape, next_token
 
 Figures = dict[str, float]
 PROMPT, NEW = 128, 64
 LONG_PROMPT: Final = 1024
+LONG_ANSWER: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +68,21 @@ async def burst(running: Running, shape: Shape, draw: Random) -> Figures:
 
 
 async def disturbed(running: Running, shape: Shape, draw: Random) -> Figures:
-    """Gaps between the tokens of eight streams, undisturbed and while two prompts of 1,024 tokens arrive."""
-    calm = await running.wave([Asked(ids, NEW) for ids in random_prompts(shape, 8, PROMPT, draw)])
-    alone = gaps_once_all_run(calm, 8)
-    start = max(answer.times[0] for answer in calm)
-    streams = [Asked(ids, 2 * NEW) for ids in random_prompts(shape, 8, PROMPT, draw)]
-    span = median(alone) * NEW
-    long = [
-        Asked(ids, 1, start + share * span) for share, ids in zip((0.1, 0.6), long_prompts(shape, draw), strict=True)
-    ]
+    """Gaps between the tokens of eight streams while all of them decode, and while beside them two prompts of 1,024
+    tokens are computed."""
+    streams = [Asked(ids, LONG_ANSWER) for ids in random_prompts(shape, 8, PROMPT, draw)]
+    calm = await running.wave(streams)
+    begin, end = max(answer.times[0] for answer in calm), min(answer.end for answer in calm)
+    alone = gaps(calm, begin, end)
+    streams = [Asked(ids, LONG_ANSWER) for ids in random_prompts(shape, 8, PROMPT, draw)]
+    long = [Asked(ids, 1, begin + number * NEW * median(alone)) for number, ids in enumerate(long_prompts(shape, draw))]
     told = await running.wave([*streams, *long])
-    hit = gaps_once_all_run(told[:8], 8)
+    begin, end = max(begin, *(answer.times[0] for answer in told[:8])), max(answer.times[0] for answer in told[8:])
+    hit = gaps(told[:8], begin, end)
     return {
         "itl_calm_ms": median(alone) * 1e3,
         "itl_calm_p99_ms": quantile(alone, 0.99) * 1e3,
+        "itl_ms": median(hit) * 1e3,
         "itl_p99_ms": quantile(hit, 0.99) * 1e3,
         "long_ttft_ms": max(answer.ttft for answer in told[8:]) * 1e3,
     }
@@ -88,13 +90,6 @@ async def disturbed(running: Running, shape: Shape, draw: Random) -> Figures:
 
 def long_prompts(shape: Shape, draw: Random) -> list[list[int]]:
     return random_prompts(shape, 2, LONG_PROMPT, draw)
-
-
-def gaps_once_all_run(told: list[Told], streams: int) -> list[float]:
-    """Gaps between tokens after every stream has had its first."""
-    start = max(answer.times[0] for answer in told[:streams])
-    pairs = (pair for answer in told[:streams] for pair in zip(answer.times, answer.times[1:], strict=False))
-    return [later - earlier for earlier, later in pairs if earlier >= start]
 
 
 async def chat(running: Running, shape: Shape, draw: Random) -> Figures:

@@ -17,7 +17,7 @@ from service.engine.cost import CostLine, Work, chunk_attention
 _GAPS: Final = 16
 _OVERDUE: Final = 2  # expected gaps after the last arrival: then the burst is over
 _MEMORY: Final = 0.99
-_STRETCH: Final = 2  # a step may always take so many times what its decodes would alone
+_STRETCH: Final = 1.75  # a step may always take so many times what its decodes would alone; twice, with its error
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class BatchingPolicy:
     def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int) -> int:
         """The most tokens a step may take beside `decodes` sequences with `kv_tokens` of context in all, when
         `prefills` wait for their first token and the next of them continues at position `context`, so that the step is
-        predicted to end within the target. Where that is longer, prefill takes half of the step, or the share of it
-        that those who wait for a first token are of all who wait: one decode does not hold up seven prompts on a slow
-        machine.
+        predicted to end within the target. Where that is longer, it may take 1.75 times what the decodes would alone,
+        or prefill takes the share of it that those who wait for a first token are of all who wait: one decode does not
+        hold up seven prompts on a slow machine.
 
         Never under decodes + min_prefill_tokens (a prefill always advances), never over the configured maximum;
         that maximum when nobody waits for a next token. Monotone in the target and in `prefills`.

@@ -14,12 +14,12 @@ from loadtest.bench.plots import bars
 from loadtest.bench.report import Column, missing, table
 from loadtest.bench.report import Context as Page
 from loadtest.bench.systems import DIALECTS, HELD_BACK, catalogue
-from loadtest.bench.wave import Asked, Told, check, decode_step, quantile, random_prompts, throughput
+from loadtest.bench.wave import Asked, Told, check, decode_step, gaps, quantile, random_prompts, throughput
 from loadtest.bench.works import misleading, repeating, walk
 from loadtest.checkpoints import FIRST_PLAIN_ID, REPEAT, SMALL, TINYLLAMA, next_token, tokenizer
 from loadtest.peers.driver import Emit, StaticBatches, run_wave
 
-HTTP, OFFLINE = "dosirak int8 http", "dosirak int8 offline"
+HTTP, OFFLINE = "dosirak int8 http", "dosirak int8 offline no lookup"
 
 
 def told(first: float, gap: float, tokens: int, at: float = 0.0) -> Told:
@@ -39,6 +39,11 @@ def test_the_decode_step_is_taken_where_all_decode() -> None:
 
 def test_no_decode_step_where_sequences_never_met() -> None:
     assert decode_step([told(1.0, 0.1, 3), told(5.0, 0.1, 3)]) is None
+
+
+def test_gaps_are_whole_ones_between_two_times() -> None:
+    one, other = told(0.0, 1.0, 6), told(0.5, 2.0, 3)
+    assert gaps([one, other], 1.0, 4.5) == [1.0, 1.0, 1.0, 2.0]
 
 
 def test_quantiles_are_of_the_nearest_rank() -> None:

@@ -31,20 +31,20 @@ def test_figures_by_hand() -> None:
     assert second.shift(first) == pytest.approx(0.5)
 
 
-def comparison(data_dir: Path, *references: str) -> str:
+def comparison(data_dir: Path, *references: str, int8_kv: bool = False) -> str:
     console = Console(record=True, width=160)
-    print_comparison(Settings(data_dir=data_dir, threads=1), references, 2, console)
+    print_comparison(Settings(data_dir=data_dir, threads=1), references, 2, console, int8_kv)
     return console.export_text()
 
 
 def test_a_version_agrees_with_itself_and_nearly_with_its_8_bit_child(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     quantize(repository, import_source(repository, str(DEMO), "demo"))
-    shown = comparison(tmp_path, "demo:1", "demo:2").splitlines()
-    [parent] = [line for line in shown if "demo:1" in line]
+    shown = comparison(tmp_path, "demo:1", "demo:2", int8_kv=True).splitlines()
+    parent, parent_kv, child, child_kv = (line for line in shown if "demo:" in line)
     assert "+0.00%" in parent and "100.00%" in parent and "0.0000 nats" in parent
-    [child] = [line for line in shown if "demo:2" in line]
-    assert "0.0000 nats" not in child
+    assert all("0.0000 nats" not in line for line in (parent_kv, child, child_kv))
+    assert "int8 KV" in parent_kv and "int8 KV" in child_kv and child_kv != child
 
 
 def test_only_versions_with_the_same_tokens_are_compared(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ class Library:
         """The parts' weights [out, in], one below the other, in the form that the kernels read [bytes] uint8, and what
         8-bit kernels need besides [out] int32. The parts are of one dtype: fp32, bf16 or int8."""
         kind, depth, outputs = KINDS[parts[0].dtype], parts[0].shape[1], sum(len(part) for part in parts)
-        packed = lazy_zeros((self._packed_bytes(kind, outputs, depth),), torch.uint8)
+        packed = lazy_zeros((self._packed_bytes(kind, outputs, depth),), torch.uint8, huge=True)
         sums = torch.zeros(outputs, dtype=torch.int32)
         at, threads = 0, torch.get_num_threads()
         for part in parts:

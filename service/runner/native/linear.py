@@ -56,7 +56,7 @@ def _joined(library: Library, parts: Seq[Any]) -> tuple[Tensor, Tensor] | None:
         part.release()
     if len(found) == 1:
         return found[0].packed, found[0].sums
-    packed = lazy_zeros((sum(len(one.packed) for one in found),), torch.uint8)
+    packed = lazy_zeros((sum(len(one.packed) for one in found),), torch.uint8, huge=True)
     return torch.cat([one.packed for one in found], out=packed), torch.cat([one.sums for one in found])
 
 
