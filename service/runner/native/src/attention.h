@@ -17,7 +17,7 @@ namespace dosirak {
 
 constexpr int64_t CHUNK = 128;
 constexpr int64_t TILE = 128;
-constexpr int64_t PART = 32;  // positions whose keys or values are widened at once: they stay in the first-level cache
+constexpr int64_t AHEAD = 24;  // positions between a row that is read and one that is asked for
 
 struct Heads {  // mirrored in library.py
     int64_t heads, kv_heads, key_dim, value_dim;
@@ -96,8 +96,8 @@ struct Scratch {
         const int64_t rows = std::max(TILE, h.heads / h.kv_heads), wide = round_up(h.value_dim, PANEL);
         const auto grow = [](std::vector<float>& v, int64_t size) { v.resize(std::max<int64_t>(v.size(), size)); };
         grow(query, rows * h.key_dim);
-        grow(keys, PART * h.key_dim);
-        grow(values, wide * PART);
+        grow(keys, CHUNK * h.key_dim);
+        grow(values, wide * CHUNK);
         grow(scores, rows * CHUNK);
         grow(partial, rows * wide);
         grow(total, rows * wide);
@@ -195,18 +195,19 @@ INLINE void fetch(const void* cache, const int64_t* slots, int64_t from, int64_t
     }
 }
 
-// Keys of the positions [from, to) of the part at `part` as panels [PART / PANEL][dim][PANEL] of fp32.
+// Keys of the chunk's positions [from, to) as panels [CHUNK / PANEL][dim][PANEL] of fp32.
 template <class E>
-void load_keys(const Heads& h, const int64_t* slots, int64_t part, int64_t from, int64_t to, float* panels) {
+void load_keys(const Heads& h, const int64_t* slots, int64_t from, int64_t to, float* panels) {
     const int64_t dim = h.key_dim;
     for (int64_t t = from / 8 * 8; t < to; t += 8) {
+        fetch<E>(h.keys, slots, t + AHEAD, std::min(t + AHEAD + 8, to), dim);
         const E* rows[8];
         float scales[8];
         for (int64_t i = 0; i < 8; i++) {
             rows[i] = row_at<E>(h.keys, slots[std::min(t + i, to - 1)], dim);
             scales[i] = scale_of(rows[i], dim);
         }
-        float* at = panels + (t - part) / PANEL * PANEL * dim + t % PANEL;
+        float* at = panels + t / PANEL * PANEL * dim + t % PANEL;
         int64_t d = 0;
         for (; d + 8 <= dim; d += 8) {
             transpose(rows, scales, at + d * PANEL, PANEL);
@@ -217,16 +218,16 @@ void load_keys(const Heads& h, const int64_t* slots, int64_t part, int64_t from,
     }
 }
 
-// Values of the positions [from, to) of the part at `part` as panels [dim / PANEL][PART][PANEL] of fp32, filled up with
-// zeros.
+// Values of the chunk's positions [from, to) as panels [dim / PANEL][CHUNK][PANEL] of fp32, filled up with zeros.
 template <class E>
-void load_values(const Heads& h, const int64_t* slots, int64_t part, int64_t from, int64_t to, float* panels) {
+void load_values(const Heads& h, const int64_t* slots, int64_t from, int64_t to, float* panels) {
     const int64_t dim = h.value_dim;
     for (int64_t t = from; t < to; t++) {
+        fetch<E>(h.values, slots, t + AHEAD, std::min(t + AHEAD + 1, to), dim);
         const E* row = row_at<E>(h.values, slots[t], dim);
         const float scale = scale_of(row, dim);
         for (int64_t d = 0; d < round_up(dim, PANEL); d += LANES) {
-            float* at = panels + (d / PANEL * PART + t - part) * PANEL + d % PANEL;
+            float* at = panels + (d / PANEL * CHUNK + t) * PANEL + d % PANEL;
             if (d + LANES <= dim)
                 store(at, lanes_of(row + d) * scale);
             else
@@ -278,36 +279,28 @@ void attend_chunk(const Heads& h, const int64_t* table, int64_t head, int64_t po
         return;
     }
     s.find(h, table, head, base, high);
-    const int64_t start = low / PART * PART;
-    fetch<E>(h.keys, s.slots, low, std::min(start + PART, high), h.key_dim);
-    for (int64_t part = start; part < high; part += PART) {
-        const int64_t to = std::min(part + PART, high);
-        fetch<E>(h.keys, s.slots, to, std::min(to + PART, high), h.key_dim);
-        if (to == high) fetch<E>(h.values, s.slots, low, std::min(start + PART, high), h.value_dim);
-        load_keys<E>(h, s.slots, part, std::max(part, low), to, s.keys.data());
-        for_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
-            constexpr int M = decltype(m)::value;
-            const int64_t from = std::max(part, Seen(h, position + first / group, base).low);
-            const int64_t until = std::min(to, Seen(h, position + (first + M - 1) / group, base).high);
-            for (int64_t p = from / PANEL * PANEL; p < until; p += PANEL) {
-                Vf sums[M][2] = {};
-                const float* keys = s.keys.data() + (p - part) * h.key_dim;
-                accumulate<Fp32, M, 1>(s.query.data() + first * h.key_dim, h.key_dim, (const char*)keys, 0, h.key_dim, sums);
-                for (int r = 0; r < M; r++)
-                    for (int v = 0; v < 2; v++) store(s.scores.data() + (first + r) * CHUNK + p + v * LANES, sums[r][v]);
-            }
-        });
-    }
+    fetch<E>(h.keys, s.slots, low, std::min(low + AHEAD, high), h.key_dim);
+    load_keys<E>(h, s.slots, low, high, s.keys.data());
+    fetch<E>(h.values, s.slots, low, std::min(low + AHEAD, high), h.value_dim);
     for_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
         constexpr int M = decltype(m)::value;
         const int64_t low = Seen(h, position + first / group, base).low;
         const int64_t high = Seen(h, position + (first + M - 1) / group, base).high;
+        float* scores = s.scores.data() + first * CHUNK;
+        for (int r = 0; r < M; r++) s.weight[first + r] = 0;
+        if (low >= high) return;
+        for (int64_t p = low / PANEL; p * PANEL < high; p++) {
+            Vf sums[M][2] = {};
+            const float* keys = s.keys.data() + p * PANEL * h.key_dim;
+            accumulate<Fp32, M, 1>(s.query.data() + first * h.key_dim, h.key_dim, (const char*)keys, 0, h.key_dim, sums);
+            for (int r = 0; r < M; r++)
+                for (int v = 0; v < 2; v++) store(scores + r * CHUNK + p * PANEL + v * LANES, sums[r][v]);
+        }
         for (int r = 0; r < M; r++) {
-            s.weight[first + r] = 0;
             const Seen seen(h, position + (first + r) / group, base);
-            float* row = s.scores.data() + (first + r) * CHUNK;
+            float* row = scores + r * CHUNK;
             if (seen.low >= seen.high) {
-                if (low < high) std::fill(row + low, row + high, 0.0f);
+                std::fill(row + low, row + high, 0.0f);
                 continue;
             }
             weigh(h, row, seen, &s.most[first + r], &s.weight[first + r]);
@@ -315,30 +308,22 @@ void attend_chunk(const Heads& h, const int64_t* table, int64_t head, int64_t po
             std::fill(row + std::min(high, round_up(seen.high, LANES)), row + high, 0.0f);
         }
     });
-    for (int64_t part = start; part < high; part += PART) {
-        const int64_t to = std::min(part + PART, high);
-        fetch<E>(h.values, s.slots, to, std::min(to + PART, high), h.value_dim);
-        load_values<E>(h, s.slots, part, std::max(part, low), to, s.values.data());
-        for_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
-            constexpr int M = decltype(m)::value;
-            const int64_t low = Seen(h, position + first / group, base).low, from = std::max(part, low);
-            const int64_t until = std::min(to, Seen(h, position + (first + M - 1) / group, base).high);
-            if (from >= until) return;
-            for (int64_t p = 0; p < wide / PANEL; p++) {
-                Vf sums[M][2] = {};
-                float* partial = s.partial.data() + first * wide + p * PANEL;
-                const auto each = [&](auto&& f) {
-                    for (int r = 0; r < M; r++)
-                        for (int v = 0; v < 2; v++) f(partial + r * wide + v * LANES, sums[r][v]);
-                };
-                if (low < part) each([](const float* at, Vf& sum) { sum = load<Vf>(at); });
-                const float* values = s.values.data() + (p * PART + from - part) * PANEL;
-                const float* weights = s.scores.data() + first * CHUNK + from;
-                accumulate<Fp32, M, 1>(weights, CHUNK, (const char*)values, 0, until - from, sums);
-                each([](float* at, Vf& sum) { store(at, sum); });
-            }
-        });
-    }
+    load_values<E>(h, s.slots, low, high, s.values.data());
+    for_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
+        constexpr int M = decltype(m)::value;
+        const int64_t low = Seen(h, position + first / group, base).low;
+        const int64_t high = Seen(h, position + (first + M - 1) / group, base).high;
+        if (low >= high) return;
+        const float* weights = s.scores.data() + first * CHUNK + low;
+        for (int64_t p = 0; p < wide / PANEL; p++) {
+            Vf sums[M][2] = {};
+            const float* values = s.values.data() + (p * CHUNK + low) * PANEL;
+            accumulate<Fp32, M, 1>(weights, CHUNK, (const char*)values, 0, high - low, sums);
+            for (int r = 0; r < M; r++)
+                for (int v = 0; v < 2; v++)
+                    store(s.partial.data() + (first + r) * wide + p * PANEL + v * LANES, sums[r][v]);
+        }
+    });
 }
 
 INLINE float shrink(float from, float to) { return exponential(splat(from - to))[0]; }
