@@ -89,12 +89,12 @@ class KVCache:
         A value that is no number becomes one: a masked position has weight 0, and 0 * NaN would carry one sequence's
         failure to the next owner of the block. The failing row still shows in its own logits, through the residual.
         """
-        self._put(self.keys[layer], rows, key)
+        self._put(self.keys[layer], rows, torch.nan_to_num(key) if self.dtype is torch.int8 else key)
         self._put(self.values[layer], rows, torch.nan_to_num(value))
 
     def _put(self, cache: Tensor, rows: Tensor, new: Tensor) -> None:
         new = new.reshape(-1, new.shape[-1])
-        stored = encode(torch.nan_to_num(new)) if self.dtype is torch.int8 else new.to(self.dtype)
+        stored = encode(new) if self.dtype is torch.int8 else new.to(self.dtype)
         cache.view(-1, cache.shape[-1]).index_copy_(0, rows, stored)
 
     def slot_rows(self, slots: Tensor, kv_heads: int) -> Tensor:

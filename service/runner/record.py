@@ -8,7 +8,6 @@ lost: the library is loaded, and a record is written anew.
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from models.storage import durable
 from service.engine.messages import EngineConfig
 from service.runner.blueprint import Outline
 from service.runner.native.library import library
@@ -48,16 +48,15 @@ def read(config: EngineConfig) -> Record | None:
 
 
 def write(config: EngineConfig, outline: Outline, reference: Reference) -> None:
-    """In one rename. A folder that cannot be written to costs the next load its time and nothing else."""
+    """In one rename, without a lock: two engines that write at once may leave a torn record, which is made anew. A
+    folder that cannot be written to costs the next load its time and nothing else."""
     if not config.record:
         return
     record = Record(_conditions(config), outline, reference.token_ids, reference.logits.numpy().tobytes())
     path = Path(config.record)
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(msgspec.msgpack.encode(record))
-        Path(file.name).replace(path)
+        durable.make_directory(path.parent)
+        durable.replace(path, msgspec.msgpack.encode(record))
 
 
 def _conditions(config: EngineConfig) -> tuple[str, ...]:
