@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import torch
 from torch.nn import functional as F
 
+from service.host import usable_cores
 from service.runner import linear
-from service.runner.host import usable_cores
 from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
 

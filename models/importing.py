@@ -1,4 +1,4 @@
-"""A directory or a hub id becomes a published version. What could run code is refused by name before anything opens it.
+"""A directory, an archive or a hub id becomes a published version. What could run code is refused by name, unopened.
 
 Accepted are safetensors weights, JSON configurations under `checkpoint.config_policy`, a `tokenizer.json` (made from
 slow tokenizer files when it is missing) and a Jinja chat template, which only `service.text` ever renders, bounded.
@@ -11,15 +11,19 @@ other files are not read and not copied. Imports torch and transformers only ins
 import hashlib
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from importlib.metadata import version as installed
 from pathlib import Path
 
+from models.archive import REPORT
 from models.checkpoint import config_policy, tokenizer_files
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
 from models.checkpoint.sources import Source, open_source
 from models.errors import Conflict, InvalidSource
 from models.manifest import Facts, Lineage, Manifest, Precision, is_file_name, precision_of
+from models.report import Report
 from models.repository import Repository
+from models.storage.staging import MANIFEST
 
 Progress = Callable[[float, str], None]
 
@@ -41,21 +45,38 @@ def import_source(
     source: str,
     name: str,
     version: str | None = None,
-    precision: str = "bf16",
+    precision: str | None = None,
     revision: str | None = None,
     author: str = "",
     progress: Progress = lambda fraction, what: None,
 ) -> Manifest:
     """Check, copy, convert and publish; returns the version of the asked `precision`.
 
-    `source` is a directory, a hub id `org/name` (at `revision`), or the `name:version` of a model that BentoML stored.
-    `int8` publishes two versions, the bf16 one and the int8 one made from it; `version` then names the int8 one, and
-    the bf16 one stays when making it fails. Raises InvalidSource, or Conflict when the version exists.
+    `source` is a directory, a tar archive, a hub id `org/name` (at `revision`), or the `name:version` of a model that
+    BentoML stored. What was exported from a repository like this one keeps its precision and lineage; `precision` None
+    is bf16 for everything else. `int8` publishes two versions, the bf16 one and the int8 one made from it; `version`
+    then names the int8 one, and the bf16 one stays when making it fails. Raises InvalidSource, or Conflict when the
+    version exists.
     """
-    wanted = precision_of(precision)
     if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
         raise Conflict(f"{name}:{version} exists; import under another version")
-    if wanted == "int8":
+    with repository.stage() as unpacked:
+        opened = open_source(repository, source, unpacked, revision)
+        if MANIFEST in opened.files():
+            return _restore(repository, opened, name, version, precision, progress)
+        return _convert(repository, opened, name, version, precision_of(precision or "bf16"), author, progress)
+
+
+def _convert(
+    repository: Repository,
+    source: Source,
+    name: str,
+    version: str | None,
+    precision: Precision,
+    author: str,
+    progress: Progress,
+) -> Manifest:
+    if precision == "int8":
         from models.quantize import quantize
 
         def first_half(fraction: float, what: str) -> None:
@@ -64,11 +85,37 @@ def import_source(
         def second_half(fraction: float, what: str) -> None:
             progress(0.5 + fraction / 2, what)
 
-        parent = import_source(repository, source, name, None, "bf16", revision, author, first_half)
+        parent = _convert(repository, source, name, None, "bf16", author, first_half)
         return quantize(repository, parent, "int8", version, author, second_half)
-    opened = open_source(repository, source, revision)
     with repository.stage() as staged:
-        return _Import(opened, staged, wanted, progress).publish(repository, name, version, author)
+        return _Import(source, staged, precision, progress).publish(repository, name, version, author)
+
+
+def _restore(
+    repository: Repository, source: Source, name: str, version: str | None, precision: str | None, progress: Progress
+) -> Manifest:
+    """An exported version, byte for byte, with its report. Its manifest is believed only as far as the files bear it
+    out: their digests, and all that an import checks of a configuration, a tokenizer and weights."""
+    with source.open(MANIFEST) as stream:
+        told = Manifest.from_json(stream.read(config_policy.MAX_JSON_BYTES))
+    if precision is not None and precision_of(precision) != told.precision:
+        raise InvalidSource(f"This is an exported {told.precision} version; import it as that and quantize it then")
+    with repository.stage() as staged:
+        for number, file in enumerate(told.files):
+            progress(0.9 * number / len(told.files), f"copying {file.path}")
+            if _copy_file(source, file.path, staged / file.path) != file.sha256:
+                raise InvalidSource(f"{file.path} is not what was exported")
+        accepted = config_policy.accept(config_policy.read_json(staged / "config.json"))
+        if (accepted.architecture, accepted.model_type) != (told.architecture, told.model_type) or accepted.dropped:
+            raise InvalidSource("config.json is not what the manifest says it is")
+        tokenizer_files.try_loading(staged)
+        check_weights(staged)
+        facts = Facts(**{field.name: getattr(told, field.name) for field in fields(Facts)})
+        manifest = repository.publish(staged, facts, name, version, {file.path: file.sha256 for file in told.files})
+    if REPORT in source.files():
+        with source.open(REPORT) as stream:
+            repository.put_report(manifest, Report.from_json(stream.read(config_policy.MAX_JSON_BYTES), manifest))
+    return manifest
 
 
 class _Import:

@@ -5,6 +5,9 @@
     data_dir/models/<name>/<version>/   manifest.json, model.yaml, config.json, tokenizer.json, *.safetensors, ...
     data_dir/models/<name>/latest       the newest version, for BentoML; this package does not rely on it
     data_dir/journal/<name>.jsonl       aliases and deletions (`storage.journal`)
+    data_dir/reports/<name>/            <version>.json, what was measured of it (`report`)
+    data_dir/blobs/<sha256>             files that several versions share (`storage.blobs`)
+    data_dir/engine/<digest>.*          what engines found out about a version; made anew where it is missing
     data_dir/tmp/stage-*, gone-*        versions being made and being removed; not visible, swept after a crash
     data_dir/locks/<name>.lock          one writer per model, across processes
 
@@ -18,10 +21,14 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from models import gate
 from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
 from models.manifest import Facts, Manifest, ModelReference
-from models.storage import bento_store, durable, staging
+from models.report import Report
+from models.storage import bento_store, durable, leases, staging
+from models.storage.blobs import Blobs
 from models.storage.journal import Action, Entry, Journal, aliases, deleted, timestamp, undo_stack
+from models.storage.layout import Layout
 
 DEFAULT_ALIAS = "production"
 
@@ -31,19 +38,15 @@ class Repository:
 
     def __init__(self, data_dir: Path, lock_timeout: float = 30.0) -> None:
         """A change waits at most `lock_timeout` seconds for another one of the same model, then raises Conflict."""
-        self._models = data_dir / "models"
-        self._journals = data_dir / "journal"
-        self._temporary = data_dir / "tmp"
-        self._locks = data_dir / "locks"
+        self.layout = Layout(data_dir)
         self._lock_timeout = lock_timeout
-        for directory in (self._models, self._journals, self._temporary, self._locks):
-            durable.make_directory(directory)
+        self.layout.make()
 
     # Reading
 
     def models(self) -> list[str]:
         """Names of all models with at least one whole version, sorted."""
-        return sorted(path.name for path in self._models.iterdir() if path.is_dir() and self._readable(path.name))
+        return sorted(path.name for path in self.layout.models.iterdir() if path.is_dir() and self._readable(path.name))
 
     def versions(self, name: str) -> list[Manifest]:
         """All whole versions of `name`, newest last; empty when there is none."""
@@ -53,7 +56,7 @@ class Repository:
         """Exactly this version. Raises NotFound, or Corrupt when its directory holds no valid manifest."""
         reference = ModelReference(name, version)
         try:
-            manifest = Manifest.from_json((self._directory(reference) / staging.MANIFEST).read_bytes())
+            manifest = Manifest.from_json((self.layout.version(reference) / staging.MANIFEST).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"There is no model version {reference}; `versions` lists what there is") from None
         except Corrupt as error:
@@ -83,11 +86,26 @@ class Repository:
 
     def path(self, manifest: Manifest) -> Path:
         """The read-only directory of a version, holding `manifest.files`."""
-        return self._directory(ModelReference(manifest.name, manifest.version))
+        return self.layout.version(ModelReference(manifest.name, manifest.version))
+
+    def engine_file(self, manifest: Manifest, kind: str) -> Path:
+        """Where an engine may keep what it found out about a version's content; anybody may remove it."""
+        return self.layout.engine / f"{manifest.digest}.{kind}"
+
+    def report(self, manifest: Manifest) -> Report | None:
+        """What was measured of a version, if it was. Raises Corrupt for a damaged report."""
+        try:
+            return Report.from_json(self.layout.report(manifest.name, manifest.version).read_bytes(), manifest)
+        except FileNotFoundError:
+            return None
+
+    def lease(self, manifest: Manifest) -> leases.Lease:
+        """Keeps a version from being deleted, by any process, until it is released. Raises NotFound."""
+        return leases.Lease(self.path(manifest))
 
     def foreign(self, reference: ModelReference) -> Path:
         """The directory of a model that BentoML itself stored here, not we. Raises NotFound."""
-        directory = self._directory(reference)
+        directory = self.layout.version(reference)
         if reference.version is None or not (directory / bento_store.DESCRIPTION).is_file():
             raise NotFound(f"BentoML has no model {reference} in this store")
         if (directory / staging.MANIFEST).exists():
@@ -115,7 +133,7 @@ class Repository:
 
     def stage(self) -> AbstractContextManager[Path]:
         """An empty directory on the same file system to fill and `publish`; removed at the end when it still exists."""
-        return staging.stage(self._temporary)
+        return staging.stage(self.layout.temporary)
 
     def publish(
         self, staged: Path, facts: Facts, name: str, version: str | None = None, known: Mapping[str, str] | None = None
@@ -129,33 +147,48 @@ class Repository:
         files = tuple(staging.seal(path, (known or {}).get(path.name)) for path in sorted(staged.iterdir()))
         if not files:
             raise Conflict("The staged directory is empty; there is nothing to publish")
-        durable.make_directory(self._models / name)
-        with self._locked(name):
+        for file in files:
+            Blobs(self.layout.blobs).share(staged / file.path, file)
+        durable.make_directory(self.layout.models / name)
+        with self.locked(name):
             reference = ModelReference(name, self._free_version(reference))
             manifest = Manifest.of(facts, reference, self._next_moment(name), files)
             staging.write_sealed(staged / staging.MANIFEST, manifest.to_json().encode())
             staging.write_sealed(staged / bento_store.DESCRIPTION, bento_store.description(manifest))
             durable.sync(staged)
-            staged.rename(self._directory(reference))
-            durable.sync(self._models / name)
-            bento_store.point_latest(self._models / name, manifest.version)
+            staged.rename(self.layout.version(reference))
+            durable.sync(self.layout.models / name)
+            bento_store.point_latest(self.layout.models / name, manifest.version)
         return manifest
 
     def delete(self, name: str, version: str, reason: str = "", actor: str = "") -> None:
-        """Remove a version; its number is not used again. Raises NotFound, or Conflict while an alias holds it."""
+        """Remove a version and its report; its number is not used again. Raises NotFound, or Conflict while an alias
+        holds it or somebody has a lease on it."""
         reference = ModelReference(name, version)
-        gone = staging.departure(self._temporary)
-        with self._locked(name):
-            if not self._directory(reference).is_dir():
+        gone = staging.departure(self.layout.temporary)
+        with self.locked(name):
+            if not self.layout.version(reference).is_dir():
                 raise NotFound(f"There is no model version {reference}")
             holders = sorted(alias for alias, held in self.aliases(name).items() if held == version)
             if holders:
                 raise Conflict(f"{reference} is {', '.join(holders)}; promote another version first")
-            self._record(name, "delete", None, version, None, reason, actor)
-            self._directory(reference).rename(gone)
-            durable.sync(self._models / name)
-            bento_store.point_latest(self._models / name, self._newest(name))
+            with leases.unused(self.layout.version(reference)):
+                self._record(name, "delete", None, version, None, reason, actor)
+                self.layout.version(reference).rename(gone)
+            durable.sync(self.layout.models / name)
+            bento_store.point_latest(self.layout.models / name, self._newest(name))
         shutil.rmtree(gone)
+        self.layout.report(name, version).unlink(missing_ok=True)
+
+    def put_report(self, manifest: Manifest, report: Report) -> None:
+        """Keep `report` as what is known of a version, in place of an earlier one. Raises NotFound, Conflict."""
+        if report.digest != manifest.digest:
+            raise Conflict(f"The report is not of {manifest.reference}")
+        with self.locked(manifest.name):
+            self.get(manifest.name, manifest.version)
+            path = self.layout.report(manifest.name, manifest.version)
+            durable.make_directory(path.parent)
+            durable.replace(path, report.to_json())
 
     # Aliases
 
@@ -170,20 +203,36 @@ class Repository:
         return entries if at is None else [entry for entry in entries if entry.time <= timestamp(at)][-1:]
 
     def promote(
-        self, name: str, alias: str, version: str, reason: str, actor: str = "", expected: str | None = None
+        self,
+        name: str,
+        alias: str,
+        version: str,
+        reason: str,
+        actor: str = "",
+        expected: str | None = None,
+        limits: gate.Limits | None = None,
+        override: bool = False,
     ) -> Entry:
         """Point `alias` to `version`, which must exist and be whole; a no-op when it does already.
 
         `expected` is compare-and-set: the version that the caller believes the alias has, or "" for "it has none".
-        Raises NotFound, Corrupt, or Stale when `expected` is not the case.
+        With `limits` the version's report must keep them; `override` moves the alias all the same, which takes a
+        reason and is kept in the history. Raises NotFound, Corrupt, Conflict for the limits, Stale when `expected` is
+        not the case.
         """
         ModelReference(name, alias=alias)
-        with self._locked(name):
-            self.get(name, version)
+        with self.locked(name):
+            manifest = self.get(name, version)
             previous = self._compare(name, alias, expected)
             if previous == version:
                 return self.history(name, alias)[-1]
-            return self._record(name, "promote", alias, version, previous, reason, actor)
+            broken = gate.broken(self.report(manifest), limits) if limits else ()
+            if broken and not (override and reason.strip()):
+                raise Conflict(
+                    f"{manifest.reference} breaks the gate's limits: {'; '.join(broken)}. Promote another version, or "
+                    "override with a reason"
+                )
+            return self._record(name, "promote", alias, version, previous, reason, actor, broken)
 
     def rollback(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
         """Undo the last promotion (or removal) of `alias`, then the one before; deleted versions are passed over.
@@ -191,7 +240,7 @@ class Repository:
         Raises Conflict when there is nothing to go back to, and Stale as `promote` does.
         """
         ModelReference(name, alias=alias)
-        with self._locked(name):
+        with self.locked(name):
             previous = self._compare(name, alias, expected)
             whole = {manifest.version for manifest in self.versions(name)} - {previous}
             candidates = [version for version in undo_stack(self._entries(name), alias) if version in whole]
@@ -202,41 +251,23 @@ class Repository:
     def remove_alias(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
         """Take the alias away. Raises NotFound when there is none, and Stale as `promote` does."""
         ModelReference(name, alias=alias)
-        with self._locked(name):
+        with self.locked(name):
             previous = self._compare(name, alias, expected)
             if previous is None:
                 raise NotFound(f"{name} has no alias {alias!r}")
             return self._record(name, "remove", alias, None, previous, reason, actor)
 
-    # Upkeep
-
-    def sweep(self, older_than: float = 60.0) -> list[str]:
-        """Remove what crashed changes left in `tmp` at least `older_than` seconds ago and point `latest` right again.
-
-        Returns the names of what was removed. Staging directories of living processes are left alone at any age.
-        """
-        removed = staging.sweep(self._temporary, older_than)
-        for name in self.models():
-            with self._locked(name):
-                bento_store.point_latest(self._models / name, self._newest(name))
-        return removed
-
     # Inside
 
-    def _directory(self, reference: ModelReference) -> Path:
-        return self._models / reference.name / (reference.version or "")
-
-    def _locked(self, name: str) -> AbstractContextManager[None]:
-        return durable.locked(self._locks / f"{ModelReference(name).name}.lock", self._lock_timeout)
-
-    def _journal(self, name: str) -> Journal:
-        return Journal(self._journals / f"{ModelReference(name).name}.jsonl")
+    def locked(self, name: str) -> AbstractContextManager[None]:
+        """One writer of a model at a time, across processes. Raises Conflict when another keeps it too long."""
+        return durable.locked(self.layout.lock(name), self._lock_timeout)
 
     def _entries(self, name: str) -> list[Entry]:
-        return self._journal(name).entries()
+        return Journal(self.layout.journal(name)).entries()
 
     def _readable(self, name: str) -> list[Manifest]:
-        directory = self._models / name
+        directory = self.layout.models / name
         manifests = []
         for path in directory.iterdir() if directory.is_dir() else ():
             try:
@@ -252,7 +283,7 @@ class Repository:
     def _free_version(self, reference: ModelReference) -> str:
         """The asked version when it is free, else Conflict; the next whole number when none is asked."""
         name, version = reference.name, reference.version
-        used = {path.name for path in (self._models / name).iterdir()} | deleted(self._entries(name))
+        used = {path.name for path in (self.layout.models / name).iterdir()} | deleted(self._entries(name))
         if version is None:
             return str(1 + max((int(other) for other in used if other.isascii() and other.isdigit()), default=0))
         if version == bento_store.LATEST:
@@ -286,7 +317,8 @@ class Repository:
         previous: str | None,
         reason: str,
         actor: str,
+        overridden: tuple[str, ...] = (),
     ) -> Entry:
-        entry = Entry(action, alias, version, previous, reason, actor, timestamp(datetime.now(UTC)))
-        self._journal(name).append(entry)
+        entry = Entry(action, alias, version, previous, reason, actor, timestamp(datetime.now(UTC)), overridden)
+        Journal(self.layout.journal(name)).append(entry)
         return entry

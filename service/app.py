@@ -22,7 +22,8 @@ from models.manifest import Manifest
 from models.repository import Repository
 from models.starter import demo_is_wanted
 from service.answers import Answers
-from service.api import generate, handlers, models, openai, operations, tokenizing
+from service.api import aliases, generate, handlers, models, openai, operations, repository, tokenizing
+from service.api import jobs as jobs_routes
 from service.api.auth import Auth
 from service.api.deps import Service
 from service.api.edge import Edge
@@ -32,6 +33,7 @@ from service.api.unknown import unknown_route
 from service.deployments.deployments import Deployments
 from service.deployments.engines import engine_config
 from service.engine.client import EngineClient
+from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.settings import Settings, engine_environment
 
@@ -44,27 +46,28 @@ def create(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
     configure_logging(settings)
     metrics = Metrics()
-    repository = Repository(settings.data_dir)
+    store = Repository(settings.data_dir)
 
     def engine(manifest: Manifest, promised_bytes: int) -> EngineClient:
         recorder = metrics.model(manifest.name, manifest.version)
-        config = engine_config(settings, manifest, repository.path(manifest), promised_bytes)
+        config = engine_config(settings, store, manifest, promised_bytes)
         return EngineClient(config, env=engine_environment(), on_step=recorder.on_step)
 
     deployments = Deployments(
-        repository,
+        store,
         engine,
         default_model=settings.default_model,
         preload=settings.preload,
         load_timeout=settings.load_timeout_seconds,
         drain_timeout=settings.drain_seconds,
-        prepare=_preparation(repository, settings.data_dir),
+        idle_timeout=settings.idle_unload_seconds,
+        prepare=_preparation(store, settings.data_dir),
     )
-    return create_app(settings, deployments, metrics)
+    return create_app(settings, deployments, Jobs(store, engine_environment()), metrics)
 
 
-def create_app(settings: Settings, deployments: Deployments, metrics: Metrics) -> FastAPI:
-    """The app around given parts. Its lifespan starts and stops the deployments."""
+def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics: Metrics) -> FastAPI:
+    """The app around given parts. Its lifespan starts and stops the deployments and the jobs."""
     app = FastAPI(
         title=TITLE,
         description=DESCRIPTION,
@@ -78,9 +81,9 @@ def create_app(settings: Settings, deployments: Deployments, metrics: Metrics) -
     answers = Answers(deployments, metrics, max_in_progress=settings.max_in_progress)
     described = cache(lambda: document(app))
     app.state.deployments = deployments
-    app.state.service = Service(settings, deployments, answers, metrics, software_version(), described)
+    app.state.service = Service(settings, deployments, jobs, answers, metrics, software_version(), described)
     handlers.install(app)
-    for part in (generate, openai, models, tokenizing, operations):
+    for part in (generate, openai, models, tokenizing, operations, repository, aliases, jobs_routes):
         app.include_router(part.router)
     app.router.routes.append(unknown_route())
     app.add_middleware(Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None)
@@ -92,10 +95,13 @@ def create_app(settings: Settings, deployments: Deployments, metrics: Metrics) -
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     deployments: Deployments = app.state.deployments
+    jobs: Jobs = app.state.service.jobs
+    await jobs.start()
     await deployments.start()
     try:
         yield
     finally:
+        await jobs.stop()
         await deployments.stop()
 
 

@@ -15,15 +15,12 @@ leave_multiprocess_metrics()  # before anything imports prometheus_client
 import bentoml  # noqa: E402
 import yaml  # noqa: E402
 
-from service.api.auth import Auth  # noqa: E402
-from service.app import create  # noqa: E402
+from service.deferred import DeferredApp  # noqa: E402
 
 
 class NoTimeout(float):
-    """A `traffic.timeout` that BentoML's schema takes (over zero) and its server reads as none (false).
-
-    Its layer would keep 0.8 KB for every request, answered or not, until that time has passed.
-    """
+    """A `traffic.timeout` that BentoML's schema takes (over zero) and its server reads as none (false): its layer would
+    keep 0.8 KB for every request, answered or not, until that time has passed."""
 
     def __bool__(self) -> bool:
         return False
@@ -32,7 +29,7 @@ class NoTimeout(float):
 yaml.SafeDumper.add_representer(NoTimeout, yaml.SafeDumper.represent_float)  # `bentoml build` writes the configuration
 
 settings = Settings()
-app = create(settings)
+app = DeferredApp(settings)
 
 
 @bentoml.service(
@@ -49,11 +46,13 @@ class Dosirak:
     """Mounts the FastAPI app; readiness is the default model's."""
 
     def __is_ready__(self) -> bool:
-        return bool(app.state.deployments.ready)
+        return app.is_ready
 
     def __is_alive__(self) -> bool:
         return True
 
 
 if settings.admin_key is not None:  # BentoML's own /healthz and /schema.json lie outside the app's middleware
+    from service.api.auth import Auth
+
     Dosirak.add_asgi_middleware(Auth, admin_key=settings.admin_key.get_secret_value())  # type: ignore[attr-defined]

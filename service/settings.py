@@ -13,6 +13,8 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from models.gate import Limits
+
 MIB = 1024 * 1024
 
 
@@ -62,7 +64,25 @@ class Settings(BaseSettings):
         default=128, ge=1, description="`max_new_tokens` on the native routes where unset."
     )
     load_timeout_seconds: float = Field(default=300.0, gt=0, description="Longest wait for a model to load.")
+    idle_unload_seconds: float = Field(
+        default=1800.0,
+        ge=0,
+        description="A version that nobody used for so long is unloaded, and loaded again on demand; 0 keeps all. "
+        "Never the default model, nor what `POST /v1/deployments` asked for.",
+    )
     drain_seconds: float = Field(default=30.0, ge=0, description="Time that running answers get to finish at shutdown.")
+    gate_top1_agreement: float = Field(
+        default=0.98,
+        ge=0,
+        le=1,
+        description="Gate: least share of positions whose likeliest token is that of the version compared with.",
+    )
+    gate_perplexity_change: float = Field(
+        default=0.02, ge=0, description="Gate: most that perplexity may be higher, as a share."
+    )
+    gate_decode_ratio: float = Field(
+        default=0.8, ge=0, description="Gate: least decode speed, as a multiple of the other's, at every batch size."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level that is logged."
     )
@@ -89,6 +109,10 @@ class Settings(BaseSettings):
                 f"DOSIRAK_HOST={self.host} is reachable from outside: set DOSIRAK_ADMIN_KEY, or listen on 127.0.0.1"
             )
         return self
+
+    @property
+    def gate(self) -> Limits:
+        return Limits(self.gate_top1_agreement, self.gate_perplexity_change, self.gate_decode_ratio)
 
     @property
     def is_loopback(self) -> bool:

@@ -26,6 +26,7 @@ from service.deployments.deployments import Deployments
 from service.engine.client import EngineState
 from service.engine.messages import EngineInfo
 from service.engine.request import EngineStats, FinishReason, Request, StepOutput, TokenLogprobs
+from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
@@ -212,13 +213,16 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
     deployments = Deployments(
         repository, make, default_model=chosen.default_model, load_timeout=5, drain_timeout=chosen.drain_seconds
     )
-    app = create_app(chosen, deployments, metrics)
+    jobs = Jobs(repository)
+    app = create_app(chosen, deployments, jobs, metrics)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        await jobs.start()
         if start:
             await deployments.start()
             await until(lambda: deployments.ready)
         yield World(app, client, engines, deployments, metrics, chosen)
+        await jobs.stop()
         await deployments.stop()
 
 

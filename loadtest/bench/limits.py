@@ -11,7 +11,7 @@ from typing import Final
 import torch
 
 from loadtest.limits import DEPTH, OUTPUTS, memory_read, seconds, ways
-from service.runner.host import usable_cores
+from service.host import usable_cores
 
 PREFILL_ROWS: Final = 1024
 REPEATS: Final = 3

@@ -63,7 +63,7 @@ def build(reference: str, lookup: str = "lookup") -> Engine:
     settings = Settings()
     repository = Repository(settings.data_dir)
     manifest = repository.resolve(reference)
-    config = engine_config(settings, manifest, repository.path(manifest))
+    config = engine_config(settings, repository, manifest)
 
     def core(speculation: bool) -> Core:
         runner, info = build_runner(config, lambda phase, fraction: None)

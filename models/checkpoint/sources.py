@@ -1,4 +1,5 @@
-"""Where an import reads from: a directory, a hub snapshot, or a model that BentoML itself stored. Parses no file."""
+"""Where an import reads from: a directory, an archive, a hub snapshot, or a model that BentoML itself stored. Parses no
+model file."""
 
 import os
 import re
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from models.archive import is_archive, unpack
 from models.errors import InvalidReference, InvalidSource, NotFound
 from models.manifest import ModelReference, is_file_name
 from models.repository import Repository
@@ -43,13 +45,17 @@ class Source:
         return os.fdopen(descriptor, "rb")
 
 
-def open_source(repository: Repository, source: str, revision: str | None = None) -> Source:
-    """Find `source`, downloading it when it is a hub id. Raises InvalidSource saying which forms there are.
+def open_source(repository: Repository, source: str, unpacked: Path, revision: str | None = None) -> Source:
+    """Find `source`, downloading it when it is a hub id; an archive goes to the empty directory `unpacked`. Raises
+    InvalidSource saying which forms there are.
 
     A directory wins over a hub id of the same text, so that a download made by hand is used where there is no network.
     """
     if source and "\0" not in source and len(source) < 4096 and Path(source).is_dir():
         return Source(Path(source).resolve(), "directory")
+    if source and "\0" not in source and len(source) < 4096 and is_archive(Path(source)):
+        unpack(Path(source), unpacked)
+        return Source(unpacked, f"archive {Path(source).name}")
     if _HUB_ID.fullmatch(source) and ".." not in source:
         return _download(source, revision)
     try:
@@ -57,8 +63,8 @@ def open_source(repository: Repository, source: str, revision: str | None = None
         return Source(repository.foreign(reference), f"bentoml {reference}")
     except (InvalidReference, NotFound):
         raise InvalidSource(
-            f"{source[:80]!r} is no source: give a directory of this machine, a hub id org/name, or the name:version "
-            "of a model in the BentoML store"
+            f"{source[:80]!r} is no source: give a directory or a tar archive of this machine, a hub id org/name, or "
+            "the name:version of a model in the BentoML store"
         ) from None
 
 

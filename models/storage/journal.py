@@ -2,7 +2,8 @@
 
 The state is what replaying the entries gives; nothing else is stored. Knows nothing of the versions themselves.
 
-    {"action": "promote",  "alias": "production", "version": "2",  "previous": "1",  "reason", "actor", "time"}
+    {"action": "promote",  "alias": "production", "version": "2",  "previous": "1",  "reason", "actor", "time",
+     "overridden": []}
     {"action": "rollback", "alias": "production", "version": "1",  "previous": "2",  ...}
     {"action": "remove",   "alias": "production", "version": null, "previous": "1",  ...}
     {"action": "delete",   "alias": null,         "version": "2",  "previous": null, ...}
@@ -23,7 +24,8 @@ Action = Literal["promote", "rollback", "remove", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One change. `time` is UTC in ISO 8601 with microseconds and a `Z`, so that text order is time order."""
+    """One change. `time` is UTC in ISO 8601 with microseconds and a `Z`, so that text order is time order; `overridden`
+    says which limits of the gate the version broke when it was promoted all the same."""
 
     action: Action
     alias: str | None
@@ -32,9 +34,11 @@ class Entry:
     reason: str
     actor: str
     time: str
+    overridden: tuple[str, ...] = ()
 
 
 _KEYS = {field.name for field in fields(Entry)}
+_SINCE_THE_GATE = {"overridden"}  # entries written before it lack these
 
 
 class Journal:
@@ -60,9 +64,9 @@ class Journal:
             raw = json.loads(line)
         except ValueError:
             raw = None
-        if not isinstance(raw, dict) or raw.keys() != _KEYS:
+        if not isinstance(raw, dict) or raw.keys() | _SINCE_THE_GATE != _KEYS:
             raise Corrupt(f"Line {number} of the journal {self._path.name} is damaged; restore it or cut it out")
-        return Entry(**raw)
+        return Entry(**{**raw, "overridden": tuple(raw.get("overridden", ()))})
 
 
 def aliases(entries: Sequence[Entry]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from models.storage.bento_store import DESCRIPTION
 
 MANIFEST = "manifest.json"
 OUR_FILES = frozenset({MANIFEST, DESCRIPTION})
-_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def sha256_of(path: Path) -> str:
     """sha256 (64 hex) of a file, read in pieces."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while piece := stream.read(_READ_BYTES):
+        while piece := stream.read(READ_BYTES):
             digest.update(piece)
     return digest.hexdigest()
 

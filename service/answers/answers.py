@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
+from typing import Any, TypeVar
 
 from service.answers.admission import Admission, refuse_late, too_late
 from service.answers.answer import Answer, Delta
@@ -15,10 +16,13 @@ from service.answers.bounds import bounded_max_tokens, build, refuse_unknown_tok
 from service.answers.decoding import Decoding, Piece
 from service.answers.merging import merged
 from service.answers.sequences import pieces
+from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
 from service.engine.request import FinishReason
 from service.errors import GenerationFailed, Unavailable
 from service.metrics import Metrics
+
+T = TypeVar("T")
 
 
 class Answers:
@@ -49,22 +53,26 @@ class Answers:
     async def _stream(self, ask: Ask) -> AsyncGenerator[Delta, None]:
         self.admission.enter(ask.best_of)
         try:
-            answer = await self._begin(ask)
-            async with aclosing(self._measured(answer)) as deltas:
-                async for delta in deltas:
-                    yield delta
+            deployment = await self._in_time(ask, self.deployments.acquire(ask.model))
+            with deployment.occupied():
+                answer = await self._in_time(ask, self._begin(ask, deployment))
+                async with aclosing(self._measured(answer)) as deltas:
+                    async for delta in deltas:
+                        yield delta
         finally:
             self.admission.leave(ask.best_of)
 
-    async def _begin(self, ask: Ask) -> Answer:
+    async def _in_time(self, ask: Ask, work: Coroutine[Any, Any, T]) -> T:
         try:
             async with asyncio.timeout(_seconds_left(ask)):
-                deployment = await self.deployments.acquire(ask.model)
-                refuse_late(ask, deployment.engine.stats, time.monotonic())
-                refuse_unknown_tokens(ask, deployment.tokenizer.vocab_size)
-                prompt = await build(ask, deployment)
+                return await work
         except TimeoutError:
             raise too_late(ask, 0.0) from None
+
+    async def _begin(self, ask: Ask, deployment: Deployment) -> Answer:
+        refuse_late(ask, deployment.engine.stats, time.monotonic())
+        refuse_unknown_tokens(ask, deployment.tokenizer.vocab_size)
+        prompt = await build(ask, deployment)
         seed = secrets.randbits(63) if ask.sampling.seed is None else ask.sampling.seed & SEED_MASK
         return Answer(ask, deployment, prompt, bounded_max_tokens(ask, deployment, prompt), seed)
 

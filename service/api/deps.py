@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from service.answers import Answers
 from service.deployments.deployments import Deployments
+from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -18,6 +19,7 @@ from service.settings import Settings
 class Service:
     settings: Settings
     deployments: Deployments
+    jobs: Jobs
     answers: Answers
     metrics: Metrics
     version: str

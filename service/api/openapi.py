@@ -11,13 +11,18 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.api.dialects import is_openai
-from service.api.schemas import native, openai
+from service.api.schemas import native, openai, repository
 
 MODELS: Final[tuple[type[BaseModel], ...]] = (
     native.GenerateBody,
     native.TokenizeBody,
     native.ChatTokenizeBody,
     native.DeploymentBody,
+    repository.ImportBody,
+    repository.QuantizeBody,
+    repository.EvaluateBody,
+    repository.AliasBody,
+    repository.ReasonBody,
     openai.ChatBody,
     openai.CompletionBody,
 )
@@ -43,7 +48,8 @@ ERRORS: Final = {
     401: "No key, or a wrong one.",
     404: "No such model, version or route.",
     405: "Wrong method.",
-    409: "In use.",
+    409: "In use, there already, or refused by the gate.",
+    412: "Somebody else changed it first.",
     413: "The body is too large.",
     415: "Not UTF-8 JSON, or compressed.",
     500: "A defect of the server, or a model without usable probabilities.",

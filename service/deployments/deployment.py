@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
 from models.manifest import Manifest
+from models.repository import Repository
+from models.storage.leases import Lease
 from service.engine.client import Engine
 from service.engine.request import Request, StepOutput
 from service.errors import Unavailable
+from service.host import available_memory
 from service.text.tokenizer import Tokenizer
+
+_ENGINE_BYTES = 256 << 20
+"""An engine process without its weights: interpreter, libraries, the least KV cache."""
 
 
 class DeploymentState(StrEnum):
@@ -34,7 +40,12 @@ class Deployment:
         self.failure = ""
         self.load_seconds = 0.0
         self.in_flight = 0
+        self.pinned = False
+        """Asked for by its own name, and so never unloaded but by that."""
+        self.used_at = time.monotonic()
+        self._occupants = 0
         self._tokenizer: Tokenizer | None = None
+        self._lease: Lease | None = None
         self._started = time.monotonic()
         self._settled = asyncio.Event()
         self._idle = asyncio.Event()
@@ -59,12 +70,16 @@ class Deployment:
         pool = info.blocks_total * info.block_size if info else self.window
         return min(self.window, pool)
 
-    async def load(self, directory: Path, check: Callable[[], None]) -> None:
-        """Load tokenizer and engine while `check` reads every file again; ends in READY or FAILED and wakes everyone
-        who waits. Nothing is served before the check has passed; where both fail, its reason is the cause."""
-        loading = asyncio.create_task(self._load(directory))
-        checking = asyncio.create_task(asyncio.to_thread(check))
+    async def load(self, repository: Repository) -> None:
+        """Load tokenizer and engine while every file is read again; ends in READY or FAILED and wakes everyone who
+        waits. Nothing is served before the files are as published; where both fail, they are the cause. From here to
+        the end of the engine the version cannot be deleted."""
+        loading: asyncio.Task[None] | None = None
         try:
+            _require_memory(self.manifest)
+            self._lease = repository.lease(self.manifest)
+            loading = asyncio.create_task(self._load(repository.path(self.manifest)))
+            checking = asyncio.create_task(asyncio.to_thread(repository.verify, self.manifest))
             await asyncio.wait({loading, checking}, return_when=asyncio.FIRST_EXCEPTION)
             await checking
             await loading
@@ -80,16 +95,27 @@ class Deployment:
         starting = self.engine.start(on_loading=self._note_phase)
         self._tokenizer, _ = await asyncio.gather(asyncio.to_thread(Tokenizer.load, directory), starting)
 
-    async def _give_up(self, loading: asyncio.Task[None], reason: str) -> None:
-        loading.cancel()
-        await asyncio.gather(loading, return_exceptions=True)
-        await self.engine.stop()
+    async def _give_up(self, loading: asyncio.Task[None] | None, reason: str) -> None:
+        if loading is not None:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+        await self._end(0.0)
         self.settle(DeploymentState.FAILED, reason)
+
+    async def _end(self, grace: float) -> None:
+        await self.engine.stop(grace)
+        if self._lease is not None:
+            self._lease.release()
+
+    def failed_for(self, seconds: float) -> bool:
+        """Whether loading failed at least so long ago."""
+        return self.state is DeploymentState.FAILED and time.monotonic() - self.used_at >= seconds
 
     def settle(self, state: DeploymentState, failure: str = "") -> None:
         self.state = state
         self.failure = failure
-        self.load_seconds = time.monotonic() - self._started
+        self.used_at = time.monotonic()
+        self.load_seconds = self.used_at - self._started
         self._settled.set()
 
     async def settled(self, seconds: float) -> None:
@@ -104,20 +130,45 @@ class Deployment:
         if self.state is DeploymentState.FAILED:
             raise Unavailable(f"{self.manifest.reference} could not be loaded: {self.failure}", retry_after=10)
 
-    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """The engine's outputs of one request; closing this iterator aborts it. Raises Unavailable unless READY."""
+    @contextmanager
+    def occupied(self) -> Iterator[None]:
+        """From the choice of this version to the answer's end: draining waits for it. Raises Unavailable unless
+        READY."""
         if self.state is not DeploymentState.READY:
-            raise Unavailable(f"{self.manifest.reference} is {self.state}; try again shortly", retry_after=1)
-        self.in_flight += 1
-        self._idle.clear()
+            raise self._unavailable()
+        self._occupants += 1
+        self._enter()
+        try:
+            yield
+        finally:
+            self._occupants -= 1
+            self._leave()
+
+    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        """The engine's outputs of one request; closing this iterator aborts it. Raises Unavailable unless READY, or
+        draining for one who was here before."""
+        if self.state is not DeploymentState.READY and not (self.state is DeploymentState.DRAINING and self._occupants):
+            raise self._unavailable()
+        self._enter()
         try:
             async with aclosing(self.engine.generate(request)) as outputs:
                 async for output in outputs:
                     yield output
         finally:
-            self.in_flight -= 1
-            if not self.in_flight:
-                self._idle.set()
+            self._leave()
+
+    def _unavailable(self) -> Unavailable:
+        return Unavailable(f"{self.manifest.reference} is {self.state}; try again shortly", retry_after=1)
+
+    def _enter(self) -> None:
+        self.in_flight += 1
+        self._idle.clear()
+
+    def _leave(self) -> None:
+        self.in_flight -= 1
+        self.used_at = time.monotonic()
+        if not self.in_flight:
+            self._idle.set()
 
     async def drain(self, seconds: float) -> None:
         """Take no more requests, wait up to so many seconds for those in flight, then end the engine process."""
@@ -127,7 +178,7 @@ class Deployment:
                 await self._idle.wait()
         except TimeoutError:
             self.failure = f"{self.in_flight} answers were cut after {seconds:g} s of draining"
-        await self.engine.stop(grace=1.0)
+        await self._end(1.0)
 
     def describe(self) -> dict[str, object]:
         """One entry of `GET /v1/deployments`, as the wire contract spells it."""
@@ -157,3 +208,16 @@ class Deployment:
 
     def _note_phase(self, phase: str, fraction: float) -> None:
         self.phase = f"{phase} {fraction:.0%}"
+
+
+def _require_memory(manifest: Manifest) -> None:
+    """Raises Unavailable where the version would not fit beside what is there: better that than the kernel's choice of
+    whom to end."""
+    needed, free = manifest.size + _ENGINE_BYTES, available_memory()
+    if needed > free:
+        raise Unavailable(
+            f"{manifest.reference} needs about {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: unload another "
+            "version first",
+            needed_bytes=needed,
+            free_bytes=free,
+        )

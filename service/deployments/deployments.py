@@ -1,12 +1,16 @@
-"""All versions being served: load on demand, one engine process each, drain. Knows no HTTP and no text.
+"""All versions being served: load on demand, swap, drain. Knows no HTTP and no text.
 
 resolve(reference) ─▶ Manifest ─▶ acquire ─▶ Deployment (loaded once, however many ask at the same time)
+
+An alias that moves is followed: the new version loads beside the old one, which answers until the new one is ready and
+goes on to when that cannot be loaded; then the old one finishes what it has begun and gives its memory back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -19,6 +23,10 @@ from service.engine.client import Engine
 from service.errors import Conflict, DosirakError, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
+
+_WATCH_SECONDS = 1.0
+_RETRY_SECONDS = 60.0
+"""Between two tries to load what an alias points to, while another version answers for it."""
 
 EngineFactory = Callable[[Manifest, int], Engine]
 """Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all."""
@@ -36,6 +44,7 @@ class Deployments:
         preload: bool = True,
         load_timeout: float = 300.0,
         drain_timeout: float = 30.0,
+        idle_timeout: float = 0.0,
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.repository = repository
@@ -44,8 +53,11 @@ class Deployments:
         self._preload = preload
         self._load_timeout = load_timeout
         self._drain_timeout = drain_timeout
+        self._idle_timeout = idle_timeout
         self._prepare = prepare
         self._by_reference: dict[str, Deployment] = {}
+        self._standing: dict[str, Deployment] = {}
+        """By reference without a version: who answered last, and goes on to until what it points to now is ready."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._prepared = asyncio.Event()
         self._stopping = False
@@ -57,6 +69,9 @@ class Deployments:
         if self._stopping or not self._prepared.is_set():
             return False
         try:
+            standing = self._standing.get(self._router.moving(None) or "")
+            if standing is not None and standing.state is DeploymentState.READY:
+                return True
             return self._serving(self._router.resolve(None)) or not self._preload
         except DosirakError:
             return False
@@ -72,6 +87,7 @@ class Deployments:
             task.cancel()
         await asyncio.gather(*(each.drain(self._drain_timeout) for each in self._by_reference.values()))
         self._by_reference.clear()
+        self._standing.clear()
 
     def resolve(self, reference: str | None) -> Manifest:
         """The version that `reference` means now. Raises InvalidRequest or NotFound."""
@@ -85,22 +101,27 @@ class Deployments:
         self._refuse_when_stopping()
         if not self._prepared.is_set():
             raise Unavailable(f"The server is starting ({self.phase}); try again shortly", retry_after=2)
-        deployment = await self.load(reference)
-        await deployment.settled(self._load_timeout)
-        return deployment
+        while True:
+            moving = self._router.moving(reference)
+            deployment = self._follow(moving) if moving else self._begin(self.resolve(reference))
+            if deployment.state is DeploymentState.READY:
+                return deployment
+            await deployment.settled(self._load_timeout)
 
     async def load(self, reference: str | None) -> Deployment:
-        """Begin to load a version, or give the deployment that already exists. A failed one is tried again."""
+        """Begin to load a version, or give the deployment that already exists; it stays until it is unloaded by name. A
+        failed one is tried again."""
         self._refuse_when_stopping()
-        manifest = self.resolve(reference)
-        deployment = self._by_reference.get(manifest.reference)
-        if deployment is not None and deployment.state is DeploymentState.DRAINING:
-            raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
-        if deployment is None or deployment.state is DeploymentState.FAILED:
-            deployment = Deployment(manifest, self._engine_factory(manifest, self._promised_bytes()))
-            self._by_reference[manifest.reference] = deployment
-            self._spawn(self._load(deployment))
+        deployment = self._begin(self.resolve(reference))
+        deployment.pinned = True
         return deployment
+
+    def follow_all(self) -> None:
+        """Load what the references in use point to now. Never raises: what cannot be loaded is told by its deployment's
+        state, and the one that stands goes on."""
+        for reference in () if self._stopping else tuple(self._standing):
+            with contextlib.suppress(DosirakError):
+                self._follow(reference)
 
     async def unload(self, reference: str) -> Deployment:
         """Drain one exact version and end its process; returns at once, `state` tells how far it is.
@@ -112,6 +133,7 @@ class Deployments:
             raise NotFound(f"{reference} is not deployed; GET /v1/deployments lists what is", param="model")
         if deployment.state is DeploymentState.LOADING:
             raise Conflict(f"{reference} is still loading; delete the deployment when it is ready")
+        self._forget(deployment)
         self._spawn(self._unload(deployment))
         return deployment
 
@@ -122,6 +144,65 @@ class Deployments:
     def all(self) -> tuple[Deployment, ...]:
         """Every deployment in any state, oldest first."""
         return tuple(self._by_reference.values())
+
+    def _follow(self, reference: str) -> Deployment:
+        """Who answers for a reference without a version now. Begins to load its target where that does not, and lets
+        the one that stood there drain where it does."""
+        target, standing = self.resolve(reference), self._standing.get(reference)
+        wanted = self._by_reference.get(target.reference)
+        if wanted is not None and wanted.state is DeploymentState.READY:
+            self._standing[reference] = wanted
+            if standing is not None and standing is not wanted:
+                log.info(
+                    "reference_switched",
+                    reference=reference,
+                    model=target.reference,
+                    before=standing.manifest.reference,
+                )
+                self._retire(standing)
+            return wanted
+        if standing is None or standing.state is not DeploymentState.READY:
+            return self._begin(target)
+        if wanted is None or (wanted.state is DeploymentState.FAILED and wanted.failed_for(_RETRY_SECONDS)):
+            self._begin(target)
+        return standing
+
+    def _begin(self, manifest: Manifest) -> Deployment:
+        deployment = self._by_reference.get(manifest.reference)
+        if deployment is not None and deployment.state is DeploymentState.DRAINING:
+            raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
+        if deployment is None or deployment.state is DeploymentState.FAILED:
+            deployment = Deployment(manifest, self._engine_factory(manifest, self._promised_bytes()))
+            self._by_reference[manifest.reference] = deployment
+            self._spawn(self._load(deployment))
+        return deployment
+
+    def _retire(self, deployment: Deployment) -> None:
+        """Drain one that no alias leads to any more, unless it was asked for by its own name."""
+        if deployment.pinned or deployment in self._standing.values():
+            return
+        if deployment.state is DeploymentState.READY:
+            self._spawn(self._unload(deployment))
+
+    async def _watch(self) -> None:
+        """Follow aliases that other processes move, and unload what is idle."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            self.follow_all()
+            for deployment in self.all() if self._idle_timeout else ():
+                if self._is_idle(deployment):
+                    self._forget(deployment)
+                    self._spawn(self._unload(deployment))
+
+    def _is_idle(self, deployment: Deployment) -> bool:
+        """Never the default model, whose readiness is the server's, nor what was asked for by its own name."""
+        if deployment.state is not DeploymentState.READY or deployment.in_flight or deployment.pinned:
+            return False
+        default = self._standing.get(self._router.moving(None) or "")
+        return deployment is not default and time.monotonic() - deployment.used_at > self._idle_timeout
+
+    def _forget(self, deployment: Deployment) -> None:
+        self._standing = {at: each for at, each in self._standing.items() if each is not deployment}
 
     def _promised_bytes(self) -> int:
         loaded = [each.engine.info for each in self._by_reference.values()]
@@ -146,12 +227,13 @@ class Deployments:
         self.phase = "loading the default model"
         if self._preload:
             with contextlib.suppress(DosirakError):
-                await (await self.load(None)).settled(self._load_timeout)
+                await self.acquire(None)
         self.phase = "started"
+        self._spawn(self._watch())
 
     async def _load(self, deployment: Deployment) -> None:
         manifest = deployment.manifest
-        await deployment.load(self.repository.path(manifest), lambda: self.repository.verify(manifest))
+        await deployment.load(self.repository)
         log.info(
             "deployment_" + deployment.state.value,
             model=manifest.reference,

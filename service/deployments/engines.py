@@ -1,19 +1,19 @@
-"""How the engine process of a version is configured: a pure function of settings and manifest."""
+"""How the engine process of a version is configured: a function of settings and manifest."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from models.manifest import Manifest
+from models.repository import Repository
 from service.engine.messages import EngineConfig
 from service.settings import Settings
 
 
-def engine_config(settings: Settings, manifest: Manifest, directory: Path, promised_bytes: int = 0) -> EngineConfig:
-    """What the engine process of `manifest`, whose files lie in `directory`, is started with, beside engines
-    that may still take `promised_bytes`."""
+def engine_config(
+    settings: Settings, repository: Repository, manifest: Manifest, promised_bytes: int = 0
+) -> EngineConfig:
+    """What the engine process of `manifest` is started with, beside engines that may still take `promised_bytes`."""
     return EngineConfig(
-        model_dir=str(directory),
+        model_dir=str(repository.path(manifest)),
         precision=manifest.precision,
         dtype="fp32" if manifest.precision == "fp32" else "bf16",
         device=settings.device,
@@ -27,5 +27,5 @@ def engine_config(settings: Settings, manifest: Manifest, directory: Path, promi
         max_num_batched_tokens=settings.max_num_batched_tokens,
         inter_token_latency_target=settings.inter_token_latency_target_ms / 1000,
         prefix_caching=settings.prefix_caching,
-        record=str(settings.data_dir / "engine" / f"{manifest.digest}.record"),
+        record=str(repository.engine_file(manifest, "record")),
     )

@@ -9,7 +9,7 @@ from models.errors import Conflict as RepositoryConflict
 from models.errors import Corrupt, InvalidReference, InvalidSource, RepositoryError
 from models.errors import NotFound as RepositoryNotFound
 from models.errors import Stale as RepositoryStale
-from models.manifest import Manifest
+from models.manifest import Manifest, ModelReference
 from models.repository import Repository
 from service.errors import Conflict, DosirakError, InvalidRequest, NotFound, Stale, Unavailable
 
@@ -37,6 +37,15 @@ class Router:
     def __init__(self, repository: Repository, default_model: str) -> None:
         self._repository = repository
         self._default_model = default_model
+
+    def moving(self, reference: str | None) -> str | None:
+        """`reference` (None: the default) where it may mean another version tomorrow; None for an exact version. Raises
+        InvalidRequest for a malformed one."""
+        asked = reference or self._default_model
+        try:
+            return None if ModelReference.parse(asked).version is not None else asked
+        except RepositoryError as error:
+            raise as_service_error(error) from None
 
     def resolve(self, reference: str | None) -> Manifest:
         """Raises InvalidRequest for a malformed reference, NotFound where nothing answers to it."""

@@ -11,7 +11,6 @@ group, and only the parent knows which answers are still to be finished; it clos
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
 import os
@@ -46,6 +45,7 @@ from service.engine.messages import (
     decode_to_engine,
     encode,
 )
+from service.engine.parent import die_with_parent
 from service.engine.scheduler import Scheduler
 
 BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[ModelRunner, EngineInfo]]
@@ -54,7 +54,6 @@ BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[Model
 _NEWS_SECONDS: Final = 0.25  # a step without outputs still tells its stats that often
 _READ_BYTES: Final = 1 << 20
 _MIN_PREFILL_TOKENS: Final = 8  # beside decodes: small enough for a slow machine, enough rows for a fast kernel
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class Frames(Protocol):
@@ -167,7 +166,7 @@ def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> En
 
 def main(build: BuildRunner, argv: list[str]) -> int:
     """The life of one engine process; returns its exit code. `argv[1]` is the socket's file descriptor."""
-    _die_with_parent()
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = Channel(int(argv[1]))
@@ -191,15 +190,6 @@ def _serve(build: BuildRunner, channel: Channel) -> None:
     gc.freeze()  # what was loaded lives as long as the process: never scan it again
     channel.send(Ready(info))
     loop.run()
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies (prctl(2); Linux only, elsewhere the socket must do)."""
-    parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the call
-        os._exit(0)
 
 
 def _build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[ModelRunner, EngineInfo]:

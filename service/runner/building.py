@@ -18,12 +18,12 @@ from torch import Tensor
 
 from models.loading import DTYPES, MappedWeights, load_model, resolve_device, weight_bytes
 from service.engine.messages import EngineConfig, EngineInfo
+from service.host import usable_cores
 from service.runner import record
 from service.runner.attention import KV_TILE, matmul_dtype
 from service.runner.blueprint import Blueprint, LibraryWeights, assemble, outline_of
 from service.runner.decoder import FusedDecoder
 from service.runner.forward import CannotServe, Forward
-from service.runner.host import usable_cores
 from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, free_bytes
 from service.runner.linear import (
     DenseLinear,

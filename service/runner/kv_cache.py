@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from service.runner.host import available_memory
+from service.host import available_memory
 from service.runner.memory import lazy_zeros
 
 FREE_MEMORY_SHARE = 0.4

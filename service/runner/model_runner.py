@@ -46,6 +46,14 @@ class ModelRunner:
                 results[i] = _with_prompt(results[i], tuple(told))
         return results
 
+    @torch.inference_mode()
+    def prompt_logits(self, batch: Batch) -> Tensor:
+        """Of a single prompt that asks for prompt logprobs: the logits [n, vocabulary] that predict its next tokens;
+        writes its keys and values. Samples nothing."""
+        step = pack(batch, self.cache, self._rules, self._device)
+        rows = step.where[0].prompt
+        return self._forward(step)[rows.start : rows.stop]
+
 
 def _sample_logits(logits: Tensor, step: Step) -> Tensor:
     """The rows to sample from, in the order of the items."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from models.repository import Repository
+from models.upkeep import sweep
 from tests.versions import publish
 
 CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "chmod", "truncate", "unlink", "rmdir")
@@ -118,7 +119,7 @@ def test_old_or_new(tmp_path: Path, name: str) -> None:
 def recovers(data_dir: Path) -> None:
     """After a crash everything still works, and a sweep leaves no trace of it."""
     repository = Repository(data_dir)
-    repository.sweep(older_than=0)
+    sweep(repository, older_than=0)
     assert list((data_dir / "tmp").iterdir()) == []
     newest = repository.versions("demo")[-1].version
     assert (data_dir / "models" / "demo" / "latest").read_text() == newest

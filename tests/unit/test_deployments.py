@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from models.errors import Conflict as RepositoryConflict
 from models.manifest import Manifest
 from models.repository import Repository
 from service.deployments.deployments import Deployments
@@ -231,3 +232,104 @@ async def test_nothing_is_asked_before_the_repository_is_prepared(tmp_path: Path
         await world.deployments.acquire(None)
     prepared.set()
     await until(lambda: world.deployments.ready)
+
+
+async def answered(world: World, reference: str | None = None) -> str:
+    """The version that answers now."""
+    deployment = await world.deployments.acquire(reference)
+    with deployment.occupied():
+        outputs = [output async for output in deployment.generate(make_request("a", max_tokens=2))]
+    assert outputs[-1].finish_reason == "length"
+    return deployment.manifest.version
+
+
+async def test_an_alias_that_moves_is_followed_without_a_wait_or_a_gap(world: World) -> None:
+    await world.started()
+    assert await answered(world) == "2"
+    world.gate.clear()
+    world.repository.promote("demo", "production", "1", "a test")
+    assert await answered(world) == "2", "the old one answers while the new one loads"
+    assert [reference for reference, _ in world.engines] == ["demo:2", "demo:1"]
+    assert world.deployments.ready
+    world.gate.set()
+    await until(lambda: len(world.deployments.all()) == 2 and world.deployments.all()[1].state.value == "ready")
+    assert await answered(world) == "1"
+    await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["1"])
+    assert world.engines[0][1].state is EngineState.STOPPED
+
+
+async def test_an_alias_moved_by_another_process_is_followed(world: World) -> None:
+    await world.started()
+    Repository(world.repository.layout.data_dir).promote("demo", "production", "1", "from elsewhere")
+    await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["1"])
+    assert await answered(world) == "1"
+
+
+async def test_a_target_that_cannot_be_loaded_leaves_the_old_one_serving(world: World) -> None:
+    await world.started()
+    world.failure = "a changed byte"
+    world.repository.promote("demo", "production", "1", "a test")
+    for _ in range(3):
+        assert await answered(world) == "2"
+        await asyncio.sleep(0.02)
+    assert [reference for reference, _ in world.engines] == ["demo:2", "demo:1"], "not tried again at once"
+    assert [(each["model"], each["state"]) for each in world.deployments.describe()] == [
+        ("demo:2", "ready"),
+        ("demo:1", "failed"),
+    ]
+    world.failure = ""
+    await world.deployments.load("demo:1")
+    await until(lambda: world.deployments.all()[-1].state.value == "ready")
+    assert await answered(world) == "1"
+
+
+async def test_who_was_let_in_before_the_switch_is_answered(world: World) -> None:
+    await world.started()
+    old = await world.deployments.acquire(None)
+    with old.occupied():
+        world.repository.promote("demo", "production", "1", "a test")
+        world.deployments.follow_all()
+        await until(lambda: len(world.engines) == 2 and world.deployments.all()[1].state.value == "ready")
+        assert await answered(world) == "1"
+        await until(lambda: old.state.value == "draining")
+        outputs = [output async for output in old.generate(make_request("b", max_tokens=3))]
+        assert outputs[-1].finish_reason == "length"
+        assert old.engine.state is EngineState.READY
+    await until(lambda: old.engine.state is EngineState.STOPPED)
+
+
+async def test_what_was_asked_for_by_name_stays(world: World) -> None:
+    await world.started()
+    await world.deployments.load("demo:2")
+    world.repository.promote("demo", "production", "1", "a test")
+    world.deployments.follow_all()
+    await until(lambda: len(world.deployments.all()) == 2 and world.deployments.all()[1].state.value == "ready")
+    assert await answered(world) == "1"
+    await asyncio.sleep(0.02)
+    assert [each.state.value for each in world.deployments.all()] == ["ready", "ready"]
+
+
+async def test_a_served_version_cannot_be_deleted(world: World) -> None:
+    await world.started()
+    deployment = await world.deployments.acquire("demo:1")
+    with pytest.raises(RepositoryConflict, match="in use"):
+        Repository(world.repository.layout.data_dir).delete("demo", "1")
+    await world.deployments.unload("demo:1")
+    await until(lambda: deployment not in world.deployments.all())
+    world.repository.delete("demo", "1")
+
+
+async def test_what_nobody_uses_is_unloaded_and_comes_back(tmp_path: Path) -> None:
+    world = await World(tmp_path, idle_timeout=0.05).started()
+    await world.deployments.acquire("demo:1")
+    await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"])
+    assert world.deployments.ready, "the default model stays"
+    assert await answered(world, "demo:1") == "1"
+
+
+async def test_what_does_not_fit_is_refused_with_the_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.started()
+    monkeypatch.setattr("service.deployments.deployment.available_memory", lambda: 1000)
+    with pytest.raises(Unavailable, match=r"demo:1 needs about 0\.3 GB"):
+        await world.deployments.acquire("demo:1")
+    assert await answered(world) == "2"

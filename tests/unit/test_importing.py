@@ -13,6 +13,7 @@ from models.errors import Conflict, InvalidSource
 from models.importing import import_source
 from models.repository import Repository
 from models.starter import publish_demo
+from models.upkeep import sweep
 from tests.checkpoints import save_gpt2, save_llama, save_t5
 
 
@@ -37,7 +38,7 @@ def refused(repository: Repository, source: Path | str, named: str) -> None:
         import_source(repository, str(source), "demo")
     assert str(source) not in str(caught.value) or isinstance(source, str)
     assert repository.models() == []
-    assert repository.sweep(older_than=0) == []
+    assert sweep(repository, older_than=0) == []
 
 
 def test_bf16_is_copied_byte_for_byte(repository: Repository, llama: Path) -> None:

@@ -17,6 +17,7 @@ from models.errors import Conflict, Corrupt, InvalidReference, NotFound, Reposit
 from models.manifest import Manifest
 from models.repository import Repository
 from models.starter import demo_is_wanted
+from models.upkeep import sweep
 from tests.unit.test_manifest import TRAVERSAL
 from tests.versions import FACTS, publish
 
@@ -292,10 +293,10 @@ def test_sweep_spares_the_living(repository: Repository, tmp_path: Path) -> None
     with repository.stage() as staged:
         for path in temporary.iterdir():
             os.utime(path, (0, 0))
-        assert repository.sweep(older_than=3600) == ["stage-dead"]
+        assert sweep(repository, older_than=3600) == ["stage-dead"]
         assert staged.is_dir()
     (temporary / "gone-now").mkdir()
-    assert repository.sweep(older_than=3600) == []
+    assert sweep(repository, older_than=3600) == []
     assert sorted(path.name for path in temporary.iterdir()) == ["gone-now", "not-ours"]
 
 
@@ -305,7 +306,7 @@ def test_sweep_points_latest_right(repository: Repository, tmp_path: Path) -> No
     latest = tmp_path / "data" / "models" / "demo" / "latest"
     for wrong in ("1", "9", ""):
         latest.write_text(wrong)
-        repository.sweep()
+        sweep(repository)
         assert latest.read_text() == "2"
     repository.delete("demo", "2")
     assert latest.read_text() == "1"

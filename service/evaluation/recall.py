@@ -5,18 +5,18 @@ The cases are the demo's (`models.demo.recall`); the engine is the one that serv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from models.demo.recall import Answer, RecallCase, Row, cases, table
+from models.demo.recall import RecallCase, Row, cases, table
 from models.manifest import Manifest
 from models.repository import Repository
 from service.engine.core import EngineCore
 from service.engine.request import Request, SamplingParams
-from service.offline import load_core, run_all
+from service.evaluation.offline import load, run_all
 from service.settings import Settings
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
@@ -44,23 +44,26 @@ def _rows(
     settings: Settings, repository: Repository, manifest: Manifest, asked: list[RecallCase], progress: Progress
 ) -> list[Row]:
     directory = repository.path(manifest)
-    core = load_core(settings, repository, manifest)
-    return table(asked, _answers(core, Tokenizer.load(directory), manifest.reference, progress))
+    core = load(settings, repository, manifest).core()
+    task = progress.add_task(manifest.reference, total=len(asked))
+    return rows(core, Tokenizer.load(directory), asked, lambda: progress.update(task, advance=1))
 
 
-def _answers(core: EngineCore, tokenizer: Tokenizer, label: str, progress: Progress) -> Answer:
+def rows(
+    core: EngineCore, tokenizer: Tokenizer, asked: Sequence[RecallCase], on_end: Callable[[], object] = lambda: None
+) -> list[Row]:
+    """The table of one version, answered greedily by its engine."""
     params = SamplingParams(max_tokens=NEW_TOKENS, stop_token_ids=tokenizer.stop_token_ids)
 
     def answer(asked: Sequence[RecallCase]) -> list[str]:
-        task = progress.add_task(label, total=len(asked))
         requests = (
             Request(str(number), tuple(_prompt(tokenizer, case)), params, arrival=number)
             for number, case in enumerate(asked)
         )
-        made = run_all(core, requests, lambda: progress.update(task, advance=1))
+        made = run_all(core, requests, on_end)
         return [tokenizer.decode([id for output in outputs for id in output.token_ids]) for outputs in made.values()]
 
-    return answer
+    return table(asked, answer)
 
 
 def _prompt(tokenizer: Tokenizer, case: RecallCase) -> list[int]:

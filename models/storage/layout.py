@@ -1,0 +1,61 @@
+"""Where everything of a repository lies on disk. Paths only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.manifest import ModelReference
+from models.storage import durable
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The directories of a repository, drawn in `models.repository`."""
+
+    data_dir: Path
+
+    def make(self) -> None:
+        """Create what is missing."""
+        for directory in (self.models, self.journals, self.reports, self.blobs, self.temporary, self.locks):
+            durable.make_directory(directory)
+
+    @property
+    def models(self) -> Path:
+        return self.data_dir / "models"
+
+    @property
+    def journals(self) -> Path:
+        return self.data_dir / "journal"
+
+    @property
+    def reports(self) -> Path:
+        return self.data_dir / "reports"
+
+    @property
+    def blobs(self) -> Path:
+        return self.data_dir / "blobs"
+
+    @property
+    def engine(self) -> Path:
+        return self.data_dir / "engine"
+
+    @property
+    def temporary(self) -> Path:
+        return self.data_dir / "tmp"
+
+    @property
+    def locks(self) -> Path:
+        return self.data_dir / "locks"
+
+    def version(self, reference: ModelReference) -> Path:
+        return self.models / reference.name / (reference.version or "")
+
+    def report(self, name: str, version: str) -> Path:
+        return self.reports / name / f"{version}.json"
+
+    def journal(self, name: str) -> Path:
+        return self.journals / f"{ModelReference(name).name}.jsonl"
+
+    def lock(self, name: str) -> Path:
+        return self.locks / f"{ModelReference(name).name}.lock"

@@ -1,0 +1,117 @@
+"""Aliases over HTTP: promote behind the gate, compare-and-set, roll back, and who pointed where at any time.
+
+The `ETag` of an alias is the version that it points to, `""` where there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header
+from starlette.responses import Response
+
+from models.storage.journal import Entry
+from service.api.bodies import json_body
+from service.api.deps import Service, ServiceDep
+from service.api.encoding import json_response
+from service.api.openapi import takes
+from service.api.repository import PREFIX, Text
+from service.api.schemas.repository import AliasBody, ReasonBody
+from service.errors import InvalidRequest, NotFound
+
+router = APIRouter(prefix=PREFIX + "/{name}/aliases", tags=["repository"])
+IfMatch = Annotated[str | None, Header()]
+ALIAS: Final = json_body(AliasBody)
+REASON: Final = json_body(ReasonBody)
+
+
+@router.get("")
+async def list_aliases(service: ServiceDep, name: str) -> Response:
+    """Every alias of a model and the version that it points to."""
+    return json_response({"data": await asyncio.to_thread(service.deployments.repository.aliases, name)})
+
+
+@router.get("/{alias}")
+async def get_alias(service: ServiceDep, name: str, alias: str) -> Response:
+    """The version that an alias points to, and the change that made it so."""
+    history = await asyncio.to_thread(service.deployments.repository.history, name, alias)
+    if not history or history[-1].version is None:
+        raise NotFound(f"{name[:80]} has no alias {alias[:80]!r}; PUT makes one", param="alias")
+    return _answer(name, alias, history[-1])
+
+
+@router.put("/{alias}", openapi_extra=takes(AliasBody))
+async def promote(
+    service: ServiceDep, name: str, alias: str, body: AliasBody = ALIAS, if_match: IfMatch = None
+) -> Response:
+    """Point an alias to a version. 409 with the broken limits when its report does not pass the gate, unless
+    `override` is true and `reason` says why; 412 when `If-Match` is not what the alias points to."""
+    entry = await asyncio.to_thread(
+        service.deployments.repository.promote,
+        name,
+        alias,
+        body.version,
+        body.reason,
+        expected=_expected(if_match),
+        limits=service.settings.gate,
+        override=body.override,
+    )
+    return _changed(service, name, alias, entry)
+
+
+@router.delete("/{alias}")
+async def remove(service: ServiceDep, name: str, alias: str, reason: Text = "", if_match: IfMatch = None) -> Response:
+    """Take an alias away."""
+    entry = await asyncio.to_thread(
+        service.deployments.repository.remove_alias, name, alias, reason, expected=_expected(if_match)
+    )
+    return _changed(service, name, alias, entry)
+
+
+@router.post("/{alias}/rollback", openapi_extra=takes(ReasonBody))
+async def rollback(
+    service: ServiceDep, name: str, alias: str, body: ReasonBody = REASON, if_match: IfMatch = None
+) -> Response:
+    """Undo the last promotion or removal; once more, the one before."""
+    entry = await asyncio.to_thread(
+        service.deployments.repository.rollback, name, alias, body.reason, expected=_expected(if_match)
+    )
+    return _changed(service, name, alias, entry)
+
+
+@router.get("/{alias}/history")
+async def history(service: ServiceDep, name: str, alias: str, at: Text | None = None) -> Response:
+    """Every change of an alias, oldest first; with `at`, the one that was in force then, if any."""
+    moment = None if at is None else _moment(at)
+    entries = await asyncio.to_thread(service.deployments.repository.history, name, alias, moment)
+    return json_response({"data": [asdict(entry) for entry in entries]})
+
+
+def _changed(service: Service, name: str, alias: str, entry: Entry) -> Response:
+    service.deployments.follow_all()
+    return _answer(name, alias, entry)
+
+
+def _answer(name: str, alias: str, entry: Entry) -> Response:
+    body: dict[str, Any] = {"model": name, "alias": alias, "version": entry.version, "change": asdict(entry)}
+    return json_response(body, headers={"ETag": f'"{entry.version or ""}"'})
+
+
+def _expected(if_match: str | None) -> str | None:
+    """The version that the caller believes the alias has. Raises InvalidRequest for anything but one strong tag."""
+    if if_match is None:
+        return None
+    if len(if_match) < 2 or if_match[0] != '"' or if_match[-1] != '"' or '"' in if_match[1:-1]:
+        raise InvalidRequest('If-Match must be one ETag, as in "2"', param="If-Match")
+    return if_match[1:-1]
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest("at must be a time in ISO 8601, as in 2026-11-21T12:00:00Z", param="at") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,185 @@
+"""The model repository over HTTP: what there is, what was measured of it, imports, deletions, comparisons.
+
+Disk work runs in threads; conversions and measurements are jobs in processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from models.errors import RepositoryError
+from models.manifest import Manifest, ModelReference
+from models.report import Report
+from models.repository import Repository
+from service.api.bodies import json_body
+from service.api.deps import Service, ServiceDep
+from service.api.encoding import json_response
+from service.api.openapi import takes
+from service.api.schemas.repository import EvaluateBody, ImportBody, QuantizeBody
+from service.errors import InvalidRequest
+
+PREFIX: Final = "/v1/repository/models"
+PAGE: Final = 100
+CARD: Final = "README.md"
+CARD_BYTES: Final = 65_536
+router = APIRouter(prefix=PREFIX, tags=["repository"])
+Text = Annotated[str, Query(max_length=200)]
+EVALUATE: Final = json_body(EvaluateBody)
+IMPORT: Final = json_body(ImportBody)
+QUANTIZE: Final = json_body(QuantizeBody)
+
+
+@router.get("")
+async def list_models(service: ServiceDep, query: Text = "", cursor: Text = "") -> Response:
+    """Models whose name holds `query`, by name, 100 at a time; `cursor` is the last answer's `next_cursor`."""
+    return json_response(await asyncio.to_thread(_page, service.deployments.repository, query, cursor))
+
+
+@router.get("/{name}")
+async def get_model(service: ServiceDep, name: str) -> Response:
+    """A model's versions, newest first, and its aliases."""
+    return json_response(await asyncio.to_thread(_model, service.deployments.repository, name))
+
+
+@router.post("/{name}/versions", status_code=202, openapi_extra=takes(ImportBody))
+async def import_version(service: ServiceDep, name: str, body: ImportBody = IMPORT) -> Response:
+    """Import a checkpoint as a job; its `result` names the version. Measured as well, unless `evaluate` is "none"."""
+    ModelReference(name, body.version)
+    return _accepted(service, "import", {"name": name, **body.model_dump()})
+
+
+@router.get("/{name}/versions/{version}")
+async def get_version(service: ServiceDep, name: str, version: str) -> Response:
+    """Manifest, files with their sha256, lineage, model card, and the report of what was measured."""
+    return json_response(await asyncio.to_thread(_version, service.deployments.repository, name, version))
+
+
+@router.delete("/{name}/versions/{version}")
+async def delete_version(service: ServiceDep, name: str, version: str, reason: Text = "") -> Response:
+    """Remove a version for good; 409 while an alias points to it or a process serves it."""
+    await asyncio.to_thread(service.deployments.repository.delete, name, version, reason)
+    return json_response({"deleted": f"{name}:{version}"})
+
+
+@router.post("/{name}/versions/{version}/verify")
+async def verify_version(service: ServiceDep, name: str, version: str) -> Response:
+    """Read every byte again; `ok` is false with the reason when one is not what was published."""
+    repository = service.deployments.repository
+    manifest = await asyncio.to_thread(repository.get, name, version)
+    try:
+        await asyncio.to_thread(repository.verify, manifest)
+    except RepositoryError as error:
+        return json_response({"ok": False, "error": str(error)})
+    return json_response({"ok": True, "files": len(manifest.files), "digest": manifest.digest})
+
+
+@router.post("/{name}/versions/{version}/quantize", status_code=202, openapi_extra=takes(QuantizeBody))
+async def quantize_version(service: ServiceDep, name: str, version: str, body: QuantizeBody = QUANTIZE) -> Response:
+    """Make a version of lower precision from this one, as a job."""
+    manifest = await asyncio.to_thread(service.deployments.repository.get, name, version)
+    return _accepted(service, "quantize", {"model": manifest.reference, **body.model_dump()})
+
+
+@router.post("/{name}/versions/{version}/evaluate", status_code=202, openapi_extra=takes(EvaluateBody))
+async def evaluate_version(service: ServiceDep, name: str, version: str, body: EvaluateBody = EVALUATE) -> Response:
+    """Measure quality and speed as a job; the report is kept with the version."""
+    manifest = await asyncio.to_thread(service.deployments.repository.get, name, version)
+    return _accepted(service, "evaluate", {"model": manifest.reference, "effort": body.effort, "text_file": None})
+
+
+@router.get("/{name}/compare")
+async def compare(service: ServiceDep, name: str, a: Text, b: Text) -> Response:
+    """Two versions of a model side by side: what differs in their facts, their files and their reports."""
+    return json_response(await asyncio.to_thread(_comparison, service.deployments.repository, name, a, b))
+
+
+def shown_version(manifest: Manifest, aliases: dict[str, str], report: Report | None) -> dict[str, Any]:
+    """A version in a list: its facts, without its files."""
+    return {
+        "model": manifest.reference,
+        "version": manifest.version,
+        "digest": manifest.short_digest,
+        "created_at": manifest.created_at,
+        "precision": manifest.precision,
+        "dtype": manifest.dtype,
+        "architecture": manifest.architecture,
+        "parameters": manifest.parameters,
+        "context_window": manifest.context_window,
+        "vocab_size": manifest.vocab_size,
+        "license": manifest.license,
+        "bytes": manifest.size,
+        "aliases": sorted(alias for alias, version in aliases.items() if version == manifest.version),
+        "lineage": asdict(manifest.lineage),
+        "report": report,
+    }
+
+
+def _accepted(service: Service, kind: Any, arguments: dict[str, Any]) -> Response:
+    job = service.jobs.submit(kind, arguments)
+    return json_response(job, 202, {"Location": f"/v1/jobs/{job.id}"})
+
+
+def _page(repository: Repository, query: str, cursor: str) -> dict[str, Any]:
+    names = [name for name in repository.models() if query.lower() in name and name > cursor]
+    data = [_summary(repository, name) for name in names[:PAGE]]
+    return {"data": data, "next_cursor": names[PAGE - 1] if len(names) > PAGE else None}
+
+
+def _summary(repository: Repository, name: str) -> dict[str, Any]:
+    versions = repository.versions(name)
+    return {
+        "name": name,
+        "versions": len(versions),
+        "newest": versions[-1].version,
+        "aliases": repository.aliases(name),
+        "bytes": sum(manifest.size for manifest in versions),
+    }
+
+
+def _model(repository: Repository, name: str) -> dict[str, Any]:
+    versions = repository.versions(name)
+    if not versions:
+        repository.resolve(name)  # says what there is
+    aliases = repository.aliases(name)
+    shown = [shown_version(each, aliases, _report(repository, each)) for each in reversed(versions)]
+    return {"name": name, "aliases": aliases, "versions": shown}
+
+
+def _version(repository: Repository, name: str, version: str) -> dict[str, Any]:
+    manifest = repository.get(name, version)
+    card = repository.path(manifest) / CARD
+    text = card.read_bytes()[:CARD_BYTES].decode("utf-8", errors="replace") if card.is_file() else None
+    shown = shown_version(manifest, repository.aliases(name), _report(repository, manifest))
+    return {**shown, "digest": manifest.digest, "files": [asdict(file) for file in manifest.files], "card": text}
+
+
+def _report(repository: Repository, manifest: Manifest) -> Report | None:
+    """None also for a damaged one: the version is not the worse for it, and `evaluate` makes it anew."""
+    try:
+        return repository.report(manifest)
+    except RepositoryError:
+        return None
+
+
+def _comparison(repository: Repository, name: str, a: str, b: str) -> dict[str, Any]:
+    if not a or not b:
+        raise InvalidRequest("a and b are missing: name two versions, as in ?a=1&b=2")
+    first, second = repository.get(name, a), repository.get(name, b)
+    aliases = repository.aliases(name)
+    shown = [shown_version(each, aliases, _report(repository, each)) for each in (first, second)]
+    files = [{file.path: file.sha256 for file in each.files} for each in (first, second)]
+    paths = sorted(files[0].keys() | files[1].keys())
+    return {
+        "a": shown[0],
+        "b": shown[1],
+        "differs": sorted(key for key in shown[0] if key not in ("report", "model") and shown[0][key] != shown[1][key]),
+        "files": {
+            "same": [path for path in paths if files[0].get(path) == files[1].get(path)],
+            "differ": [path for path in paths if files[0].get(path) != files[1].get(path)],
+        },
+    }

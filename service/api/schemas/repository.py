@@ -1,0 +1,44 @@
+"""Wire models of the model repository: imports, evaluations, aliases."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from service.api.schemas.base import Absent, Wire
+
+Reason = Annotated[str, Field(max_length=1000)]
+Version = Annotated[str, Field(min_length=1, max_length=63)]
+Effort = Literal["none", "quick", "full"]
+
+
+class ImportBody(Wire):
+    """`source`: a directory or archive of the server's machine, a hub id, or a BentoML store tag."""
+
+    later: ClassVar[dict[str, Absent]] = {"adapter_of": (None,)}
+
+    source: Annotated[str, Field(min_length=1, max_length=4096)]
+    precision: Literal["fp32", "bf16", "int8"] | None = None
+    version: Version | None = None
+    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    evaluate: Effort = "quick"
+
+
+class QuantizeBody(Wire):
+    precision: Literal["int8"] = "int8"
+    evaluate: Effort = "quick"
+
+
+class EvaluateBody(Wire):
+    effort: Literal["quick", "full"] = "quick"
+
+
+class AliasBody(Wire):
+    version: Version
+    reason: Reason = ""
+    override: bool = False
+
+
+class ReasonBody(Wire):
+    reason: Reason = ""

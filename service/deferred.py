@@ -1,0 +1,39 @@
+"""The app, built when its process starts to serve.
+
+`bentoml serve` loads the service's module in two processes, in the first only to read its configuration: there nothing
+of the app is wanted, and importing it takes over a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
+
+from service.settings import Settings
+
+
+class DeferredApp(Starlette):
+    """A Starlette application, so that BentoML runs its lifespan; it hands everything to the app that this makes."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(lifespan=self._live)
+        self._settings = settings
+
+    @property
+    def is_ready(self) -> bool:
+        """The default model's readiness; only while the lifespan runs."""
+        return bool(self._app.state.deployments.ready)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def _live(self, _: Starlette) -> AsyncIterator[None]:
+        from service.app import create
+
+        self._app = create(self._settings)
+        async with self._app.router.lifespan_context(self._app):
+            yield

@@ -1,0 +1,60 @@
+"""The engine of a version in this process, for commands that measure it as it is served: no server, no socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from models.manifest import Manifest
+from models.repository import Repository
+from service.deployments.engines import engine_config
+from service.engine.core import EngineCore
+from service.engine.messages import EngineConfig, EngineInfo
+from service.engine.request import Request, StepOutput
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.runner.model_runner import ModelRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A version's runner and what was loaded. `core` gives a new engine around it; one of them at a time."""
+
+    config: EngineConfig
+    runner: ModelRunner
+    info: EngineInfo
+
+    def core(self, speculation: bool = True) -> EngineCore:
+        from service.engine.worker import build_core
+
+        config = msgspec.structs.replace(self.config, speculation=self.config.speculation and speculation)
+        return build_core(config, self.runner, self.info.blocks_total)
+
+
+def load(settings: Settings, repository: Repository, manifest: Manifest) -> Loaded:
+    """As the engine process does, in this one. Imports torch."""
+    from service.runner.building import build_runner
+
+    config = engine_config(settings, repository, manifest)
+    runner, info = build_runner(config, lambda phase, fraction: None)
+    return Loaded(config, runner, info)
+
+
+def run_all(
+    core: EngineCore, requests: Iterable[Request], on_end: Callable[[], object] = lambda: None
+) -> dict[str, list[StepOutput]]:
+    """Every request's outputs by its id, in the order of `requests`; `on_end` is called as each ends."""
+    outputs: dict[str, list[StepOutput]] = {}
+    for request in requests:
+        core.add(request)
+        outputs[request.id] = []
+    while core.has_work:
+        for output in core.step():
+            outputs[output.request_id].append(output)
+            if output.finish_reason is not None:
+                on_end()
+    return outputs

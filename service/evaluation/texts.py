@@ -1,0 +1,85 @@
+"""What versions are measured on: the project's own dialogues in Korean and English, or a file of the user's.
+
+Of dialogues the assistant's tokens count: what users say is read and not scored, for a chat model was never trained to
+say it. Of a file all tokens count but each piece's first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from models.demo.dialogue import Dialogue
+from models.demo.grammar import Style, dialogue
+from models.report import TextSet
+from service.errors import InvalidRequest
+from service.text.messages import Document, Message
+from service.text.tokenizer import Tokenizer
+
+FIRST_DIALOGUE = 900_000_000  # far from those that training saw
+DIALOGUES = "dialogues in Korean and English"
+PIECE_TOKENS = 512
+MAX_FILE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text's token ids, and the positions from 1 on whose prediction counts, ascending."""
+
+    token_ids: tuple[int, ...]
+    positions: tuple[int, ...]
+
+
+def dialogues(tokenizer: Tokenizer, window: int, count: int) -> list[Text]:
+    """Dialogues with values and wordings that the demo model's training never saw, as the version's own chat template
+    renders them, or line by line where it has none; those that do not fit `window` are cut."""
+    texts = []
+    for number in range(count):
+        made = dialogue(FIRST_DIALOGUE + number, Style((6, 12)), "test", "test")
+        try:
+            texts.append(_chat(tokenizer, window, made))
+        except InvalidRequest:  # no template, or one that refuses such a chat
+            lines = "\n".join(message["content"] for message in made.messages)
+            texts += _pieces(tokenizer.encode(lines), window)
+    return texts
+
+
+def of_file(tokenizer: Tokenizer, window: int, path: Path, most: int) -> list[Text]:
+    """A UTF-8 text file in pieces of 512 tokens, at most `most` tokens of it. Raises InvalidRequest."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InvalidRequest(f"{path.name} is larger than {MAX_FILE_BYTES} bytes: give a shorter text")
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path.name} cannot be read as UTF-8 text: {type(error).__name__}") from None
+    texts = _pieces(tokenizer.encode(content)[:most], min(PIECE_TOKENS, window))
+    if not texts:
+        raise InvalidRequest(f"{path.name} holds fewer than two tokens: give a longer text")
+    return texts
+
+
+def described(name: str, texts: Sequence[Text]) -> TextSet:
+    """The set by its content: equal digests mean that the same tokens were predicted at the same places."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(repr((text.token_ids, text.positions)).encode())
+    return TextSet(name, digest.hexdigest(), sum(len(text.positions) for text in texts))
+
+
+def _chat(tokenizer: Tokenizer, window: int, made: Dialogue) -> Text:
+    chat = tokenizer.encode_chat(
+        [Message(message["role"], message["content"]) for message in made.messages],
+        documents=[Document(document["text"], document.get("title")) for document in made.documents],
+        add_generation_prompt=False,
+    )
+    answers = {at for at, message in enumerate(made.messages) if message["role"] == "assistant"}
+    owners = islice(chat.owners(), window)
+    return Text(chat.ids()[:window], tuple(at for at, owner in enumerate(owners) if at and owner in answers))
+
+
+def _pieces(token_ids: Sequence[int], size: int) -> list[Text]:
+    cut = (tuple(token_ids[at : at + size]) for at in range(0, len(token_ids), size))
+    return [Text(piece, tuple(range(1, len(piece)))) for piece in cut if len(piece) > 1]

@@ -1,0 +1,63 @@
+"""A job as it is stored and shown. A file a job; knows no processes."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from models.storage import durable
+from models.storage.journal import timestamp
+
+Kind = Literal["import", "quantize", "evaluate"]
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class Job(msgspec.Struct, frozen=True):
+    """`arguments` are those of the kind's function in `work`; `progress` is 0 to 1 and `doing` says with what."""
+
+    id: str
+    kind: Kind
+    arguments: dict[str, Any]
+    state: State
+    created_at: str
+    progress: float = 0.0
+    doing: str = ""
+    result: dict[str, Any] | None = None
+    error: str | None = None
+
+    @classmethod
+    def new(cls, kind: Kind, arguments: dict[str, Any]) -> Job:
+        return cls(f"job-{uuid.uuid4().hex}", kind, arguments, "queued", timestamp(datetime.now(UTC)))
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+
+class JobFiles:
+    """All jobs of a data directory, each whole or absent after a crash."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._directory = data_dir / "jobs"
+        durable.make_directory(self._directory)
+
+    def put(self, job: Job) -> None:
+        durable.replace(self._directory / f"{job.id}.json", msgspec.json.encode(job))
+
+    def all(self) -> list[Job]:
+        """Oldest first; a file that is no job is passed over."""
+        jobs = []
+        for path in self._directory.glob("job-*.json"):
+            try:
+                jobs.append(msgspec.json.decode(path.read_bytes(), type=Job))
+            except (OSError, msgspec.DecodeError):
+                continue
+        return sorted(jobs, key=lambda job: job.created_at)
+
+    def remove(self, job: Job) -> None:
+        (self._directory / f"{job.id}.json").unlink(missing_ok=True)

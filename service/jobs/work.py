@@ -1,0 +1,89 @@
+"""What each kind of job does: `models` and `service.evaluation`, with progress. Runs in a job's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from models.manifest import Manifest
+from models.repository import Repository
+from service.settings import Settings
+
+Progress = Callable[[float, str], None]
+IMPORTED = 0.7
+"""Share of an import that is evaluated as well."""
+
+
+def run(kind: str, arguments: dict[str, Any], settings: Settings, progress: Progress) -> dict[str, Any]:
+    """The job's result. Raises RepositoryError or DosirakError, whose text is for the caller. Imports torch."""
+    return _WORK[kind](Repository(settings.data_dir), settings, progress, **arguments)
+
+
+def _import(
+    repository: Repository,
+    settings: Settings,
+    progress: Progress,
+    source: str,
+    name: str,
+    version: str | None,
+    precision: str | None,
+    revision: str | None,
+    evaluate: str,
+) -> dict[str, Any]:
+    from models.importing import import_source
+
+    def importing(fraction: float, what: str) -> None:
+        progress(fraction * (1.0 if evaluate == "none" else IMPORTED), what)
+
+    manifest = import_source(repository, source, name, version, precision, revision, progress=importing)
+    return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
+
+
+def _quantize(
+    repository: Repository, settings: Settings, progress: Progress, model: str, precision: str, evaluate: str
+) -> dict[str, Any]:
+    from models.quantize import quantize
+
+    def converting(fraction: float, what: str) -> None:
+        progress(fraction * (1.0 if evaluate == "none" else IMPORTED), what)
+
+    parent = repository.resolve(model)
+    with repository.lease(parent):
+        manifest = quantize(repository, parent, precision, progress=converting)
+    return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
+
+
+def _evaluate(
+    repository: Repository, settings: Settings, progress: Progress, model: str, effort: str, text_file: str | None
+) -> dict[str, Any]:
+    from service.evaluation.evaluate import evaluate
+
+    manifest = repository.resolve(model)
+    texts = None if text_file is None else Path(text_file)
+    evaluate(settings, repository, manifest, "full" if effort == "full" else "quick", texts, progress)
+    return _named(manifest)
+
+
+def _evaluated(
+    repository: Repository, settings: Settings, progress: Progress, manifest: Manifest, effort: str
+) -> dict[str, Any]:
+    """Nothing to add where the evaluation went well; what was published stays where it did not."""
+    if effort == "none":
+        return {}
+
+    def measuring(fraction: float, what: str) -> None:
+        progress(IMPORTED + (1 - IMPORTED) * fraction, what)
+
+    try:
+        _evaluate(repository, settings, measuring, manifest.reference, effort, None)
+    except Exception as error:  # a report that could not be made must not undo what was published
+        return {"not_evaluated": f"{type(error).__name__}: {error}"}
+    return {}
+
+
+def _named(manifest: Manifest) -> dict[str, Any]:
+    return {"model": manifest.name, "version": manifest.version, "digest": manifest.short_digest}
+
+
+_WORK: dict[str, Callable[..., dict[str, Any]]] = {"import": _import, "quantize": _quantize, "evaluate": _evaluate}

@@ -1,0 +1,63 @@
+"""The process of one job: `python -m service.jobs.worker`, told on its standard input what to do.
+
+    stdin    {"kind", "arguments"}
+    stdout   a line {"progress", "doing"} now and then, at last {"result"} or {"error"}
+
+It dies with the server that started it and leaves serving the processor's time: both are asked of the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from typing import Any, Final
+
+import msgspec
+
+from models.errors import RepositoryError
+from service.engine.parent import die_with_parent
+from service.errors import DosirakError
+from service.jobs.work import run
+from service.settings import Settings
+
+_NICE: Final = 10
+_TELL_SECONDS: Final = 0.2
+
+
+class Teller:
+    """Writes lines for the server. Takes standard output away from everything else, which prints to standard error."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "wb", buffering=0)
+        os.dup2(2, 1)
+        self._told_at = 0.0
+
+    def progress(self, fraction: float, doing: str) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= _TELL_SECONDS:
+            self._told_at = now
+            self.tell({"progress": fraction, "doing": doing})
+
+    def tell(self, news: dict[str, Any]) -> None:
+        self._out.write(msgspec.json.encode(news) + b"\n")
+
+
+def main() -> int:
+    die_with_parent()
+    os.nice(_NICE)
+    teller = Teller()
+    try:
+        asked = msgspec.json.decode(sys.stdin.buffer.read())
+        teller.tell({"result": run(asked["kind"], asked["arguments"], Settings(), teller.progress)})
+    except (RepositoryError, DosirakError) as error:
+        teller.tell({"error": str(error)})
+    except Exception as error:  # the last place that can tell the server why; the traceback is for its log
+        traceback.print_exc()
+        teller.tell({"error": f"{type(error).__name__}: {error}"})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,371 @@
+"""`dosirak model …`: the repository's verbs, as tables or as JSON. Each calls the package that does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from models.errors import InvalidReference
+from models.manifest import Manifest, ModelReference
+from models.report import Report
+from models.repository import DEFAULT_ALIAS, Repository
+from service.cli_settings import settings_or_exit
+
+app = typer.Typer(no_args_is_help=True, help="The model repository: versions, reports, aliases, history.")
+console = Console()
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Reference = Annotated[str, typer.Argument(help="A model reference: name, name:version or name@alias.")]
+Alias = Annotated[str, typer.Option(help="The alias.")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the history.")]
+Evaluate = Annotated[str, typer.Option(help="Measure the new version: none, quick (a minute) or full.")]
+
+
+def repository() -> Repository:
+    return Repository(settings_or_exit(console).data_dir)
+
+
+def _print_json(value: object) -> None:
+    console.print_json(msgspec.json.encode(value).decode())
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Callable[[float, str], None]]:
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(label, total=1.0)
+        yield lambda fraction, what: bar.update(task, completed=fraction, description=f"{label}: {what}")
+
+
+@app.command("import")
+def import_model(
+    source: Annotated[str, typer.Argument(help="A directory, a tar archive, a hub id org/name, or a BentoML tag.")],
+    name: Annotated[str, typer.Argument(help="Name in the repository, or name:version.")],
+    precision: Annotated[
+        str | None, typer.Option(help="bf16, fp32, or int8 (publishes the bf16 version as well).")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
+    evaluate: Evaluate = "none",
+    json: Json = False,
+) -> None:
+    """Check a checkpoint (safetensors only, no remote code) and publish it as a new version."""
+    from models.importing import import_source
+
+    target, store = ModelReference.parse(name), repository()
+    with _progress(f"importing {name}") as progress:
+        manifest = import_source(store, source, target.name, target.version, precision, revision, progress=progress)
+    _published(store, manifest, evaluate, json)
+
+
+@app.command()
+def quantize(
+    reference: Reference,
+    precision: Annotated[str, typer.Option(help="int8.")] = "int8",
+    evaluate: Evaluate = "none",
+    json: Json = False,
+) -> None:
+    """Convert a version into a new one that names it as its parent."""
+    from models.quantize import quantize as convert
+
+    store = repository()
+    with _progress(f"quantizing {reference}") as progress:
+        manifest = convert(store, store.resolve(reference), precision, progress=progress)
+    _published(store, manifest, evaluate, json)
+
+
+def _published(store: Repository, manifest: Manifest, evaluate: str, json: bool) -> None:
+    report = None if evaluate == "none" else _measured(store, manifest, evaluate, None)
+    if json:
+        _print_json(_shown(store, manifest))
+        return
+    console.print(f"published {manifest.reference} ({manifest.precision}, digest {manifest.short_digest})")
+    if report is not None:
+        _print_reports([(manifest, report)])
+
+
+@app.command("evaluate")
+def evaluate_version(
+    reference: Reference,
+    effort: Annotated[str, typer.Option(help="quick (a minute) or full.")] = "quick",
+    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file instead of the bundled dialogues.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure quality against the parent, and speed on this host; the report is kept with the version."""
+    store = repository()
+    manifest = store.resolve(reference)
+    report = _measured(store, manifest, effort, text)
+    if json:
+        _print_json(report)
+    else:
+        _print_reports([(manifest, report)])
+
+
+def _measured(store: Repository, manifest: Manifest, effort: str, text: Path | None) -> Report:
+    from service.evaluation.evaluate import EFFORTS, evaluate
+
+    if effort not in EFFORTS:
+        raise InvalidReference(f"{effort[:40]!r} is no effort; choose one of {', '.join(EFFORTS)}")
+    with _progress(f"measuring {manifest.reference}") as progress:
+        return evaluate(settings_or_exit(console), store, manifest, effort, text, progress)
+
+
+@app.command("list")
+def list_models(json: Json = False) -> None:
+    """All versions with precision, size, digest and the aliases that point to them."""
+    store = repository()
+    manifests = [manifest for name in store.models() for manifest in store.versions(name)]
+    if json:
+        _print_json([_shown(store, manifest) for manifest in manifests])
+        return
+    table = Table("model", "precision", "parameters", "size", "window", "digest", "aliases")
+    for manifest in manifests:
+        table.add_row(
+            manifest.reference,
+            manifest.precision,
+            f"{manifest.parameters / 1e6:.1f} M",
+            f"{manifest.size / 1e6:.1f} MB",
+            str(manifest.context_window),
+            manifest.short_digest,
+            ", ".join(_aliases(store, manifest)),
+        )
+    console.print(table)
+
+
+@app.command()
+def show(reference: Reference, json: Json = False) -> None:
+    """One version: its facts, lineage, files and what was measured of it."""
+    store = repository()
+    manifest = store.resolve(reference)
+    if json:
+        _print_json({**_shown(store, manifest), "files": [asdict(file) for file in manifest.files]})
+        return
+    facts = Table(show_header=False, box=None)
+    for name, value in _shown(store, manifest).items():
+        if name == "lineage":
+            for key, told in value.items():
+                facts.add_row(key, ", ".join(told) if isinstance(told, tuple) else str(told or "–"))
+        elif name != "report":
+            facts.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
+    files = Table("file", "bytes", "sha256")
+    for file in manifest.files:
+        files.add_row(file.path, f"{file.size:,}", file.sha256)
+    console.print(facts, files)
+    if report := store.report(manifest):
+        _print_reports([(manifest, report)])
+
+
+@app.command()
+def compare(
+    references: Annotated[list[str], typer.Argument(help="Two or more model references.")], json: Json = False
+) -> None:
+    """Versions side by side: facts and what was measured of each (`model evaluate` measures)."""
+    store = repository()
+    manifests = [store.resolve(reference) for reference in references]
+    if json:
+        _print_json([_shown(store, manifest) for manifest in manifests])
+        return
+    _print_reports([(manifest, store.report(manifest)) for manifest in manifests])
+
+
+@app.command()
+def verify(reference: Reference, json: Json = False) -> None:
+    """Read every file of a version again and compare with its manifest."""
+    store = repository()
+    manifest = store.resolve(reference)
+    store.verify(manifest)
+    if json:
+        _print_json({"model": manifest.reference, "ok": True, "files": len(manifest.files), "digest": manifest.digest})
+        return
+    console.print(f"{manifest.reference}: {len(manifest.files)} files as published, digest {manifest.short_digest}")
+
+
+@app.command()
+def promote(
+    reference: Annotated[str, typer.Argument(help="An exact version, name:version.")],
+    alias: Alias = DEFAULT_ALIAS,
+    reason: Reason = "",
+    override: Annotated[
+        bool, typer.Option(help="Also where its report breaks the gate's limits; takes a reason.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Point an alias at a version. A running server loads it beside the old one and then switches."""
+    settings, store = settings_or_exit(console), repository()
+    manifest = store.resolve(reference)
+    entry = store.promote(manifest.name, alias, manifest.version, reason, limits=settings.gate, override=override)
+    _print_change(manifest.name, asdict(entry), json)
+
+
+@app.command()
+def rollback(
+    name: Annotated[str, typer.Argument(help="The model.")],
+    alias: Alias = DEFAULT_ALIAS,
+    reason: Reason = "",
+    json: Json = False,
+) -> None:
+    """Point an alias back at the version before."""
+    _print_change(name, asdict(repository().rollback(name, alias, reason)), json)
+
+
+@app.command()
+def history(
+    name: Annotated[str, typer.Argument(help="The model.")],
+    alias: Alias = DEFAULT_ALIAS,
+    at: Annotated[datetime | None, typer.Option(help="Only what was in force at this time (UTC).")] = None,
+    json: Json = False,
+) -> None:
+    """Who pointed an alias where, when and why."""
+    entries = repository().history(name, alias, at.replace(tzinfo=UTC) if at else None)
+    if json:
+        _print_json([asdict(entry) for entry in entries])
+        return
+    table = Table("time", "change", "version", "before", "reason", "overridden")
+    for entry in entries:
+        table.add_row(
+            entry.time,
+            entry.action,
+            entry.version or "–",
+            entry.previous or "–",
+            entry.reason,
+            "; ".join(entry.overridden),
+        )
+    console.print(table)
+
+
+@app.command()
+def export(
+    reference: Reference, target: Annotated[Path, typer.Argument(help="The tar file to write.")], json: Json = False
+) -> None:
+    """Write a version with its manifest and report to one file, which `model import` takes."""
+    from models.archive import export as write
+
+    store = repository()
+    manifest = store.resolve(reference)
+    size = write(store, manifest, target)
+    if json:
+        _print_json({"model": manifest.reference, "file": str(target), "bytes": size})
+        return
+    console.print(f"{manifest.reference} is in {target.name}, {size / 1e6:.1f} MB")
+
+
+@app.command()
+def delete(
+    reference: Annotated[str, typer.Argument(help="An exact version, name:version.")],
+    reason: Reason = "",
+    json: Json = False,
+) -> None:
+    """Remove a version for good; refused while an alias points to it or a process serves it."""
+    asked = ModelReference.parse(reference)
+    if asked.version is None:
+        raise InvalidReference(f"{reference} is no exact version; name one, as in {asked.name}:1")
+    repository().delete(asked.name, asked.version, reason)
+    if json:
+        _print_json({"deleted": reference})
+        return
+    console.print(f"deleted {reference}")
+
+
+@app.command()
+def gc(
+    keep: Annotated[
+        int | None, typer.Option(min=0, help="Also delete all but the newest so many versions of each model.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Give disk space back. Versions that an alias holds, that are in use, or that others were made from stay."""
+    from models.upkeep import collect
+
+    collected = collect(repository(), keep, "gc")
+    if json:
+        _print_json(asdict(collected))
+        return
+    console.print(
+        f"{len(collected.versions)} versions and {len(collected.leftovers)} leftovers removed, "
+        f"{collected.bytes / 1e6:.1f} MB besides"
+    )
+
+
+def _aliases(store: Repository, manifest: Manifest) -> list[str]:
+    return sorted(alias for alias, version in store.aliases(manifest.name).items() if version == manifest.version)
+
+
+def _shown(store: Repository, manifest: Manifest) -> dict[str, Any]:
+    facts = {key: value for key, value in asdict(manifest).items() if key not in ("name", "version", "files")}
+    return {
+        "model": manifest.reference,
+        "digest": manifest.digest,
+        "bytes": manifest.size,
+        "aliases": _aliases(store, manifest),
+        **facts,
+        "report": store.report(manifest),
+    }
+
+
+def _print_change(name: str, entry: dict[str, Any], json: bool) -> None:
+    if json:
+        _print_json({"model": name, **entry})
+        return
+    console.print(f"{name}@{entry['alias']} is now {name}:{entry['version']}")
+    for broken in entry["overridden"]:
+        console.print(f"[yellow]overridden[/]: {broken}")
+
+
+def _print_reports(measured: list[tuple[Manifest, Report | None]]) -> None:
+    """A column a version, a row a figure."""
+    table = Table("", *(manifest.reference for manifest, _ in measured))
+    for label, figure in _FIGURES.items():
+        cells = [figure(manifest, report) for manifest, report in measured]
+        if any(cells):
+            table.add_row(label, *(cell or "–" for cell in cells))
+    console.print(table)
+    for manifest, report in measured:
+        if report is None:
+            console.print(f"{manifest.reference} was never measured: dosirak model evaluate {manifest.reference}")
+
+
+def _rates(name: str) -> Callable[[Manifest, Report | None], str]:
+    def figure(manifest: Manifest, report: Report | None) -> str:
+        found = report.speed.decode_tokens_per_second.get(name) if report else None
+        ratio = report.compared.decode_ratio.get(name) if report and report.compared else None
+        return "" if found is None else f"{found:,.0f}" + (f" ({ratio:.2f}x)" if ratio else "")
+
+    return figure
+
+
+def _recalled(manifest: Manifest, report: Report | None) -> str:
+    asked = sum(cell.asked for cell in report.recall) if report else 0
+    return f"{sum(cell.right for cell in report.recall) / asked:.1%} of {asked}" if report and asked else ""
+
+
+_FIGURES: dict[str, Callable[[Manifest, Report | None], str]] = {
+    "precision": lambda manifest, report: manifest.precision,
+    "size": lambda manifest, report: f"{manifest.size / 1e6:.1f} MB",
+    "digest": lambda manifest, report: manifest.short_digest,
+    "compared with": lambda manifest, report: report.compared.reference if report and report.compared else "",
+    "perplexity": lambda manifest, report: f"{report.perplexity:.4f}" if report else "",
+    "... change": lambda manifest, report: (
+        f"{report.compared.perplexity_change:+.2%}" if report and report.compared else ""
+    ),
+    "KL, nats": lambda manifest, report: f"{report.compared.kl:.5f}" if report and report.compared else "",
+    "top-1 agreement": lambda manifest, report: (
+        f"{report.compared.top1_agreement:.2%}" if report and report.compared else ""
+    ),
+    "greedy agreement": lambda manifest, report: (
+        f"{report.compared.greedy_agreement:.1%}" if report and report.compared else ""
+    ),
+    "recall": _recalled,
+    "memory": lambda manifest, report: f"{report.speed.memory_bytes / 1e6:.1f} MB" if report else "",
+    "load": lambda manifest, report: f"{report.speed.load_seconds:.1f} s" if report else "",
+    "prefill, tokens/s": lambda manifest, report: f"{report.speed.prefill_tokens_per_second:,.0f}" if report else "",
+    **{f"decode at {batch}, tokens/s": _rates(batch) for batch in ("1", "8", "32")},
+    "text": lambda manifest, report: f"{report.texts.name}, {report.texts.tokens:,} tokens" if report else "",
+}

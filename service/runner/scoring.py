@@ -1,0 +1,94 @@
+"""What a version predicts of given text: every position from the true tokens before it (teacher forcing).
+
+logprob    ln p(token)
+likeliest  argmax p
+kl         Σ p·ln(p/q) in nats, p the first version's distribution and q this one's (Kullback and Leibler 1951)
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from service.engine.request import Batch, Request, SamplingParams, Scheduled, Sequence
+from service.runner.model_runner import ModelRunner
+
+CHUNK = 256
+"""Positions in one step: what logits take is this times the vocabulary."""
+
+
+@dataclass(slots=True)
+class Scores:
+    """Of a text's counted positions, in order; `kl` is empty for the first version."""
+
+    logprobs: list[float] = field(default_factory=list)
+    likeliest: list[int] = field(default_factory=list)
+    kl: list[float] = field(default_factory=list)
+
+
+class Distributions:
+    """The first version's log-probabilities, fp32 [position, vocabulary], in a file that nobody else sees."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def rewind(self) -> None:
+        self._file.seek(0)
+
+    def keep(self, rows: Tensor) -> None:
+        self._file.write(rows.numpy().data)
+
+    def next(self, like: Tensor) -> Tensor:
+        """As many rows as `like` has, from where the last call ended."""
+        return torch.frombuffer(bytearray(self._file.read(like.nbytes)), dtype=like.dtype).view(like.shape)
+
+
+@torch.inference_mode()
+def score(
+    runner: ModelRunner, token_ids: tuple[int, ...], positions: Collection[int], kept: Distributions, is_first: bool
+) -> Scores:
+    """Of one text; `positions`, from 1 on and ascending, are those whose prediction counts. The first version's
+    distributions go to `kept`, those of others are compared with what is there: the same texts in the same order.
+
+    Writes KV blocks from the first on: nothing else may run.
+    """
+    scores = Scores()
+    for start, logits in _chunks(runner, token_ids):
+        rows = [at - 1 - start for at in positions if start < at <= start + len(logits)]
+        if not rows:
+            continue
+        found = torch.log_softmax(logits[rows].float(), dim=-1).cpu()
+        targets = torch.tensor([token_ids[start + row + 1] for row in rows])
+        scores.logprobs += found.gather(1, targets[:, None])[:, 0].tolist()
+        scores.likeliest += found.argmax(dim=-1).tolist()
+        if is_first:
+            kept.keep(found)
+        else:
+            theirs = kept.next(found)
+            scores.kl += (theirs.exp() * (theirs - found)).nansum(dim=-1).tolist()
+    return scores
+
+
+def _chunks(runner: ModelRunner, token_ids: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
+    """(start, logits): row i predicts the token at start + i + 1."""
+    sequence = Sequence.of(Request("text", token_ids, SamplingParams(max_tokens=1, prompt_logprobs=0)))
+    block_size = runner.cache.block_size
+    sequence.block_table = list(range(-(-len(token_ids) // block_size)))
+    for start in range(0, len(token_ids) - 1, CHUNK):
+        sequence.num_computed_tokens = start
+        count = min(CHUNK, len(token_ids) - 1 - start)
+        yield start, runner.prompt_logits(Batch((Scheduled(sequence, count),)))

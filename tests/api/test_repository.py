@@ -1,0 +1,196 @@
+"""The model repository over HTTP: listings, the gate, compare-and-set, history, swaps, deletions, jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from models.repository import Repository
+from tests.api.reading import error
+from tests.fake_service import World, publish, serving, until
+from tests.reports import COMPARED, report
+
+MODELS = "/v1/repository/models"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """Three versions of demo, the last one measured and bad; production is demo:1."""
+    repository = Repository(tmp_path)
+    for number in range(3):
+        publish(repository, chat_template=f"{{# {number} #}}{{{{ messages[-1]['content'] }}}}")
+    repository.promote("demo", "production", "1", "first")
+    bad = repository.get("demo", "3")
+    repository.put_report(bad, report(bad, msgspec.structs.replace(COMPARED, top1_agreement=0.5)))
+    async with serving(tmp_path) as served:
+        yield served
+
+
+async def test_models_are_listed_in_pages_and_searched(world: World) -> None:
+    publish(world.deployments.repository, "other")
+    body = (await world.client.get(MODELS)).json()
+    assert [each["name"] for each in body["data"]] == ["demo", "other"] and body["next_cursor"] is None
+    assert body["data"][0] | {"bytes": 0} == {
+        "name": "demo",
+        "versions": 3,
+        "newest": "3",
+        "aliases": {"production": "1"},
+        "bytes": 0,
+    }
+    assert [each["name"] for each in (await world.client.get(MODELS, params={"query": "OTH"})).json()["data"]] == [
+        "other"
+    ]
+    assert [each["name"] for each in (await world.client.get(MODELS, params={"cursor": "demo"})).json()["data"]] == [
+        "other"
+    ]
+
+
+async def test_a_version_shows_its_files_and_its_report(world: World) -> None:
+    body = (await world.client.get(f"{MODELS}/demo/versions/3")).json()
+    manifest = world.deployments.repository.get("demo", "3")
+    assert (body["model"], body["digest"], body["aliases"]) == ("demo:3", manifest.digest, [])
+    assert [(file["path"], file["sha256"]) for file in body["files"]] == [(f.path, f.sha256) for f in manifest.files]
+    assert body["report"]["compared"]["top1_agreement"] == 0.5
+    listed = (await world.client.get(f"{MODELS}/demo")).json()
+    assert [each["model"] for each in listed["versions"]] == ["demo:3", "demo:2", "demo:1"]
+    assert listed["versions"][2]["aliases"] == ["production"] and listed["versions"][2]["report"] is None
+
+
+@pytest.mark.parametrize(
+    "path", ["nobody", "demo/versions/9", "..%2fdemo", "demo/versions/9/verify", "demo/aliases/canary"]
+)
+async def test_what_is_not_there_is_named(world: World, path: str) -> None:
+    method = "POST" if path.endswith("verify") else "GET"
+    response = await world.client.request(method, f"{MODELS}/{path}")
+    if "%2f" in path:  # a route of its own to the server
+        assert response.status_code == 404
+    else:
+        error(response, 404, "not_found")
+
+
+async def test_a_changed_byte_is_named(world: World) -> None:
+    repository = world.deployments.repository
+    url = f"{MODELS}/demo/versions/2/verify"
+    assert (await world.client.post(url)).json()["ok"] is True
+    weights = repository.path(repository.get("demo", "2")) / "model.safetensors"
+    weights.chmod(0o644)
+    weights.write_text("changed")
+    body = (await world.client.post(url)).json()
+    assert body["ok"] is False and "model.safetensors" in body["error"]
+
+
+async def test_the_gate_and_its_override(world: World) -> None:
+    url = f"{MODELS}/demo/aliases/production"
+    response = await world.client.put(url, json={"version": "3", "reason": "new"})
+    assert "top-1 agreement 50.00%" in error(response, 409, "conflict")["error"]
+    assert (await world.client.get(url)).json()["version"] == "1"
+    response = await world.client.put(url, json={"version": "3", "reason": "we must", "override": True})
+    assert response.status_code == 200 and response.headers["etag"] == '"3"'
+    assert response.json()["change"]["overridden"] == ["top-1 agreement 50.00%, at least 98.00% of demo:1"]
+
+
+async def test_aliases_are_compared_and_set(world: World) -> None:
+    url = f"{MODELS}/demo/aliases/production"
+    assert (await world.client.get(url)).headers["etag"] == '"1"'
+    stale = await world.client.put(url, json={"version": "2"}, headers={"If-Match": '"3"'})
+    error(stale, 412, "stale")
+    assert (await world.client.put(url, json={"version": "2"}, headers={"If-Match": '"1"'})).status_code == 200
+    for header in ("2", "*", 'W/"2"', '"2", "3"'):
+        assert (await world.client.put(url, json={"version": "1"}, headers={"If-Match": header})).status_code == 422
+    new = f"{MODELS}/demo/aliases/canary"
+    assert (await world.client.put(new, json={"version": "2"}, headers={"If-Match": '""'})).status_code == 200
+    assert (await world.client.put(new, json={"version": "1"}, headers={"If-Match": '""'})).status_code == 412
+    assert (await world.client.delete(new, params={"reason": "over"})).json()["version"] is None
+    assert (await world.client.get(new)).status_code == 404
+    assert (await world.client.get(f"{MODELS}/demo/aliases")).json() == {"data": {"production": "2"}}
+
+
+async def test_rollback_and_what_was_in_production_then(world: World) -> None:
+    url = f"{MODELS}/demo/aliases/production"
+    moved = (await world.client.put(url, json={"version": "2", "reason": "better"})).json()["change"]["time"]
+    back = await world.client.post(f"{url}/rollback", json={"reason": "worse"})
+    assert back.json()["version"] == "1" and back.headers["etag"] == '"1"'
+    entries = (await world.client.get(f"{url}/history")).json()["data"]
+    assert [(each["action"], each["version"], each["reason"]) for each in entries] == [
+        ("promote", "1", "first"),
+        ("promote", "2", "better"),
+        ("rollback", "1", "worse"),
+    ]
+    assert [
+        each["version"] for each in (await world.client.get(f"{url}/history", params={"at": moved})).json()["data"]
+    ] == ["2"]
+    assert (await world.client.get(f"{url}/history", params={"at": "1999-01-01"})).json()["data"] == []
+    assert (await world.client.get(f"{url}/history", params={"at": "yesterday"})).status_code == 422
+
+
+async def test_swaps_under_load_fail_nobody_and_mix_nothing(world: World) -> None:
+    url = f"{MODELS}/demo/aliases/production"
+    stop, answers = asyncio.Event(), list[str]()
+
+    async def ask() -> None:
+        while not stop.is_set():
+            response = await world.client.post("/generate", json={"inputs": "hi", "parameters": {"max_new_tokens": 3}})
+            assert response.status_code == 200, response.text
+            assert response.headers["x-model-version"] == response.json()["model"]
+            answers.append(response.json()["model"])
+
+    asking = [asyncio.create_task(ask()) for _ in range(8)]
+    for swap in range(20):
+        seen = len(answers)
+        version = "2" if swap % 2 == 0 else "1"
+        assert (await world.client.put(url, json={"version": version})).status_code == 200
+        async with asyncio.timeout(5):
+            while f"demo:{version}" not in answers[seen:]:
+                await asyncio.sleep(0.001)
+    stop.set()
+    await asyncio.gather(*asking)
+    assert set(answers) == {"demo:1", "demo:2"}
+    await until(lambda: len(world.deployments.all()) == 1)
+
+
+async def test_deletions(world: World) -> None:
+    held = await world.client.delete(f"{MODELS}/demo/versions/1")
+    assert "production" in error(held, 409, "conflict")["error"]
+    await world.deployments.acquire("demo:2")
+    served = await world.client.delete(f"{MODELS}/demo/versions/2")
+    assert "in use" in error(served, 409, "conflict")["error"]
+    assert (await world.client.delete(f"{MODELS}/demo/versions/3", params={"reason": "bad"})).json() == {
+        "deleted": "demo:3"
+    }
+    assert (await world.client.get(f"{MODELS}/demo/versions/3")).status_code == 404
+
+
+async def test_two_versions_side_by_side(world: World) -> None:
+    body = (await world.client.get(f"{MODELS}/demo/compare", params={"a": "1", "b": "3"})).json()
+    assert (body["a"]["model"], body["b"]["model"]) == ("demo:1", "demo:3")
+    assert {"digest", "aliases", "created_at", "version"} <= set(body["differs"]) and "precision" not in body["differs"]
+    assert "model.safetensors" in body["files"]["same"] and "tokenizer_config.json" in body["files"]["differ"]
+    assert (await world.client.get(f"{MODELS}/demo/compare")).status_code == 422
+
+
+async def test_an_import_is_a_job(world: World) -> None:
+    response = await world.client.post(f"{MODELS}/tiny/versions", json={"source": "/nonexistent", "evaluate": "none"})
+    assert response.status_code == 202
+    job = response.json()
+    assert response.headers["location"] == f"/v1/jobs/{job['id']}" and job["state"] in ("queued", "running")
+    async with asyncio.timeout(60):
+        while (body := (await world.client.get(f"/v1/jobs/{job['id']}")).json())["state"] in ("queued", "running"):
+            await asyncio.sleep(0.05)
+    assert body["state"] == "failed" and "is no source" in body["error"] and body["result"] is None
+    assert [each["id"] for each in (await world.client.get("/v1/jobs")).json()["data"]] == [job["id"]]
+    assert (await world.client.delete(f"/v1/jobs/{job['id']}")).status_code == 409
+    assert (await world.client.get("/v1/jobs/none")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"source": ""}, {"source": "x", "precision": "int3"}, {"source": "x", "adapter_of": "demo:1"}], ids=str
+)
+async def test_imports_are_refused_by_field(world: World, body: dict[str, object]) -> None:
+    response = await world.client.post(f"{MODELS}/tiny/versions", json=body)
+    assert response.status_code == 422
+    for name, ask in (("No", {"source": "x"}), ("tiny", {"source": "x", "version": "../1"})):
+        assert (await world.client.post(f"{MODELS}/{name}/versions", json=ask)).status_code == 422

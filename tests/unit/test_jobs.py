@@ -1,0 +1,108 @@
+"""Jobs in processes of their own: in turn, told, cancelled, and cleaned up after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from models.repository import Repository
+from service.errors import Conflict, NotFound, Overloaded
+from service.jobs.job import Job, JobFiles
+from service.jobs.jobs import MOST_KEPT, MOST_QUEUED, Jobs
+
+
+@pytest.fixture
+async def jobs(tmp_path: Path) -> AsyncIterator[Jobs]:
+    made = Jobs(Repository(tmp_path), worker="tests.fake_job")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def children() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "tests.fake_job" in child.cmdline()]
+
+
+async def test_a_job_tells_its_progress_and_its_result(jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs.submit("import", {"wait": 0.5})
+    assert (job.state, job.progress) == ("queued", 0.0)
+    await until(lambda: jobs.get(job.id).progress == 0.5)
+    assert (jobs.get(job.id).state, jobs.get(job.id).doing) == ("running", "half way")
+    await until(lambda: jobs.get(job.id).ended)
+    assert jobs.get(job.id).result == {"model": "demo", "version": "1"}
+    assert JobFiles(tmp_path).all() == [jobs.get(job.id)], "also on disk"
+
+
+async def test_one_at_a_time_in_order(jobs: Jobs) -> None:
+    first, second = jobs.submit("import", {"wait": 0.3}), jobs.submit("import", {})
+    await until(lambda: jobs.get(first.id).state == "running")
+    assert jobs.get(second.id).state == "queued" and len(children()) <= 1
+    await until(lambda: jobs.get(second.id).ended)
+    assert [job.id for job in jobs.all()] == [second.id, first.id]
+
+
+async def test_failures_are_told(jobs: Jobs) -> None:
+    refused, died = jobs.submit("import", {"error": "no such directory"}), jobs.submit("import", {"exit": 3})
+    await until(lambda: jobs.get(died.id).ended)
+    assert (jobs.get(refused.id).state, jobs.get(refused.id).error) == ("failed", "no such directory")
+    assert jobs.get(died.id).error == "The job's process ended with exit code 3"
+
+
+async def test_a_cancelled_job_ends_at_once_and_leaves_nothing(jobs: Jobs, tmp_path: Path) -> None:
+    running, waiting = jobs.submit("import", {"wait": 60}), jobs.submit("import", {"wait": 60})
+    await until(lambda: jobs.get(running.id).progress)
+    (tmp_path / "tmp" / "stage-of-it").mkdir()
+    for job in (waiting, running):
+        assert jobs.cancel(job.id).state == "cancelled"
+    await until(lambda: not children())
+    await until(lambda: not list((tmp_path / "tmp").iterdir()))
+    with pytest.raises(Conflict, match="has cancelled"):
+        jobs.cancel(running.id)
+    third = jobs.submit("import", {})
+    await until(lambda: jobs.get(third.id).state == "succeeded")
+
+
+async def test_what_a_crash_interrupted_is_told_at_the_next_start(tmp_path: Path) -> None:
+    files = JobFiles(tmp_path)
+    interrupted = Job("job-1", "import", {}, "running", "2026-01-01T00:00:00Z")
+    files.put(interrupted)
+    (tmp_path / "jobs" / "job-2.json").write_text("{torn")
+    jobs = Jobs(Repository(tmp_path), worker="tests.fake_job")
+    await jobs.start()
+    assert jobs.get("job-1").state == "failed" and "ask for it again" in (jobs.get("job-1").error or "")
+    with pytest.raises(NotFound):
+        jobs.get("job-2")
+    await jobs.stop()
+
+
+async def test_a_stopping_server_ends_the_running_job(tmp_path: Path) -> None:
+    jobs = Jobs(Repository(tmp_path), worker="tests.fake_job")
+    await jobs.start()
+    job = jobs.submit("import", {"wait": 60})
+    await until(lambda: jobs.get(job.id).progress)
+    started = time.monotonic()
+    await jobs.stop()
+    assert time.monotonic() - started < 10 and not children()
+
+
+async def test_no_more_wait_or_are_kept_than_so_many(tmp_path: Path) -> None:
+    jobs = Jobs(Repository(tmp_path), worker="tests.fake_job")  # not started: nothing runs
+    waiting = [jobs.submit("import", {}) for _ in range(MOST_QUEUED)]
+    with pytest.raises(Overloaded):
+        jobs.submit("import", {})
+    for _ in range(MOST_KEPT):
+        jobs.cancel(jobs.submit("import", {}).id) if len(jobs.all()) < MOST_QUEUED else jobs.cancel(waiting.pop().id)
+        waiting.append(jobs.submit("import", {}))
+    ended = [job for job in jobs.all() if job.ended]
+    assert len(ended) == MOST_KEPT == len([job for job in JobFiles(tmp_path).all() if job.ended])

@@ -1,0 +1,112 @@
+"""Disk space: files that versions share, leases that keep a version, and what a collection takes and leaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from models.errors import Conflict, NotFound
+from models.manifest import Manifest
+from models.repository import Repository
+from models.upkeep import collect, prune
+from tests.reports import report
+from tests.versions import FACTS, publish
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "data")
+
+
+def inode(repository: Repository, manifest: Manifest, name: str) -> int:
+    return (repository.path(manifest) / name).stat().st_ino
+
+
+def test_versions_share_files_of_equal_content(repository: Repository) -> None:
+    one, two = publish(repository, "one"), publish(repository, "two")
+    assert inode(repository, one, "config.json") == inode(repository, two, "config.json")
+    assert inode(repository, one, "model.safetensors") != inode(repository, two, "model.safetensors")
+    other = publish(repository, "one", "other")
+    assert inode(repository, one, "model.safetensors") == inode(repository, other, "model.safetensors")
+    for manifest in (one, two, other):
+        repository.verify(manifest)
+
+
+def test_a_damaged_shared_file_does_not_reach_a_new_version(repository: Repository) -> None:
+    one = publish(repository, "one")
+    weights = repository.path(one) / "model.safetensors"
+    weights.chmod(0o644)
+    weights.write_text("onE")
+    two = publish(repository, "one")
+    repository.verify(two)
+    three = publish(repository, "one")
+    assert inode(repository, two, "model.safetensors") == inode(repository, three, "model.safetensors")
+    repository.verify(three)
+
+
+def test_pruning_takes_what_belongs_to_no_version(repository: Repository) -> None:
+    one, two = publish(repository, "one"), publish(repository, "two, longer")
+    repository.put_report(two, report(two))
+    for manifest in (one, two):
+        found = repository.engine_file(manifest, "record")
+        found.parent.mkdir(exist_ok=True)
+        found.write_text("found out")
+    assert prune(repository) == 0
+    repository.delete("demo", "2")
+    freed = prune(repository)
+    assert freed == len("two, longer") + len("found out")
+    assert repository.engine_file(one, "record").exists() and not repository.engine_file(two, "record").exists()
+    assert {path.name for path in repository.layout.blobs.iterdir()} == {file.sha256 for file in one.files}
+    repository.verify(one)
+
+
+def test_a_version_in_use_stays(repository: Repository) -> None:
+    one = publish(repository, "one")
+    with repository.lease(one), repository.lease(one):
+        with pytest.raises(Conflict, match="in use"):
+            repository.delete("demo", "1")
+        assert repository.get("demo", "1") == one
+    repository.delete("demo", "1")
+    with pytest.raises(NotFound):
+        repository.lease(one)
+
+
+def test_another_processs_lease_ends_with_it(repository: Repository, tmp_path: Path) -> None:
+    one = publish(repository, "one")
+    program = (
+        "import sys; from pathlib import Path; from models.repository import Repository\n"
+        "repository = Repository(Path(sys.argv[1])); lease = repository.lease(repository.get('demo', '1'))\n"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with pytest.raises(Conflict):
+        repository.delete("demo", "1")
+    holder.kill()
+    holder.wait()
+    repository.delete("demo", one.version)
+
+
+def test_collecting_keeps_what_is_held_used_or_needed(repository: Repository) -> None:
+    published = [publish(repository, str(number)) for number in range(1, 6)]
+    with repository.stage() as staged:
+        (staged / "model.safetensors").write_text("child")
+        lineage = replace(FACTS.lineage, parent="demo:2", parent_digest=published[1].digest)
+        repository.publish(staged, replace(FACTS, lineage=lineage), "demo")
+    repository.promote("demo", "production", "1", "held")
+    with repository.lease(published[2]):
+        collected = collect(repository, keep=1)
+    assert collected.versions == ("demo:4", "demo:5")  # 1 is held, 2 a parent, 3 in use, 6 the newest
+    assert [each.version for each in repository.versions("demo")] == ["1", "2", "3", "6"]
+    assert collect(repository).versions == ()
+    with pytest.raises(ValueError, match="at least 0"):
+        collect(repository, keep=-1)
