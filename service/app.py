@@ -33,6 +33,7 @@ from service.api.unknown import unknown_route
 from service.deployments.deployments import Deployments
 from service.deployments.engines import engine_config
 from service.engine.client import EngineClient
+from service.engine.process import Started
 from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.settings import Settings, engine_environment
@@ -41,17 +42,21 @@ TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
 
 
-def create(settings: Settings | None = None) -> FastAPI:
-    """The real app of one process: its repository and one engine process a served version."""
+def create(settings: Settings | None = None, first: Started | None = None) -> FastAPI:
+    """The real app of one process: its repository and one engine process a served version; `first` becomes that of the
+    version that is loaded first."""
     settings = settings or Settings()
     configure_logging(settings)
     metrics = Metrics()
     store = Repository(settings.data_dir)
 
+    started = [first] if first else []
+
     def engine(manifest: Manifest, promised_bytes: int) -> EngineClient:
         recorder = metrics.model(manifest.name, manifest.version)
         config = engine_config(settings, store, manifest, promised_bytes)
-        return EngineClient(config, env=engine_environment(), on_step=recorder.on_step)
+        waiting = started.pop() if started else None
+        return EngineClient(config, env=engine_environment(), on_step=recorder.on_step, started=waiting)
 
     deployments = Deployments(
         store,

@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from service.settings import Settings
+from service.engine.process import WORKER, Started
+from service.settings import Settings, engine_environment
 
 
 class DeferredApp(Starlette):
@@ -32,8 +33,10 @@ class DeferredApp(Starlette):
 
     @asynccontextmanager
     async def _live(self, _: Starlette) -> AsyncIterator[None]:
+        """The first engine's process imports its libraries while this one imports the app."""
+        first = Started.of(WORKER, engine_environment()) if self._settings.preload else None
         from service.app import create
 
-        self._app = create(self._settings)
+        self._app = create(self._settings, first)
         async with self._app.router.lifespan_context(self._app):
             yield

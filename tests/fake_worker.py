@@ -58,4 +58,4 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple
 
 
 if __name__ == "__main__":
-    os._exit(main(build, sys.argv))
+    os._exit(main(lambda: build, sys.argv))

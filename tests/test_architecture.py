@@ -105,7 +105,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.jobs",
         "service.api",
     },
-    "service.deferred": {"service.settings", "service.app"},
+    "service.deferred": {"service.settings", "service.engine", "service.app"},
     "service.bento": {"service.settings", "service.api", "service.deferred"},
     "service.serving": {"service.settings"},
     "service.evaluation": {

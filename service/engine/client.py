@@ -16,7 +16,7 @@ from typing import Protocol
 from service.engine import messages
 from service.engine.endurance import USUAL, Deaths, Endurance
 from service.engine.messages import EngineConfig, EngineInfo, FromEngine, ToEngine
-from service.engine.process import EngineProcess
+from service.engine.process import WORKER, EngineProcess, Started
 from service.engine.request import EngineStats, Request, StepOutput
 from service.engine.streams import EngineFailed, Stream, Streams
 from service.errors import Unavailable
@@ -83,18 +83,21 @@ class EngineClient:
         self,
         config: EngineConfig,
         *,
-        module: str = "service.engine.worker",
+        module: str = WORKER,
         env: Mapping[str, str] | None = None,
         endurance: Endurance = USUAL,
         on_step: Callable[[EngineStats], None] | None = None,
+        started: Started | None = None,
     ) -> None:
         """Starts nothing. `module` is what `python -m` runs, `env` its environment (None: this process's), `on_step`
-        is called in the event loop after every Step frame, and with empty stats when the process has died."""
+        is called in the event loop after every Step frame, and with empty stats when the process has died. `started`
+        is taken for the first process."""
         self._config = config
         self._module = module
         self._env = env
         self._endurance = endurance
         self._on_step = on_step
+        self._started = started
         self._on_loading: Callable[[str, float], None] | None = None
         self._state = EngineState.NEW
         self._info: EngineInfo | None = None
@@ -166,6 +169,8 @@ class EngineClient:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._started:
+            self._started.end()
         if self._process:
             self._process.kill()
             await self._process.wait()
@@ -198,7 +203,8 @@ class EngineClient:
         self._ready.clear()
         self._fatal = ""
         try:
-            process = await EngineProcess.spawn(self._module, self._config, self._on_message, self._env)
+            started, self._started = self._started or Started.of(self._module, self._env), None
+            process = await EngineProcess.load(started, self._config, self._on_message)
         except OSError as error:
             raise EngineFailed(f"the engine process could not be started: {error}") from error
         self._process = process

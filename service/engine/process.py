@@ -11,53 +11,72 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, cast
 
 import msgspec
 
 from service.engine.messages import EngineConfig, FrameReader, FromEngine, Start, ToEngine, decode_from_engine, encode
 
+WORKER: Final = "service.engine.worker"
 _EXIT_SECONDS: Final = 2.0  # between the end of the socket and the end of the process
 
 
-class EngineProcess:
-    """Owns one process and its socket. Use `spawn`; call `kill` and await `wait` when done."""
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process that imports what every engine needs and waits to be told which it is, and our end of its socket."""
 
-    def __init__(self, process: asyncio.subprocess.Process, pipe: _Pipe) -> None:
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+
+    @classmethod
+    def of(cls, module: str, env: Mapping[str, str] | None = None) -> Started:
+        """`python -m module FD` with `env` (None: the parent's). Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        command = (sys.executable, "-m", module, str(theirs.fileno()))
+        try:
+            with theirs:
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=env)
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        return cls(process, ours)
+
+    def end(self) -> None:
+        """For one that is not wanted: its socket closes, and with that it ends."""
+        self.socket.close()
+        self.process.wait()
+
+
+class EngineProcess:
+    """Owns one process and its socket. Use `load`; call `kill` and await `wait` when done."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pipe: _Pipe) -> None:
         self._process = process
         self._pipe = pipe
         self._exit = asyncio.ensure_future(self._watch())
 
     @classmethod
-    async def spawn(
-        cls,
-        module: str,
-        config: EngineConfig,
-        on_message: Callable[[FromEngine], None],
-        env: Mapping[str, str] | None = None,
+    async def load(
+        cls, started: Started, config: EngineConfig, on_message: Callable[[FromEngine], None]
     ) -> EngineProcess:
-        """`python -m module FD` with `env` (None: the parent's), told to load `config`.
-
-        `on_message` is called in the event loop for every frame, in order, and never after `wait` has returned.
-        """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        """Tell a process to load `config`. `on_message` is called in the event loop for every frame, in order, and
+        never after `wait` has returned."""
+        loop = asyncio.get_running_loop()
         try:
-            with theirs:
-                command = (sys.executable, "-m", module, str(theirs.fileno()))
-                process = await asyncio.create_subprocess_exec(
-                    *command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=env
-                )
-            ours.setblocking(False)
-            loop = asyncio.get_running_loop()
-            _, pipe = await loop.create_unix_connection(lambda: _Pipe(on_message), sock=ours)
+            _, pipe = await loop.create_unix_connection(lambda: _Pipe(on_message), sock=started.socket)
         except BaseException:
-            ours.close()
+            started.end()
             raise
-        engine = cls(process, pipe)
+        engine = cls(started.process, pipe)
         engine.send(Start(config))
         return engine
 
@@ -71,25 +90,45 @@ class EngineProcess:
 
     def kill(self) -> None:
         """SIGKILL; no-op on a process that has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        if self._process.returncode is None:  # Popen.kill would take the exit code from the thread that waits for it
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
 
     async def wait(self) -> int:
         """The exit code (-9 after SIGKILL), once every frame it had sent was handed on. Any number may wait."""
         return await asyncio.shield(self._exit)
 
     async def _watch(self) -> int:
-        exited = asyncio.ensure_future(self._process.wait())
+        exited = asyncio.ensure_future(_exited(self._process))
         closed = asyncio.ensure_future(self._pipe.closed.wait())
         await asyncio.wait({exited, closed}, return_when=asyncio.FIRST_COMPLETED)
         if not exited.done():  # it closed its socket: it is of no more use, whatever it still does
             await asyncio.wait({exited}, timeout=_EXIT_SECONDS)
-            self.kill()
+            if not exited.done():
+                self.kill()
         code = await exited
         await asyncio.wait({closed}, timeout=_EXIT_SECONDS)  # frames still on their way
         closed.cancel()
         self._pipe.close()
         return code
+
+
+async def _exited(process: subprocess.Popen[bytes]) -> int:
+    """The exit code, by a thread of its own that sleeps in the kernel: it must take none of the pool's for so long."""
+    loop = asyncio.get_running_loop()
+    code: asyncio.Future[int] = loop.create_future()
+
+    def tell() -> None:
+        if not code.done():
+            code.set_result(process.returncode)
+
+    def wait() -> None:
+        process.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+            loop.call_soon_threadsafe(tell)
+
+    threading.Thread(target=wait, name=f"engine {process.pid}", daemon=True).start()
+    return await code
 
 
 class _Pipe(asyncio.Protocol):

@@ -164,14 +164,15 @@ def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> En
     return EngineCore(runner, scheduler, time.monotonic)
 
 
-def main(build: BuildRunner, argv: list[str]) -> int:
-    """The life of one engine process; returns its exit code. `argv[1]` is the socket's file descriptor."""
+def main(prepare: Callable[[], BuildRunner], argv: list[str]) -> int:
+    """The life of one engine process; returns its exit code. `argv[1]` is the socket's file descriptor. `prepare`
+    imports what builds the runner, before it is known which."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = Channel(int(argv[1]))
     try:
-        _serve(build, channel)
+        _serve(prepare(), channel)
     except EOFError:
         return 0
     except Exception as error:  # the last place that can tell the parent why
@@ -192,12 +193,12 @@ def _serve(build: BuildRunner, channel: Channel) -> None:
     loop.run()
 
 
-def _build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[ModelRunner, EngineInfo]:
+def _prepare() -> BuildRunner:
     """Imports torch: after the process's death is arranged for, and where a failure is told as Fatal."""
     from service.runner.building import build_runner
 
-    return build_runner(config, progress)
+    return build_runner
 
 
 if __name__ == "__main__":
-    os._exit(main(_build, sys.argv))  # no interpreter teardown: libraries' threads must not delay the end
+    os._exit(main(_prepare, sys.argv))  # no interpreter teardown: libraries' threads must not delay the end

@@ -35,6 +35,7 @@ from service.engine.messages import (
     decode_from_engine,
     encode,
 )
+from service.engine.process import Started
 from service.engine.request import EngineStats, FinishReason, Request, StepOutput
 from service.errors import Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
@@ -379,3 +380,25 @@ def test_a_broken_stream_of_frames_is_fatal(broken: bytes) -> None:
     raw.socket.sendall(broken)
     assert isinstance(raw.rest()[-1], Fatal)
     assert raw.process.wait(timeout=1) == 1
+
+
+async def test_a_process_that_was_started_before_is_the_first_to_serve_and_not_the_second() -> None:
+    started = Started.of("tests.fake_worker", environment())
+    client = EngineClient(CONFIG, module="tests.fake_worker", env=environment(), endurance=QUICK, started=started)
+    await client.start()
+    assert client.pid == started.process.pid
+    request = make_request("a", [1, 2], max_tokens=400)
+    stream = client.generate(request)
+    first = await anext(stream)
+    kill(client)
+    rest = [output async for output in stream]
+    assert tokens_of([first, *rest]) == expected_tokens(request)
+    assert client.restarts == 1 and client.pid != started.process.pid
+    await client.stop()
+
+
+async def test_a_process_that_is_never_wanted_ends() -> None:
+    started = Started.of("tests.fake_worker", environment())
+    client = EngineClient(CONFIG, started=started)
+    await client.stop()
+    assert started.process.returncode == 0
