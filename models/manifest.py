@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Literal, Self, cast, get_args
 
@@ -124,6 +124,8 @@ class Manifest:
     license: str
     files: tuple[File, ...]
     lineage: Lineage
+    description: str = ""
+    """sha256 of `model.yaml`, which is made of the rest; empty in manifests from before there was a checksum."""
 
     @classmethod
     def of(cls, facts: Facts, reference: ModelReference, created_at: str, files: tuple[File, ...]) -> Self:
@@ -168,30 +170,43 @@ class Manifest:
             "parameters": self.parameters,
             "files": [[file.path, file.size, file.sha256] for file in self.files],
         }
-        canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return _sha256_of(facts)
 
     @property
     def short_digest(self) -> str:
         return self.digest[:12]
 
     def to_json(self) -> str:
-        """All fields and the digest, indented, ending with a newline."""
-        return json.dumps({**asdict(self), "digest": self.digest}, indent=2, ensure_ascii=False) + "\n"
+        """All fields, the digest and a checksum over everything before it, indented, ending with a newline."""
+        told = {**asdict(self), "digest": self.digest}
+        return json.dumps({**told, "checksum": _sha256_of(told)}, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The inverse of `to_json`. Raises Corrupt naming the key that is unknown, missing, mistyped or untrue."""
+        """The inverse of `to_json`; a manifest from before there was a checksum is read without. Raises Corrupt naming
+        the key that is unknown, missing, mistyped or untrue."""
         try:
             raw = json.loads(text)
         except ValueError as error:
             raise Corrupt(f"manifest.json is not JSON: {error}") from None
+        checksum = raw.pop("checksum", None) if isinstance(raw, dict) else None
+        if checksum is None and isinstance(raw, dict):
+            raw.setdefault("description", "")
         values = _mapping(raw, cls, "manifest", extra=("digest",))
+        told = dict(values)
         digest = values.pop("digest")
         manifest = cls(**_typed(values, cls, _MANIFEST_SPECIAL, "manifest"))  # type: ignore[arg-type]
         if digest != manifest.digest:
             raise Corrupt("manifest.digest does not match the facts in the manifest")
+        if checksum is not None and checksum != _sha256_of(told):
+            raise Corrupt("manifest.checksum does not match the manifest")
         return manifest
+
+
+def _sha256_of(told: Mapping[str, object]) -> str:
+    """sha256 (64 hex) over canonical JSON."""
+    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _mapping(raw: object, cls: type, where: str, extra: tuple[str, ...] = ()) -> dict[str, object]:

@@ -15,9 +15,11 @@ A version appears and disappears by one rename. A directory that is no whole ver
 BentoML's own prefix matching is never used: `name:1` is not `name:10`.
 """
 
+import hashlib
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -123,6 +125,11 @@ class Repository:
                 raise Corrupt(f"{manifest.reference}: {file.path} is missing or not a regular file")
             if path.stat().st_size != file.size or staging.sha256_of(path) != file.sha256:
                 raise Corrupt(f"{manifest.reference}: {file.path} is not what was published")
+        if self.get(manifest.name, manifest.version) != manifest:
+            raise Corrupt(f"{manifest.reference}: {staging.MANIFEST} is not what was published")
+        description = directory / bento_store.DESCRIPTION
+        if manifest.description and staging.sha256_of(description) != manifest.description:
+            raise Corrupt(f"{manifest.reference}: {bento_store.DESCRIPTION} is not what was published")
         strangers = (
             {path.name for path in directory.iterdir()} - {file.path for file in manifest.files} - staging.OUR_FILES
         )
@@ -153,8 +160,10 @@ class Repository:
         with self.locked(name):
             reference = ModelReference(name, self._free_version(reference))
             manifest = Manifest.of(facts, reference, self._next_moment(name), files)
+            description = bento_store.description(manifest)
+            manifest = replace(manifest, description=hashlib.sha256(description).hexdigest())
             staging.write_sealed(staged / staging.MANIFEST, manifest.to_json().encode())
-            staging.write_sealed(staged / bento_store.DESCRIPTION, bento_store.description(manifest))
+            staging.write_sealed(staged / bento_store.DESCRIPTION, description)
             durable.sync(staged)
             staged.rename(self.layout.version(reference))
             durable.sync(self.layout.models / name)

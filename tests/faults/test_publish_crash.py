@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from models.repository import Repository
-from models.upkeep import sweep
+from models.upkeep import collect, sweep
+from tests.reports import report
 from tests.versions import publish
 
-CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "chmod", "truncate", "unlink", "rmdir")
+CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "chmod", "truncate", "unlink", "rmdir", "link")
 Change = Callable[[Repository], object]
 State = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
 
@@ -90,6 +91,10 @@ CHANGES: dict[str, Change] = {
     "rollback": lambda repository: repository.rollback("demo", "production", "bad"),
     "remove": lambda repository: repository.remove_alias("demo", "production", "stop"),
     "delete": lambda repository: repository.delete("demo", "1"),
+    "gc": lambda repository: collect(repository, keep=0),
+    "report": lambda repository: repository.put_report(
+        repository.get("demo", "1"), report(repository.get("demo", "1"))
+    ),
 }
 
 

@@ -1,15 +1,17 @@
-"""Disk space: files that versions share, leases that keep a version, and what a collection takes and leaves."""
+"""What lies on disk: damage that is found, files that versions share, leases, what a collection takes and leaves."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from models.errors import Conflict, NotFound
+from models.errors import Conflict, Corrupt, NotFound
 from models.manifest import Manifest
 from models.repository import Repository
 from models.upkeep import collect, prune
@@ -110,3 +112,33 @@ def test_collecting_keeps_what_is_held_used_or_needed(repository: Repository) ->
     assert collect(repository).versions == ()
     with pytest.raises(ValueError, match="at least 0"):
         collect(repository, keep=-1)
+
+
+def test_every_flipped_bit_is_found(repository: Repository) -> None:
+    """10,000 of them, over every file of a version."""
+    manifest = publish(repository, "weights " * 64)
+    directory, draw = repository.path(manifest), Random(1)
+    sizes = {path: path.stat().st_size for path in sorted(directory.iterdir())}
+    assert {path.name for path in sizes} == {"config.json", "manifest.json", "model.safetensors", "model.yaml"}
+    for path, size in sizes.items():
+        whole = path.read_bytes()
+        path.chmod(0o644)
+        for _ in range(10_000 * size // sum(sizes.values()) + 1):
+            flipped = bytearray(whole)
+            flipped[draw.randrange(size)] ^= 1 << draw.randrange(8)
+            path.write_bytes(flipped)
+            with pytest.raises(Corrupt):
+                repository.verify(manifest)
+        path.write_bytes(whole)
+    repository.verify(manifest)
+
+
+def test_manifests_from_before_the_checksum_are_read(repository: Repository) -> None:
+    manifest = publish(repository, "one")
+    path = repository.path(manifest) / "manifest.json"
+    told = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("checksum", "description")}
+    path.chmod(0o644)
+    path.write_text(json.dumps(told))
+    old = repository.get("demo", "1")
+    assert old == replace(manifest, description="")
+    repository.verify(old)
