@@ -6,6 +6,7 @@
     data_dir/models/<name>/latest       the newest version, for BentoML; this package does not rely on it
     data_dir/journal/<name>.jsonl       aliases and deletions (`storage.journal`)
     data_dir/reports/<name>/            <version>.json, what was measured of it (`report`)
+    data_dir/rollouts/<name>/           <alias>.json, versions on trial (`rollouts`)
     data_dir/blobs/<sha256>             files that several versions share (`storage.blobs`)
     data_dir/engine/<digest>.*          what engines found out about a version; made anew where it is missing
     data_dir/tmp/stage-*, gone-*        versions being made and being removed; not visible, swept after a crash

@@ -37,6 +37,10 @@ class Layout:
         return self.data_dir / "blobs"
 
     @property
+    def rollouts(self) -> Path:
+        return self.data_dir / "rollouts"
+
+    @property
     def engine(self) -> Path:
         return self.data_dir / "engine"
 

@@ -10,7 +10,7 @@ from service.answers.ask import Ask
 from service.answers.decoding import Decoding, Token
 from service.context.prompt import Prompt
 from service.context.receipt import Receipt
-from service.deployments.deployment import Deployment
+from service.deployments.deployments import Choice
 from service.engine.request import FinishReason, StepOutput, TokenLogprobs
 from service.metrics import Measured
 from service.text.tokenizer import Tokenizer
@@ -32,9 +32,11 @@ class Delta:
 class Answer:
     """`usage`, `timings` and `receipt` are exact once the last delta is out, and true so far before it."""
 
-    def __init__(self, ask: Ask, deployment: Deployment, prompt: Prompt, max_new_tokens: int, seed: int) -> None:
+    def __init__(self, ask: Ask, choice: Choice, prompt: Prompt, max_new_tokens: int, seed: int) -> None:
         self.ask = ask
-        self.deployment = deployment
+        self.deployment = deployment = choice.deployment
+        self.rollout = choice.rollout
+        self._note = choice.note
         self.prompt = prompt
         self.max_new_tokens = max_new_tokens
         self.seed = seed
@@ -62,7 +64,7 @@ class Answer:
 
     @property
     def receipt(self) -> Receipt:
-        return self.prompt.receipt.with_cached(self.cached_tokens)
+        return self.prompt.receipt.with_cached(self.cached_tokens, self._note)
 
     @property
     def completion_tokens(self) -> int:

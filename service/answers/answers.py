@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from service.answers.admission import Admission, refuse_late, too_late
 from service.answers.answer import Answer, Delta
-from service.answers.ask import SEED_MASK, Ask
+from service.answers.ask import SEED_MASK, Ask, conversation_of
 from service.answers.bounds import bounded_max_tokens, build, refuse_unknown_tokens
 from service.answers.decoding import Decoding, Piece
 from service.answers.merging import merged
 from service.answers.sequences import pieces
-from service.deployments.deployment import Deployment
-from service.deployments.deployments import Deployments
+from service.answers.shadows import Shadows
+from service.deployments.deployments import Choice, Deployments
 from service.engine.request import FinishReason
 from service.errors import GenerationFailed, Unavailable
 from service.metrics import Metrics
@@ -32,6 +32,7 @@ class Answers:
         self.deployments = deployments
         self.metrics = metrics
         self.admission = Admission(max_in_progress)
+        self._shadows = Shadows(deployments)
 
     def stream(self, asks: Sequence[Ask]) -> AsyncGenerator[Delta, None]:
         """One delta a token, as soon as it is sampled; several asks run side by side. Closing it aborts in the engine.
@@ -53,9 +54,9 @@ class Answers:
     async def _stream(self, ask: Ask) -> AsyncGenerator[Delta, None]:
         self.admission.enter(ask.best_of)
         try:
-            deployment = await self._in_time(ask, self.deployments.acquire(ask.model))
-            with deployment.occupied():
-                answer = await self._in_time(ask, self._begin(ask, deployment))
+            choice = await self._in_time(ask, self.deployments.choose(ask.model, conversation_of(ask)))
+            with choice.deployment.occupied():
+                answer = await self._in_time(ask, self._begin(ask, choice))
                 async with aclosing(self._measured(answer)) as deltas:
                     async for delta in deltas:
                         yield delta
@@ -69,12 +70,13 @@ class Answers:
         except TimeoutError:
             raise too_late(ask, 0.0) from None
 
-    async def _begin(self, ask: Ask, deployment: Deployment) -> Answer:
+    async def _begin(self, ask: Ask, choice: Choice) -> Answer:
+        deployment = choice.deployment
         refuse_late(ask, deployment.engine.stats, time.monotonic())
         refuse_unknown_tokens(ask, deployment.tokenizer.vocab_size)
         prompt = await build(ask, deployment)
         seed = secrets.randbits(63) if ask.sampling.seed is None else ask.sampling.seed & SEED_MASK
-        return Answer(ask, deployment, prompt, bounded_max_tokens(ask, deployment, prompt), seed)
+        return Answer(ask, choice, prompt, bounded_max_tokens(ask, deployment, prompt), seed)
 
     async def _measured(self, answer: Answer) -> AsyncGenerator[Delta, None]:
         """The deltas, and whatever way they end, one observation of the whole answer."""
@@ -91,6 +93,17 @@ class Answers:
             raise
         finally:
             metrics.answered(reason, answer.measured())
+            self._observe(answer, reason)
+
+    def _observe(self, answer: Answer, reason: FinishReason) -> None:
+        """Tell a rollout how it went; an answer that the client left says nothing."""
+        rollout = answer.rollout
+        if rollout is None or reason is FinishReason.ABORT:
+            return
+        ttft = None if answer.first_at is None else answer.first_at - answer.ask.arrival
+        self.deployments.rollouts.observe(rollout, answer.manifest.version, reason is FinishReason.ERROR, ttft)
+        if reason is not FinishReason.ERROR and rollout.shadow and answer.manifest.version == rollout.base:
+            self._shadows.offer(answer, rollout)
 
     async def _deltas(self, answer: Answer) -> AsyncGenerator[Delta, None]:
         """The deltas of all sequences, stamped as they are handed on. `last` is told when none is unfinished."""

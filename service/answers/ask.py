@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass, field
 
 from service.context.options import ContextOptions
-from service.context.prompt import Source
+from service.context.prompt import Chat, Source
 from service.engine.request import SamplingParams
 from service.text.messages import Document
 
@@ -37,7 +38,7 @@ class Ask:
 
     `max_new_tokens` None takes what is left of the window. `logprobs` N >= 0 gives every token's own logprob and those
     of the N likeliest; `prompt_logprobs` likewise for the prompt. `best_of` sequences are decoded, the `n` with the
-    highest mean logprob are answered; a stream needs `best_of` = `n`.
+    highest mean logprob are answered; a stream needs `best_of` = `n`. `user` is the caller's own word for its user.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Ask:
     priority: int = 0
     deadline_ms: int | None = None
     cache_salt: str = ""
+    user: str = ""
     arrival: float = field(default_factory=time.monotonic)
 
     @property
@@ -84,3 +86,20 @@ class Ask:
             logprobs=logprobs,
             prompt_logprobs=self.prompt_logprobs,
         )
+
+
+def conversation_of(ask: Ask) -> str | None:
+    """The same opaque key for every turn of a chat: its user and its messages up to the first of the user's. Chats of
+    one user that begin alike share it. None where there is nothing to tell conversations apart by."""
+    match ask.source:
+        case Chat(messages):
+            opening = list[tuple[str, str]]()
+            for message in messages:
+                opening.append((message.role, message.content))
+                if message.role == "user":
+                    break
+        case _ if ask.user:
+            opening = []
+        case _:
+            return None
+    return hashlib.sha256(repr((ask.user, opening)).encode()).hexdigest()

@@ -83,6 +83,7 @@ def ask_of(body: GenerateBody, settings: Settings, stream: bool) -> Ask:
         prompt_logprobs=0 if parameters.decoder_input_details else None,
         priority=body.priority,
         deadline_ms=body.deadline_ms,
+        user=body.user or "",
     )
 
 

@@ -73,6 +73,7 @@ def _asks(body: OpenAISampling, service: Service, sources: Sequence[Source], *, 
             n=n,
             priority=body.priority or 0,
             deadline_ms=body.deadline_ms,
+            user=body.user or "",
             **fields,
         )
         for source in sources

@@ -23,6 +23,7 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     repository.EvaluateBody,
     repository.AliasBody,
     repository.ReasonBody,
+    repository.RolloutBody,
     openai.ChatBody,
     openai.CompletionBody,
 )

@@ -64,9 +64,11 @@ class Receipt:
     def truncated(self) -> bool:
         return bool(self.dropped_tokens or self.dropped or self.summarised or self.documents_dropped)
 
-    def with_cached(self, cached_tokens: int) -> Receipt:
-        """The same receipt once the engine has said how many prompt tokens it found in the prefix cache."""
-        return replace(self, cached_tokens=cached_tokens)
+    def with_cached(self, cached_tokens: int, note: str = "") -> Receipt:
+        """The same receipt once the engine has said how many prompt tokens it found in the prefix cache; with `note`,
+        if there is one to add."""
+        notes = (*self.notes, note) if note else self.notes
+        return replace(self, cached_tokens=cached_tokens, notes=notes)
 
     def to_dict(self) -> dict[str, object]:
         """The wire form: docs/api.md, "The context receipt"."""

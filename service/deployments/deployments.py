@@ -12,12 +12,15 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import structlog
 
 from models.manifest import Manifest
 from models.repository import Repository
+from models.rollouts import Rollout
 from service.deployments.deployment import Deployment, DeploymentState
+from service.deployments.rollouts import Rollouts
 from service.deployments.routing import Router
 from service.engine.client import Engine
 from service.errors import Conflict, DosirakError, NotFound, Unavailable
@@ -30,6 +33,15 @@ _RETRY_SECONDS = 60.0
 
 EngineFactory = Callable[[Manifest, int], Engine]
 """Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who answers one request; `note` tells a conversation that it was moved."""
+
+    deployment: Deployment
+    rollout: Rollout | None = None
+    note: str = ""
 
 
 class Deployments:
@@ -58,6 +70,8 @@ class Deployments:
         self._by_reference: dict[str, Deployment] = {}
         self._standing: dict[str, Deployment] = {}
         """By reference without a version: who answered last, and goes on to until what it points to now is ready."""
+        self.rollouts = Rollouts(repository)
+        self._trials: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._prepared = asyncio.Event()
         self._stopping = False
@@ -108,6 +122,21 @@ class Deployments:
                 return deployment
             await deployment.settled(self._load_timeout)
 
+    async def choose(self, reference: str | None, conversation: str | None = None) -> Choice:
+        """As `acquire`, and where the reference's alias has a version on trial, that one for its share of conversations
+        (`conversation` is an opaque key; None for none)."""
+        deployment = await self.acquire(reference)
+        alias = self._router.alias_of(reference)
+        if alias is None:
+            return Choice(deployment)
+        rollout = self.rollouts.of(*alias)
+        if rollout is not None and deployment.manifest.version == rollout.base:
+            candidate = self._on_trial(rollout)
+            if candidate is not None and self.rollouts.choose(rollout, conversation):
+                deployment = candidate
+        version = deployment.manifest.version
+        return Choice(deployment, rollout, self.rollouts.settle(*alias, conversation, version))
+
     async def load(self, reference: str | None) -> Deployment:
         """Begin to load a version, or give the deployment that already exists; it stays until it is unloaded by name. A
         failed one is tried again."""
@@ -119,9 +148,19 @@ class Deployments:
     def follow_all(self) -> None:
         """Load what the references in use point to now. Never raises: what cannot be loaded is told by its deployment's
         state, and the one that stands goes on."""
-        for reference in () if self._stopping else tuple(self._standing):
+        if self._stopping:
+            return
+        for reference in tuple(self._standing):
             with contextlib.suppress(DosirakError):
                 self._follow(reference)
+        self.rollouts.refresh()
+        trials = {rollout.reference for rollout in self.rollouts.all()}
+        for rollout in self.rollouts.all():
+            self._on_trial(rollout)
+        for ended in self._trials - trials:
+            if ended in self._by_reference:
+                self._retire(self._by_reference[ended])
+        self._trials = trials
 
     async def unload(self, reference: str) -> Deployment:
         """Drain one exact version and end its process; returns at once, `state` tells how far it is.
@@ -167,6 +206,17 @@ class Deployments:
             self._begin(target)
         return standing
 
+    def _on_trial(self, rollout: Rollout) -> Deployment | None:
+        """The candidate, if it can answer now; begins to load it, and takes it back where it cannot be loaded."""
+        candidate = self._by_reference.get(rollout.reference)
+        if candidate is None:
+            with contextlib.suppress(DosirakError):
+                self._begin(self.resolve(rollout.reference))
+            return None
+        if candidate.state is DeploymentState.FAILED:
+            self.rollouts.withdraw(rollout, f"it could not be loaded: {candidate.failure}")
+        return candidate if candidate.state is DeploymentState.READY else None
+
     def _begin(self, manifest: Manifest) -> Deployment:
         deployment = self._by_reference.get(manifest.reference)
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
@@ -179,7 +229,7 @@ class Deployments:
 
     def _retire(self, deployment: Deployment) -> None:
         """Drain one that no alias leads to any more, unless it was asked for by its own name."""
-        if deployment.pinned or deployment in self._standing.values():
+        if deployment.pinned or deployment in self._standing.values() or self._is_on_trial(deployment):
             return
         if deployment.state is DeploymentState.READY:
             self._spawn(self._unload(deployment))
@@ -198,8 +248,13 @@ class Deployments:
         """Never the default model, whose readiness is the server's, nor what was asked for by its own name."""
         if deployment.state is not DeploymentState.READY or deployment.in_flight or deployment.pinned:
             return False
+        if self._is_on_trial(deployment):
+            return False
         default = self._standing.get(self._router.moving(None) or "")
         return deployment is not default and time.monotonic() - deployment.used_at > self._idle_timeout
+
+    def _is_on_trial(self, deployment: Deployment) -> bool:
+        return any(rollout.reference == deployment.manifest.reference for rollout in self.rollouts.all())
 
     def _forget(self, deployment: Deployment) -> None:
         self._standing = {at: each for at, each in self._standing.items() if each is not deployment}
@@ -224,6 +279,7 @@ class Deployments:
             except Exception as error:  # serving what is there beats not starting; the reason is logged
                 log.error("repository_not_prepared", reason=str(error))
         self._prepared.set()
+        self.rollouts.refresh()
         self.phase = "loading the default model"
         if self._preload:
             with contextlib.suppress(DosirakError):

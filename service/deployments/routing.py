@@ -10,7 +10,7 @@ from models.errors import Corrupt, InvalidReference, InvalidSource, RepositoryEr
 from models.errors import NotFound as RepositoryNotFound
 from models.errors import Stale as RepositoryStale
 from models.manifest import Manifest, ModelReference
-from models.repository import Repository
+from models.repository import DEFAULT_ALIAS, Repository
 from service.errors import Conflict, DosirakError, InvalidRequest, NotFound, Stale, Unavailable
 
 
@@ -41,9 +41,16 @@ class Router:
     def moving(self, reference: str | None) -> str | None:
         """`reference` (None: the default) where it may mean another version tomorrow; None for an exact version. Raises
         InvalidRequest for a malformed one."""
-        asked = reference or self._default_model
+        return None if self._parsed(reference).version is not None else reference or self._default_model
+
+    def alias_of(self, reference: str | None) -> tuple[str, str] | None:
+        """(name, alias) that a reference goes by, a bare name by its default alias; None for an exact version."""
+        asked = self._parsed(reference)
+        return None if asked.version is not None else (asked.name, asked.alias or DEFAULT_ALIAS)
+
+    def _parsed(self, reference: str | None) -> ModelReference:
         try:
-            return None if ModelReference.parse(asked).version is not None else asked
+            return ModelReference.parse(reference or self._default_model)
         except RepositoryError as error:
             raise as_service_error(error) from None
 

@@ -67,8 +67,8 @@ class RepositoryMachine(stateful.RuleBasedStateMachine):
                     if self.leases.setdefault(arguments[0], lease) is not lease:
                         lease.release()
                 case "release":
-                    if lease := self.leases.pop(arguments[0], None):
-                        lease.release()
+                    with suppress(KeyError):
+                        self.leases.pop(arguments[0]).release()
                 case "collect":
                     collect(repository, int(arguments[0]))
 

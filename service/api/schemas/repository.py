@@ -42,3 +42,20 @@ class AliasBody(Wire):
 
 class ReasonBody(Wire):
     reason: Reason = ""
+
+
+class GuardsBody(Wire):
+    error_rate: Annotated[float, Field(ge=0, le=1)] | None = None
+    ttft_p95_ratio: Annotated[float, Field(gt=0)] | None = None
+    min_requests: Annotated[int, Field(ge=1, le=10_000)] | None = None
+
+
+class RolloutBody(Wire):
+    """`weight` in percent; 0 with `shadow` compares answers and sends nobody there."""
+
+    candidate: Version
+    weight: Annotated[float, Field(ge=0, le=100)]
+    sticky: bool = True
+    shadow: bool = False
+    guards: GuardsBody | None = None
+    override: bool = False

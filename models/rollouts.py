@@ -1,0 +1,172 @@
+"""A version on trial under an alias: part of the traffic, guarded. Kept on disk, one file an alias; moves no alias.
+
+data_dir/rollouts/<name>/<alias>.json   every rollout of the alias, the running one last
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from models import gate
+from models.errors import Conflict, Corrupt, NotFound, Stale
+from models.manifest import ModelReference
+from models.repository import Repository
+from models.storage import durable
+from models.storage.journal import timestamp
+
+State = Literal["running", "promoted", "aborted", "rolled_back"]
+
+
+class Guards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What rolls a candidate back by itself, once it has had `min_requests`: a larger share of errors than
+    `error_rate`, or a TTFT p95 of more than `ttft_p95_ratio` times that of the version it is to replace."""
+
+    error_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.05
+    ttft_p95_ratio: Annotated[float, msgspec.Meta(gt=0)] = 3.0
+    min_requests: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 20
+
+
+class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`weight` percent of the conversations go to `candidate` instead of `base`, which the alias points to all the
+    while. `sticky`: a conversation stays where it began. `shadow`: answers of `base` are compared with the
+    candidate's, which nobody receives."""
+
+    name: str
+    alias: str
+    base: str
+    candidate: str
+    weight: float
+    sticky: bool
+    shadow: bool
+    guards: Guards
+    started_at: str
+    state: State = "running"
+    ended_at: str = ""
+    reason: str = ""
+
+    @property
+    def reference(self) -> str:
+        """Of the candidate."""
+        return f"{self.name}:{self.candidate}"
+
+
+def running(repository: Repository, name: str, alias: str) -> Rollout | None:
+    """The rollout under way, if its alias was not moved since it began. Raises Corrupt."""
+    found = history(repository, name, alias)
+    moves = repository.history(name, alias)
+    if not found or found[-1].state != "running" or not moves:
+        return None
+    unmoved = moves[-1].version == found[-1].base and moves[-1].time <= found[-1].started_at
+    return found[-1] if unmoved else None
+
+
+def all_running(repository: Repository) -> list[Rollout]:
+    """Of every model and alias; a damaged file is passed over."""
+    found = []
+    for path in sorted(repository.layout.rollouts.glob("*/*.json")):
+        try:
+            rollout = running(repository, path.parent.name, path.stem)
+        except (Corrupt, NotFound):
+            continue
+        if rollout is not None:
+            found.append(rollout)
+    return found
+
+
+def history(repository: Repository, name: str, alias: str) -> list[Rollout]:
+    """Every rollout of an alias, oldest first."""
+    try:
+        content = _path(repository, name, alias).read_bytes()
+    except FileNotFoundError:
+        return []
+    try:
+        return msgspec.json.decode(content, type=list[Rollout])
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"The rollouts of {name}@{alias} are damaged: {error}; remove the file") from None
+
+
+def put(repository: Repository, wanted: Rollout, limits: gate.Limits | None = None) -> Rollout:
+    """Begin a rollout, or change the weight, guards and shadowing of the one that runs with this candidate.
+
+    Raises NotFound for a version or alias that is not there, Conflict for another candidate under way, for one that the
+    alias points to already, or whose report breaks `limits`.
+    """
+    candidate = repository.get(wanted.name, wanted.candidate)
+    broken = gate.broken(repository.report(candidate), limits) if limits else ()
+    if broken:
+        raise Conflict(f"{candidate.reference} breaks the gate's limits: {'; '.join(broken)}")
+    with repository.locked(wanted.name):
+        base = repository.aliases(wanted.name).get(wanted.alias)
+        if base is None:
+            raise NotFound(f"{wanted.name} has no alias {wanted.alias!r} to roll out under; promote a version first")
+        if base == wanted.candidate:
+            raise Conflict(f"{wanted.name}@{wanted.alias} points to {candidate.reference} already")
+        earlier = history(repository, wanted.name, wanted.alias)
+        under_way = running(repository, wanted.name, wanted.alias)
+        if under_way is not None and under_way.candidate != wanted.candidate:
+            raise Conflict(f"{under_way.reference} is being rolled out; abort or promote it first")
+        if under_way is not None:
+            started, earlier = under_way.started_at, earlier[:-1]
+        else:
+            started, earlier = _now(), _closed(earlier)
+        rollout = msgspec.structs.replace(wanted, base=base, started_at=started)
+        _write(repository, [*earlier, rollout])
+    return rollout
+
+
+def end(
+    repository: Repository, name: str, alias: str, state: State, reason: str, candidate: str | None = None
+) -> Rollout:
+    """Close the rollout under way (of `candidate`, where that is given). Promotes nothing. Raises NotFound where there
+    is none, Stale where it is another's."""
+    with repository.locked(name):
+        under_way = running(repository, name, alias)
+        if under_way is None:
+            raise NotFound(f"There is no rollout of {name}@{alias}")
+        if candidate not in (None, under_way.candidate):
+            raise Stale(f"{under_way.reference} is being rolled out, not {name}:{candidate}")
+        return _close(repository, under_way, state, reason)
+
+
+def close(repository: Repository, rollout: Rollout, state: State, reason: str) -> Rollout:
+    """As `end`, for a rollout whose alias has been moved since."""
+    with repository.locked(rollout.name):
+        return _close(repository, rollout, state, reason)
+
+
+def _close(repository: Repository, rollout: Rollout, state: State, reason: str) -> Rollout:
+    earlier = [
+        each for each in history(repository, rollout.name, rollout.alias) if each.started_at != rollout.started_at
+    ]
+    ended = msgspec.structs.replace(rollout, state=state, reason=reason, ended_at=_now())
+    _write(repository, [*earlier, ended])
+    return ended
+
+
+def _closed(rollouts: list[Rollout]) -> list[Rollout]:
+    """With what ran when the alias was moved by hand as aborted by that."""
+    return [
+        msgspec.structs.replace(each, state="aborted", reason="the alias was moved", ended_at=_now())
+        if each.state == "running"
+        else each
+        for each in rollouts
+    ]
+
+
+def _write(repository: Repository, rollouts: list[Rollout]) -> None:
+    path = _path(repository, rollouts[-1].name, rollouts[-1].alias)
+    durable.make_directory(path.parent)
+    durable.replace(path, msgspec.json.encode(rollouts))
+
+
+def _path(repository: Repository, name: str, alias: str) -> Path:
+    ModelReference(name, alias=alias)
+    return repository.layout.rollouts / name / f"{alias}.json"
+
+
+def _now() -> str:
+    return timestamp(datetime.now(UTC))

@@ -1,0 +1,100 @@
+"""A candidate's answers that nobody receives, compared with those that clients got. One at a time, only while nobody
+waits for a main answer: the moment somebody does, the shadow is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from models.rollouts import Rollout
+from service.answers.answer import Answer
+from service.deployments.deployment import Deployment, DeploymentState
+from service.deployments.deployments import Deployments
+from service.engine.request import Request
+from service.errors import DosirakError
+
+log = structlog.get_logger(__name__)
+
+MOST_WAITING: Final = 16
+POLL_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """What the candidate is asked, and what the main answer was."""
+
+    rollout: Rollout
+    request: Request
+    base: Deployment
+    token_ids: tuple[int, ...]
+    seconds: float
+
+
+class Shadows:
+    """Owned by the event loop. The oldest offers are dropped when too many wait."""
+
+    def __init__(self, deployments: Deployments) -> None:
+        self._deployments = deployments
+        self._waiting: deque[_Offered] = deque(maxlen=MOST_WAITING)
+        self._task: asyncio.Task[None] | None = None
+
+    def offer(self, answer: Answer, rollout: Rollout) -> None:
+        """Compare a finished answer's first sequence with the candidate's, some time. Never waits."""
+        decoding, ask = answer.decodings[0], answer.ask
+        token_ids = tuple(token.id for token in decoding.tokens)
+        if not token_ids or answer.last_at is None:
+            return
+        params = ask.params(answer.max_new_tokens, decoding.seed, answer.tokenizer.stop_token_ids)
+        request = Request(f"shadow-{ask.id}", answer.prompt.token_ids, params, cache_salt=ask.cache_salt)
+        seconds = answer.last_at - ask.arrival
+        self._waiting.append(_Offered(rollout, request, answer.deployment, token_ids, seconds))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        while self._waiting:
+            if any(each.in_flight for each in self._deployments.all()):
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            offered = self._waiting.popleft()
+            try:
+                await self._shadow(offered)
+            except DosirakError as error:
+                log.info("shadow_failed", model=offered.rollout.reference, reason=error.message)
+
+    async def _shadow(self, offered: _Offered) -> None:
+        rollout = offered.rollout
+        candidate = next((each for each in self._deployments.all() if _is_candidate(each, rollout)), None)
+        if candidate is None or candidate.manifest.vocab_size != offered.base.manifest.vocab_size:
+            return
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        token_ids: list[int] = []
+        async with aclosing(candidate.generate(offered.request)) as outputs:
+            async for output in outputs:
+                token_ids += output.token_ids
+                if any(each.in_flight > (each is candidate) for each in self._deployments.all()):
+                    return  # somebody waits for a main answer
+        agreement = _until_differing(offered.token_ids, token_ids)
+        seconds = loop.time() - started
+        lengths = len(token_ids) / len(offered.token_ids)
+        self._deployments.rollouts.compare(rollout, agreement, lengths, seconds / max(offered.seconds, 1e-6))
+
+
+def _is_candidate(deployment: Deployment, rollout: Rollout) -> bool:
+    return deployment.manifest.reference == rollout.reference and deployment.state is DeploymentState.READY
+
+
+def _until_differing(main: Sequence[int], shadow: Sequence[int]) -> float:
+    """The share of the main answer before the shadow differs; 1 only where both are the same to the end."""
+    longest = max(len(main), len(shadow))
+    same = next(
+        (at for at, (a, b) in enumerate(zip(main, shadow, strict=False)) if a != b), min(len(main), len(shadow))
+    )
+    return same / longest

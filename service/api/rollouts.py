@@ -1,0 +1,75 @@
+"""Rollouts over HTTP: a version on trial under an alias, how it goes, and its end either way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from models import rollouts
+from models.errors import NotFound
+from models.rollouts import Guards, Rollout
+from service.api.aliases import REASON
+from service.api.bodies import json_body
+from service.api.deps import Service, ServiceDep
+from service.api.encoding import json_response
+from service.api.openapi import takes
+from service.api.repository import PREFIX, Text
+from service.api.schemas.repository import ReasonBody, RolloutBody
+
+router = APIRouter(prefix=PREFIX + "/{name}/aliases/{alias}/rollout", tags=["repository"])
+ROLLOUT: Final = json_body(RolloutBody)
+
+
+@router.get("")
+async def get_rollout(service: ServiceDep, name: str, alias: str) -> Response:
+    """The rollout under way with what was observed of both versions, and the earlier ones."""
+    found = await asyncio.to_thread(rollouts.history, service.deployments.repository, name, alias)
+    if not found:
+        raise NotFound(f"There was no rollout of {name}@{alias} yet")
+    running = await asyncio.to_thread(rollouts.running, service.deployments.repository, name, alias)
+    return json_response({"rollout": _shown(service, running) if running else None, "history": found})
+
+
+@router.put("", openapi_extra=takes(RolloutBody))
+async def put_rollout(service: ServiceDep, name: str, alias: str, body: RolloutBody = ROLLOUT) -> Response:
+    """Begin to send `weight` percent of the conversations to `candidate`, or change the running rollout's weight."""
+    guards = Guards(**(body.guards.model_dump(exclude_none=True) if body.guards else {}))
+    wanted = Rollout(name, alias, "", body.candidate, body.weight, body.sticky, body.shadow, guards, "")
+    limits = None if body.override else service.settings.gate
+    rollout = await asyncio.to_thread(rollouts.put, service.deployments.repository, wanted, limits)
+    service.deployments.follow_all()
+    return json_response(_shown(service, rollout))
+
+
+@router.delete("")
+async def abort_rollout(service: ServiceDep, name: str, alias: str, reason: Text = "") -> Response:
+    """Send everybody back to the version that the alias points to."""
+    ended = await asyncio.to_thread(rollouts.end, service.deployments.repository, name, alias, "aborted", reason)
+    service.deployments.follow_all()
+    return json_response(ended)
+
+
+@router.post("/promote", openapi_extra=takes(ReasonBody))
+async def promote_rollout(service: ServiceDep, name: str, alias: str, body: ReasonBody = REASON) -> Response:
+    """Point the alias to the candidate, which ends the rollout."""
+    ended = await asyncio.to_thread(_promote, service, name, alias, body.reason or "the rollout went well")
+    service.deployments.follow_all()
+    return json_response(ended)
+
+
+def _promote(service: Service, name: str, alias: str, reason: str) -> Rollout:
+    """The alias first: a crash in between leaves a rollout whose base the alias has left, which is none any more."""
+    repository = service.deployments.repository
+    running = rollouts.running(repository, name, alias)
+    if running is None:
+        raise NotFound(f"There is no rollout of {name}@{alias}")
+    repository.promote(name, alias, running.candidate, reason, expected=running.base)
+    return rollouts.close(repository, running, "promoted", reason)
+
+
+def _shown(service: Service, rollout: Rollout) -> dict[str, Any]:
+    return {**msgspec.to_builtins(rollout), "observed": service.deployments.rollouts.describe(rollout)}

@@ -1,0 +1,199 @@
+"""Who is answered by a version on trial, and whether it goes well. Knows conversations as opaque keys; no HTTP.
+
+A conversation's share is a number from its key and the candidate, so that it needs no memory to stay where it is; what
+is remembered beside it keeps conversations where they began when the weight is changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+import structlog
+
+from models import rollouts as stored
+from models.errors import RepositoryError
+from models.repository import Repository
+from models.rollouts import Rollout
+
+log = structlog.get_logger(__name__)
+
+MOST_REMEMBERED = 100_000
+WINDOW = 500
+"""Answers of a version that count: the last so many."""
+
+
+@dataclass(slots=True)
+class Observed:
+    """The last answers of one version: whether each failed, and the seconds to its first token."""
+
+    failed: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    ttft: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    requests: int = 0
+
+    def note(self, failed: bool, ttft: float | None) -> None:
+        self.requests += 1
+        self.failed.append(failed)
+        if ttft is not None:
+            self.ttft.append(ttft)
+
+    @property
+    def error_rate(self) -> float:
+        return sum(self.failed) / len(self.failed) if self.failed else 0.0
+
+    @property
+    def ttft_p95(self) -> float | None:
+        if not self.ttft:
+            return None
+        ordered = sorted(self.ttft)
+        return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+
+    def describe(self) -> dict[str, float | int | None]:
+        p95 = self.ttft_p95
+        return {
+            "requests": self.requests,
+            "error_rate": round(self.error_rate, 4),
+            "ttft_p95_ms": None if p95 is None else round(p95 * 1000, 3),
+        }
+
+
+@dataclass(slots=True)
+class Shadowed:
+    """Shadow answers against the main ones that clients received."""
+
+    agreement: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    lengths: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    compared: int = 0
+
+    def note(self, agreement: float, lengths: float, latencies: float) -> None:
+        self.compared += 1
+        self.agreement.append(agreement)
+        self.lengths.append(lengths)
+        self.latencies.append(latencies)
+
+    def describe(self) -> dict[str, float | int]:
+        return {
+            "compared": self.compared,
+            "same": round(sum(each == 1.0 for each in self.agreement) / len(self.agreement), 4),
+            "agreement": round(fmean(self.agreement), 4),
+            "length_ratio": round(fmean(self.lengths), 4),
+            "latency_ratio": round(median(self.latencies), 4),
+        }
+
+
+class Rollouts:
+    """Of one server; lives in the event loop. `refresh` reads what other processes changed."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._running: dict[tuple[str, str], Rollout] = {}
+        self._observed: dict[tuple[str, str, str], dict[str, Observed]] = {}
+        self._shadowed: dict[tuple[str, str, str], Shadowed] = {}
+        self._began: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+        """(name, alias, conversation) → the version that answered it first, as far back as is remembered."""
+
+    def refresh(self) -> None:
+        self._running = {(each.name, each.alias): each for each in stored.all_running(self._repository)}
+
+    def all(self) -> list[Rollout]:
+        return list(self._running.values())
+
+    def of(self, name: str, alias: str) -> Rollout | None:
+        return self._running.get((name, alias))
+
+    def choose(self, rollout: Rollout, conversation: str | None) -> bool:
+        """Whether the candidate is to answer. Without stickiness, or without a conversation, by chance alone."""
+        if conversation is None or not rollout.sticky:
+            return secrets.randbelow(1_000_000) < rollout.weight * 10_000
+        began = self._began.get((rollout.name, rollout.alias, conversation))
+        if began in (rollout.base, rollout.candidate):
+            return began == rollout.candidate
+        return _share(f"{rollout.name}:{rollout.candidate} {conversation}") < rollout.weight / 100
+
+    def settle(self, name: str, alias: str, conversation: str | None, version: str) -> str:
+        """Remember that `version` answers a conversation, while a rollout runs; a note where one answered before that
+        was taken back since."""
+        key = (name, alias, conversation or "")
+        before = self._began.get(key)
+        if conversation is None or (before is None and self.of(name, alias) is None):
+            return ""
+        self._began[key] = version
+        self._began.move_to_end(key)
+        if len(self._began) > MOST_REMEMBERED:
+            self._began.popitem(last=False)
+        if before is None or before == version:
+            return ""
+        past = [each for each in stored.history(self._repository, name, alias) if each.candidate == before]
+        if not past or past[-1].state not in ("rolled_back", "aborted"):
+            return ""
+        how = "rolled back" if past[-1].state == "rolled_back" else "withdrawn"
+        return f"{name}:{before}, which answered this conversation before, was {how}; {name}:{version} answers now"
+
+    def observe(self, rollout: Rollout, version: str, failed: bool, ttft: float | None) -> str:
+        """Count an answer of either version. The reason for which the candidate was rolled back just now, or ""."""
+        pair = self._pair(rollout)
+        if version in pair:
+            pair[version].note(failed, ttft)
+        reason = broken_guard(rollout, pair[rollout.base], pair[rollout.candidate])
+        if reason and self.of(rollout.name, rollout.alias) is not None:
+            self._roll_back(rollout, reason)
+            return reason
+        return ""
+
+    def withdraw(self, rollout: Rollout, reason: str) -> None:
+        """Roll a candidate back for something else than a guard."""
+        if self.of(rollout.name, rollout.alias) is not None:
+            self._roll_back(rollout, reason)
+
+    def compare(self, rollout: Rollout, agreement: float, lengths: float, latencies: float) -> None:
+        """Count a shadow answer: the share of the main answer before the two differ, and the shadow's tokens and
+        seconds over the main one's."""
+        self._shadowed.setdefault(_key(rollout), Shadowed()).note(agreement, lengths, latencies)
+
+    def describe(self, rollout: Rollout) -> dict[str, object]:
+        pair, shadowed = self._pair(rollout), self._shadowed.get(_key(rollout))
+        return {
+            "base": pair[rollout.base].describe(),
+            "candidate": pair[rollout.candidate].describe(),
+            "shadow": shadowed.describe() if shadowed else None,
+        }
+
+    def _pair(self, rollout: Rollout) -> dict[str, Observed]:
+        return self._observed.setdefault(_key(rollout), {rollout.base: Observed(), rollout.candidate: Observed()})
+
+    def _roll_back(self, rollout: Rollout, reason: str) -> None:
+        self._running.pop((rollout.name, rollout.alias), None)
+        try:
+            stored.end(self._repository, rollout.name, rollout.alias, "rolled_back", reason, rollout.candidate)
+        except RepositoryError as error:  # somebody else ended it first
+            log.info("rollout_ended_meanwhile", model=rollout.reference, reason=str(error))
+            return
+        log.warning("rollout_rolled_back", model=rollout.reference, alias=rollout.alias, reason=reason)
+
+
+def broken_guard(rollout: Rollout, base: Observed, candidate: Observed) -> str:
+    """A phrase for the guard that the candidate breaks, or ""."""
+    guards = rollout.guards
+    if candidate.requests < guards.min_requests:
+        return ""
+    if candidate.error_rate > guards.error_rate:
+        return f"error rate {candidate.error_rate:.1%}, at most {guards.error_rate:.1%}"
+    theirs, mine = base.ttft_p95, candidate.ttft_p95
+    if base.requests >= guards.min_requests and theirs and mine and mine > guards.ttft_p95_ratio * theirs:
+        return (
+            f"TTFT p95 {mine / theirs:.1f}x that of {rollout.name}:{rollout.base}, at most {guards.ttft_p95_ratio:g}x"
+        )
+    return ""
+
+
+def _key(rollout: Rollout) -> tuple[str, str, str]:
+    return rollout.name, rollout.alias, rollout.started_at
+
+
+def _share(key: str) -> float:
+    """Of a key, uniform in [0, 1)."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64

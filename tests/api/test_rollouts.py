@@ -1,0 +1,223 @@
+"""A version on trial: its share, conversations that stay, guards that roll it back, shadows that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from models import rollouts
+from models.repository import Repository
+from service.errors import GenerationFailed
+from tests.api.reading import error
+from tests.fake_service import World, publish, serving, until
+from tests.reports import COMPARED, report
+
+ALIAS = "/v1/repository/models/demo/aliases/production"
+URL = f"{ALIAS}/rollout"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """demo:1 is production; demo:2 waits."""
+    repository = Repository(tmp_path)
+    for number in range(2):
+        publish(repository, other={"number": number})
+    repository.promote("demo", "production", "1", "first")
+    async with serving(tmp_path) as served:
+        yield served
+
+
+async def begin(world: World, **body: Any) -> dict[str, Any]:
+    """A rollout of demo:2 whose candidate is loaded."""
+    response = await world.client.put(URL, json={"candidate": "2", "weight": 50, **body})
+    assert response.status_code == 200, response.text
+    await until(lambda: [each.state.value for each in world.deployments.all()] == ["ready", "ready"])
+    shown: dict[str, Any] = response.json()
+    return shown
+
+
+def chat(opening: str, *more: str) -> dict[str, Any]:
+    roles = ["user", "assistant"] * 8
+    messages = [{"role": role, "content": text} for role, text in zip(roles, [opening, *more], strict=False)]
+    return {"messages": messages, "parameters": {"max_new_tokens": 3}}
+
+
+async def ask(world: World, body: dict[str, Any]) -> dict[str, Any]:
+    response = await world.client.post("/generate", json=body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+@pytest.mark.parametrize("weight", [0, 5, 50, 100])
+async def test_the_candidate_gets_its_share_of_2000(world: World, weight: float) -> None:
+    await begin(world, weight=weight)
+    sticky = [(await world.deployments.choose("demo", f"conversation {at}")).deployment for at in range(2000)]
+    alone = [(await world.deployments.choose("demo", None)).deployment for _ in range(2000)]
+    for chosen in (sticky, alone):
+        got = sum(each.manifest.version == "2" for each in chosen)
+        mean = 2000 * weight / 100
+        assert abs(got - mean) <= 4 * math.sqrt(mean * (1 - weight / 100))
+
+
+async def test_a_conversation_stays_where_it_began_whatever_becomes_of_the_weight(world: World) -> None:
+    await begin(world, weight=30)
+    openings = [f"opening {at}" for at in range(40)]
+    first = [(await ask(world, chat(opening)))["model"] for opening in openings]
+    assert set(first) == {"demo:1", "demo:2"}
+    for weight in (90, 5):
+        await begin(world, weight=weight)
+        later = [(await ask(world, chat(opening, "answer", "more")))["model"] for opening in openings]
+        assert later == first
+    assert (await world.client.get(URL)).json()["rollout"]["observed"]["candidate"]["requests"] == 3 * first.count(
+        "demo:2"
+    )
+
+
+async def test_users_are_told_apart(world: World) -> None:
+    await begin(world)
+    answers = [(await ask(world, {**chat("hi"), "user": f"user {at}"}))["model"] for at in range(40)]
+    assert set(answers) == {"demo:1", "demo:2"}
+    assert len({(await ask(world, chat("hi")))["model"] for _ in range(10)}) == 1
+
+
+async def test_exact_references_and_other_aliases_are_left_alone(world: World) -> None:
+    await begin(world, weight=100)
+    assert (await ask(world, {**chat("hi"), "model": "demo:1"}))["model"] == "demo:1"
+    assert (await ask(world, chat("hi")))["model"] == "demo:2"
+    world.deployments.repository.promote("demo", "other", "1", "a test")
+    assert (await ask(world, {**chat("hi"), "model": "demo@other"}))["model"] == "demo:1"
+
+
+async def test_a_bad_candidate_is_rolled_back_and_its_conversations_are_told(world: World) -> None:
+    await begin(world, weight=50, guards={"min_requests": 5})
+    openings = [f"opening {at}" for at in range(40)]
+    moved = [opening for opening in openings if (await ask(world, chat(opening)))["model"] == "demo:2"]
+    world.engines[-1].failure, world.engines[-1].fail_after = GenerationFailed("bad"), 0
+    statuses = [(await world.client.post("/generate", json=chat(opening))).status_code for opening in moved]
+    assert 500 in statuses and statuses[-1] == 200, "it was taken back before they all failed"
+    body = (await world.client.get(URL)).json()
+    assert body["rollout"] is None
+    assert body["history"][-1]["state"] == "rolled_back" and "error rate" in body["history"][-1]["reason"]
+    answer = await ask(world, chat(moved[-1], "answer", "again"))
+    assert answer["model"] == "demo:1"
+    told = [note for opening in moved for note in (await ask(world, chat(opening)))["context"]["notes"]]
+    assert all("demo:2" in note and "rolled back" in note for note in told)
+    assert (await ask(world, chat(moved[-1])))["context"]["notes"] == [], "once"
+    world.deployments.follow_all()
+    await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["1"])
+
+
+async def test_a_slow_candidate_is_rolled_back(world: World) -> None:
+    await begin(world, weight=50, guards={"min_requests": 5, "ttft_p95_ratio": 3})
+    world.engines[-1].step_seconds = 0.1
+    for at in range(30):
+        await ask(world, chat(f"opening {at}"))
+    assert "TTFT p95" in (await world.client.get(URL)).json()["history"][-1]["reason"]
+
+
+async def test_a_candidate_that_cannot_be_loaded_is_taken_back(world: World) -> None:
+    repository = world.deployments.repository
+    weights = repository.path(repository.get("demo", "2")) / "model.safetensors"
+    weights.chmod(0o644)
+    weights.write_text("changed")
+    await world.client.put(URL, json={"candidate": "2", "weight": 100})
+    async with asyncio.timeout(10):
+        while (body := (await world.client.get(URL)).json())["rollout"] is not None:
+            assert (await ask(world, chat("hi")))["model"] == "demo:1"
+    assert "model.safetensors" in body["history"][-1]["reason"]
+
+
+async def test_promoting_and_aborting(world: World) -> None:
+    assert (await world.client.get(URL)).status_code == 404
+    await begin(world, weight=0)
+    assert (await world.client.delete(URL, params={"reason": "no"})).json()["state"] == "aborted"
+    error(await world.client.delete(URL), 404, "not_found")
+    await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["1"])
+    await begin(world, weight=0)
+    assert (await world.client.post(f"{URL}/promote", json={"reason": "good"})).json()["state"] == "promoted"
+    assert (await world.client.get(ALIAS)).json()["change"]["reason"] == "good"
+    assert (await ask(world, chat("hi")))["model"] == "demo:2"
+    await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"])
+    states = [each["state"] for each in (await world.client.get(URL)).json()["history"]]
+    assert states == ["aborted", "promoted"]
+    error(await world.client.post(f"{URL}/promote", json={}), 404, "not_found")
+
+
+async def test_an_alias_that_is_moved_by_hand_ends_the_rollout(world: World) -> None:
+    await begin(world, weight=100)
+    await world.client.put(ALIAS, json={"version": "2", "reason": "by hand"})
+    assert (await world.client.get(URL)).json()["rollout"] is None
+    await world.client.put(ALIAS, json={"version": "1", "reason": "and back"})
+    await begin(world, weight=10)
+    assert [each["state"] for each in (await world.client.get(URL)).json()["history"]] == ["aborted", "running"]
+
+
+async def test_what_cannot_be_rolled_out(world: World) -> None:
+    repository = world.deployments.repository
+    error(await world.client.put(URL, json={"candidate": "1", "weight": 5}), 409, "conflict")
+    error(await world.client.put(URL, json={"candidate": "9", "weight": 5}), 404, "not_found")
+    other = "/v1/repository/models/demo/aliases/none/rollout"
+    error(await world.client.put(other, json={"candidate": "2", "weight": 5}), 404, "not_found")
+    for wrong in ({"weight": 101}, {"weight": -1}, {"weight": 5, "guards": {"error_rate": 2}}, {"weight": "5"}):
+        error(await world.client.put(URL, json={"candidate": "2", **wrong}), 422, "invalid_request")
+    bad = repository.get("demo", "2")
+    repository.put_report(bad, report(bad, msgspec.structs.replace(COMPARED, kl=9.0, perplexity_change=1.0)))
+    assert (
+        "perplexity"
+        in error(await world.client.put(URL, json={"candidate": "2", "weight": 5}), 409, "conflict")["error"]
+    )
+    assert (await world.client.put(URL, json={"candidate": "2", "weight": 5, "override": True})).status_code == 200
+    publish(repository, other={"number": 3})
+    error(await world.client.put(URL, json={"candidate": "3", "weight": 5}), 409, "conflict")
+
+
+async def test_shadows_are_compared_and_never_received(world: World) -> None:
+    await begin(world, weight=0, shadow=True)
+    for at in range(5):
+        assert (await ask(world, chat(f"opening {at}")))["model"] == "demo:1"
+    await until(lambda: len(world.engines[-1].requests) == 5)
+
+    def shadowed() -> Any:
+        rollout = rollouts.running(world.deployments.repository, "demo", "production")
+        assert rollout is not None
+        return world.deployments.rollouts.describe(rollout)["shadow"]
+
+    await until(lambda: shadowed() and shadowed()["compared"] == 5)
+    found = (await world.client.get(URL)).json()["rollout"]["observed"]
+    assert found["shadow"]["same"] == found["shadow"]["agreement"] == found["shadow"]["length_ratio"] == 1.0
+    assert found["candidate"]["requests"] == 0
+    world.engines[-1].script = lambda request, tokenizer: [1, 2, 3]
+    await ask(world, chat("one more"))
+    await until(lambda: shadowed()["compared"] == 6)
+    assert shadowed()["same"] == round(5 / 6, 4)
+
+
+async def test_a_main_answer_never_waits_for_a_shadow(world: World) -> None:
+    await begin(world, weight=0, shadow=True)
+    shadow, base = world.engines[-1], world.engines[0]
+    shadow.hold = asyncio.Event()
+    await ask(world, chat("first"))
+    await until(lambda: len(shadow.alive) == 1)
+    base.hold = asyncio.Event()
+    waiting = asyncio.create_task(ask(world, chat("second")))
+    await until(lambda: base.alive)
+    shadow.hold.set()
+    await until(lambda: shadow.aborted)
+    assert not waiting.done()
+    base.hold.set()
+    assert (await waiting)["model"] == "demo:1"
+
+
+async def test_rollouts_of_another_process_are_followed(world: World) -> None:
+    elsewhere = Repository(world.deployments.repository.layout.data_dir)
+    wanted = rollouts.Rollout("demo", "production", "", "2", 100.0, True, False, rollouts.Guards(), "")
+    rollouts.put(elsewhere, wanted)
+    await until(lambda: len(world.deployments.all()) == 2 and world.deployments.all()[1].state.value == "ready")
+    assert (await ask(world, chat("hi")))["model"] == "demo:2"
