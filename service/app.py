@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -32,8 +32,9 @@ from service.api.openapi import document
 from service.api.unknown import unknown_route
 from service.deployments.deployments import Deployments
 from service.deployments.engines import engine_config
-from service.engine.client import EngineClient
+from service.engine.client import Engine, EngineClient
 from service.engine.process import Started
+from service.engine.replicas import Replicas
 from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.settings import Settings, engine_environment
@@ -52,11 +53,16 @@ def create(settings: Settings | None = None, first: Started | None = None) -> Fa
 
     started = [first] if first else []
 
-    def engine(manifest: Manifest, promised_bytes: int) -> EngineClient:
+    def engine(manifest: Manifest, promised_bytes: int, replicas: int) -> Engine:
         recorder = metrics.model(manifest.name, manifest.version)
-        config = engine_config(settings, store, manifest, promised_bytes)
-        waiting = started.pop() if started else None
-        return EngineClient(config, env=engine_environment(), on_step=recorder.on_step, started=waiting)
+
+        def replica(number: int, packed_weights: str) -> EngineClient:
+            config = engine_config(settings, store, manifest, promised_bytes, replicas, packed_weights)
+            waiting = started.pop() if started else None
+            note = partial(recorder.on_step, replica=number)
+            return EngineClient(config, env=engine_environment(), on_step=note, started=waiting)
+
+        return replica(0, "") if replicas == 1 else Replicas(replica, replicas, settings.max_num_seqs)
 
     deployments = Deployments(
         store,

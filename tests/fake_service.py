@@ -23,7 +23,7 @@ from models.manifest import Manifest
 from models.repository import Repository
 from service.app import create_app
 from service.deployments.deployments import Deployments
-from service.engine.client import EngineState
+from service.engine.client import Engine, EngineState
 from service.engine.messages import EngineInfo
 from service.engine.request import EngineStats, FinishReason, Request, StepOutput, TokenLogprobs
 from service.jobs.jobs import Jobs
@@ -82,6 +82,10 @@ class ScriptedEngine:
     pid: int | None = 4242
     restarts: int = 0
     on_step: Callable[[EngineStats], None] | None = None
+
+    @property
+    def replicas(self) -> tuple[Engine, ...]:
+        return (self,)
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         self.info, self.state = self.info or INFO, EngineState.READY
@@ -204,7 +208,7 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
     if not repository.models():
         publish(repository)
 
-    def make(manifest: Manifest, promised_bytes: int) -> ScriptedEngine:
+    def make(manifest: Manifest, promised_bytes: int, replicas: int) -> ScriptedEngine:
         tokenizer = _tokenizer(repository.path(manifest))
         recorder = metrics.model(manifest.name, manifest.version)
         engines.append(ScriptedEngine(tokenizer, on_step=recorder.on_step, **(engine or {})))

@@ -19,7 +19,7 @@ from typing import Any
 
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
-from service.engine.client import EngineState
+from service.engine.client import Engine, EngineState
 from service.engine.core import Clock, EngineCore, ModelRunner
 from service.engine.messages import EngineInfo
 from service.engine.request import (
@@ -203,6 +203,10 @@ class InProcessEngine:
     @property
     def stats(self) -> EngineStats:
         return self.core.stats
+
+    @property
+    def replicas(self) -> tuple[Engine, ...]:
+        return (self,)
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         if on_loading:

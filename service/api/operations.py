@@ -89,7 +89,7 @@ async def list_deployments(service: ServiceDep) -> Response:
 @router.post("/v1/deployments", status_code=202, openapi_extra=takes(DeploymentBody))
 async def load_deployment(service: ServiceDep, body: DeploymentBody = DEPLOYMENT) -> Response:
     """Begin to load a version; its `state` is to be polled."""
-    deployment = await service.deployments.load(body.model)
+    deployment = await service.deployments.load(body.model, body.replicas)
     return json_response(deployment.describe(), status=202)
 
 

@@ -32,9 +32,10 @@ class DeploymentState(StrEnum):
 class Deployment:
     """A version that is loading, serving, draining or failed. Lives in the event loop; `settle` ends LOADING once."""
 
-    def __init__(self, manifest: Manifest, engine: Engine) -> None:
+    def __init__(self, manifest: Manifest, engine: Engine, wanted_replicas: int = 1) -> None:
         self.manifest = manifest
         self.engine = engine
+        self.wanted_replicas = wanted_replicas
         self.state = DeploymentState.LOADING
         self.phase = "starting"
         self.failure = ""
@@ -182,17 +183,7 @@ class Deployment:
 
     def describe(self) -> dict[str, object]:
         """One entry of `GET /v1/deployments`, as the wire contract spells it."""
-        info, stats = self.engine.info, self.engine.stats
-        blocks = {"total": stats.blocks_total, "free": stats.blocks_free, "cached": stats.blocks_cached}
-        replica: dict[str, object] = {
-            "pid": self.engine.pid,
-            "device": info.device if info else None,
-            "state": self.engine.state,
-            "running": stats.running,
-            "waiting": stats.waiting,
-            "restarts": self.engine.restarts,
-            "kv_blocks": blocks,
-        }
+        info = self.engine.info
         return {
             "model": self.manifest.reference,
             "digest": self.manifest.short_digest,
@@ -203,11 +194,24 @@ class Deployment:
             "memory_bytes": info.memory_bytes if info else None,
             "load_seconds": round(self.load_seconds, 3),
             "in_flight": self.in_flight,
-            "replicas": [replica],
+            "replicas": [_described(each) for each in self.engine.replicas],
         }
 
     def _note_phase(self, phase: str, fraction: float) -> None:
         self.phase = f"{phase} {fraction:.0%}"
+
+
+def _described(replica: Engine) -> dict[str, object]:
+    info, stats = replica.info, replica.stats
+    return {
+        "pid": replica.pid,
+        "device": info.device if info else None,
+        "state": replica.state,
+        "running": stats.running,
+        "waiting": stats.waiting,
+        "restarts": replica.restarts,
+        "kv_blocks": {"total": stats.blocks_total, "free": stats.blocks_free, "cached": stats.blocks_cached},
+    }
 
 
 def _require_memory(manifest: Manifest) -> None:

@@ -31,8 +31,9 @@ _WATCH_SECONDS = 1.0
 _RETRY_SECONDS = 60.0
 """Between two tries to load what an alias points to, while another version answers for it."""
 
-EngineFactory = Callable[[Manifest, int], Engine]
-"""Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all."""
+EngineFactory = Callable[[Manifest, int, int], Engine]
+"""Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all; of so
+many replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +138,16 @@ class Deployments:
         version = deployment.manifest.version
         return Choice(deployment, rollout, self.rollouts.settle(*alias, conversation, version))
 
-    async def load(self, reference: str | None) -> Deployment:
+    async def load(self, reference: str | None, replicas: int | None = None) -> Deployment:
         """Begin to load a version, or give the deployment that already exists; it stays until it is unloaded by name. A
-        failed one is tried again."""
+        failed one is tried again. Raises Conflict for one that has another number of replicas."""
         self._refuse_when_stopping()
-        deployment = self._begin(self.resolve(reference))
+        deployment = self._begin(self.resolve(reference), replicas or 1)
+        if replicas not in (None, deployment.wanted_replicas):
+            raise Conflict(
+                f"{deployment.manifest.reference} is deployed with {deployment.wanted_replicas} replicas: unload it "
+                "first"
+            )
         deployment.pinned = True
         return deployment
 
@@ -217,12 +223,13 @@ class Deployments:
             self.rollouts.withdraw(rollout, f"it could not be loaded: {candidate.failure}")
         return candidate if candidate.state is DeploymentState.READY else None
 
-    def _begin(self, manifest: Manifest) -> Deployment:
+    def _begin(self, manifest: Manifest, replicas: int = 1) -> Deployment:
         deployment = self._by_reference.get(manifest.reference)
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
         if deployment is None or deployment.state is DeploymentState.FAILED:
-            deployment = Deployment(manifest, self._engine_factory(manifest, self._promised_bytes()))
+            engine = self._engine_factory(manifest, self._promised_bytes(), replicas)
+            deployment = Deployment(manifest, engine, replicas)
             self._by_reference[manifest.reference] = deployment
             self._spawn(self._load(deployment))
         return deployment

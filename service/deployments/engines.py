@@ -5,19 +5,26 @@ from __future__ import annotations
 from models.manifest import Manifest
 from models.repository import Repository
 from service.engine.messages import EngineConfig
+from service.host import usable_cores
 from service.settings import Settings
 
 
 def engine_config(
-    settings: Settings, repository: Repository, manifest: Manifest, promised_bytes: int = 0
+    settings: Settings,
+    repository: Repository,
+    manifest: Manifest,
+    promised_bytes: int = 0,
+    replicas: int = 1,
+    packed_weights: str = "",
 ) -> EngineConfig:
-    """What the engine process of `manifest` is started with, beside engines that may still take `promised_bytes`."""
+    """What an engine process of `manifest` is started with, beside engines that may still take `promised_bytes`; one of
+    `replicas`, of which the first packs the weights and the others are told where they are."""
     return EngineConfig(
         model_dir=str(repository.path(manifest)),
         precision=manifest.precision,
         dtype="fp32" if manifest.precision == "fp32" else "bf16",
         device=settings.device,
-        threads=settings.threads,
+        threads=settings.threads or (max(1, usable_cores() // replicas) if replicas > 1 else 0),
         max_model_len=manifest.context_window,
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_bytes,
@@ -27,5 +34,7 @@ def engine_config(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         inter_token_latency_target=settings.inter_token_latency_target_ms / 1000,
         prefix_caching=settings.prefix_caching,
+        share_weights=replicas > 1,
+        packed_weights=packed_weights,
         record=str(repository.engine_file(manifest, "record")),
     )

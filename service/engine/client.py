@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import Protocol
@@ -58,6 +58,11 @@ class Engine(Protocol):
 
     @property
     def restarts(self) -> int: ...
+
+    @property
+    def replicas(self) -> Sequence[Engine]:
+        """The engines of one process each that this one is made of; itself, where it is one."""
+        ...
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         """Load, once; `on_loading(phase, fraction)` is told how far it is. Raises EngineFailed with the cause."""
@@ -131,6 +136,10 @@ class EngineClient:
     @property
     def restarts(self) -> int:
         return self._restarts
+
+    @property
+    def replicas(self) -> Sequence[Engine]:
+        return (self,)
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         """As Engine.start. A failed load is not tried again: its cause is in the files or the machine."""

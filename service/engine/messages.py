@@ -21,7 +21,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kv_cache_dtype` is "int8" or, "auto", that of the model. `kv_cache_bytes` 0 lets the engine choose from the memory
     that is free after the weights are loaded, less `promised_bytes`: what other engines of this service may still take
     for theirs, whose pages come with use.
-    `record` is the file that makes the next load of the same version shorter; "" is none.
+    `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights`: pack the
+    weights into memory that other processes can map; `packed_weights` is where another has done so.
     """
 
     model_dir: str
@@ -40,6 +41,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     speculation: bool = True
     record: str = ""
+    share_weights: bool = False
+    packed_weights: str = ""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     blocks_total: int
     kv_bytes_per_block: int
+    packed_weights: str = ""
+    """Where other processes of this user can map what this one has packed; "" where they cannot."""
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):

@@ -20,6 +20,7 @@ from models.loading import DTYPES, MappedWeights, load_model, resolve_device, we
 from service.engine.messages import EngineConfig, EngineInfo
 from service.host import usable_cores
 from service.runner import record
+from service.runner.arena import Arena, Differs
 from service.runner.attention import KV_TILE, matmul_dtype
 from service.runner.blueprint import Blueprint, LibraryWeights, assemble, outline_of
 from service.runner.decoder import FusedDecoder
@@ -57,11 +58,43 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     torch.set_num_threads(config.threads or usable_cores())
     device, dtype = resolve_device(config.device), DTYPES[config.dtype]
     progress("weights", 0.0)
-    forward, cache, passed_over = _from_record(config, dtype, device) or _from_library(config, dtype, device, progress)
+    built, packed_weights = _built(config, dtype, device, progress)
+    forward, cache, passed_over = built
     rules = _row_rules(forward.model, cache, dtype)
     progress("ready", 1.0)
     kernels = _kernels(config, forward, cache, rules) + passed_over
-    return ModelRunner(forward, cache, rules, device), _info(config, forward, cache, kernels, started)
+    return ModelRunner(forward, cache, rules, device), _info(config, forward, cache, kernels, started, packed_weights)
+
+
+def _built(config: EngineConfig, dtype: torch.dtype, device: torch.device, progress: Progress) -> tuple[Built, str]:
+    """And where other processes can map its packed weights. What is shared is packed by a load from a record: the
+    library's way packs some weights twice."""
+    if config.share_weights or config.packed_weights:
+        if record.read(config) is None:
+            _from_library(config, dtype, device, progress)  # makes the record, if our forward fits
+        shared = _shared(config, dtype, device)
+        if shared is not None:
+            return shared
+    return _from_record(config, dtype, device) or _from_library(config, dtype, device, progress), ""
+
+
+def _shared(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> tuple[Built, str] | None:
+    """From a record, on weights that others map or have packed; None where that is not to be had."""
+    kernels = library()
+    if kernels is None:
+        return None
+    try:
+        kernels.arena = arena = Arena(config.packed_weights)
+        built = _from_record(config, dtype, device)
+    except (OSError, Differs):
+        return None
+    finally:
+        kernels.arena = None
+    if built is None:
+        return None
+    if arena.is_owner:
+        arena.seal()
+    return built, arena.path
 
 
 def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Built | None:
@@ -155,6 +188,7 @@ def _info(
     cache: KVCache,
     kernels: tuple[str, ...],
     started: float,
+    packed_weights: str,
 ) -> EngineInfo:
     device = cache.device
     return EngineInfo(
@@ -170,6 +204,7 @@ def _info(
         block_size=cache.block_size,
         blocks_total=cache.num_blocks,
         kv_bytes_per_block=bytes_per_block(cache.shapes, cache.block_size, cache.dtype),
+        packed_weights=packed_weights,
     )
 
 

@@ -417,7 +417,7 @@ async def test_unknown_model(shared: World) -> None:
         ("/chat_tokenize", {"messages": [{"role": "x", "content": "y"}]}),
         ("/v1/deployments", {}),
         ("/v1/deployments", {"model": "demo", "replicas": 0}),
-        ("/v1/deployments", {"model": "demo", "replicas": 2}),
+        ("/v1/deployments", {"model": "demo", "replicas": 65}),
         ("/v1/deployments", {"model": "../x"}),
         ("/v1/deployments", {"model": ["demo"]}),
     ],

@@ -55,7 +55,7 @@ class World:
             **options,  # type: ignore[arg-type]
         )
 
-    def engine(self, manifest: Manifest, promised_bytes: int) -> SlowEngine:
+    def engine(self, manifest: Manifest, promised_bytes: int, replicas: int) -> SlowEngine:
         self.promised.append(promised_bytes)
         engine = SlowEngine(self.gate, self.failure)
         self.engines.append((manifest.reference, engine))

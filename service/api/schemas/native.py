@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -32,6 +32,7 @@ from service.api.schemas.base import (
     wrong,
 )
 
+MAX_REPLICAS = 64
 SOURCES = ("inputs", "messages", "input_ids", "text_input")
 
 
@@ -160,5 +161,7 @@ class ChatTokenizeBody(Wire):
 
 
 class DeploymentBody(Wire):
+    """`replicas`: engine processes that share the version's weights and one queue."""
+
     model: ModelReference
-    replicas: Literal[1] = 1
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None

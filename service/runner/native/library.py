@@ -13,9 +13,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from service.runner.arena import Arena
 from service.runner.memory import lazy_zeros
 from service.runner.native.build import LEVELS, library_path
 
+_ALIGNMENT = 64
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 
 
@@ -103,6 +105,8 @@ class Library:
 
     def __init__(self, level: str, functions: ctypes.CDLL) -> None:
         self.level = level
+        self.arena: Arena | None = None
+        """Where weights are packed, while a model is loaded whose weights other processes map."""
         functions.dosirak_activation_reach.restype = c_int64
         self.activation_reach: int = functions.dosirak_activation_reach()
         functions.dosirak_panel.restype = c_int64
@@ -130,8 +134,16 @@ class Library:
         """The parts' weights [out, in], one below the other, in the form that the kernels read [bytes] uint8, and what
         8-bit kernels need besides [out] int32. The parts are of one dtype: fp32, bf16 or int8."""
         kind, depth, outputs = KINDS[parts[0].dtype], parts[0].shape[1], sum(len(part) for part in parts)
-        packed = lazy_zeros((self._packed_bytes(kind, outputs, depth),), torch.uint8, huge=True)
-        sums = torch.zeros(outputs, dtype=torch.int32)
+        size = self._packed_bytes(kind, outputs, depth)
+        if self.arena is not None:
+            start = -(-size // _ALIGNMENT) * _ALIGNMENT
+            piece = self.arena.take(f"{self.level} {kind} {outputs} {depth}", start + 4 * outputs)
+            packed, sums = piece[:size], piece[start:].view(torch.int32)
+            if not self.arena.is_owner:
+                return packed, sums
+        else:
+            packed = lazy_zeros((size,), torch.uint8, huge=True)
+            sums = torch.zeros(outputs, dtype=torch.int32)
         at, threads = 0, torch.get_num_threads()
         for part in parts:
             weight = part.detach().contiguous()

@@ -1,0 +1,186 @@
+"""Several engine processes of one version as one engine: one queue before them, each request to one of them.
+
+    request ─▶ queue (in order) ─▶ the replica that knows its beginning, unless that is much busier ─▶ EngineClient
+                                   else the least busy
+
+A replica takes as many requests at once as its running set holds, so that who waits is served by whoever is free first.
+The first replica loads the weights; the others map what it has packed. Token ids only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, fields
+from typing import Final
+
+from service.engine.client import Engine, EngineState
+from service.engine.messages import EngineInfo
+from service.engine.request import EngineStats, Request, StepOutput
+from service.errors import Unavailable
+
+OPENINGS: Final = (256, 64, 16)
+"""Tokens by which requests are known to begin alike, the most telling first."""
+MOST_REMEMBERED: Final = 10_000
+BUSIER: Final = 4
+"""So many more requests in flight are worth computing a conversation's beginning again elsewhere."""
+ALIVE: Final = (EngineState.READY, EngineState.RESTARTING)
+
+MakeReplica = Callable[[int, str], Engine]
+"""(number, where the first one's packed weights are, "" for the first) → a replica, not yet started."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One replica and how many requests it has."""
+
+    engine: Engine
+    in_flight: int = 0
+
+
+class Replicas:
+    """As `EngineClient`, over `count` of them. Lives in one event loop."""
+
+    def __init__(self, make: MakeReplica, count: int, most_at_once: int) -> None:
+        self._make = make
+        self._count = count
+        self._most_at_once = most_at_once
+        self._seats = [_Seat(make(0, ""))]
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._known: OrderedDict[int, _Seat] = OrderedDict()
+        self._state = EngineState.NEW
+
+    @property
+    def replicas(self) -> Sequence[Engine]:
+        return [seat.engine for seat in self._seats]
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """The first one's."""
+        return self._seats[0].engine.info
+
+    @property
+    def stats(self) -> EngineStats:
+        """Sums over the replicas; of the last step and the cost line, the first one's."""
+        each = [seat.engine.stats for seat in self._seats]
+        sums = {name: sum(getattr(stats, name) for stats in each) for name in _SUMMED}
+        first = {field.name: getattr(each[0], field.name) for field in fields(EngineStats) if field.name not in sums}
+        return EngineStats(**first, **sums)
+
+    @property
+    def state(self) -> EngineState:
+        """Ready as long as one replica is."""
+        if self._state is not EngineState.READY:
+            return self._state
+        states = [seat.engine.state for seat in self._seats]
+        return next((state for state in (*ALIVE, EngineState.DRAINING) if state in states), states[0])
+
+    @property
+    def pid(self) -> int | None:
+        return self._seats[0].engine.pid
+
+    @property
+    def restarts(self) -> int:
+        return sum(seat.engine.restarts for seat in self._seats)
+
+    async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
+        """The first alone, then the others at once. Raises EngineFailed; then all are stopped."""
+        self._state = EngineState.LOADING
+        try:
+            await self._seats[0].engine.start(on_loading)
+            info = self._seats[0].engine.info
+            packed = info.packed_weights if info else ""
+            self._seats += [_Seat(self._make(number, packed)) for number in range(1, self._count)]
+            await asyncio.gather(*(seat.engine.start() for seat in self._seats[1:]))
+        except BaseException:
+            self._state = EngineState.FAILED
+            await asyncio.gather(*(seat.engine.stop() for seat in self._seats))
+            raise
+        self._state = EngineState.READY
+
+    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        """As Engine.generate, by one replica from the first token to the last."""
+        if self.state not in ALIVE:
+            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
+        with self._seated(request, await self._free_seat(request)) as seat:
+            async with aclosing(seat.engine.generate(request)) as outputs:
+                async for output in outputs:
+                    yield output
+
+    async def stop(self, grace: float = 0.0) -> None:
+        if self._state is not EngineState.FAILED:
+            self._state = EngineState.STOPPED
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(Unavailable("the engine was stopped before this answer began", retry_after=1))
+        await asyncio.gather(*(seat.engine.stop(grace) for seat in self._seats))
+
+    async def _free_seat(self, request: Request) -> _Seat:
+        """In order of arrival: who comes later does not pass who waits."""
+        while self._waiting or not self._open():
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._call_next(turn)  # it was this one's turn, and is now the next one's
+                raise
+            finally:
+                self._waiting.remove(turn)
+            if self._open():
+                break
+        return self._choose(request)
+
+    def _open(self) -> list[_Seat]:
+        return [seat for seat in self._seats if seat.engine.state in ALIVE and seat.in_flight < self._most_at_once]
+
+    def _choose(self, request: Request) -> _Seat:
+        least = min(self._open(), key=lambda seat: seat.in_flight)
+        known = next((self._known[key] for key in _openings(request) if key in self._known), least)
+        return known if known in self._open() and known.in_flight <= least.in_flight + BUSIER else least
+
+    @contextmanager
+    def _seated(self, request: Request, seat: _Seat) -> Iterator[_Seat]:
+        for key in _openings(request):
+            self._known[key] = seat
+            self._known.move_to_end(key)
+        while len(self._known) > MOST_REMEMBERED:
+            self._known.popitem(last=False)
+        seat.in_flight += 1
+        try:
+            yield seat
+        finally:
+            seat.in_flight -= 1
+            self._call_next()
+
+    def _call_next(self, but: asyncio.Future[None] | None = None) -> None:
+        for turn in self._waiting:
+            if not turn.done() and turn is not but:
+                turn.set_result(None)
+                return
+
+
+def _openings(request: Request) -> list[int]:
+    """A key for each of the lengths that the prompt has."""
+    lengths = (length for length in OPENINGS if length <= len(request.token_ids))
+    return [hash((request.cache_salt, request.token_ids[:length])) for length in lengths]
+
+
+_SUMMED: Final = (
+    "running",
+    "waiting",
+    "blocks_total",
+    "blocks_free",
+    "blocks_cached",
+    "preemptions_total",
+    "steps_total",
+    "prefix_queried_tokens_total",
+    "prefix_hit_tokens_total",
+    "waits_total",
+    "hopeless_total",
+    "draft_tokens_total",
+    "accepted_tokens_total",
+)

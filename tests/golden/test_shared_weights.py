@@ -1,0 +1,105 @@
+"""Weights that one process packs and others map: the same tokens, and memory that counts once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from models.importing import import_source
+from models.quantize import quantize
+from models.repository import Repository
+from service.engine.client import EngineClient
+from service.engine.messages import EngineConfig
+from service.engine.replicas import Replicas
+from service.runner.arena import Arena, Differs
+from service.runner.building import build_runner
+from service.runner.native.library import library
+from service.settings import engine_environment
+from tests.fakes import make_request, tokens_of
+
+DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
+pytestmark = pytest.mark.skipif(library() is None, reason="needs the native kernels")
+
+
+@pytest.fixture(scope="module", params=["bf16", "int8"])
+def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    directory = tmp_path_factory.mktemp("shared")
+    repository = Repository(directory)
+    manifest = import_source(repository, str(DEMO), "demo")
+    if request.param == "int8":
+        manifest = quantize(repository, manifest)
+    return EngineConfig(
+        model_dir=str(repository.path(manifest)),
+        precision=manifest.precision,
+        threads=1,
+        max_model_len=512,
+        max_num_seqs=4,
+        record=str(repository.engine_file(manifest, "record")),
+    )
+
+
+def test_an_arena_gives_others_what_its_owner_wrote() -> None:
+    owner = Arena()
+    first, second = owner.take("a", 3), owner.take("b", 5_000_000)
+    first[:] = torch.tensor([1, 2, 3])
+    second[-1] = 9
+    with pytest.raises(Differs, match="not done"):
+        Arena(owner.path)
+    owner.seal()
+    other = Arena(owner.path)
+    assert other.take("a", 3).tolist() == [1, 2, 3] and int(other.take("b", 5_000_000)[-1]) == 9
+    first[0] = 7
+    again = Arena(owner.path)
+    assert again.take("a", 3).tolist() == [7, 2, 3], "one memory"
+    for what, size in (("c", 5_000_000), ("b", 4)):
+        with pytest.raises(Differs):
+            again.take(what, size)
+    with pytest.raises(OSError, match="No such file"):
+        Arena("/proc/1/fd/987654")
+
+
+def test_a_load_on_packed_weights_is_the_same_model(config: EngineConfig) -> None:
+    kernels = library()
+    assert kernels is not None
+    sharing = msgspec.structs.replace(config, share_weights=True)
+    _, owner = build_runner(sharing, lambda phase, fraction: None)
+    assert owner.packed_weights and kernels.arena is None
+    mapped, info = build_runner(
+        msgspec.structs.replace(sharing, packed_weights=owner.packed_weights), lambda phase, fraction: None
+    )
+    assert info.packed_weights.startswith("/proc/") and info.packed_weights != owner.packed_weights
+    alone, _ = build_runner(config, lambda phase, fraction: None)
+    for packed, own in zip(mapped._forward.model.buffers(), alone._forward.model.buffers(), strict=True):
+        assert torch.equal(packed, own)
+
+
+def test_weights_of_another_model_are_not_taken(config: EngineConfig) -> None:
+    other = Arena()
+    other.take("something else", 100)
+    other.seal()
+    _, info = build_runner(msgspec.structs.replace(config, packed_weights=other.path), lambda phase, fraction: None)
+    assert info.packed_weights == "", "packed by itself"
+
+
+async def test_replicas_answer_alike_and_survive_the_first_ones_death(config: EngineConfig) -> None:
+    paths: list[str] = []
+
+    def make(number: int, packed: str) -> EngineClient:
+        paths.append(packed)
+        sharing = msgspec.structs.replace(config, share_weights=True, packed_weights=packed)
+        return EngineClient(sharing, env=engine_environment())
+
+    engine = Replicas(make, 2, 4)
+    await engine.start()
+    try:
+        assert paths[0] == "" and paths[1].startswith(f"/proc/{engine.pid}/fd/")
+        request = make_request("a", list(range(20, 60)), max_tokens=20)
+        first, second = [tokens_of([output async for output in each.generate(request)]) for each in engine.replicas]
+        assert first == second and len(first) == 20
+        await engine.replicas[0].stop()
+        assert tokens_of([output async for output in engine.generate(request)]) == first
+    finally:
+        await engine.stop()

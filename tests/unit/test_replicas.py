@@ -1,0 +1,156 @@
+"""Several replicas as one engine: their order, their share, and conversations that go where they are known. Fakes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from service.engine.client import Engine, EngineState
+from service.engine.replicas import BUSIER, Replicas
+from service.engine.request import Request, StepOutput
+from service.engine.streams import EngineFailed
+from service.errors import Unavailable
+from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
+
+
+class Replica(InProcessEngine):
+    """Starts its answers when it is let."""
+
+    def __init__(self, number: int, packed: str, failing: bool = False) -> None:
+        super().__init__()
+        self.number, self.packed, self.failing = number, packed, failing
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked: list[str] = []
+
+    async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
+        if self.failing:
+            raise EngineFailed("no memory")
+        await super().start(on_loading)
+
+    async def generate(self, request: Request):  # type: ignore[no-untyped-def]
+        self.asked.append(request.id)
+        await self.gate.wait()
+        async for output in super().generate(request):
+            yield output
+
+
+class World:
+    def __init__(self, count: int = 2, most_at_once: int = 2, failing: int | None = None) -> None:
+        self.made: list[Replica] = []
+        self.failing = failing
+        self.engine = Replicas(self.make, count, most_at_once)
+
+    def make(self, number: int, packed: str) -> Engine:
+        self.made.append(Replica(number, packed, number == self.failing))
+        return self.made[-1]
+
+    def hold(self) -> None:
+        for replica in self.made:
+            replica.gate.clear()
+
+    def release(self) -> None:
+        for replica in self.made:
+            replica.gate.set()
+
+
+async def answer(engine: Replicas, request: Request) -> list[StepOutput]:
+    return [output async for output in engine.generate(request)]
+
+
+def asking(world: World, *requests: Request) -> list[asyncio.Task[list[StepOutput]]]:
+    return [asyncio.create_task(answer(world.engine, request)) for request in requests]
+
+
+async def test_all_are_started_and_answer() -> None:
+    world = World(3)
+    with pytest.raises(Unavailable):
+        await answer(world.engine, make_request("early"))
+    await world.engine.start()
+    assert [replica.number for replica in world.made] == [0, 1, 2] == list(range(len(world.engine.replicas)))
+    requests = [make_request(str(at), [at, 2, 3], max_tokens=5) for at in range(12)]
+    for request, task in zip(requests, asking(world, *requests), strict=True):
+        assert tokens_of(await task) == expected_tokens(request)
+    assert all(replica.asked for replica in world.made)
+    assert world.engine.stats.steps_total == sum(replica.stats.steps_total for replica in world.made)
+    assert world.engine.stats.blocks_total == 3 * world.made[0].stats.blocks_total
+    await world.engine.stop()
+    assert {replica.state for replica in world.made} == {EngineState.STOPPED} == {world.engine.state}
+
+
+async def test_who_waits_is_served_in_order_by_whoever_is_free() -> None:
+    world = World(2, most_at_once=1)
+    await world.engine.start()
+    world.hold()
+    tasks = asking(world, *(make_request(str(at), [at] * 20, max_tokens=2) for at in range(6)))
+    await asyncio.sleep(0.01)
+    assert [replica.asked for replica in world.made] == [["0"], ["1"]], "each has one, four wait"
+    world.made[1].gate.set()
+    await asyncio.gather(*tasks[1:])
+    assert world.made[1].asked == ["1", "2", "3", "4", "5"] and world.made[0].asked == ["0"]
+    world.release()
+    await tasks[0]
+
+
+async def test_one_that_leaves_the_queue_holds_up_nobody() -> None:
+    world = World(1, most_at_once=1)
+    await world.engine.start()
+    world.hold()
+    first, second, third = asking(world, *(make_request(id, [1, 2], max_tokens=2) for id in "abc"))
+    await asyncio.sleep(0.01)
+    second.cancel()
+    world.release()
+    await asyncio.gather(first, third)
+    assert world.made[0].asked == ["a", "c"]
+
+
+async def test_a_conversation_goes_where_it_is_known_unless_that_is_much_busier() -> None:
+    world = World(2, most_at_once=100)
+    await world.engine.start()
+    opening = list(range(40))
+    await answer(world.engine, make_request("turn 1", opening, max_tokens=2))
+    home = next(replica for replica in world.made if replica.asked)
+    other = next(replica for replica in world.made if replica is not home)
+    world.hold()
+    others = asking(world, *(make_request(f"busy {at}", [*opening, at], max_tokens=2) for at in range(BUSIER + 1)))
+    await asyncio.sleep(0.01)
+    assert len(home.asked) == 1 + BUSIER + 1 and not other.asked
+    more = asking(world, make_request("turn 2", [*opening, 7, 7], max_tokens=2))
+    await asyncio.sleep(0.01)
+    assert other.asked == ["turn 2"]
+    world.release()
+    await asyncio.gather(*others, *more)
+
+
+async def test_one_that_cannot_start_ends_all() -> None:
+    world = World(3, failing=2)
+    with pytest.raises(EngineFailed, match="no memory"):
+        await world.engine.start()
+    assert world.engine.state is EngineState.FAILED
+    assert {replica.state for replica in world.made} == {EngineState.STOPPED}
+
+
+async def test_it_is_ready_as_long_as_one_is() -> None:
+    world = World(2)
+    await world.engine.start()
+    world.made[0].state = EngineState.FAILED
+    assert world.engine.state is EngineState.READY
+    await answer(world.engine, make_request("a", [1, 2], max_tokens=2))
+    assert world.made[1].asked == ["a"]
+    world.made[1].state = EngineState.FAILED
+    with pytest.raises(Unavailable, match="failed"):
+        await answer(world.engine, make_request("b", [1, 2], max_tokens=2))
+
+
+async def test_who_waits_when_it_stops_is_told() -> None:
+    world = World(1, most_at_once=1)
+    await world.engine.start()
+    world.hold()
+    first, second = asking(world, make_request("a", [1, 2], max_tokens=2), make_request("b", [1, 2], max_tokens=2))
+    await asyncio.sleep(0.01)
+    await world.engine.stop()
+    with pytest.raises(Unavailable, match="stopped"):
+        await second
+    first.cancel()
