@@ -1,0 +1,119 @@
+"""A version's report: what it is compared with, on which text, and that its figures are of these engines."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from models.errors import NotFound
+from models.importing import import_source
+from models.quantize import quantize
+from models.repository import Repository
+from service.errors import InvalidRequest
+from service.evaluation import evaluate as evaluation
+from service.evaluation.evaluate import Effortful, baseline_of, evaluate
+from service.evaluation.speed import Pace
+from service.evaluation.texts import of_file
+from service.settings import Settings
+from service.text.tokenizer import Tokenizer
+from tests.versions import FACTS, publish
+
+DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "data")
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(evaluation.EFFORTS, "quick", Effortful(1, 256, 1, 1, 0.5))
+
+
+def settings(repository: Repository) -> Settings:
+    return Settings(data_dir=repository.layout.data_dir, threads=1)
+
+
+def test_the_parent_then_production_then_the_newest_other(repository: Repository) -> None:
+    one, two, three = (publish(repository, content) for content in ("one", "two", "three"))
+    assert baseline_of(repository, one) == three
+    repository.promote("demo", "production", "2", "a test")
+    assert baseline_of(repository, one) == two
+    assert baseline_of(repository, two) == three, "never itself"
+    with repository.stage() as staged:
+        (staged / "model.safetensors").write_text("child")
+        lineage = replace(FACTS.lineage, parent="demo:1", parent_digest=one.digest)
+        child = repository.publish(staged, replace(FACTS, lineage=lineage), "demo")
+    assert baseline_of(repository, child) == one
+    with repository.stage() as staged:
+        (staged / "model.safetensors").write_text("other words")
+        stranger = repository.publish(staged, replace(FACTS, vocab_size=7), "demo")
+    assert baseline_of(repository, stranger) is None
+    assert baseline_of(repository, publish(repository, "alone", "other")) is None
+
+
+@pytest.mark.usefixtures("short")
+def test_a_report_of_the_demo_model(repository: Repository) -> None:
+    parent = import_source(repository, str(DEMO), "demo")
+    small = quantize(repository, parent)
+    heard: list[float] = []
+    made = evaluate(settings(repository), repository, small, progress=lambda fraction, what: heard.append(fraction))
+    assert repository.report(small) == made and made.digest == small.digest
+    assert heard == sorted(heard) and heard[-1] >= 0.8
+    compared = made.compared
+    assert compared is not None and (compared.reference, compared.digest) == ("demo:1", parent.digest)
+    assert 0.95 < compared.top1_agreement <= 1 and 0 < compared.kl < 0.05 and abs(compared.perplexity_change) < 0.05
+    assert set(compared.decode_ratio) == {"1", "8", "32"} == set(made.speed.decode_tokens_per_second)
+    assert made.texts.tokens > 50 and 1 < made.perplexity < 3
+    assert {cell.asked for cell in made.recall} == {1}
+    again = evaluate(settings(repository), repository, small)
+    assert (again.texts, again.perplexity, again.compared and again.compared.kl) == (
+        made.texts,
+        made.perplexity,
+        compared.kl,
+    ), "the same text, the same figures"
+
+
+@pytest.mark.usefixtures("short")
+def test_a_text_of_the_users_and_a_model_without_a_parent(repository: Repository, tmp_path: Path) -> None:
+    manifest = import_source(repository, str(DEMO), "demo")
+    text = tmp_path / "mine.txt"
+    text.write_text("도시락 하나 주세요. One lunch box, please. " * 20)
+    made = evaluate(settings(repository), repository, manifest, text_file=text)
+    assert made.texts.name == "mine.txt" and made.texts.tokens > 100 and made.compared is None
+
+
+@pytest.mark.usefixtures("short")
+def test_versions_that_split_text_differently_are_not_compared(repository: Repository, tmp_path: Path) -> None:
+    import_source(repository, str(DEMO), "demo")
+    other = shutil.copytree(DEMO, tmp_path / "other")
+    template = other / "chat_template.jinja"
+    template.write_text(template.read_text() + "!")
+    made = evaluate(settings(repository), repository, import_source(repository, str(other), "demo"))
+    assert made.compared is None and made.recall == ()
+
+
+def test_texts_that_cannot_be_used(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(DEMO)
+    for name, content in (("empty.txt", b""), ("binary.txt", b"\xff\xfe\x00")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InvalidRequest, match=name):
+            of_file(tokenizer, 2048, tmp_path / name, 100)
+    with pytest.raises(InvalidRequest, match=r"nothing\.txt"):
+        of_file(tokenizer, 2048, tmp_path / "nothing.txt", 100)
+
+
+def test_a_version_that_is_gone_is_not_measured(repository: Repository) -> None:
+    manifest = import_source(repository, str(DEMO), "demo")
+    repository.delete("demo", "1")
+    with pytest.raises(NotFound):
+        evaluate(settings(repository), repository, manifest)
+
+
+def test_ratios_are_medians_of_rounds() -> None:
+    mine, theirs = Pace((1.0,), {8: (10.0, 30.0, 20.0)}), Pace((1.0,), {8: (10.0, 10.0, 10.0)})
+    assert mine.decode_ratio(theirs) == {8: 2.0}
