@@ -9,17 +9,21 @@ from models.report import Report
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`top1_agreement` and `decode_ratio` (at every batch size) at least, `perplexity_change` at most."""
+    """`top1_agreement` and `decode_ratio` (at every batch size) at least, `perplexity_change` at most. `measured`: a
+    version without a report breaks them too."""
 
     top1_agreement: float = 0.98
     perplexity_change: float = 0.02
     decode_ratio: float = 0.8
+    measured: bool = False
 
 
 def broken(report: Report | None, limits: Limits) -> tuple[str, ...]:
-    """A phrase for every limit that `report` breaks. A version that was never measured, or had nothing to be compared
-    with, breaks none."""
-    compared = report.compared if report else None
+    """A phrase for every limit that `report` breaks. A version that had nothing to be compared with breaks none, nor,
+    unless `limits.measured`, does one that was never measured."""
+    if report is None:
+        return ("it was never measured",) if limits.measured else ()
+    compared = report.compared
     if compared is None:
         return ()
     found = []

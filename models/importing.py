@@ -10,7 +10,7 @@ other files are not read and not copied. Imports torch and transformers only ins
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -20,12 +20,14 @@ from models.checkpoint import config_policy, tokenizer_files
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
 from models.checkpoint.sources import Source, open_source
 from models.errors import Conflict, InvalidSource
-from models.manifest import Facts, Lineage, Manifest, Precision, is_file_name, precision_of
+from models.manifest import QUANTIZED, Facts, Lineage, Manifest, Precision, is_file_name, precision_of
 from models.report import Report
 from models.repository import Repository
 from models.storage.staging import MANIFEST
 
 Progress = Callable[[float, str], None]
+Calibrate = Callable[[Path, int], Sequence[Sequence[int]]]
+"""(directory of a version, its window) → texts as its token ids."""
 
 _COPIED = frozenset({"config.json", "generation_config.json", "chat_template.jinja", "chat_template.json"}) | set(
     tokenizer_files.FILES
@@ -49,14 +51,15 @@ def import_source(
     revision: str | None = None,
     author: str = "",
     progress: Progress = lambda fraction, what: None,
+    calibrate: Calibrate | None = None,
 ) -> Manifest:
     """Check, copy, convert and publish; returns the version of the asked `precision`.
 
     `source` is a directory, a tar archive, a hub id `org/name` (at `revision`), or the `name:version` of a model that
     BentoML stored. What was exported from a repository like this one keeps its precision and lineage; `precision` None
-    is bf16 for everything else. `int8` publishes two versions, the bf16 one and the int8 one made from it; `version`
-    then names the int8 one, and the bf16 one stays when making it fails. Raises InvalidSource, or Conflict when the
-    version exists.
+    is bf16 for everything else. An 8-bit precision publishes two versions, the bf16 one and the one made from it;
+    `version` then names the latter, and the bf16 one stays when making it fails. `llm-int8` needs `calibrate`, which
+    gives texts as the version's token ids. Raises InvalidSource, or Conflict when the version exists.
     """
     if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
         raise Conflict(f"{name}:{version} exists; import under another version")
@@ -64,7 +67,9 @@ def import_source(
         opened = open_source(repository, source, unpacked, revision)
         if MANIFEST in opened.files():
             return _restore(repository, opened, name, version, precision, progress)
-        return _convert(repository, opened, name, version, precision_of(precision or "bf16"), author, progress)
+        return _convert(
+            repository, opened, name, version, precision_of(precision or "bf16"), author, progress, calibrate
+        )
 
 
 def _convert(
@@ -75,8 +80,9 @@ def _convert(
     precision: Precision,
     author: str,
     progress: Progress,
+    calibrate: Calibrate | None,
 ) -> Manifest:
-    if precision == "int8":
+    if precision in QUANTIZED:
         from models.quantize import quantize
 
         def first_half(fraction: float, what: str) -> None:
@@ -85,8 +91,9 @@ def _convert(
         def second_half(fraction: float, what: str) -> None:
             progress(0.5 + fraction / 2, what)
 
-        parent = _convert(repository, source, name, None, "bf16", author, first_half)
-        return quantize(repository, parent, "int8", version, author, second_half)
+        parent = _convert(repository, source, name, None, "bf16", author, first_half, None)
+        texts = calibrate(repository.path(parent), parent.context_window) if calibrate else ()
+        return quantize(repository, parent, precision, version, author, second_half, texts)
     with repository.stage() as staged:
         return _Import(source, staged, precision, progress).publish(repository, name, version, author)
 

@@ -2,13 +2,15 @@
 
 Imports transformers only inside functions: it takes longer than the weights of a small model.
 
-8-bit files hold, for each linear layer, `<module>.weight` int8 [out, in] and `<module>.weight_scale` fp32 [out]; the
+8-bit files hold, for each linear layer, `<module>.weight` int8 [out, in] and `<module>.weight_scale` fp32 [out], and of
+`llm-int8` versions the outliers' `<module>.outlier_columns` int32 [n] and `<module>.outlier_weight` bf16 [out, n]; the
 rest is bf16. Such a model is built without memory (meta device) and its tensors are mapped from the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,14 +19,38 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from models.manifest import QUANTIZED
+
 if TYPE_CHECKING:
     import transformers
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SCALE_SUFFIX = ".weight_scale"
+COLUMNS_SUFFIX = ".outlier_columns"
+KEPT_SUFFIX = ".outlier_weight"
 
-Int8Factory = Callable[[Tensor, Tensor, Tensor | None], nn.Module]
-"""(weight int8 [out, in], scale fp32 [out], bias or None) → the layer that multiplies by them."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outliers:
+    """Columns of a layer's input, int32 [n] ascending, and their weights, bf16 [out, n]."""
+
+    columns: Tensor
+    weight: Tensor
+
+    @classmethod
+    def joined(cls, of_parts: Sequence[Outliers | None]) -> Outliers | None:
+        """Of layers side by side, which read the same rows. Raises ValueError where their columns differ."""
+        found = [each for each in of_parts if each is not None]
+        if not found:
+            return None
+        if len(found) < len(of_parts) or any(not torch.equal(each.columns, found[0].columns) for each in found):
+            raise ValueError("layers that read the same rows have different outliers")
+        return cls(found[0].columns, torch.cat([each.weight for each in found]))
+
+
+Int8Factory = Callable[[Tensor, Tensor, Tensor | None, Outliers | None, bool], nn.Module]
+"""(weight int8 [out, in], scale fp32 [out], bias or None, outliers or None, weight only) → the layer that multiplies by
+them."""
 
 
 def resolve_device(device: str) -> torch.device:
@@ -35,14 +61,14 @@ def resolve_device(device: str) -> torch.device:
 def load_model(
     directory: str | Path, precision: str, dtype: torch.dtype, device: torch.device, int8_linear: Int8Factory
 ) -> transformers.PreTrainedModel:
-    """The model in evaluation mode on `device`. `precision` "int8" reads 8-bit files, anything else
+    """The model in evaluation mode on `device`. A QUANTIZED `precision` reads 8-bit files, any other
     converts to `dtype`. Raises OSError or ValueError when files are missing or do not fit the config."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers.utils.logging.set_verbosity_warning()  # type: ignore[no-untyped-call]
-    if precision == "int8":
-        model = _load_int8(Path(directory), dtype, device, int8_linear)
+    if precision in QUANTIZED:
+        model = _load_int8(Path(directory), precision, dtype, device, int8_linear)
     else:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             str(directory),
@@ -59,7 +85,7 @@ def load_model(
 
 
 def _load_int8(
-    directory: Path, dtype: torch.dtype, device: torch.device, int8_linear: Int8Factory
+    directory: Path, precision: str, dtype: torch.dtype, device: torch.device, int8_linear: Int8Factory
 ) -> transformers.PreTrainedModel:
     import transformers
 
@@ -71,7 +97,10 @@ def _load_int8(
     for name in [key.removesuffix(SCALE_SUFFIX) for key in tensors if key.endswith(SCALE_SUFFIX)]:
         weight, scale = tensors.pop(f"{name}.weight"), tensors.pop(name + SCALE_SUFFIX)
         bias = tensors.pop(f"{name}.bias", None)
-        layer = int8_linear(weight.to(device), scale.to(device), None if bias is None else bias.to(device, dtype))
+        bias = None if bias is None else bias.to(device, dtype)
+        columns, kept = tensors.pop(name + COLUMNS_SUFFIX, None), tensors.pop(name + KEPT_SUFFIX, None)
+        outliers = None if columns is None or kept is None else Outliers(columns.to(device), kept.to(device))
+        layer = int8_linear(weight.to(device), scale.to(device), bias, outliers, precision == "int8-weight")
         model.set_submodule(name, layer)
     state = {name: _as(tensor, dtype) for name, tensor in tensors.items()}
     unexpected = model.load_state_dict(state, strict=False, assign=True).unexpected_keys
@@ -108,19 +137,25 @@ class MappedWeights:
     """A version's tensors by the names in its files, without a model around them. Both methods raise KeyError for names
     that no file holds."""
 
-    def __init__(self, directory: str | Path, dtype: torch.dtype) -> None:
+    def __init__(self, directory: str | Path, dtype: torch.dtype, precision: str) -> None:
         """Raises OSError for files that cannot be read. Floating point tensors but scales are given in `dtype`."""
         self._paths = dict(_names(Path(directory)))
         self._dtype = dtype
+        self._weight_only = precision == "int8-weight"
 
     def linear(self, name: str) -> Any:
-        """A linear layer's `weight` [out, in], `bias` [out] or None and, where the weight is 8-bit, `scale` [out]."""
+        """A linear layer's `weight` [out, in], `bias` [out] or None and, where the weight is 8-bit, `scale` [out],
+        `weight_only` and `outliers` or None."""
         scale, bias = name + SCALE_SUFFIX, f"{name}.bias"
         layer = SimpleNamespace(
             weight=self.tensor(f"{name}.weight"), bias=self.tensor(bias) if bias in self._paths else None
         )
         if layer.weight.dtype is torch.int8:
             layer.scale = _mapped(self._paths[scale], scale)
+            layer.weight_only, layer.outliers = self._weight_only, None
+            columns, kept = name + COLUMNS_SUFFIX, name + KEPT_SUFFIX
+            if columns in self._paths:
+                layer.outliers = Outliers(_mapped(self._paths[columns], columns), _mapped(self._paths[kept], kept))
         return layer
 
     def tensor(self, name: str) -> Tensor:

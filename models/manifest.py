@@ -9,8 +9,11 @@ from typing import Literal, Self, cast, get_args
 
 from models.errors import Corrupt, InvalidReference, InvalidSource
 
-Precision = Literal["fp32", "bf16", "int8"]
+Precision = Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
+QUANTIZED: frozenset[str] = frozenset({"int8", "int8-weight", "llm-int8"})
+"""Those whose files hold 8-bit weights: with 8-bit activations; with such as they are; with 8-bit activations but for
+outlier columns, which stay in 16 bits."""
 
 # A subset of `[a-z0-9][a-z0-9._-]{0,63}`: BentoML's own tags are at most 63 characters and end with a letter or digit,
 # and one directory that is not a valid tag makes `bentoml models list` fail for the whole store.

@@ -1,12 +1,17 @@
-"""Conversion of weights: floating tensors to another dtype, and a version to a new one with int8 linear layers.
+"""Conversion of weights: floating tensors to another dtype, and a version to a new one with 8-bit linear layers.
 
-What an int8 version stores, read by `service.runner`:
+What an 8-bit version stores, read by `service.runner`:
 
     <module>.weight        int8     [out_features, in_features], also for GPT-2's Conv1D (transposed here) and for a
                                     tied output head, which gets a weight of its own; the embedding stays floating
     <module>.weight_scale  float32  [out_features]; weight ~ int8 * scale, scale = largest magnitude of the row / 127,
                                     1 for a row of zeros; the error of a weight is at most scale / 2
+    <module>.outlier_columns  int32 [n], `llm-int8` alone: the input columns that stay in 16 bits; 0 in <module>.weight
+    <module>.outlier_weight   bf16  [out_features, n], their weights
     everything else        bf16     embeddings, norms, biases, fused expert tensors
+
+`int8` and `int8-weight` differ in what is done with the rows at run time, not in what is stored. An `llm-int8` version
+has a `quantization.json`: threshold, text, and of every layer how many columns are outliers.
 
 The files' metadata says `format: dosirak-int8`; transformers does not look at that and would take the steps for
 weights, so only `service.runner` may load such a version. Tensors are read and written one at a time; the peak of
@@ -24,16 +29,20 @@ import torch
 from safetensors import safe_open
 
 from models import skeleton
+from models.calibration import THRESHOLD, TokenIds, outlier_columns
 from models.checkpoint.config_policy import as_text, read_json
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header, write_file
 from models.errors import Conflict, InvalidSource
-from models.manifest import Facts, Lineage, Manifest, precision_of
+from models.manifest import QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
 from models.repository import Repository
 from models.skeleton import Skeleton
 
 Progress = Callable[[float, str], None]
 
 SCALE_SUFFIX = "_scale"
+COLUMNS_SUFFIX = ".outlier_columns"
+KEPT_SUFFIX = ".outlier_weight"
+REPORT = "quantization.json"
 MAX_SINGLE_FILE = 2 << 30
 SHARD_BYTES = 1 << 30
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -46,25 +55,38 @@ def quantize(
     version: str | None = None,
     author: str = "",
     progress: Progress = lambda fraction, what: None,
+    calibration: TokenIds = (),
 ) -> Manifest:
-    """Publish a new version of `parent` with its linear layers in int8; the parent must be bf16 or fp32.
+    """Publish a new version of `parent` with its linear layers in 8 bits; the parent must be bf16 or fp32. `llm-int8`
+    finds its outliers on `calibration`, texts as token ids.
 
-    Raises Conflict for a parent or precision that this cannot be done with, InvalidSource when a weight is not finite.
+    Raises Conflict for a parent or precision that this cannot be done with, InvalidSource when a weight is not finite,
+    or for `llm-int8` without a text.
     """
-    if precision_of(precision) != "int8" or parent.precision == "int8":
+    wanted = precision_of(precision)
+    if wanted not in QUANTIZED or parent.precision in QUANTIZED:
         raise Conflict(
-            f"{parent.reference} is {parent.precision} and cannot become {precision}; int8 is made from bf16"
+            f"{parent.reference} is {parent.precision} and cannot become {precision}; 8-bit versions are made from bf16"
         )
     source = repository.path(parent)
     model = skeleton.build(source)
+    outliers: dict[str, torch.Tensor] = {}
+    if wanted == "llm-int8":
+        if not calibration:
+            raise InvalidSource("llm-int8 needs a text to find outliers on")
+        progress(0.0, "looking for outliers")
+        outliers = outlier_columns(source, model.linears, calibration, THRESHOLD)
     with repository.stage() as staged:
         for file in parent.files:
             if not file.path.endswith(".safetensors") and file.path != INDEX:
                 shutil.copyfile(source / file.path, staged / file.path)
         set_config_dtype(staged / "config.json", "BF16")
-        plan = _plan(source, model)
+        if wanted == "llm-int8":
+            tokens = sum(len(text) for text in calibration)
+            (staged / REPORT).write_text(as_text(_report(model, outliers, tokens)))
+        plan = _plan(source, model, outliers)
         hashes = _write_shards(staged, [item.tensor for item in plan], _Quantizer(plan), progress)
-        return repository.publish(staged, _facts(parent, plan, author), parent.name, version, hashes)
+        return repository.publish(staged, _facts(parent, wanted, plan, author), parent.name, version, hashes)
 
 
 def convert_dtype(directory: Path, dtype: str, progress: Progress = lambda fraction, what: None) -> dict[str, str]:
@@ -106,17 +128,30 @@ def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.round(exact / scale[:, None]).clamp_(-127, 127).to(torch.int8), scale
 
 
-@dataclass(frozen=True, slots=True)
+def _report(model: Skeleton, outliers: dict[str, torch.Tensor], tokens: int) -> dict[str, object]:
+    layers = {
+        linear.module: {
+            "outlier_columns": len(outliers[linear.module]),
+            "share": round(len(outliers[linear.module]) / linear.in_features, 6),
+        }
+        for linear in model.linears.values()
+    }
+    return {"method": "llm-int8", "threshold": THRESHOLD, "calibration_tokens": tokens, "layers": layers}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Planned:
-    """One tensor to write, the tensor it comes from, and the file that holds that one."""
+    """One tensor to write, the tensor it comes from, and the file that holds that one; of a linear layer's also its
+    outlier columns, if it has any."""
 
     tensor: Tensor
     source: str
     path: Path
     linear: skeleton.Linear | None = None
+    outliers: torch.Tensor | None = None
 
 
-def _plan(source: Path, model: Skeleton) -> list[_Planned]:
+def _plan(source: Path, model: Skeleton, outliers: dict[str, torch.Tensor]) -> list[_Planned]:
     """Every tensor of the new version, in the order of the old files; an omitted tied head follows its embedding."""
     stored = {
         model.canonical(tensor.name): (tensor, path)
@@ -127,40 +162,53 @@ def _plan(source: Path, model: Skeleton) -> list[_Planned]:
     planned: list[_Planned] = []
     for name, (tensor, path) in stored.items():
         if name in model.linears:
-            planned += _linear(name, tensor, path, model.linears[name])
+            planned += _linear(name, tensor, path, model.linears[name], outliers)
         else:
             dtype = "BF16" if tensor.dtype in FLOATS else tensor.dtype
             planned.append(_Planned(Tensor(name, dtype, tensor.shape), tensor.name, path))
         if name in heads:
-            planned += _linear(heads[name], tensor, path, model.linears[heads[name]])
+            planned += _linear(heads[name], tensor, path, model.linears[heads[name]], outliers)
     return planned
 
 
-def _linear(name: str, tensor: Tensor, path: Path, linear: skeleton.Linear) -> list[_Planned]:
+def _linear(
+    name: str, tensor: Tensor, path: Path, linear: skeleton.Linear, outliers: dict[str, torch.Tensor]
+) -> list[_Planned]:
     shape = (linear.out_features, linear.in_features)
     if tensor.shape != (shape[::-1] if linear.transposed else shape):
         raise InvalidSource(f"{tensor.name} has the shape {list(tensor.shape)}; config.json says {list(shape)}")
-    return [
-        _Planned(Tensor(name, "I8", shape), tensor.name, path, linear),
-        _Planned(Tensor(name + SCALE_SUFFIX, "F32", shape[:1]), tensor.name, path, linear),
-    ]
+    columns = outliers.get(linear.module)
+    columns = None if columns is None or not len(columns) else columns
+    tensors = [Tensor(name, "I8", shape), Tensor(name + SCALE_SUFFIX, "F32", shape[:1])]
+    if columns is not None:
+        module = name.removesuffix(".weight")
+        tensors.append(Tensor(module + COLUMNS_SUFFIX, "I32", (len(columns),)))
+        tensors.append(Tensor(module + KEPT_SUFFIX, "BF16", (shape[0], len(columns))))
+    return [_Planned(each, tensor.name, path, linear, columns) for each in tensors]
 
 
 class _Quantizer:
-    """Gives the bytes of planned tensors by name. A weight's scale is asked for right after it and kept until then."""
+    """Gives the bytes of planned tensors by name. What else a layer has is asked for right after its weight, and kept
+    until then."""
 
     def __init__(self, plan: list[_Planned]) -> None:
         self._plan = {item.tensor.name: item for item in plan}
-        self._scales: dict[str, torch.Tensor] = {}
+        self._kept: dict[str, torch.Tensor] = {}
 
     def __call__(self, name: str) -> memoryview:
         item = self._plan[name]
         if item.linear is None:
             return _converted(partial(_read, item.path), torch.bfloat16, item.source)
-        if name in self._scales:
-            return _bytes(self._scales.pop(name))
+        if name in self._kept:
+            return _bytes(self._kept.pop(name))
         weight = _finite(item.source, _read(item.path, item.source))
-        values, self._scales[name + SCALE_SUFFIX] = quantize_rows(weight.T if item.linear.transposed else weight)
+        weight = weight.T if item.linear.transposed else weight
+        if item.outliers is not None:
+            module, columns = name.removesuffix(".weight"), item.outliers.long()
+            self._kept[module + COLUMNS_SUFFIX] = item.outliers
+            self._kept[module + KEPT_SUFFIX] = weight[:, columns].to(torch.bfloat16)
+            weight = weight.index_fill(1, columns, 0)
+        values, self._kept[name + SCALE_SUFFIX] = quantize_rows(weight)
         return _bytes(values)
 
 
@@ -207,13 +255,13 @@ def _write_shards(
 
 
 def split(tensors: list[Tensor], single: int = MAX_SINGLE_FILE, size: int = SHARD_BYTES) -> list[list[Tensor]]:
-    """One list when all fit in `single` bytes, else lists of about `size` bytes; a scale stays with its weight."""
+    """One list when all fit in `single` bytes, else lists of about `size` bytes; what a weight has stays with it."""
     if sum(tensor.bytes for tensor in tensors) <= single:
         return [tensors]
     shards: list[list[Tensor]] = [[]]
     for tensor in tensors:
         full = sum(other.bytes for other in shards[-1]) + tensor.bytes > size
-        if full and shards[-1] and not tensor.name.endswith(SCALE_SUFFIX):
+        if full and shards[-1] and not tensor.name.endswith((SCALE_SUFFIX, COLUMNS_SUFFIX, KEPT_SUFFIX)):
             shards.append([])
         shards[-1].append(tensor)
     return shards
@@ -227,10 +275,13 @@ def _write_index(directory: Path, shards: dict[str, list[Tensor]]) -> None:
     (directory / INDEX).write_text(as_text(index))
 
 
-def _facts(parent: Manifest, plan: list[_Planned], author: str) -> Facts:
+def _facts(parent: Manifest, precision: Precision, plan: list[_Planned], author: str) -> Facts:
     linears = sum(1 for item in plan if item.tensor.dtype == "I8" and item.linear)
     fused = sum(1 for item in plan if item.linear is None and len(item.tensor.shape) == 3)
     recipe = f"{linears} linear weights to int8, symmetric per output channel, round to nearest; the rest bf16"
+    if precision == "llm-int8":
+        kept = sum(item.tensor.shape[0] for item in plan if item.tensor.name.endswith(COLUMNS_SUFFIX))
+        recipe += f"; {kept} outlier columns of magnitude {THRESHOLD:g} or more kept in bf16"
     if fused:
         recipe += f"; {fused} fused expert tensors left in bf16"
     tools = tuple(f"{package} {installed(package)}" for package in ("torch", "transformers"))
@@ -238,7 +289,7 @@ def _facts(parent: Manifest, plan: list[_Planned], author: str) -> Facts:
     return Facts(
         architecture=parent.architecture,
         model_type=parent.model_type,
-        precision="int8",
+        precision=precision,
         dtype="BF16",
         context_window=parent.context_window,
         vocab_size=parent.vocab_size,

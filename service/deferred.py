@@ -38,5 +38,6 @@ class DeferredApp(Starlette):
         from service.app import create
 
         self._app = create(self._settings, first)
+        self.router.routes = self._app.router.routes  # BentoML hands on what one of them matches
         async with self._app.router.lifespan_context(self._app):
             yield

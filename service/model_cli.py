@@ -51,7 +51,7 @@ def import_model(
     source: Annotated[str, typer.Argument(help="A directory, a tar archive, a hub id org/name, or a BentoML tag.")],
     name: Annotated[str, typer.Argument(help="Name in the repository, or name:version.")],
     precision: Annotated[
-        str | None, typer.Option(help="bf16, fp32, or int8 (publishes the bf16 version as well).")
+        str | None, typer.Option(help="bf16, fp32, or int8, int8-weight, llm-int8 (the bf16 version as well).")
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
     evaluate: Evaluate = "none",
@@ -59,26 +59,32 @@ def import_model(
 ) -> None:
     """Check a checkpoint (safetensors only, no remote code) and publish it as a new version."""
     from models.importing import import_source
+    from service.evaluation.texts import calibration
 
     target, store = ModelReference.parse(name), repository()
     with _progress(f"importing {name}") as progress:
-        manifest = import_source(store, source, target.name, target.version, precision, revision, progress=progress)
+        manifest = import_source(
+            store, source, target.name, target.version, precision, revision, progress=progress, calibrate=calibration
+        )
     _published(store, manifest, evaluate, json)
 
 
 @app.command()
 def quantize(
     reference: Reference,
-    precision: Annotated[str, typer.Option(help="int8.")] = "int8",
+    precision: Annotated[str, typer.Option(help="int8, int8-weight or llm-int8.")] = "int8",
     evaluate: Evaluate = "none",
     json: Json = False,
 ) -> None:
     """Convert a version into a new one that names it as its parent."""
     from models.quantize import quantize as convert
+    from service.evaluation.texts import calibration
 
     store = repository()
     with _progress(f"quantizing {reference}") as progress:
-        manifest = convert(store, store.resolve(reference), precision, progress=progress)
+        parent = store.resolve(reference)
+        texts = calibration(store.path(parent), parent.context_window) if precision == "llm-int8" else ()
+        manifest = convert(store, parent, precision, progress=progress, calibration=texts)
     _published(store, manifest, evaluate, json)
 
 
@@ -201,7 +207,9 @@ def promote(
     """Point an alias at a version. A running server loads it beside the old one and then switches."""
     settings, store = settings_or_exit(console), repository()
     manifest = store.resolve(reference)
-    entry = store.promote(manifest.name, alias, manifest.version, reason, limits=settings.gate, override=override)
+    entry = store.promote(
+        manifest.name, alias, manifest.version, reason, limits=settings.gate(alias), override=override
+    )
     _print_change(manifest.name, asdict(entry), json)
 
 

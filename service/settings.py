@@ -71,6 +71,10 @@ class Settings(BaseSettings):
         "Never the default model, nor what `POST /v1/deployments` asked for.",
     )
     drain_seconds: float = Field(default=30.0, ge=0, description="Time that running answers get to finish at shutdown.")
+    protected_aliases: str | None = Field(
+        default=None,
+        description="Aliases, with commas between, that move only to versions with a report that passes the gate.",
+    )
     gate_top1_agreement: float = Field(
         default=0.98,
         ge=0,
@@ -110,9 +114,10 @@ class Settings(BaseSettings):
             )
         return self
 
-    @property
-    def gate(self) -> Limits:
-        return Limits(self.gate_top1_agreement, self.gate_perplexity_change, self.gate_decode_ratio)
+    def gate(self, alias: str) -> Limits:
+        """What a version must keep for `alias` to point to it."""
+        measured = alias in (self.protected_aliases or "").replace(",", " ").split()
+        return Limits(self.gate_top1_agreement, self.gate_perplexity_change, self.gate_decode_ratio, measured)
 
     @property
     def is_loopback(self) -> bool:

@@ -56,7 +56,7 @@ async def promote(
         body.version,
         body.reason,
         expected=_expected(if_match),
-        limits=service.settings.gate,
+        limits=service.settings.gate(alias),
         override=body.override,
     )
     return _changed(service, name, alias, entry)

@@ -39,7 +39,7 @@ async def put_rollout(service: ServiceDep, name: str, alias: str, body: RolloutB
     """Begin to send `weight` percent of the conversations to `candidate`, or change the running rollout's weight."""
     guards = Guards(**(body.guards.model_dump(exclude_none=True) if body.guards else {}))
     wanted = Rollout(name, alias, "", body.candidate, body.weight, body.sticky, body.shadow, guards, "")
-    limits = None if body.override else service.settings.gate
+    limits = None if body.override else service.settings.gate(alias)
     rollout = await asyncio.to_thread(rollouts.put, service.deployments.repository, wanted, limits)
     service.deployments.follow_all()
     return json_response(_shown(service, rollout))

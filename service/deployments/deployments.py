@@ -193,7 +193,13 @@ class Deployments:
     def _follow(self, reference: str) -> Deployment:
         """Who answers for a reference without a version now. Begins to load its target where that does not, and lets
         the one that stood there drain where it does."""
-        target, standing = self.resolve(reference), self._standing.get(reference)
+        standing = self._standing.get(reference)
+        try:
+            target = self.resolve(reference)
+        except Unavailable:  # what it means now is damaged on disk
+            if standing is None or standing.state is not DeploymentState.READY:
+                raise
+            return standing
         wanted = self._by_reference.get(target.reference)
         if wanted is not None and wanted.state is DeploymentState.READY:
             self._standing[reference] = wanted
@@ -216,8 +222,10 @@ class Deployments:
         """The candidate, if it can answer now; begins to load it, and takes it back where it cannot be loaded."""
         candidate = self._by_reference.get(rollout.reference)
         if candidate is None:
-            with contextlib.suppress(DosirakError):
+            try:
                 self._begin(self.resolve(rollout.reference))
+            except DosirakError as error:
+                self.rollouts.withdraw(rollout, error.message)
             return None
         if candidate.state is DeploymentState.FAILED:
             self.rollouts.withdraw(rollout, f"it could not be loaded: {candidate.failure}")

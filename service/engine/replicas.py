@@ -10,6 +10,7 @@ The first replica loads the weights; the others map what it has packed. Token id
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -18,7 +19,7 @@ from typing import Final
 
 from service.engine.client import Engine, EngineState
 from service.engine.messages import EngineInfo
-from service.engine.request import EngineStats, Request, StepOutput
+from service.engine.request import EngineStats, FinishReason, Request, StepOutput
 from service.errors import Unavailable
 
 OPENINGS: Final = (256, 64, 16)
@@ -104,7 +105,13 @@ class Replicas:
         """As Engine.generate, by one replica from the first token to the last."""
         if self.state not in ALIVE:
             raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
-        with self._seated(request, await self._free_seat(request)) as seat:
+        try:
+            async with asyncio.timeout(_seconds_left(request)):
+                chosen = await self._free_seat(request)
+        except TimeoutError:
+            yield StepOutput(request.id, finish_reason=FinishReason.DEADLINE)
+            return
+        with self._seated(request, chosen) as seat:
             async with aclosing(seat.engine.generate(request)) as outputs:
                 async for output in outputs:
                     yield output
@@ -161,6 +168,10 @@ class Replicas:
             if not turn.done() and turn is not but:
                 turn.set_result(None)
                 return
+
+
+def _seconds_left(request: Request) -> float | None:
+    return None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
 
 
 def _openings(request: Request) -> list[int]:

@@ -20,6 +20,8 @@ from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
 FIRST_DIALOGUE = 900_000_000  # far from those that training saw
+FIRST_CALIBRATION = 800_000_000  # and from those that are measured
+CALIBRATION = 8
 DIALOGUES = "dialogues in Korean and English"
 PIECE_TOKENS = 512
 MAX_FILE_BYTES = 64 << 20
@@ -33,18 +35,24 @@ class Text:
     positions: tuple[int, ...]
 
 
-def dialogues(tokenizer: Tokenizer, window: int, count: int) -> list[Text]:
+def dialogues(tokenizer: Tokenizer, window: int, count: int, first: int = FIRST_DIALOGUE) -> list[Text]:
     """Dialogues with values and wordings that the demo model's training never saw, as the version's own chat template
     renders them, or line by line where it has none; those that do not fit `window` are cut."""
     texts = []
     for number in range(count):
-        made = dialogue(FIRST_DIALOGUE + number, Style((6, 12)), "test", "test")
+        made = dialogue(first + number, Style((6, 12)), "test", "test")
         try:
             texts.append(_chat(tokenizer, window, made))
         except InvalidRequest:  # no template, or one that refuses such a chat
             lines = "\n".join(message["content"] for message in made.messages)
             texts += _pieces(tokenizer.encode(lines), window)
     return texts
+
+
+def calibration(directory: Path, window: int) -> list[tuple[int, ...]]:
+    """A few other dialogues, as the version's token ids: to quantize by, not to be measured on."""
+    texts = dialogues(Tokenizer.load(directory), min(window, 512), CALIBRATION, FIRST_CALIBRATION)
+    return [text.token_ids for text in texts]
 
 
 def of_file(tokenizer: Tokenizer, window: int, path: Path, most: int) -> list[Text]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from models.manifest import Manifest
 from models.repository import Repository
+from service.evaluation.texts import calibration
 from service.settings import Settings
 
 Progress = Callable[[float, str], None]
@@ -36,7 +37,9 @@ def _import(
     def importing(fraction: float, what: str) -> None:
         progress(fraction * (1.0 if evaluate == "none" else IMPORTED), what)
 
-    manifest = import_source(repository, source, name, version, precision, revision, progress=importing)
+    manifest = import_source(
+        repository, source, name, version, precision, revision, progress=importing, calibrate=calibration
+    )
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 
 
@@ -50,7 +53,8 @@ def _quantize(
 
     parent = repository.resolve(model)
     with repository.lease(parent):
-        manifest = quantize(repository, parent, precision, progress=converting)
+        texts = calibration(repository.path(parent), parent.context_window) if precision == "llm-int8" else ()
+        manifest = quantize(repository, parent, precision, progress=converting, calibration=texts)
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from models.loading import DTYPES, MappedWeights, load_model, resolve_device, weight_bytes
+from models.manifest import QUANTIZED
 from service.engine.messages import EngineConfig, EngineInfo
 from service.host import usable_cores
 from service.runner import record
@@ -106,7 +107,7 @@ def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device)
         return None
     try:
         reference = known.reference
-        whole = assemble(known.outline, MappedWeights(config.model_dir, dtype), config.max_model_len)
+        whole = assemble(known.outline, MappedWeights(config.model_dir, dtype, config.precision), config.max_model_len)
         cache = _make_cache(config, reference.shapes, device)
         forward = NativeDecoder(whole, cache)
         verify(forward, reference, cache, PROBE_TOLERANCE[_precision(config)])
@@ -140,7 +141,8 @@ def _from_library(config: EngineConfig, dtype: torch.dtype, device: torch.device
 
 def _precision(config: EngineConfig) -> str:
     """Of the least exact part."""
-    return "int8" if "int8" in (config.precision, config.kv_cache_dtype) else config.dtype
+    coarse = config.precision in QUANTIZED - {"int8-weight"} or config.kv_cache_dtype == "int8"
+    return "int8" if coarse else config.dtype
 
 
 def _blueprint(model: transformers.PreTrainedModel, max_model_len: int) -> Blueprint:
@@ -169,11 +171,16 @@ def _make_cache(config: EngineConfig, shapes: tuple[LayerShape, ...], device: to
 def _row_rules(model: torch.nn.Module, cache: KVCache, dtype: torch.dtype) -> RowRules:
     """Measured on the weights in use: kernels, and with them the paddings, differ by processor and shape."""
     weights: list[Tensor] = []
+    widened: dict[torch.Size, Tensor] = {}
     for module in model.modules():
         if isinstance(module, (torch.nn.Linear, DenseLinear)):
             weights.append(module.weight)
+        elif isinstance(module, Int8Linear) and module.kernel == "dequantized":
+            if module.weight.shape not in widened:
+                widened[module.weight.shape] = module.weight.to(torch.bfloat16)
         elif type(module).__name__ == "Conv1D":  # the library's, [in, out]
             weights.append(module.get_parameter("weight").T)
+    weights += widened.values()
     compute, device = matmul_dtype(dtype, cache.device), cache.device
     if device.type == "cpu" and library() is not None:
         return RowRules(row_quantum(weights), 1)
@@ -212,10 +219,12 @@ def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowR
     """Each `part: what computes it`, plainly."""
     device = cache.device
     native = library() if device.type == "cpu" else None
-    if config.precision == "int8":
+    if config.precision == "int8-weight":
+        linear = f"linear: 8-bit weights {int8_kernel(device)}"
+    elif config.precision in QUANTIZED:
         kernel = int8_kernel(device)
         bits = f", {activation_reach().bit_length() + 1}-bit activations" if kernel == "onednn" else ""
-        linear = f"linear: int8 {kernel}{bits}"
+        linear = f"linear: {config.precision} {kernel}{bits}"
     elif any(isinstance(module, NativeLinear) for module in forward.model.modules()):
         linear = f"linear: {config.dtype} native"
     else:

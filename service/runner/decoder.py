@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.loading import Outliers
 from service.runner.attention import AttentionPlan
 from service.runner.blueprint import Blueprint, LayerPlan
+from service.runner.forward import CannotServe
 from service.runner.linear import DenseLinear, Int8Linear
 from service.runner.step import Step
 
@@ -94,7 +96,12 @@ def fuse(parts: Seq[Any]) -> nn.Module:
     biases = [getattr(part, "bias", None) for part in parts]
     bias = None if all(b is None for b in biases) else torch.cat([_bias(part) for part in parts])
     if all(isinstance(part, Int8Linear) for part in parts):
-        return Int8Linear(torch.cat([p.weight for p in parts]), torch.cat([p.scale for p in parts]), bias)
+        weight, scale = torch.cat([part.weight for part in parts]), torch.cat([part.scale for part in parts])
+        try:
+            outliers = Outliers.joined([part.outliers for part in parts])
+        except ValueError as error:
+            raise CannotServe(str(error)) from None
+        return Int8Linear(weight, scale, bias, outliers, parts[0].weight_only)
     weight = parts[0].weight if len(parts) == 1 else torch.cat([part.weight for part in parts])
     return DenseLinear(weight, bias)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.loading import Outliers
 from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
 
@@ -41,16 +42,30 @@ class DenseLinear(nn.Module):
 class Int8Linear(nn.Module):
     """y = x @ weight.T + bias with 8-bit weights [out, in] int8 and `scale` [out] fp32. Gives x's dtype.
 
+    `weight_only`: rows are not quantized. `outliers`: columns that are multiplied in bf16; their 8-bit weights are
+    zeros, and rows are quantized without them.
+
     `weight` stays as it came (mapped from a file it costs nothing); the kernel's form is made at first use.
     """
 
-    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        scale: Tensor,
+        bias: Tensor | None = None,
+        outliers: Outliers | None = None,
+        weight_only: bool = False,
+    ) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.weight = weight
+        self.outliers = outliers
+        self.weight_only = weight_only
         self.scale = nn.Buffer(scale.float(), persistent=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.kernel = int8_kernel(weight.device)
+        if weight_only and self.kernel != "native":
+            self.kernel = "dequantized"
         self.reach = activation_reach() if self.kernel == "onednn" else 127
         self._multiply: Callable[[Tensor], Tensor] | None = None
         self._native: tuple[NativeLinear, ...] = ()  # in a tuple it is no submodule
@@ -84,9 +99,21 @@ class Int8Linear(nn.Module):
             self._native = (NativeLinear(kernels, (self,)),)
             return self._native[0].forward
         if self.kernel == "onednn":
-            return self._onednn(torch.ops.onednn.qlinear_prepack(self.weight.contiguous(), None))
+            multiply = self._onednn(torch.ops.onednn.qlinear_prepack(self.weight.contiguous(), None))
+            return multiply if self.outliers is None else self._mixed(multiply, self.outliers)
         dense = (self.weight.float() * self.scale[:, None]).to(torch.bfloat16)
+        if self.outliers is not None:
+            dense[:, self.outliers.columns.long()] = self.outliers.weight
         return lambda rows: self._biased(F.linear(rows.to(torch.bfloat16), dense).to(rows.dtype))
+
+    def _mixed(self, multiply: Callable[[Tensor], Tensor], outliers: Outliers) -> Callable[[Tensor], Tensor]:
+        columns = outliers.columns.long()
+
+        def run(rows: Tensor) -> Tensor:
+            kept = F.linear(rows[:, columns].float(), outliers.weight.float())
+            return (multiply(rows.index_fill(1, columns, 0)).float() + kept).to(rows.dtype)
+
+        return run
 
     def _onednn(self, packed: Tensor) -> Callable[[Tensor], Tensor]:
         zeros = torch.zeros(self.out_features, dtype=torch.int32)

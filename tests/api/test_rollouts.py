@@ -134,6 +134,15 @@ async def test_a_candidate_that_cannot_be_loaded_is_taken_back(world: World) -> 
     assert "model.safetensors" in body["history"][-1]["reason"]
 
 
+async def test_a_candidate_that_is_deleted_is_taken_back(world: World) -> None:
+    repository = world.deployments.repository
+    rollouts.put(repository, rollouts.Rollout("demo", "production", "", "2", 50, True, False, rollouts.Guards(), ""))
+    repository.delete("demo", "2")
+    world.deployments.follow_all()
+    assert "no model version" in (await world.client.get(URL)).json()["history"][-1]["reason"]
+    assert (await ask(world, chat("hi")))["model"] == "demo:1"
+
+
 async def test_promoting_and_aborting(world: World) -> None:
     assert (await world.client.get(URL)).status_code == 404
     await begin(world, weight=0)

@@ -333,3 +333,14 @@ async def test_what_does_not_fit_is_refused_with_the_numbers(world: World, monke
     with pytest.raises(Unavailable, match=r"demo:1 needs about 0\.3 GB"):
         await world.deployments.acquire("demo:1")
     assert await answered(world) == "2"
+
+
+async def test_a_damaged_manifest_leaves_the_old_one_serving(world: World) -> None:
+    await world.started()
+    world.repository.promote("demo", "production", "1", "a test")
+    manifest = world.repository.path(world.repository.get("demo", "1")) / "manifest.json"
+    manifest.chmod(0o644)
+    manifest.write_text("{}")
+    assert await answered(world) == "2" and world.deployments.ready
+    with pytest.raises(Unavailable, match="manifest"):
+        await world.deployments.acquire("demo:1")

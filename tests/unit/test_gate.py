@@ -11,6 +11,7 @@ from models.errors import Conflict, Corrupt
 from models.gate import Limits, broken
 from models.report import Report
 from models.repository import Repository
+from service.settings import Settings
 from tests.reports import COMPARED, report
 from tests.versions import publish
 
@@ -38,6 +39,8 @@ def test_each_limit(repository: Repository, change: dict[str, object], phrase: s
 def test_what_was_never_measured_or_compared_breaks_nothing(repository: Repository) -> None:
     manifest = publish(repository, "one")
     assert broken(None, LIMITS) == broken(report(manifest, None), LIMITS) == broken(report(manifest), LIMITS) == ()
+    assert broken(None, Limits(measured=True)) == ("it was never measured",)
+    assert broken(report(manifest, None), Limits(measured=True)) == ()
 
 
 def test_a_promotion_that_breaks_a_limit_takes_an_override_with_a_reason(repository: Repository) -> None:
@@ -85,3 +88,8 @@ def test_histories_from_before_the_gate_are_read(repository: Repository) -> None
     path.write_text(path.read_text().replace(', "overridden": []', ""))
     assert "overridden" not in path.read_text()
     assert repository.history("demo", "production")[0].overridden == ()
+
+
+def test_protected_aliases_are_those_of_the_setting() -> None:
+    settings = Settings(protected_aliases="production, canary")
+    assert [settings.gate(alias).measured for alias in ("production", "canary", "prod")] == [True, True, False]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.loading import DTYPES, Outliers
 from service.runner.foreign import replace_linears
 from service.runner.linear import quantize_rows
 from service.runner.native import build
@@ -21,7 +22,7 @@ from service.runner.native.library import HeadsStruct, Library, library, unavail
 from service.runner.native.linear import NativeLinear
 from tests.kernels import LIBRARIES
 
-DTYPES = [torch.float32, torch.bfloat16, torch.int8]
+KINDS = ["fp32", "bf16", "int8", "int8-weight", "llm-int8"]
 SHAPES = [(48, 96), (37, 50), (200, 331), (1, 7), (129, 1), (600, 1024)]
 COUNTS = (*range(1, 71), 128, 130, 257)
 
@@ -38,28 +39,41 @@ class Part:
     weight: Tensor
     scale: Tensor
     bias: Tensor | None
+    weight_only: bool = False
+    outliers: Outliers | None = None
 
 
-def part(out: int, depth: int, dtype: torch.dtype, biased: bool = True) -> Part:
+def part(out: int, depth: int, kind: str, biased: bool = True) -> Part:
     generator = torch.Generator().manual_seed(out)
-    if dtype is torch.int8:
+    if "int8" in kind:
         weight = torch.randint(-127, 128, (out, depth), dtype=torch.int8, generator=generator)
     else:
-        weight = torch.randn(out, depth, generator=generator).to(dtype)
+        weight = torch.randn(out, depth, generator=generator).to(DTYPES[kind])
     scale = torch.rand(out, generator=generator) * 0.01
-    return Part(weight, scale, torch.randn(out, generator=generator) if biased else None)
+    made = Part(weight, scale, torch.randn(out, generator=generator) if biased else None, kind == "int8-weight")
+    if kind == "llm-int8":
+        columns = torch.arange(0, depth, max(1, depth // 5), dtype=torch.int32)
+        weight[:, columns.long()] = 0
+        kept = torch.randn(out, len(columns), generator=generator).to(torch.bfloat16)
+        made.outliers = Outliers(columns, kept)
+    return made
 
 
 def rows(count: int, depth: int) -> Tensor:
     return torch.randn(count, depth, generator=torch.Generator().manual_seed(count))
 
 
-def formula(x: Tensor, parts: list[Part], dtype: torch.dtype, reach: int) -> Tensor:
+def formula(x: Tensor, parts: list[Part], reach: int) -> Tensor:
     outs = []
     for one in parts:
-        if dtype is torch.int8:
-            codes, row_scale = quantize_rows(x, reach)
+        if one.weight_only:
+            out = x.double() @ one.weight.double().T * one.scale
+        elif one.weight.dtype is torch.int8:
+            columns = torch.zeros(0, dtype=torch.long) if one.outliers is None else one.outliers.columns.long()
+            codes, row_scale = quantize_rows(x.index_fill(1, columns, 0), reach)
             out = (codes.double() - (reach + 1)) @ one.weight.double().T * one.scale * row_scale
+            if one.outliers is not None:
+                out = out + x[:, columns].double() @ one.outliers.weight.double().T
         else:
             out = x.double() @ one.weight.double().T
         outs.append(out if one.bias is None else out + one.bias)
@@ -73,27 +87,36 @@ def test_they_are_built_where_they_can_be() -> None:
     assert library() is not None, f"{unavailable()}: run make install"
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("out", "depth"), SHAPES)
-def test_products_are_those_of_the_formula(kernels: Library, out: int, depth: int, dtype: torch.dtype) -> None:
+def test_products_are_those_of_the_formula(kernels: Library, out: int, depth: int, kind: str) -> None:
     """Parts whose edge lies inside of a panel, with and without bias. bf16 is multiplied in bf16 where the
     processor does that."""
-    parts = [part(out, depth, dtype), part(max(1, out // 3), depth, dtype, biased=False)]
+    parts = [part(out, depth, kind), part(max(1, out // 3), depth, kind, biased=False)]
     x = rows(40, depth)
-    if dtype is torch.bfloat16:
+    if kind == "bf16":
         x = x.to(torch.bfloat16).float()
-    want = formula(x, parts, dtype, kernels.activation_reach)
+    want = formula(x, parts, kernels.activation_reach)
     error = (NativeLinear(kernels, parts)(x) - want).abs().max() / want.abs().max()
     assert float(error) < 1e-5
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("out", "depth"), SHAPES)
-def test_a_row_does_not_depend_on_the_others(kernels: Library, out: int, depth: int, dtype: torch.dtype) -> None:
-    layer, x = NativeLinear(kernels, [part(out, depth, dtype)]), rows(300, depth)
+def test_a_row_does_not_depend_on_the_others(kernels: Library, out: int, depth: int, kind: str) -> None:
+    layer, x = NativeLinear(kernels, [part(out, depth, kind)]), rows(300, depth)
     whole = layer(x)
     for count in COUNTS:
         assert torch.equal(layer(x[:count]), whole[:count]), count
+
+
+def test_parts_with_different_outliers_are_not_joined(kernels: Library) -> None:
+    one, other = part(48, 96, "llm-int8"), part(48, 96, "llm-int8")
+    assert other.outliers is not None
+    other.outliers = Outliers(other.outliers.columns + 1, other.outliers.weight)
+    for parts in ([one, other], [one, part(48, 96, "int8")]):
+        with pytest.raises(ValueError, match="different outliers"):
+            NativeLinear(kernels, parts)
 
 
 def test_nothing_saturates(kernels: Library) -> None:
@@ -123,8 +146,8 @@ def test_codes_are_those_of_the_fallback(kernels: Library, depth: int) -> None:
 
 
 def test_rows_that_are_no_numbers_say_so_and_harm_nobody(kernels: Library) -> None:
-    for dtype in DTYPES:
-        layer, x = NativeLinear(kernels, [part(48, 96, dtype)]), rows(5, 96)
+    for kind in KINDS:
+        layer, x = NativeLinear(kernels, [part(48, 96, kind)]), rows(5, 96)
         clean = layer(x)
         for wrong in (float("nan"), float("inf"), float("-inf")):
             spoilt = x.clone()
@@ -138,7 +161,7 @@ def test_weights_without_a_kernel_are_refused(kernels: Library) -> None:
     with pytest.raises(ValueError, match="float16"):
         NativeLinear(kernels, [Part(torch.zeros(4, 4, dtype=torch.float16), torch.ones(4), None)])
     with pytest.raises(ValueError, match="bfloat16, "):
-        NativeLinear(kernels, [part(4, 4, torch.bfloat16), part(4, 4, torch.int8)])
+        NativeLinear(kernels, [part(4, 4, "bf16"), part(4, 4, "int8")])
 
 
 class Peeking(nn.Module):

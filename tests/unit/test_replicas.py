@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
 
 from service.engine.client import Engine, EngineState
 from service.engine.replicas import BUSIER, Replicas
-from service.engine.request import Request, StepOutput
+from service.engine.request import FinishReason, Request, StepOutput
 from service.engine.streams import EngineFailed
 from service.errors import Unavailable
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
@@ -154,3 +155,19 @@ async def test_who_waits_when_it_stops_is_told() -> None:
     with pytest.raises(Unavailable, match="stopped"):
         await second
     first.cancel()
+
+
+async def test_who_waits_past_the_deadline_is_told_so() -> None:
+    world = World(1, most_at_once=1)
+    await world.engine.start()
+    world.hold()
+    first, second = asking(
+        world,
+        make_request("a", [1, 2], max_tokens=2),
+        make_request("b", [1, 2], max_tokens=2, deadline=time.monotonic() + 0.05),
+    )
+    outputs = await second
+    assert [output.finish_reason for output in outputs] == [FinishReason.DEADLINE]
+    world.release()
+    await first
+    assert world.made[0].asked == ["a"]

@@ -19,14 +19,14 @@ class ImportBody(Wire):
     later: ClassVar[dict[str, Absent]] = {"adapter_of": (None,)}
 
     source: Annotated[str, Field(min_length=1, max_length=4096)]
-    precision: Literal["fp32", "bf16", "int8"] | None = None
+    precision: Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8"] | None = None
     version: Version | None = None
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     evaluate: Effort = "quick"
 
 
 class QuantizeBody(Wire):
-    precision: Literal["int8"] = "int8"
+    precision: Literal["int8", "int8-weight", "llm-int8"] = "int8"
     evaluate: Effort = "quick"
 
 

@@ -19,6 +19,10 @@ from service.runner.native.build import LEVELS, library_path
 
 _ALIGNMENT = 64
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+WEIGHT_ONLY = 3
+"""8-bit weights times rows that are not quantized."""
+KEPT_WIDTH = 16
+"""Outliers' weights are padded to whole vectors of so many outputs."""
 
 
 class LinearStruct(Structure):
@@ -30,6 +34,9 @@ class LinearStruct(Structure):
         ("scale", c_void_p),
         ("sums", c_void_p),
         ("bias", c_void_p),
+        ("outliers", c_int64),
+        ("columns", c_void_p),
+        ("kept", c_void_p),
     )
 
 
@@ -130,10 +137,10 @@ class Library:
         self._quantize.restype = None
         self._quantize.argtypes = (c_void_p, c_int64, c_void_p, POINTER(c_float))
 
-    def pack(self, parts: Seq[Tensor]) -> tuple[Tensor, Tensor]:
-        """The parts' weights [out, in], one below the other, in the form that the kernels read [bytes] uint8, and what
-        8-bit kernels need besides [out] int32. The parts are of one dtype: fp32, bf16 or int8."""
-        kind, depth, outputs = KINDS[parts[0].dtype], parts[0].shape[1], sum(len(part) for part in parts)
+    def pack(self, parts: Seq[Tensor], kind: int) -> tuple[Tensor, Tensor]:
+        """The parts' weights [out, in], one below the other, in the form that the kernels of a kind read [bytes] uint8,
+        and what 8-bit kernels need besides [out] int32. The parts are of one dtype: fp32, bf16 or int8."""
+        depth, outputs = parts[0].shape[1], sum(len(part) for part in parts)
         size = self._packed_bytes(kind, outputs, depth)
         if self.arena is not None:
             start = -(-size // _ALIGNMENT) * _ALIGNMENT

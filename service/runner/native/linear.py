@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from models.loading import Outliers
 from service.runner.memory import lazy_zeros
-from service.runner.native.library import KINDS, Library, LinearStruct, address
+from service.runner.native.library import KEPT_WIDTH, KINDS, WEIGHT_ONLY, Library, LinearStruct, address
 
 
 class NativeLinear(nn.Module):
     """The outputs of `parts` side by side: y = x @ weight.T + bias for rows [n, in], in x's dtype. A part is any module
-    with a `weight` [out, in] of fp32, bf16 or int8 (then with `scale` [out]) and, or not, a `bias`; it is not
-    needed afterwards. A row's result does not depend on the other rows. Raises ValueError for weights of mixed
-    or other dtypes.
+    with a `weight` [out, in] of fp32, bf16 or int8 (then with `scale` [out]) and, or not, a `bias`; of 8-bit ones also
+    `weight_only` (rows are not quantized) and `outliers`. It is not needed afterwards. A row's result does not depend
+    on the other rows. Raises ValueError for weights of mixed or other dtypes, and for parts with different outliers.
     """
 
     def __init__(self, library: Library, parts: Seq[Any]) -> None:
@@ -28,18 +30,22 @@ class NativeLinear(nn.Module):
         self.dtype = dtypes.pop()
         self.in_features: int = parts[0].weight.shape[1]
         self.out_features = sum(len(part.weight) for part in parts)
-        packed, sums = _joined(library, parts) or library.pack([part.weight for part in parts])
+        self.kind = WEIGHT_ONLY if getattr(parts[0], "weight_only", False) else KINDS[self.dtype]
+        packed, sums = _joined(library, parts) or library.pack([part.weight for part in parts], self.kind)
         self.weight = torch.empty(self.out_features, self.in_features, dtype=self.dtype, device="meta")  # for its type
         self.packed, self.sums = nn.Buffer(packed, persistent=False), nn.Buffer(sums, persistent=False)
         self.scale = _buffer([part.scale for part in parts] if self.dtype is torch.int8 else [])
         biased = any(getattr(part, "bias", None) is not None for part in parts)
         self.bias = _buffer([_bias(part) for part in parts] if biased else [])
+        columns, kept = _outliers([getattr(part, "outliers", None) for part in parts])
+        self.columns, self.kept = nn.Buffer(columns, persistent=False), nn.Buffer(kept, persistent=False)
 
     @property
     def struct(self) -> LinearStruct:
         """What the kernels read; good as long as this layer lives."""
         tensors = (self.packed, self.scale, self.sums, self.bias)
-        return LinearStruct(KINDS[self.dtype], self.out_features, self.in_features, *map(address, tensors))
+        outliers = (len(self.columns), address(self.columns), address(self.kept))
+        return LinearStruct(self.kind, self.out_features, self.in_features, *map(address, tensors), *outliers)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self._library.linear(self.struct, x.reshape(-1, self.in_features))
@@ -58,6 +64,14 @@ def _joined(library: Library, parts: Seq[Any]) -> tuple[Tensor, Tensor] | None:
         return found[0].packed, found[0].sums
     packed = lazy_zeros((sum(len(one.packed) for one in found),), torch.uint8, huge=True)
     return torch.cat([one.packed for one in found], out=packed), torch.cat([one.sums for one in found])
+
+
+def _outliers(of_parts: Seq[Outliers | None]) -> tuple[Tensor, Tensor]:
+    """Columns int32 [n], and their weights bf16 [n, outputs] as the kernels read them; none, where no part has any."""
+    found = Outliers.joined(of_parts)
+    if found is None:
+        return torch.zeros(0, dtype=torch.int32), torch.zeros(0, 0, dtype=torch.bfloat16)
+    return found.columns, F.pad(found.weight.T, (0, -len(found.weight) % KEPT_WIDTH)).contiguous()
 
 
 def _buffer(tensors: Seq[Tensor]) -> Tensor | None:

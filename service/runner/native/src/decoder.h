@@ -57,7 +57,7 @@ private:
 };
 
 struct Space {  // one step's memory, shared by the team
-    Buffer x, qkv, mixed, middle, codes, scales, partials, logits;
+    Buffer x, qkv, mixed, middle, codes, scales, outliers, partials, logits;
 };
 
 class Pass {
@@ -75,6 +75,12 @@ public:
         const int64_t held = std::max<int64_t>({slice, threads * ALONE, std::min(step.logit_rows, SLICE)});
         codes_ = space.codes.bytes(held * encoded_stride(widest_) * sizeof(float));
         scales_ = space.scales.floats(held);
+        most_outliers_ = model.head.outliers;
+        for (int64_t i = 0; i < model.layers; i++) {
+            const Layer& l = model.layer[i];
+            most_outliers_ = std::max({most_outliers_, l.qkv.outliers, l.out.outliers, l.gate_up.outliers, l.down.outliers});
+        }
+        outliers_ = space.outliers.floats(held * most_outliers_);
         partials_ = work_.split ? space.partials.floats(partials_size(h, work_)) : nullptr;
         slots_.assign(rows, -1);
         for (int64_t s = 0; s < step.spans; s++)
@@ -117,10 +123,11 @@ private:
     // f(row, codes) for each of `rows`, then every thread may read all codes. f writes to its codes only.
     template <class F>
     Codes prepare(int64_t rows, int64_t depth, F&& f) {
-        Codes codes{codes_, scales_, encoded_stride(depth)};
+        Codes codes{codes_, scales_, encoded_stride(depth), outliers_, most_outliers_};
         if (rows <= ALONE) {
             codes.data += thread_ * ALONE * encoded_stride(widest_) * sizeof(float);
             codes.scale += thread_ * ALONE;
+            codes.outliers += thread_ * ALONE * most_outliers_;
             for (int64_t r = 0; r < rows; r++) f(r, codes);
             return codes;
         }
@@ -133,7 +140,7 @@ private:
         return prepare(rows, model_.hidden, [&](int64_t r, const Codes& codes) {
             float* row = scratch().data();
             rms_norm(x + r * model_.hidden, weight, row, model_.hidden, (float)model_.eps);
-            encode(into.kind, row, model_.hidden, codes, r);
+            encode(into, row, model_.hidden, codes, r);
         });
     }
 
@@ -192,7 +199,7 @@ private:
         const int64_t mixed = layer.heads.heads * layer.heads.value_dim, wide = model_.intermediate;
         float* x = x_ + first * model_.hidden;
         const Codes attended = prepare(rows, mixed, [&](int64_t r, const Codes& codes) {
-            encode(layer.out.kind, mixed_ + (first + r) * mixed, mixed, codes, r);
+            encode(layer.out, mixed_ + (first + r) * mixed, mixed, codes, r);
         });
         add(layer.out, layer.attention_norm, attended, x, rows);
         const Codes inner = normed(layer.gate_up, x, layer.middle_norm, rows);
@@ -200,7 +207,7 @@ private:
 #pragma omp barrier
         const Codes active = prepare(rows, wide, [&](int64_t r, const Codes& codes) {
             gated(middle_ + r * 2 * wide, scratch().data(), wide, model_.activation);
-            encode(layer.down.kind, scratch().data(), wide, codes, r);
+            encode(layer.down, scratch().data(), wide, codes, r);
         });
         if (layer.mlp_norm) {
 #pragma omp barrier
@@ -232,7 +239,7 @@ private:
                 float* row = scratch().data();
                 const float* x = x_ + step_.logit_row[first + r] * model_.hidden;
                 rms_norm(x, model_.final_norm, row, model_.hidden, (float)model_.eps);
-                encode(model_.head.kind, row, model_.hidden, codes, r);
+                encode(model_.head, row, model_.hidden, codes, r);
             });
             float* to = step_.logits + first * width;
             multiply(model_.head, codes, rows, {to, width, false}, threads_);
@@ -252,8 +259,8 @@ private:
     const Step& step_;
     const int threads_;
     const Work work_;
-    int64_t widest_, qkv_width_;
-    float *x_, *qkv_, *mixed_, *middle_, *scales_, *partials_;
+    int64_t widest_, qkv_width_, most_outliers_;
+    float *x_, *qkv_, *mixed_, *middle_, *scales_, *outliers_, *partials_;
     char* codes_;
     std::vector<int64_t> slots_;
     static thread_local int thread_;

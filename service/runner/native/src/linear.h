@@ -4,7 +4,10 @@
 // tile    M rows times P panels of sums in registers, walked over all of k: every output is one chain of additions in
 //         the order of k, whatever M is. So a row's result does not depend on how many rows there are.
 //
-// 8-bit: x is quantized row by row; the sum is in 32-bit integers, exact up to k = 2^31 / (255 * 127).
+// 8-bit: x is quantized row by row; the sum is in 32-bit integers, exact up to k = 2^31 / (255 * 127). Columns whose x
+//         is far larger than the rest's (outliers) can be left out of the codes and multiplied in bf16 instead, as
+//         LLM.int8 does (Dettmers et al. 2022).
+// 8-bit weights alone: x stays fp32, the weights are widened in registers.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +17,7 @@
 
 namespace dosirak {
 
-enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2 };
+enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2, INT8_WEIGHT = 3 };
 
 struct Linear {  // mirrored in library.py
     int64_t kind, outputs, depth;
@@ -22,7 +25,13 @@ struct Linear {  // mirrored in library.py
     const float* scale;   // [outputs], 8-bit only
     const int32_t* sums;  // [outputs], the sum of each output's 8-bit weights
     const float* bias;    // [outputs] or null
+    int64_t outliers;         // columns that 8-bit codes leave out
+    const int32_t* columns;   // [outliers]
+    const uint16_t* kept;     // [outliers][outputs rounded up to whole vectors], their weights in bf16
 };
+
+constexpr int64_t WHOLE = 16;  // outputs of the widest vector
+constexpr int64_t kept_stride(int64_t outputs) { return (outputs + WHOLE - 1) / WHOLE * WHOLE; }
 
 struct Fp32 {
     using Input = float;
@@ -64,8 +73,36 @@ struct Bf16 {
     }
     static INLINE Spread spread(const Input* a) { return {splat(a[0]), splat(a[1])}; }
     static INLINE Sum dot(Sum sum, Spread a, Weight w) { return fma(a.odd, w.odd, fma(a.even, w.even, sum)); }
+    static INLINE void widen(const Weight& w, float* to) {
+        store(to, w.even);
+        store(to + PANEL, w.odd);
+    }
 };
 #endif
+
+struct Int8Weight {
+    struct Four {
+        Vf of[4];
+    };
+    using Input = float;
+    using Sum = Vf;
+    using Weight = Four;
+    using Spread = Four;
+    static constexpr int GROUP = 4, STEP = LANES * 4, ROWS = 4;
+    static INLINE Weight weight(const char* w) {
+        const Vi all = load<Vi>(w);
+        return {{__builtin_convertvector((all << 24) >> 24, Vf), __builtin_convertvector((all << 16) >> 24, Vf),
+                 __builtin_convertvector((all << 8) >> 24, Vf), __builtin_convertvector(all >> 24, Vf)}};
+    }
+    static INLINE Spread spread(const Input* a) { return {{splat(a[0]), splat(a[1]), splat(a[2]), splat(a[3])}}; }
+    static INLINE Sum dot(Sum sum, const Spread& a, const Weight& w) {
+        for (int k = 0; k < 4; k++) sum = fma(a.of[k], w.of[k], sum);
+        return sum;
+    }
+    static INLINE void widen(const Weight& w, float* to) {
+        for (int k = 0; k < 4; k++) store(to + k * PANEL, w.of[k]);
+    }
+};
 
 #if defined(__AVX512VNNI__)
 struct Int8 {
@@ -178,11 +215,14 @@ INLINE void for_tiles(int64_t m, F&& f) {
     }
 }
 
-// Rows as the kernel of a kind wants them: data [m][stride] of its input type, and for 8-bit each row's scale.
+// Rows as the kernel of a kind wants them: data [m][stride] of its input type, and for 8-bit each row's scale and its
+// outliers [m][outliers_stride].
 struct Codes {
     char* data;
     float* scale;
     int64_t stride;  // elements
+    float* outliers;
+    int64_t outliers_stride;
 };
 
 struct Output {
@@ -225,6 +265,13 @@ struct Finish {
         if constexpr (std::is_same_v<T, Int8>) {
             if constexpr (T::ZERO != 0) sums -= T::ZERO * some<Vi>(l.sums + n, count);
             value = __builtin_convertvector(sums, Vf) * some<Vf>(l.scale + n, count) * codes.scale[m];
+            for (int64_t j = 0; j < l.outliers; j++) {
+                const Vh kept = load<Vh>(l.kept + j * kept_stride(l.outputs) + n);
+                const Vf weight = (Vf)(__builtin_convertvector(kept, Vu) << 16);
+                value = fma(splat(codes.outliers[m * codes.outliers_stride + j]), weight, value);
+            }
+        } else if constexpr (std::is_same_v<T, Int8Weight>) {
+            value = sums * some<Vf>(l.scale + n, count);
         } else {
             value = sums;
         }
@@ -234,7 +281,7 @@ struct Finish {
 
 constexpr int64_t BLOCK_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
 constexpr int64_t SHORT = 16384;    // bytes of a panel under which one row's reading needs help from panel to panel
-constexpr int64_t SLAB = 256;       // depth of bf16 weights widened at a time for many rows
+constexpr int64_t SLAB = 256;       // depth of narrow weights widened at a time for many rows
 
 // P panels from `first` on times m rows.
 template <class T, int M, int P>
@@ -249,7 +296,7 @@ INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, bool loo
         for (int v = 0; v < 2 * P; v++) finish(row + m, first * PANEL + v * LANES, sums[m][v]);
 }
 
-// Many rows of bf16 where the processor multiplies fp32 only: a slab of the panel is widened once for all of them.
+// Many rows of narrow weights where the processor multiplies fp32 only: a slab of the panel is widened once for all.
 template <class T>
 void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t panel) {
     alignas(64) static thread_local float slab[SLAB * PANEL];
@@ -261,12 +308,9 @@ void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t p
     std::memset(kept, 0, sizeof kept);
     for (int64_t k = 0; k < depth; k += SLAB) {
         const int64_t deep = std::min(SLAB, depth - k);
-        for (int64_t g = 0; g < deep / 2; g++)
-            for (int v = 0; v < 2; v++) {
-                const Vu both = load<Vu>(w + (k / 2 + g) * 2 * T::STEP + v * T::STEP);
-                store(slab + (2 * g) * PANEL + v * LANES, both << 16);
-                store(slab + (2 * g + 1) * PANEL + v * LANES, both & 0xffff0000u);
-            }
+        for (int64_t g = 0; g < deep / T::GROUP; g++)
+            for (int v = 0; v < 2; v++)
+                T::widen(T::weight(w + (k / T::GROUP + g) * 2 * T::STEP + v * T::STEP), slab + g * T::GROUP * PANEL + v * LANES);
         for_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto count) {
             constexpr int M = decltype(count)::value;
             Vf sums[M][2];
@@ -281,7 +325,7 @@ void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t p
 
 template <class T>
 void block(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last) {
-    constexpr bool widens = std::is_same_v<T, Bf16> && std::is_same_v<typename T::Input, float>;
+    constexpr bool widens = T::GROUP > 1 && std::is_same_v<typename T::Input, float>;
     int64_t p = first;
     if (rows == 1)
         for (; p + 4 <= last; p += 4) panels<T, 1, 4>(finish, row, p, panel_bytes<T>(finish.l.depth) <= SHORT);
@@ -320,6 +364,7 @@ void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out,
 
 inline void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out, int threads) {
     if (l.kind == INT8) multiply<Int8>(l, codes, m, out, threads);
+    if (l.kind == INT8_WEIGHT) multiply<Int8Weight>(l, codes, m, out, threads);
     if (l.kind == BF16) multiply<Bf16>(l, codes, m, out, threads);
     if (l.kind == FP32) multiply<Fp32>(l, codes, m, out, threads);
 }

@@ -35,6 +35,7 @@ EXPORT int64_t dosirak_panel() { return PANEL; }
 EXPORT int64_t dosirak_packed_bytes(int64_t kind, int64_t outputs, int64_t depth) {
     const int64_t panels = (outputs + PANEL - 1) / PANEL;
     if (kind == INT8) return panels * panel_bytes<Int8>(depth);
+    if (kind == INT8_WEIGHT) return panels * panel_bytes<Int8Weight>(depth);
     if (kind == BF16) return panels * panel_bytes<Bf16>(depth);
     return panels * panel_bytes<Fp32>(depth);
 }
@@ -45,6 +46,7 @@ EXPORT void dosirak_pack(int64_t kind, void* packed, int32_t* sums, const void* 
 #pragma omp parallel num_threads(threads)
     {
         if (kind == INT8) pack<Int8>((char*)packed, sums, (const int8_t*)weights, rows, depth, at);
+        if (kind == INT8_WEIGHT) pack<Int8Weight>((char*)packed, sums, (const int8_t*)weights, rows, depth, at);
         if (kind == BF16) pack<Bf16>((char*)packed, sums, (const uint16_t*)weights, rows, depth, at);
         if (kind == FP32) pack<Fp32>((char*)packed, sums, (const float*)weights, rows, depth, at);
     }
@@ -52,13 +54,13 @@ EXPORT void dosirak_pack(int64_t kind, void* packed, int32_t* sums, const void* 
 
 // y [rows, outputs] = layer(x [rows, depth]).
 EXPORT void dosirak_linear(const Linear* layer, const float* x, int64_t rows, float* y, int threads) {
-    static thread_local Buffer data, scales;
-    const int64_t stride = encoded_stride(layer->depth);
-    const Codes codes{data.bytes(rows * stride * 4), scales.floats(rows), stride};
+    static thread_local Buffer data, scales, outliers;
+    const int64_t stride = encoded_stride(layer->depth), left_out = layer->outliers;
+    const Codes codes{data.bytes(rows * stride * 4), scales.floats(rows), stride, outliers.floats(rows * left_out), left_out};
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
-        for (int64_t r = 0; r < rows; r++) encode(layer->kind, x + r * layer->depth, layer->depth, codes, r);
+        for (int64_t r = 0; r < rows; r++) encode(*layer, x + r * layer->depth, layer->depth, codes, r);
         multiply(*layer, codes, rows, {y, layer->outputs, false}, threads);
     }
 }

@@ -2,6 +2,8 @@
 // product. Row-wise by construction.
 #pragma once
 
+#include <vector>
+
 #include "linear.h"
 
 namespace dosirak {
@@ -99,9 +101,18 @@ inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n
     });
 }
 
-// One row in the form that a linear layer of this kind reads.
-inline void encode(int64_t kind, const float* x, int64_t n, const Codes& codes, int64_t row) {
-    const int64_t padded = codes.stride;
+// One row in the form that a linear layer reads.
+inline void encode(const Linear& into, const float* x, int64_t n, const Codes& codes, int64_t row) {
+    const int64_t padded = codes.stride, kind = into.kind;
+    if (into.outliers) {
+        static thread_local std::vector<float> rest;
+        rest.assign(x, x + n);
+        for (int64_t j = 0; j < into.outliers; j++) {
+            codes.outliers[row * codes.outliers_stride + j] = x[into.columns[j]];
+            rest[into.columns[j]] = 0;
+        }
+        x = rest.data();
+    }
     if (kind == INT8) {
         auto* to = (Int8::Input*)codes.data + row * padded;
         quantize(x, to, codes.scale + row, n);

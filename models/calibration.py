@@ -1,0 +1,63 @@
+"""How large the inputs of a checkpoint's linear layers become on given text: where its outlier columns are.
+
+A few columns of the hidden state of large models are many times larger than the rest, always the same ones; one scale
+for a row that holds them leaves little of the others (Dettmers et al. 2022, LLM.int8). Runs the library's own model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from models.errors import InvalidSource
+from models.skeleton import Linear
+
+THRESHOLD = 6.0
+"""The magnitude from which a column is an outlier, as in the paper."""
+MOST_SHARE = 0.125
+"""Of a layer's columns; the largest ones, where more pass the threshold."""
+
+TokenIds = Sequence[Sequence[int]]
+
+
+def outlier_columns(
+    directory: Path, linears: dict[str, Linear], texts: TokenIds, threshold: float
+) -> dict[str, torch.Tensor]:
+    """Of each linear layer by its module's name: the columns, ascending int32, whose input reaches `threshold` anywhere
+    in `texts`. Raises InvalidSource for a checkpoint that cannot be run."""
+    largest = _largest(directory, [linear.module for linear in linears.values()], texts)
+    found = {}
+    for module, magnitudes in largest.items():
+        most = max(1, int(len(magnitudes) * MOST_SHARE))
+        columns = (magnitudes >= threshold).nonzero()[:, 0]
+        if len(columns) > most:
+            columns = magnitudes.topk(most).indices
+        found[module] = columns.sort().values.to(torch.int32)
+    return found
+
+
+@torch.inference_mode()
+def _largest(directory: Path, modules: list[str], texts: TokenIds) -> dict[str, torch.Tensor]:
+    """The largest magnitude of each input column, fp32 [in], by module."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            str(directory), local_files_only=True, use_safetensors=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidSource(f"the checkpoint cannot be run to find its outliers: {type(error).__name__}") from error
+    found: dict[str, torch.Tensor] = {}
+
+    def note(name: str, rows: torch.Tensor) -> None:
+        seen = rows.detach().reshape(-1, rows.shape[-1]).abs().amax(dim=0).float()
+        found[name] = torch.maximum(found[name], seen) if name in found else seen
+
+    for name in modules:
+        model.get_submodule(name).register_forward_pre_hook(lambda _, inputs, name=name: note(name, inputs[0]))
+    for token_ids in texts:
+        model(input_ids=torch.tensor([list(token_ids)]), use_cache=False)
+    return found
