@@ -66,7 +66,8 @@ struct Bf16 {
     using Sum = Vf;
     using Weight = Pair;
     using Spread = Pair;
-    static constexpr int GROUP = 2, STEP = LANES * 4, ROWS = 4;
+    // TILES of rows from which it pays to widen a slab for all: fewer widen a panel in the cache again for each.
+    static constexpr int GROUP = 2, STEP = LANES * 4, ROWS = 4, TILES = 5;
     static INLINE Weight weight(const char* w) {
         const Vu both = load<Vu>(w);
         return {(Vf)(both << 16), (Vf)(both & 0xffff0000u)};
@@ -88,7 +89,7 @@ struct Int8Weight {
     using Sum = Vf;
     using Weight = Four;
     using Spread = Four;
-    static constexpr int GROUP = 4, STEP = LANES * 4, ROWS = 4;
+    static constexpr int GROUP = 4, STEP = LANES * 4, ROWS = 4, TILES = 3;
     static INLINE Weight weight(const char* w) {
         const Vi all = load<Vi>(w);
         return {{__builtin_convertvector((all << 24) >> 24, Vf), __builtin_convertvector((all << 16) >> 24, Vf),
@@ -333,7 +334,7 @@ void block(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, in
         for (; p + 2 <= last; p += 2) panels<T, 2, 2>(finish, row, p, true);
     for (; p < last; p++) {
         if constexpr (widens)
-            if (rows > 2 * T::ROWS) {
+            if (rows > T::TILES * T::ROWS) {
                 widened_panel<T>(finish, row, rows, p);
                 continue;
             }
