@@ -146,6 +146,7 @@ ALLOWED: dict[str, set[str]] = {
 ONLY: dict[str, tuple[str, ...]] = {
     "torch": (
         "models.loading",
+        "models.calibration",
         "models.quantize",
         "models.evaluate",
         "models.demo",

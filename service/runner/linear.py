@@ -107,11 +107,13 @@ class Int8Linear(nn.Module):
         return lambda rows: self._biased(F.linear(rows.to(torch.bfloat16), dense).to(rows.dtype))
 
     def _mixed(self, multiply: Callable[[Tensor], Tensor], outliers: Outliers) -> Callable[[Tensor], Tensor]:
-        columns = outliers.columns.long()
+        columns, weights = outliers.columns.long(), outliers.weight.float().T.contiguous()
 
         def run(rows: Tensor) -> Tensor:
-            kept = F.linear(rows[:, columns].float(), outliers.weight.float())
-            return (multiply(rows.index_fill(1, columns, 0)).float() + kept).to(rows.dtype)
+            out = multiply(rows.index_fill(1, columns, 0)).float()
+            for values, weight in zip(rows[:, columns].float().T, weights, strict=True):
+                out.addcmul_(values[:, None], weight[None])  # one by one: a product's rows depend on their number
+            return out.to(rows.dtype)
 
         return run
 

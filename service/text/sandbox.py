@@ -23,7 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 Value = object
 _BASE_CHARACTERS = 64 * 1024
 _CHARACTERS_PER_INPUT = 8
-_BASE_SECONDS = 0.25  # a chat takes microseconds, but a full garbage collection may fall into it
+_BASE_SECONDS = 0.75  # a chat takes microseconds, but a full garbage collection may fall into it
 _SECONDS_PER_INPUT = 5e-7
 _INTEGER_BITS = 4096
 _WIDTH = re.compile(r"\d{5,}|\*")
