@@ -10,20 +10,20 @@ from typing import Annotated
 import typer
 
 from models.errors import RepositoryError
-from service import model_cli
-from service.cli_settings import settings_or_exit
+from service.cli import models
+from service.cli.settings import settings_or_exit
 from service.errors import DosirakError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve versioned text-generation models.")
-app.add_typer(model_cli.app, name="model")
-console = model_cli.console
+app.add_typer(models.app, name="model")
+console = models.console
 
 
 def demo_versions() -> list[str]:
     """Both versions of the demo model; a fresh installation gets them now. Imports torch."""
     from models.starter import WEIGHTS, demo_is_wanted, publish_demo
 
-    store = model_cli.repository()
+    store = models.repository()
     if demo_is_wanted(store):
         publish_demo(store, WEIGHTS)
     return ["demo:1", "demo:2"]
@@ -69,7 +69,3 @@ def main() -> None:
     except (RepositoryError, DosirakError) as error:
         console.print(f"[red]error[/]: {error}")
         raise SystemExit(1) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -19,7 +19,7 @@ from models.errors import InvalidReference
 from models.manifest import Manifest, ModelReference
 from models.report import Report
 from models.repository import DEFAULT_ALIAS, Repository
-from service.cli_settings import settings_or_exit
+from service.cli.settings import settings_or_exit
 
 app = typer.Typer(no_args_is_help=True, help="The model repository: versions, reports, aliases, history.")
 console = Console()
