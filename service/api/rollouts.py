@@ -56,19 +56,10 @@ async def abort_rollout(service: ServiceDep, name: str, alias: str, reason: Text
 @router.post("/promote", openapi_extra=takes(ReasonBody))
 async def promote_rollout(service: ServiceDep, name: str, alias: str, body: ReasonBody = REASON) -> Response:
     """Point the alias to the candidate, which ends the rollout."""
-    ended = await asyncio.to_thread(_promote, service, name, alias, body.reason or "the rollout went well")
+    reason = body.reason or "the rollout went well"
+    ended = await asyncio.to_thread(rollouts.promote, service.deployments.repository, name, alias, reason)
     service.deployments.follow_all()
     return json_response(ended)
-
-
-def _promote(service: Service, name: str, alias: str, reason: str) -> Rollout:
-    """The alias first: a crash in between leaves a rollout whose base the alias has left, which is none any more."""
-    repository = service.deployments.repository
-    running = rollouts.running(repository, name, alias)
-    if running is None:
-        raise NotFound(f"There is no rollout of {name}@{alias}")
-    repository.promote(name, alias, running.candidate, reason, expected=running.base)
-    return rollouts.close(repository, running, "promoted", reason)
 
 
 def _shown(service: Service, rollout: Rollout) -> dict[str, Any]:

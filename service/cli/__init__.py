@@ -11,11 +11,13 @@ import typer
 
 from models.errors import RepositoryError
 from service.cli import models
+from service.cli.rollouts import rollout
 from service.cli.settings import settings_or_exit
 from service.errors import DosirakError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve versioned text-generation models.")
 app.add_typer(models.app, name="model")
+models.app.command()(rollout)
 console = models.console
 
 

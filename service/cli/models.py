@@ -35,7 +35,7 @@ def repository() -> Repository:
     return Repository(settings_or_exit(console).data_dir)
 
 
-def _print_json(value: object) -> None:
+def print_json(value: object) -> None:
     console.print_json(msgspec.json.encode(value).decode())
 
 
@@ -91,7 +91,7 @@ def quantize(
 def _published(store: Repository, manifest: Manifest, evaluate: str, json: bool) -> None:
     report = None if evaluate == "none" else _measured(store, manifest, evaluate, None)
     if json:
-        _print_json(_shown(store, manifest))
+        print_json(_shown(store, manifest))
         return
     console.print(f"published {manifest.reference} ({manifest.precision}, digest {manifest.short_digest})")
     if report is not None:
@@ -110,7 +110,7 @@ def evaluate_version(
     manifest = store.resolve(reference)
     report = _measured(store, manifest, effort, text)
     if json:
-        _print_json(report)
+        print_json(report)
     else:
         _print_reports([(manifest, report)])
 
@@ -130,7 +130,7 @@ def list_models(json: Json = False) -> None:
     store = repository()
     manifests = [manifest for name in store.models() for manifest in store.versions(name)]
     if json:
-        _print_json([_shown(store, manifest) for manifest in manifests])
+        print_json([_shown(store, manifest) for manifest in manifests])
         return
     table = Table("model", "precision", "parameters", "size", "window", "digest", "aliases")
     for manifest in manifests:
@@ -152,7 +152,7 @@ def show(reference: Reference, json: Json = False) -> None:
     store = repository()
     manifest = store.resolve(reference)
     if json:
-        _print_json({**_shown(store, manifest), "files": [asdict(file) for file in manifest.files]})
+        print_json({**_shown(store, manifest), "files": [asdict(file) for file in manifest.files]})
         return
     facts = Table(show_header=False, box=None)
     for name, value in _shown(store, manifest).items():
@@ -177,7 +177,7 @@ def compare(
     store = repository()
     manifests = [store.resolve(reference) for reference in references]
     if json:
-        _print_json([_shown(store, manifest) for manifest in manifests])
+        print_json([_shown(store, manifest) for manifest in manifests])
         return
     _print_reports([(manifest, store.report(manifest)) for manifest in manifests])
 
@@ -189,7 +189,7 @@ def verify(reference: Reference, json: Json = False) -> None:
     manifest = store.resolve(reference)
     store.verify(manifest)
     if json:
-        _print_json({"model": manifest.reference, "ok": True, "files": len(manifest.files), "digest": manifest.digest})
+        print_json({"model": manifest.reference, "ok": True, "files": len(manifest.files), "digest": manifest.digest})
         return
     console.print(f"{manifest.reference}: {len(manifest.files)} files as published, digest {manifest.short_digest}")
 
@@ -234,7 +234,7 @@ def history(
     """Who pointed an alias where, when and why."""
     entries = repository().history(name, alias, at.replace(tzinfo=UTC) if at else None)
     if json:
-        _print_json([asdict(entry) for entry in entries])
+        print_json([asdict(entry) for entry in entries])
         return
     table = Table("time", "change", "version", "before", "reason", "overridden")
     for entry in entries:
@@ -260,7 +260,7 @@ def export(
     manifest = store.resolve(reference)
     size = write(store, manifest, target)
     if json:
-        _print_json({"model": manifest.reference, "file": str(target), "bytes": size})
+        print_json({"model": manifest.reference, "file": str(target), "bytes": size})
         return
     console.print(f"{manifest.reference} is in {target.name}, {size / 1e6:.1f} MB")
 
@@ -277,7 +277,7 @@ def delete(
         raise InvalidReference(f"{reference} is no exact version; name one, as in {asked.name}:1")
     repository().delete(asked.name, asked.version, reason)
     if json:
-        _print_json({"deleted": reference})
+        print_json({"deleted": reference})
         return
     console.print(f"deleted {reference}")
 
@@ -294,7 +294,7 @@ def gc(
 
     collected = collect(repository(), keep, "gc")
     if json:
-        _print_json(asdict(collected))
+        print_json(asdict(collected))
         return
     console.print(
         f"{len(collected.versions)} versions and {len(collected.leftovers)} leftovers removed, "
@@ -320,7 +320,7 @@ def _shown(store: Repository, manifest: Manifest) -> dict[str, Any]:
 
 def _print_change(name: str, entry: dict[str, Any], json: bool) -> None:
     if json:
-        _print_json({"model": name, **entry})
+        print_json({"model": name, **entry})
         return
     console.print(f"{name}@{entry['alias']} is now {name}:{entry['version']}")
     for broken in entry["overridden"]:

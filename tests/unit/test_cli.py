@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,42 @@ def test_promote_and_rollback(data_dir: Path) -> None:
     assert "demo@production is now demo:1" in run("model", "rollback", "demo")
 
 
+def test_rollouts(data_dir: Path) -> None:
+    repository = Repository(data_dir)
+    for content in ("one", "two", "three"):
+        publish(repository, content)
+    run("model", "promote", "demo:1")
+    shown = run("model", "rollout", "demo", "--candidate", "2", "--weight", "25")
+    assert "demo:2" in shown and "25 %" in shown and "running" in shown
+    assert "aborted" in run("model", "rollout", "demo", "--abort", "--reason", "slow")
+    run("model", "rollout", "demo", "--candidate", "3")
+    assert "promoted" in run("model", "rollout", "demo", "--promote")
+    assert repository.resolve("demo").version == "3"
+    assert [each["state"] for each in json.loads(run("model", "rollout", "demo", "--json"))] == ["aborted", "promoted"]
+
+
+def test_every_listing_speaks_json(data_dir: Path) -> None:
+    repository = Repository(data_dir)
+    publish(repository, "one")
+    run("model", "promote", "demo:1", "--reason", "first")
+    assert json.loads(run("model", "list", "--json"))[0]["model"] == "demo:1"
+    shown = json.loads(run("model", "show", "demo", "--json"))
+    assert (shown["aliases"], shown["report"], len(shown["files"])) == (["production"], None, 2)
+    assert json.loads(run("model", "history", "demo", "--json"))[0]["reason"] == "first"
+    assert json.loads(run("model", "verify", "demo:1", "--json"))["ok"] is True
+    assert json.loads(run("model", "compare", "demo:1", "demo:1", "--json"))[1]["model"] == "demo:1"
+    assert json.loads(run("model", "gc", "--json"))["versions"] == []
+    assert "never measured" in run("model", "compare", "demo:1", "demo@production")
+
+
+def test_export_delete_import(tmp_path: Path, data_dir: Path) -> None:
+    run("model", "import", str(save_llama(tmp_path / "source")), "tiny")
+    run("model", "export", "tiny:1", str(tmp_path / "tiny.tar"))
+    assert "deleted tiny:1" in run("model", "delete", "tiny:1", "--reason", "a test")
+    assert "published tiny:2" in run("model", "import", str(tmp_path / "tiny.tar"), "tiny")
+    assert "precision" in run("model", "show", "tiny") and Repository(data_dir).resolve("tiny").version == "2"
+
+
 def test_a_fresh_installation_can_be_measured() -> None:
     shown = run("compare", "--texts", "1")
     assert "demo:1 bf16" in shown and "demo:2 int8" in shown
@@ -52,7 +89,14 @@ def test_a_fresh_installation_can_be_measured() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("model", "verify", "nobody:1"), ("model", "promote", "no such"), ("model", "import", "/nonexistent", "tiny")],
+    [
+        ("model", "verify", "nobody:1"),
+        ("model", "promote", "no such"),
+        ("model", "import", "/nonexistent", "tiny"),
+        ("model", "rollout", "demo", "--abort"),
+        ("model", "delete", "demo"),
+        ("model", "evaluate", "demo", "--effort", "great"),
+    ],
     ids=" ".join,
 )
 def test_failures_are_sentences(
