@@ -42,7 +42,7 @@ TEMPLATE = "chat_template.jinja"
 
 
 @dataclass(frozen=True, slots=True)
-class Effortful:
+class Extent:
     """How much is measured: dialogues, tokens of a file, greedy answers, questions in a cell, seconds of speed."""
 
     dialogues: int
@@ -52,9 +52,9 @@ class Effortful:
     seconds: float
 
 
-EFFORTS: dict[Effort, Effortful] = {
-    "quick": Effortful(12, 2_048, 4, 4, 16.0),
-    "full": Effortful(100, 32_768, 16, 100, 90.0),
+EFFORTS: dict[Effort, Extent] = {
+    "quick": Extent(12, 2_048, 4, 4, 16.0),
+    "full": Extent(100, 32_768, 16, 100, 90.0),
 }
 
 
@@ -91,7 +91,7 @@ def baseline_of(repository: Repository, manifest: Manifest) -> Manifest | None:
 
 class _Evaluation:
     def __init__(
-        self, settings: Settings, repository: Repository, manifest: Manifest, much: Effortful, progress: Progress
+        self, settings: Settings, repository: Repository, manifest: Manifest, much: Extent, progress: Progress
     ) -> None:
         self._settings = settings.model_copy(update={"max_num_seqs": max(32, settings.max_num_seqs)})
         self._repository = repository

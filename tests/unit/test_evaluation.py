@@ -14,7 +14,7 @@ from models.quantize import quantize
 from models.repository import Repository
 from service.errors import InvalidRequest
 from service.evaluation import evaluate as evaluation
-from service.evaluation.evaluate import Effortful, baseline_of, evaluate
+from service.evaluation.evaluate import Extent, baseline_of, evaluate
 from service.evaluation.speed import Pace
 from service.evaluation.texts import of_file
 from service.settings import Settings
@@ -31,7 +31,7 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(evaluation.EFFORTS, "quick", Effortful(1, 256, 1, 1, 0.5))
+    monkeypatch.setitem(evaluation.EFFORTS, "quick", Extent(1, 256, 1, 1, 0.5))
 
 
 def settings(repository: Repository) -> Settings:
