@@ -6,7 +6,7 @@ for a row that holds them leaves little of the others (Dettmers et al. 2022, LLM
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +20,8 @@ MOST_SHARE = 0.125
 """Of a layer's columns; the largest ones, where more pass the threshold."""
 
 TokenIds = Sequence[Sequence[int]]
+Calibrate = Callable[[Path, int], TokenIds]
+"""(directory of a version, its window) → texts as its token ids."""
 
 
 def outlier_columns(

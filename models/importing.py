@@ -10,10 +10,11 @@ other files are not read and not copied. Imports torch and transformers only ins
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
 from importlib.metadata import version as installed
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from models.archive import REPORT
 from models.checkpoint import config_policy, tokenizer_files
@@ -21,13 +22,13 @@ from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, r
 from models.checkpoint.sources import Source, open_source
 from models.errors import Conflict, InvalidSource
 from models.manifest import QUANTIZED, Facts, Lineage, Manifest, Precision, is_file_name, precision_of
+from models.progress import Progress, part, silent
 from models.report import Report
 from models.repository import Repository
 from models.storage.staging import MANIFEST
 
-Progress = Callable[[float, str], None]
-Calibrate = Callable[[Path, int], Sequence[Sequence[int]]]
-"""(directory of a version, its window) → texts as its token ids."""
+if TYPE_CHECKING:
+    from models.calibration import Calibrate
 
 _COPIED = frozenset({"config.json", "generation_config.json", "chat_template.jinja", "chat_template.json"}) | set(
     tokenizer_files.FILES
@@ -50,8 +51,8 @@ def import_source(
     precision: str | None = None,
     revision: str | None = None,
     author: str = "",
-    progress: Progress = lambda fraction, what: None,
-    calibrate: Calibrate | None = None,
+    progress: Progress = silent,
+    calibrate: "Calibrate | None" = None,
 ) -> Manifest:
     """Check, copy, convert and publish; returns the version of the asked `precision`.
 
@@ -80,20 +81,13 @@ def _convert(
     precision: Precision,
     author: str,
     progress: Progress,
-    calibrate: Calibrate | None,
+    calibrate: "Calibrate | None",
 ) -> Manifest:
     if precision in QUANTIZED:
         from models.quantize import quantize
 
-        def first_half(fraction: float, what: str) -> None:
-            progress(fraction / 2, what)
-
-        def second_half(fraction: float, what: str) -> None:
-            progress(0.5 + fraction / 2, what)
-
-        parent = _convert(repository, source, name, None, "bf16", author, first_half, None)
-        texts = calibrate(repository.path(parent), parent.context_window) if calibrate else ()
-        return quantize(repository, parent, precision, version, author, second_half, texts)
+        parent = _convert(repository, source, name, None, "bf16", author, part(progress, 0.0, 0.5), None)
+        return quantize(repository, parent, precision, version, author, part(progress, 0.5, 1.0), calibrate)
     with repository.stage() as staged:
         return _Import(source, staged, precision, progress).publish(repository, name, version, author)
 

@@ -29,15 +29,14 @@ import torch
 from safetensors import safe_open
 
 from models import skeleton
-from models.calibration import THRESHOLD, TokenIds, outlier_columns
+from models.calibration import THRESHOLD, Calibrate, TokenIds, outlier_columns
 from models.checkpoint.config_policy import as_text, read_json
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header, write_file
 from models.errors import Conflict, InvalidSource
 from models.manifest import QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
+from models.progress import Progress, silent
 from models.repository import Repository
 from models.skeleton import Skeleton
-
-Progress = Callable[[float, str], None]
 
 SCALE_SUFFIX = "_scale"
 COLUMNS_SUFFIX = ".outlier_columns"
@@ -54,11 +53,11 @@ def quantize(
     precision: str = "int8",
     version: str | None = None,
     author: str = "",
-    progress: Progress = lambda fraction, what: None,
-    calibration: TokenIds = (),
+    progress: Progress = silent,
+    calibrate: Calibrate | None = None,
 ) -> Manifest:
     """Publish a new version of `parent` with its linear layers in 8 bits; the parent must be bf16 or fp32. `llm-int8`
-    finds its outliers on `calibration`, texts as token ids.
+    finds its outliers on the texts that `calibrate` gives.
 
     Raises Conflict for a parent or precision that this cannot be done with, InvalidSource when a weight is not finite,
     or for `llm-int8` without a text.
@@ -71,7 +70,9 @@ def quantize(
     source = repository.path(parent)
     model = skeleton.build(source)
     outliers: dict[str, torch.Tensor] = {}
+    calibration: TokenIds = ()
     if wanted == "llm-int8":
+        calibration = calibrate(source, parent.context_window) if calibrate else ()
         if not calibration:
             raise InvalidSource("llm-int8 needs a text to find outliers on")
         progress(0.0, "looking for outliers")
@@ -89,7 +90,7 @@ def quantize(
         return repository.publish(staged, _facts(parent, wanted, plan, author), parent.name, version, hashes)
 
 
-def convert_dtype(directory: Path, dtype: str, progress: Progress = lambda fraction, what: None) -> dict[str, str]:
+def convert_dtype(directory: Path, dtype: str, progress: Progress = silent) -> dict[str, str]:
     """Convert all floating tensors of the safetensors files in `directory`, in place, to `dtype` (`BF16` or `F32`).
 
     Shards keep their names. Returns the sha256 of the rewritten files by name. Raises InvalidSource when a weight is

@@ -6,8 +6,9 @@
 import sys
 from pathlib import Path
 
-from models.importing import Progress, import_source
+from models.importing import import_source
 from models.manifest import Manifest
+from models.progress import Progress, silent
 from models.repository import DEFAULT_ALIAS, Repository
 
 DEMO = "demo"
@@ -19,9 +20,7 @@ def demo_is_wanted(repository: Repository) -> bool:
     return not (set(repository.models()) - {DEMO} or repository.history(DEMO, DEFAULT_ALIAS)) and WEIGHTS.is_dir()
 
 
-def publish_demo(
-    repository: Repository, weights_dir: Path, progress: Progress = lambda fraction, what: None
-) -> tuple[Manifest, Manifest]:
+def publish_demo(repository: Repository, weights_dir: Path, progress: Progress = silent) -> tuple[Manifest, Manifest]:
     """Have `demo:1` (bf16, from `weights_dir`), `demo:2` (int8, made from it) and `demo@production` = `demo:2`.
 
     Idempotent, also after a crash half-way: what is there stays, an alias that was moved stays where it was moved.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +15,7 @@ from models.rollouts import Rollout
 from service.answers.answer import Answer
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.deployments import Deployments
+from service.engine.agreement import agreement
 from service.engine.request import Request
 from service.errors import DosirakError
 
@@ -81,20 +81,12 @@ class Shadows:
                 token_ids += output.token_ids
                 if any(each.in_flight > (each is candidate) for each in self._deployments.all()):
                     return  # somebody waits for a main answer
-        agreement = _until_differing(offered.token_ids, token_ids)
         seconds = loop.time() - started
         lengths = len(token_ids) / len(offered.token_ids)
-        self._deployments.rollouts.compare(rollout, agreement, lengths, seconds / max(offered.seconds, 1e-6))
+        self._deployments.rollouts.compare(
+            rollout, agreement(offered.token_ids, token_ids), lengths, seconds / max(offered.seconds, 1e-6)
+        )
 
 
 def _is_candidate(deployment: Deployment, rollout: Rollout) -> bool:
     return deployment.manifest.reference == rollout.reference and deployment.state is DeploymentState.READY
-
-
-def _until_differing(main: Sequence[int], shadow: Sequence[int]) -> float:
-    """The share of the main answer before the shadow differs; 1 only where both are the same to the end."""
-    longest = max(len(main), len(shadow))
-    same = next(
-        (at for at, (a, b) in enumerate(zip(main, shadow, strict=False)) if a != b), min(len(main), len(shadow))
-    )
-    return same / longest

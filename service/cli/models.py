@@ -83,8 +83,7 @@ def quantize(
     store = repository()
     with _progress(f"quantizing {reference}") as progress:
         parent = store.resolve(reference)
-        texts = calibration(store.path(parent), parent.context_window) if precision == "llm-int8" else ()
-        manifest = convert(store, parent, precision, progress=progress, calibration=texts)
+        manifest = convert(store, parent, precision, progress=progress, calibrate=calibration)
     _published(store, manifest, evaluate, json)
 
 

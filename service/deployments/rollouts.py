@@ -133,21 +133,25 @@ class Rollouts:
         how = "rolled back" if past[-1].state == "rolled_back" else "withdrawn"
         return f"{name}:{before}, which answered this conversation before, was {how}; {name}:{version} answers now"
 
-    def observe(self, rollout: Rollout, version: str, failed: bool, ttft: float | None) -> str:
-        """Count an answer of either version. The reason for which the candidate was rolled back just now, or ""."""
+    def observe(self, rollout: Rollout, version: str, failed: bool, ttft: float | None) -> None:
+        """Count an answer of either version; rolls the candidate back where that breaks a guard."""
         pair = self._pair(rollout)
         if version in pair:
             pair[version].note(failed, ttft)
         reason = broken_guard(rollout, pair[rollout.base], pair[rollout.candidate])
-        if reason and self.of(rollout.name, rollout.alias) is not None:
-            self._roll_back(rollout, reason)
-            return reason
-        return ""
+        if reason:
+            self.withdraw(rollout, reason)
 
     def withdraw(self, rollout: Rollout, reason: str) -> None:
-        """Roll a candidate back for something else than a guard."""
-        if self.of(rollout.name, rollout.alias) is not None:
-            self._roll_back(rollout, reason)
+        """Roll a candidate back, if it still is on trial."""
+        if self._running.pop((rollout.name, rollout.alias), None) is None:
+            return
+        try:
+            stored.end(self._repository, rollout.name, rollout.alias, "rolled_back", reason, rollout.candidate)
+        except RepositoryError as error:  # somebody else ended it first
+            log.info("rollout_ended_meanwhile", model=rollout.reference, reason=str(error))
+            return
+        log.warning("rollout_rolled_back", model=rollout.reference, alias=rollout.alias, reason=reason)
 
     def compare(self, rollout: Rollout, agreement: float, lengths: float, latencies: float) -> None:
         """Count a shadow answer: the share of the main answer before the two differ, and the shadow's tokens and
@@ -164,15 +168,6 @@ class Rollouts:
 
     def _pair(self, rollout: Rollout) -> dict[str, Observed]:
         return self._observed.setdefault(_key(rollout), {rollout.base: Observed(), rollout.candidate: Observed()})
-
-    def _roll_back(self, rollout: Rollout, reason: str) -> None:
-        self._running.pop((rollout.name, rollout.alias), None)
-        try:
-            stored.end(self._repository, rollout.name, rollout.alias, "rolled_back", reason, rollout.candidate)
-        except RepositoryError as error:  # somebody else ended it first
-            log.info("rollout_ended_meanwhile", model=rollout.reference, reason=str(error))
-            return
-        log.warning("rollout_rolled_back", model=rollout.reference, alias=rollout.alias, reason=reason)
 
 
 def broken_guard(rollout: Rollout, base: Observed, candidate: Observed) -> str:

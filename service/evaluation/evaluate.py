@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
@@ -21,10 +21,12 @@ from statistics import mean, median
 from models.demo.recall import cases
 from models.errors import RepositoryError
 from models.manifest import Manifest
+from models.progress import Progress, silent
 from models.report import Comparison, Effort, Recalled, Report, Speed
 from models.repository import DEFAULT_ALIAS, Repository
 from models.starter import WEIGHTS as DEMO_FILES
 from models.storage.journal import timestamp
+from service.engine.agreement import agreement
 from service.engine.request import Request, SamplingParams
 from service.evaluation import texts as text_sets
 from service.evaluation.offline import Loaded, load, run_all
@@ -34,8 +36,6 @@ from service.evaluation.speed import Pace, paces
 from service.evaluation.texts import Text
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
-
-Progress = Callable[[float, str], None]
 
 GREEDY_TOKENS = 64
 TEMPLATE = "chat_template.jinja"
@@ -64,7 +64,7 @@ def evaluate(
     manifest: Manifest,
     effort: Effort = "quick",
     text_file: Path | None = None,
-    progress: Progress = lambda fraction, what: None,
+    progress: Progress = silent,
 ) -> Report:
     """Measure `manifest` and keep the report in the repository. Raises InvalidRequest for a text that cannot be used,
     and whatever a model that cannot be loaded raises."""
@@ -99,10 +99,10 @@ class _Evaluation:
         self._much = much
         self._progress = progress
         self._tokenizer = Tokenizer.load(repository.path(manifest))
-        self._baseline = baseline_of(repository, manifest)
+        self._baseline: Manifest | None = None
 
     def run(self, effort: Effort, text_file: Path | None, started: float) -> Report:
-        name, texts = self._texts(text_file)
+        name, texts = self._texts(self._manifest, self._tokenizer, text_file)
         self._progress(0.0, "loading")
         loaded = [load(self._settings, self._repository, each) for each in self._versions(texts, text_file)]
         predicted = self._predict(loaded, texts)
@@ -124,18 +124,19 @@ class _Evaluation:
             seconds=round(time.monotonic() - started, 1),
         )
 
-    def _texts(self, text_file: Path | None) -> tuple[str, list[Text]]:
-        window = self._manifest.context_window
+    def _texts(self, manifest: Manifest, tokenizer: Tokenizer, text_file: Path | None) -> tuple[str, list[Text]]:
+        window = manifest.context_window
         if text_file is not None:
-            return text_file.name, text_sets.of_file(self._tokenizer, window, text_file, self._much.tokens)
-        return text_sets.DIALOGUES, text_sets.dialogues(self._tokenizer, window, self._much.dialogues)
+            return text_file.name, text_sets.of_file(tokenizer, window, text_file, self._much.tokens)
+        return text_sets.DIALOGUES, text_sets.dialogues(tokenizer, window, self._much.dialogues)
 
     def _versions(self, texts: list[Text], text_file: Path | None) -> list[Manifest]:
         """The baseline, if it splits these texts as this version does, and this version."""
-        if self._baseline is not None:
-            other = _Evaluation(self._settings, self._repository, self._baseline, self._much, self._progress)
-            if other._texts(text_file)[1] != texts:
-                self._baseline = None
+        baseline = baseline_of(self._repository, self._manifest)
+        if baseline is not None:
+            tokenizer = Tokenizer.load(self._repository.path(baseline))
+            if self._texts(baseline, tokenizer, text_file)[1] == texts:
+                self._baseline = baseline
         return [each for each in (self._baseline, self._manifest) if each is not None]
 
     def _predict(self, loaded: Sequence[Loaded], texts: Sequence[Text]) -> list[Predictions]:
@@ -157,7 +158,7 @@ class _Evaluation:
         theirs, mine = predicted
         assert self._baseline is not None  # two were loaded
         prompts = [text.token_ids[: max(1, len(text.token_ids) // 2)] for text in texts[: self._much.answers]]
-        drift = [_until_differing(a, b) for a, b in zip(*(_greedy(each, prompts) for each in loaded), strict=True)]
+        drift = [agreement(a, b) for a, b in zip(*(_greedy(each, prompts) for each in loaded), strict=True)]
         return Comparison(
             reference=self._baseline.reference,
             digest=self._baseline.digest,
@@ -194,9 +195,3 @@ def _greedy(loaded: Loaded, prompts: Sequence[tuple[int, ...]]) -> list[list[int
     asked = [Request(str(at), prompt, params, arrival=at) for at, prompt in enumerate(prompts)]
     made = run_all(loaded.core(), asked)
     return [[id for output in outputs for id in output.token_ids] for outputs in made.values()]
-
-
-def _until_differing(first: Sequence[int], second: Sequence[int]) -> float:
-    """The share of the answer before the two first differ."""
-    same = next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(first))
-    return same / max(1, len(first))

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from models.manifest import Manifest
+from models.progress import Progress, part
 from models.repository import Repository
 from service.evaluation.texts import calibration
 from service.settings import Settings
 
-Progress = Callable[[float, str], None]
 IMPORTED = 0.7
 """Share of an import that is evaluated as well."""
 
@@ -34,11 +34,15 @@ def _import(
 ) -> dict[str, Any]:
     from models.importing import import_source
 
-    def importing(fraction: float, what: str) -> None:
-        progress(fraction * (1.0 if evaluate == "none" else IMPORTED), what)
-
     manifest = import_source(
-        repository, source, name, version, precision, revision, progress=importing, calibrate=calibration
+        repository,
+        source,
+        name,
+        version,
+        precision,
+        revision,
+        progress=_before(evaluate, progress),
+        calibrate=calibration,
     )
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 
@@ -48,13 +52,9 @@ def _quantize(
 ) -> dict[str, Any]:
     from models.quantize import quantize
 
-    def converting(fraction: float, what: str) -> None:
-        progress(fraction * (1.0 if evaluate == "none" else IMPORTED), what)
-
     parent = repository.resolve(model)
     with repository.lease(parent):
-        texts = calibration(repository.path(parent), parent.context_window) if precision == "llm-int8" else ()
-        manifest = quantize(repository, parent, precision, progress=converting, calibration=texts)
+        manifest = quantize(repository, parent, precision, progress=_before(evaluate, progress), calibrate=calibration)
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 
 
@@ -76,14 +76,16 @@ def _evaluated(
     if effort == "none":
         return {}
 
-    def measuring(fraction: float, what: str) -> None:
-        progress(IMPORTED + (1 - IMPORTED) * fraction, what)
-
     try:
-        _evaluate(repository, settings, measuring, manifest.reference, effort, None)
+        _evaluate(repository, settings, part(progress, IMPORTED, 1.0), manifest.reference, effort, None)
     except Exception as error:  # a report that could not be made must not undo what was published
         return {"not_evaluated": f"{type(error).__name__}: {error}"}
     return {}
+
+
+def _before(evaluate: str, progress: Progress) -> Progress:
+    """Of what comes before an evaluation, where there is one."""
+    return part(progress, 0.0, 1.0 if evaluate == "none" else IMPORTED)
 
 
 def _named(manifest: Manifest) -> dict[str, Any]:

@@ -52,9 +52,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     directory = tmp_path_factory.mktemp("planted")
     repository = Repository(directory / "data")
     parent = import_source(repository, str(plant(directory / "planted")), "demo", version="bf16")
-    texts = calibration(repository.path(parent), parent.context_window)
     for precision in PRECISIONS:
-        quantize(repository, parent, precision, version=precision, calibration=texts)
+        quantize(repository, parent, precision, version=precision, calibrate=calibration)
     return repository
 
 

@@ -1,0 +1,15 @@
+"""How far long work is, told as it goes on."""
+
+from collections.abc import Callable
+
+Progress = Callable[[float, str], None]
+"""(fraction of the whole, 0 to 1; what is being done)"""
+
+
+def silent(fraction: float, what: str) -> None:
+    """For who does not want to know."""
+
+
+def part(progress: Progress, start: float, end: float) -> Progress:
+    """For a part of the work: its own 0 to 1 is `start` to `end` of the whole."""
+    return lambda fraction, what: progress(start + (end - start) * fraction, what)
