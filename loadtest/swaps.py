@@ -13,7 +13,9 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 
@@ -42,34 +44,43 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def unary(session: aiohttp.ClientSession, options: argparse.Namespace, seen: Seen, stop: asyncio.Event) -> None:
-    body = {"messages": CHAT, "parameters": {"max_new_tokens": options.max_new_tokens, "ignore_eos": True}}
-    while not stop.is_set():
-        try:
-            async with session.post("/generate", json=body) as response:
-                told = await response.json()
-                if response.status != 200:
-                    raise RuntimeError(f"{response.status} {told}")
-                _note(seen, {response.headers["X-Model-Version"], told["model"]})
-        except Exception as error:
-            seen.failures.append(f"unary: {type(error).__name__} {error}")
+def body(wanted: int) -> dict[str, object]:
+    return {"messages": CHAT, "parameters": {"max_new_tokens": wanted, "ignore_eos": True}}
 
 
-async def stream(session: aiohttp.ClientSession, options: argparse.Namespace, seen: Seen, stop: asyncio.Event) -> None:
-    body = {"messages": CHAT, "parameters": {"max_new_tokens": options.max_new_tokens, "ignore_eos": True}}
+Asking = Callable[[aiohttp.ClientSession, int], Awaitable[set[str]]]
+"""Asks once, for so many tokens; gives the versions that the answer names, in header and body. Raises where it
+is no whole answer."""
+
+
+async def unary(session: aiohttp.ClientSession, wanted: int) -> set[str]:
+    async with session.post("/generate", json=body(wanted)) as response:
+        told = await response.json()
+        if response.status != 200:
+            raise RuntimeError(f"{response.status} {told}")
+        return {response.headers["X-Model-Version"], told["model"]}
+
+
+async def stream(session: aiohttp.ClientSession, wanted: int) -> set[str]:
+    async with session.post("/generate_stream", json=body(wanted)) as response:
+        tokens, last = 0, dict[str, Any]()
+        async for line in response.content:
+            if line.startswith(b"data:"):
+                last = json.loads(line[5:])
+                tokens += "token" in last
+        if response.status != 200 or tokens < wanted or "model" not in last:
+            raise RuntimeError(f"{response.status} after {tokens} tokens: {last}")
+        return {response.headers["X-Model-Version"], last["model"]}
+
+
+async def keep_asking(
+    kind: str, ask: Asking, session: aiohttp.ClientSession, options: argparse.Namespace, seen: Seen, stop: asyncio.Event
+) -> None:
     while not stop.is_set():
         try:
-            async with session.post("/generate_stream", json=body) as response:
-                tokens, last = 0, {}
-                async for line in response.content:
-                    if line.startswith(b"data:"):
-                        last = json.loads(line[5:])
-                        tokens += "token" in last
-                if response.status != 200 or tokens < options.max_new_tokens or "model" not in last:
-                    raise RuntimeError(f"{response.status} after {tokens} tokens: {last}")
-                _note(seen, {response.headers["X-Model-Version"], last["model"]})
+            _note(seen, await ask(session, options.max_new_tokens))
         except Exception as error:
-            seen.failures.append(f"stream: {type(error).__name__} {error}")
+            seen.failures.append(f"{kind}: {type(error).__name__} {error}")
 
 
 def _note(seen: Seen, named: set[str]) -> None:
@@ -107,8 +118,13 @@ async def main() -> int:
     options, seen, stop = arguments(), Seen(), asyncio.Event()
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(options.url, connector=connector) as session:
-        clients = [asyncio.create_task(unary(session, options, seen, stop)) for _ in range(options.unary)]
-        clients += [asyncio.create_task(stream(session, options, seen, stop)) for _ in range(options.streams)]
+        clients = [
+            asyncio.create_task(keep_asking("unary", unary, session, options, seen, stop)) for _ in range(options.unary)
+        ]
+        clients += [
+            asyncio.create_task(keep_asking("stream", stream, session, options, seen, stop))
+            for _ in range(options.streams)
+        ]
         await asyncio.sleep(5)
         before = resident()
         seconds = []
