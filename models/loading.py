@@ -70,7 +70,7 @@ def load_model(
     if precision in QUANTIZED:
         model = _load_int8(Path(directory), precision, dtype, device, int8_linear)
     else:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model = _family(_config(directory)).from_pretrained(
             str(directory),
             dtype=dtype,
             device_map={"": device},
@@ -87,11 +87,9 @@ def load_model(
 def _load_int8(
     directory: Path, precision: str, dtype: torch.dtype, device: torch.device, int8_linear: Int8Factory
 ) -> transformers.PreTrainedModel:
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+    config = _config(directory)
     with torch.device("meta"):
-        model: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+        model: transformers.PreTrainedModel = _family(config).from_config(config, dtype=dtype)
     _fill_buffers(model)
     tensors = dict(_mapped_tensors(directory))
     for name in [key.removesuffix(SCALE_SUFFIX) for key in tensors if key.endswith(SCALE_SUFFIX)]:
@@ -109,6 +107,18 @@ def _load_int8(
         raise ValueError(f"8-bit files do not fit the config: missing {missing[:3]}, unexpected {unexpected[:3]}")
     model.to(device)  # type: ignore[arg-type]
     return model
+
+
+def _config(directory: str | Path) -> transformers.PreTrainedConfig:
+    import transformers
+
+    return transformers.AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+
+
+def _family(config: transformers.PreTrainedConfig) -> Any:
+    import transformers
+
+    return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
 
 
 def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -59,7 +59,8 @@ class BlockManager:
     def match(self, sequence: Sequence) -> list[int]:
         """The blocks that hold the longest known prefix of `sequence`, in order; nothing is taken yet.
 
-        Full blocks only, and never all of its tokens: the last one must be computed to sample from it.
+        Full blocks only, and never all of its tokens: the last one must be computed to sample from it. An encoder's
+        input is known whole or not at all.
         """
         if not self._prefix_caching:
             return []
@@ -69,7 +70,7 @@ class BlockManager:
             if block is None:
                 break
             blocks.append(block)
-        return blocks
+        return blocks if len(blocks) * self.block_size >= sequence.num_encoder_slots else []
 
     def allocate(self, sequence: Sequence, num_tokens: int, prefix: SequenceOf[int] = (), reserve: int = 0) -> bool:
         """Give `sequence` slots for its next `num_tokens` tokens, behind `prefix` (from `match`, for empty tables).
@@ -168,14 +169,22 @@ class BlockManager:
         return block
 
     def _hash(self, sequence: Sequence, index: int) -> bytes:
-        """hash(i) = SHA-256(hash(i-1), token ids of block i as 32-bit integers); hash(-1) = SHA-256(cache salt)."""
+        """hash(i) = SHA-256(hash(i-1), token ids of block i as 32-bit integers); hash(-1) = SHA-256(cache salt, and the
+        whole input of an encoder, whose every position depends on all of it)."""
         hashes = sequence.block_hashes
         while len(hashes) <= index:
-            parent = hashes[-1] if hashes else hashlib.sha256(sequence.request.cache_salt.encode()).digest()
+            parent = hashes[-1] if hashes else _root(sequence)
             start = len(hashes) * self.block_size
             tokens = array("I", sequence.token_ids[start : start + self.block_size])
             hashes.append(hashlib.sha256(parent + tokens.tobytes()).digest())
         return hashes[index]
+
+
+def _root(sequence: Sequence) -> bytes:
+    root = hashlib.sha256(sequence.request.cache_salt.encode())
+    if sequence.num_encoder_slots:
+        root = hashlib.sha256(root.digest() + array("I", sequence.request.token_ids).tobytes())
+    return root.digest()
 
 
 def _require(holds: bool, what: str) -> None:

@@ -21,6 +21,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kv_cache_dtype` is "int8" or, "auto", that of the model. `kv_cache_bytes` 0 lets the engine choose from the memory
     that is free after the weights are loaded, less `promised_bytes`: what other engines of this service may still take
     for theirs, whose pages come with use.
+    `max_model_len` is in positions of one sequence; of an encoder-decoder model, whose decoder starts with
+    `decoder_start`, those of the encoder's input and of the decoder together.
     `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights`: pack the
     weights into memory that other processes can map; `packed_weights` is where another has done so.
     """
@@ -31,6 +33,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     threads: int = 0
     max_model_len: int
+    decoder_start: tuple[int, ...] = ()
     block_size: int = 16
     kv_cache_bytes: int = 0
     kv_cache_dtype: str = "auto"

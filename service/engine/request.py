@@ -101,6 +101,10 @@ class Sequence:
                   0 .. num_prompt-1     num_prompt .. len-1
     in KV cache [ 0 .. num_computed_tokens-1 ]
     this step   [ num_computed_tokens .. num_computed_tokens+n-1 ], samples iff that reaches the last known token
+
+    Of an encoder-decoder model the prompt is the encoder's input, filled up to whole blocks, and then what the decoder
+    starts with. The first num_encoder_slots positions of the KV cache hold what the decoder's layers see of the
+    encoder's output; they are computed in one step, and at positions behind them the decoder is as any other.
     """
 
     request: Request
@@ -125,12 +129,25 @@ class Sequence:
     """While it waits: how much of it was cached when it joined the queue."""
     lookup: Lookup | None = None
     """Where its drafts come from; made when it first decodes in a step in which drafts pay."""
+    num_encoder_slots: int = 0
+    """Whole blocks of positions; 0 without an encoder."""
 
     @classmethod
-    def of(cls, request: Request) -> Sequence:
-        token_ids = [*request.token_ids, *request.emitted]
+    def of(cls, request: Request, decoder_start: tuple[int, ...] = (), block_size: int = 1) -> Sequence:
+        """`decoder_start`: what an encoder-decoder model's decoder starts with; empty for a model without encoder."""
+        prompt, slots = request.token_ids, 0
+        if decoder_start:
+            padding = -len(prompt) % block_size
+            slots = len(prompt) + padding
+            prompt = (*prompt, *[0] * padding, *decoder_start)
         emitted = request.emitted_prompt_logprobs
-        return cls(request, token_ids, len(request.token_ids), num_prompt_logprobs_emitted=emitted)
+        return cls(
+            request,
+            [*prompt, *request.emitted],
+            len(prompt),
+            num_prompt_logprobs_emitted=emitted,
+            num_encoder_slots=slots,
+        )
 
     @property
     def num_remaining_tokens(self) -> int:
@@ -144,6 +161,11 @@ class Sequence:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def decoder_token_ids(self) -> list[int]:
+        """Those that the decoder reads and writes: all, without an encoder."""
+        return self.token_ids[self.num_encoder_slots :] if self.num_encoder_slots else self.token_ids
 
 
 @dataclass(frozen=True, slots=True)

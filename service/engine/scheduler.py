@@ -47,10 +47,11 @@ class Scheduler:
         max_num_seqs: int,
         max_model_len: int,
         speculation: bool = False,
+        decoder_start: tuple[int, ...] = (),
     ) -> None:
-        """`speculation`: whether the runner gives the same tokens behind drafts as without. Raises ValueError unless
-        every step has room for the least of a prefill beside a full batch of decodes: then a prefill always advances
-        and no decode is ever left out."""
+        """`speculation`: whether the runner gives the same tokens behind drafts as without. `decoder_start`: what an
+        encoder-decoder model's decoder starts with. Raises ValueError unless every step has room for the least of a
+        prefill beside a full batch of decodes: then a prefill always advances and no decode is ever left out."""
         least = policy.min_prefill_tokens
         if max_num_seqs < 1 or least < 1 or policy.max_num_batched_tokens - max_num_seqs < least:
             raise ValueError(f"no room for {least} tokens of prefill beside {max_num_seqs} sequences")
@@ -67,6 +68,7 @@ class Scheduler:
         self.num_ended = 0
         self._max_num_seqs = max_num_seqs
         self._speculation = speculation
+        self._decoder_start = decoder_start
         self._max_tokens = min(max_model_len, blocks.num_blocks * blocks.block_size)
         self.drafting = self.drafting_type(blocks, policy, self._max_tokens)
         self._live: dict[str, Sequence] = {}
@@ -80,7 +82,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError when its id is alive or its prompt is empty or cannot fit, ever."""
-        sequence = Sequence.of(request)
+        sequence = Sequence.of(request, self._decoder_start, self.blocks.block_size)
         if request.id in self._live:
             raise ValueError(f"request {request.id} is alive already")
         if not request.token_ids or sequence.num_tokens + min(1, request.params.max_tokens) > self._max_tokens:
@@ -113,8 +115,9 @@ class Scheduler:
         kv_tokens = sum(sequence.num_tokens for sequence in plan)
         prefills = min(len(self.running) + len(self.waiting), self._max_num_seqs) - len(plan)
         self.token_budget = self.policy.token_budget(len(plan), kv_tokens, context, prefills)
-        left = self._plan_prefills(plan, self.token_budget - len(plan))
-        self._admit(plan, left, now)
+        decodes = len(plan)
+        left = self._plan_prefills(plan, self.token_budget - decodes)
+        self._admit(plan, left, decodes, now)
         drafts = self._draft(plan)
         return Batch(
             tuple(
@@ -179,14 +182,18 @@ class Scheduler:
                 left -= num_tokens
         return left
 
-    def _admit(self, plan: dict[Sequence, int], left: int, now: float) -> None:
+    def _admit(self, plan: dict[Sequence, int], left: int, decodes: int, now: float) -> None:
         """Blocks for all its known tokens, so that a prefill under way never has to be preempted for its own sake, and
-        one more left over for each running sequence, so that the next few steps do not preempt what was admitted."""
+        one more left over for each running sequence, so that the next few steps do not preempt what was admitted.
+
+        An encoder's input is computed whole, whatever is left of the budget, where no other prefill shares the step.
+        """
         while self.waiting and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
             prefix = self._prefix(sequence)
             num_cached = len(prefix) * self.blocks.block_size
-            num_tokens = self._chunk(sequence, left, num_cached)
+            whole = sequence.num_encoder_slots + 1 if sequence.num_encoder_slots and not num_cached else 0
+            num_tokens = self._chunk(sequence, max(left, whole) if len(plan) == decodes else left, num_cached, whole)
             num_known = sequence.num_tokens - num_cached
             if not (num_tokens and self.blocks.allocate(sequence, num_known, prefix, reserve=len(self.running))):
                 return
@@ -202,12 +209,13 @@ class Scheduler:
         self.prefix_hit_tokens += num_cached
         if sequence.scheduled_at is None:
             sequence.scheduled_at = now
-            sequence.num_cached_tokens = min(num_cached, sequence.num_prompt_tokens)
+            sequence.num_cached_tokens = min(num_cached, len(sequence.request.token_ids))
 
-    def _chunk(self, sequence: Sequence, left: int, num_cached: int = 0) -> int:
-        """All that remains if the budget allows, else what is left of it; nothing rather than a scrap."""
+    def _chunk(self, sequence: Sequence, left: int, num_cached: int = 0, whole: int = 0) -> int:
+        """All that remains if the budget allows, else what is left of it; nothing rather than a scrap, or than less
+        than `whole`."""
         remaining = sequence.num_remaining_tokens - num_cached
-        return min(remaining, left) if left >= min(remaining, self.policy.min_prefill_tokens) else 0
+        return min(remaining, left) if left >= max(min(remaining, self.policy.min_prefill_tokens), whole) else 0
 
     def _prefix(self, sequence: Sequence) -> list[int]:
         return self.blocks.match(sequence) if _shares(sequence) else []

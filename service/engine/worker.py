@@ -160,7 +160,7 @@ def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> En
     max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + _MIN_PREFILL_TOKENS)
     policy = BatchingPolicy(max_tokens, _MIN_PREFILL_TOKENS, config.inter_token_latency_target)
     speculation = config.speculation and runner.verifies_drafts
-    scheduler = Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation)
+    scheduler = Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation, config.decoder_start)
     return EngineCore(runner, scheduler, time.monotonic)
 
 

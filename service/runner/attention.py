@@ -35,13 +35,31 @@ MAX_GROUP_POSITIONS = 2048
 under the size from which the allocator takes fresh pages every time (3-4x at 64 sequences)."""
 
 
+class DistanceBias:
+    """What a layer adds to the score of a key so many positions back: fp32 [heads, distances], from 0 on."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table.float()
+        self.reversed = self.table.flip(1).contiguous()
+        """As the kernels read it: ending with distance 0."""
+
+    @property
+    def reach(self) -> int:
+        return self.table.shape[1]
+
+    def of(self, distances: Tensor) -> Tensor:
+        """[heads, ..] for distances [..]; any value where a distance is negative."""
+        return self.table[:, distances.clamp(min=0)]
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """What a layer asks for: softmax(softcap(scale * q·k)) over the last `window` positions (None: all)."""
+    """What a layer asks for: softmax(softcap(scale * q·k + bias)) over the last `window` positions (None: all)."""
 
     scale: float
     window: int | None = None
     softcap: float | None = None
+    bias: DistanceBias | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +101,15 @@ class Group:
             extra = padded - hidden.shape[1]
             self._blocked[key] = torch.nn.functional.pad(hidden, (0, 0, 0, extra))[:, None]
         return self._blocked[key]
+
+    def bias(self, bias: DistanceBias, per_head: int, padded: int) -> Tensor:
+        """What is added to the scores: [sequences * kv_heads, padded rows, length]; 0 for padding rows."""
+        distances = self.positions[:, :, None] - torch.arange(self.length, device=self.positions.device)
+        found = bias.of(distances)  # [heads, sequences, count, length]
+        heads, sequences, count, length = found.shape
+        found = found.view(heads // per_head, per_head, sequences, count, length).permute(2, 0, 3, 1, 4)
+        folded = found.reshape(-1, count * per_head, length)
+        return torch.nn.functional.pad(folded, (0, 0, 0, padded - count * per_head))
 
 
 class AttentionPlan:
@@ -129,15 +156,23 @@ class AttentionPlan:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         """Writes key and value [rows, kv_heads, dim] and gives [rows, heads, value_dim] for query [rows, heads, dim].
         Padding rows get zeros."""
+        self.write(layer, key, value)
+        return self.look(layer, query, spec)
+
+    def write(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Key and value [rows, kv_heads, dim] go where the rows' positions lie."""
         heads = key.shape[1]
         if heads not in self._slot_rows:
             self._slot_rows[heads] = self.cache.slot_rows(self.slots, heads)
         self.cache.write(layer, key, value, self._slot_rows[heads])
+
+    def look(self, layer: int, query: Tensor, spec: AttentionSpec) -> Tensor:
+        """[rows, heads, value_dim] for query [rows, heads, dim], from what is written up to each row's position."""
         kernels = library() if self.device.type == "cpu" and self.cache.dtype in KINDS else None
         if kernels is not None:
             struct = heads_struct(self.cache, layer, query.shape[1], spec)
             return kernels.attend(struct, self.span_rows, self.tables, query).to(query.dtype)
-        out = query.new_zeros(self.num_rows, query.shape[1], value.shape[-1])
+        out = query.new_zeros(self.num_rows, query.shape[1], self.cache.shapes[layer].value_dim)
         for group in self.groups:
             out.index_copy_(0, group.rows, self._attend_group(group, layer, query, spec))
         return out
@@ -156,7 +191,8 @@ class AttentionPlan:
             folded = torch.nn.functional.pad(folded, (0, 0, 0, padded - folded.shape[1]))
 
         blocked = group.blocked(per_head, padded, spec.window)
-        weights = _weights(folded, keys[:, : group.length].to(dtype), blocked, spec).to(dtype)
+        bias = None if spec.bias is None else group.bias(spec.bias, per_head, padded)
+        weights = _weights(folded, keys[:, : group.length].to(dtype), blocked, bias, spec).to(dtype)
         mixed = _mix(weights, values[:, : group.length].to(dtype))
         mixed = mixed[:, : count * per_head].view(sequences, kv_heads, count, per_head, -1).transpose(1, 2)
         return mixed.reshape(sequences * count, kv_heads * per_head, -1).to(query.dtype)
@@ -168,9 +204,11 @@ def matmul_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     return dtype if native else torch.float32
 
 
-def _weights(query: Tensor, keys: Tensor, blocked: Tensor, spec: AttentionSpec) -> Tensor:
+def _weights(query: Tensor, keys: Tensor, blocked: Tensor, bias: Tensor | None, spec: AttentionSpec) -> Tensor:
     """Softmax weights [groups, rows, positions] in fp32."""
     scores = torch.bmm(query, keys.transpose(1, 2)).float().mul_(spec.scale)
+    if bias is not None:
+        scores += bias
     if spec.softcap is not None:
         scores = scores.div_(spec.softcap).tanh_().mul_(spec.softcap)
     sequences = blocked.shape[0]

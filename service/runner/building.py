@@ -127,6 +127,9 @@ def _from_library(config: EngineConfig, dtype: torch.dtype, device: torch.device
     release(model)
     cache = _make_cache(config, reference.shapes, device)
     progress("forward", 0.8)
+    if model.config.is_encoder_decoder:
+        forward, passed_over = choose_forward((_seq2seq(config, model, cache),), reference, cache, _precision(config))
+        return forward, cache, passed_over
     ways: tuple[Callable[[], Forward], ...] = (
         lambda: NativeDecoder(_apart(_blueprint(model, config.max_model_len)), cache),
         lambda: FusedDecoder(_blueprint(model, config.max_model_len)),
@@ -137,6 +140,12 @@ def _from_library(config: EngineConfig, dtype: torch.dtype, device: torch.device
     if isinstance(forward, NativeDecoder):
         record.write(config, outline_of(model), reference)
     return forward, cache, passed_over
+
+
+def _seq2seq(config: EngineConfig, model: transformers.PreTrainedModel, cache: KVCache) -> Callable[[], Forward]:
+    from service.runner.seq2seq import Seq2SeqForward
+
+    return lambda: Seq2SeqForward(model, cache, config.max_model_len)
 
 
 def _precision(config: EngineConfig) -> str:

@@ -81,6 +81,13 @@ def _rope_kinds(module: nn.Module) -> Iterable[str]:
     return [kind] if isinstance(kind, str) else kind.values() if isinstance(kind, dict) else ()
 
 
+def _short_logits(model: transformers.PreTrainedModel) -> Tensor:
+    token_ids = torch.arange(8)[None] % model.config.get_text_config().vocab_size
+    given = {"decoder_input_ids": token_ids} if model.config.is_encoder_decoder else {}
+    logits: Tensor = model(input_ids=token_ids, **given, use_cache=False).logits
+    return logits.float()
+
+
 @torch.inference_mode()
 def replace_linears(model: transformers.PreTrainedModel, kernels: Library) -> bool:
     """Puts native layers in the place of the dense ones of the library's model, whose forward stays its own. Only if it
@@ -89,12 +96,11 @@ def replace_linears(model: transformers.PreTrainedModel, kernels: Library) -> bo
     dense = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, Conv1D)}
     if not dense or not {module.weight.dtype for module in dense.values()} <= set(KINDS):
         return False
-    token_ids = torch.arange(8)[None] % model.config.get_text_config().vocab_size
-    before = model(input_ids=token_ids, use_cache=False).logits.float()
+    before = _short_logits(model)
     for name, module in dense.items():
         model.set_submodule(name, NativeLinear(kernels, (_as_part(module),)))
     try:
-        after = model(input_ids=token_ids, use_cache=False).logits.float()
+        after = _short_logits(model)
         same = float((after - before).square().mean().sqrt() / before.std()) < REPLACED_TOLERANCE
     except (AttributeError, RuntimeError, TypeError):
         same = False

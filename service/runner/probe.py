@@ -2,6 +2,7 @@
 
 library's own forward on the prompt ──▶ reference logits, and the heads of each layer as the library caches them
 ours (Llama-shaped) ▶ library, packed ▶ library, one sequence at a time: the first that repeats the reference wins
+encoder-decoder     ▶ library over our blocks (see `seq2seq`), or none
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from service.runner.step import RowRules, pack
 
 if TYPE_CHECKING:
     import transformers
+    from transformers.cache_utils import DynamicCache
 
 CUTS = (0, 7, 15, 16)
 """The prompt is given in these chunks, of which the last is a decode step."""
+ENCODED = 13
+"""Tokens of an encoder's input: no whole blocks."""
 PROBE_TOLERANCE = {"fp32": 1e-3, "bf16": 0.3, "int8": 0.6}
 """Root mean square difference to the reference logits, in their standard deviations. Unrelated logits differ by 1.4;
 8-bit ones by 0.2 on a deep random model, for any change in rounding moves all later codes."""
@@ -35,23 +39,41 @@ SAFE_RULES = RowRules(16, 16)
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
     """The library's logits [3, vocabulary], fp32, of the last token of each chunk of `token_ids`, and what it cached
-    for each layer."""
+    for each layer. `encoder_ids` is the input of an encoder, empty without one."""
 
     token_ids: tuple[int, ...]
     logits: Tensor
     shapes: tuple[LayerShape, ...]
+    encoder_ids: tuple[int, ...] = ()
 
 
 @torch.inference_mode()
 def observe(model: transformers.PreTrainedModel, device: torch.device) -> Reference:
     """Runs the library's own forward on a short prompt. Raises CannotServe when it caches anything else than keys
-    and values."""
-    from transformers.cache_utils import DynamicCache
+    and values, or more of an encoder's output than of a token."""
+    from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
     vocabulary = model.config.get_text_config().vocab_size
     token_ids = tuple((7919 * i + 11) % vocabulary for i in range(CUTS[-1]))
-    cache = DynamicCache()
-    logits = model(input_ids=torch.tensor([token_ids], device=device), past_key_values=cache, use_cache=True).logits
+    given = torch.tensor([token_ids], device=device)
+    cache, ends = DynamicCache(), [cut - 1 for cut in CUTS[1:]]
+    if not model.config.is_encoder_decoder:
+        logits = model(input_ids=given, past_key_values=cache, use_cache=True).logits
+        return Reference(token_ids, logits[0, ends].float(), _shapes(model, cache))
+    encoder_ids, crossed = token_ids[::-1][:ENCODED], DynamicCache()
+    logits = model(
+        input_ids=torch.tensor([encoder_ids], device=device),
+        decoder_input_ids=given,
+        past_key_values=EncoderDecoderCache(cache, crossed),
+        use_cache=True,
+    ).logits
+    shapes = _shapes(model, cache)
+    if shapes != _shapes(model, crossed):
+        raise CannotServe(f"{type(model).__name__} has other heads for the encoder's output than for its own")
+    return Reference(token_ids, logits[0, ends].float(), shapes, encoder_ids)
+
+
+def _shapes(model: transformers.PreTrainedModel, cache: DynamicCache) -> tuple[LayerShape, ...]:
     shapes = []
     for layer in cache.layers:
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
@@ -60,8 +82,7 @@ def observe(model: transformers.PreTrainedModel, device: torch.device) -> Refere
         shapes.append(LayerShape(keys.shape[1], keys.shape[3], values.shape[3]))
     if not shapes:
         raise CannotServe(f"{type(model).__name__} does not use the library's cache")
-    ends = [cut - 1 for cut in CUTS[1:]]
-    return Reference(token_ids, logits[0, ends].float(), tuple(shapes))
+    return tuple(shapes)
 
 
 def choose_forward(
@@ -83,15 +104,17 @@ def choose_forward(
 @torch.inference_mode()
 def verify(forward: Forward, reference: Reference, cache: KVCache, tolerance: float) -> None:
     """Repeats the reference over blocks, as far as the cache reaches; raises CannotServe when the logits differ."""
-    tokens, room = reference.token_ids, cache.num_blocks * cache.block_size
-    sequence = Sequence.of(Request("probe", tokens, SamplingParams(max_tokens=1)))
+    request = Request("probe", reference.encoder_ids or reference.token_ids, SamplingParams(max_tokens=1))
+    sequence = Sequence.of(request, reference.token_ids if reference.encoder_ids else (), cache.block_size)
+    tokens, slots, room = sequence.token_ids, sequence.num_encoder_slots, cache.num_blocks * cache.block_size
     sequence.block_table = list(range(min(cache.num_blocks, -(-len(tokens) // cache.block_size))))
     for (first, last), logits in zip(pairwise(CUTS), reference.logits, strict=True):
-        if last > room:
+        if slots + last > room:
             break
-        sequence.num_computed_tokens = first
-        sequence.token_ids = list(tokens[:last])
-        step = pack(Batch((Scheduled(sequence, last - first),)), cache, SAFE_RULES, logits.device)
+        sequence.num_computed_tokens = slots + first if first else 0
+        sequence.token_ids = tokens[: slots + last]
+        count = sequence.num_tokens - sequence.num_computed_tokens
+        step = pack(Batch((Scheduled(sequence, count),)), cache, SAFE_RULES, logits.device)
         error = (forward(step)[0].float() - logits).square().mean().sqrt()
         bound = tolerance * float(logits.std())
         if not float(error) <= bound:

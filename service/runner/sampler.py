@@ -23,8 +23,8 @@ MASK64 = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class SamplerRow:
-    """What one row of logits is sampled with. `token_ids` is prompt + output so far, read only; `drafts` come behind
-    it and count as output."""
+    """What one row of logits is sampled with. `token_ids` is prompt + output so far, read only, of an encoder-decoder
+    model the decoder's; `drafts` come behind it and count as output."""
 
     params: SamplingParams
     token_ids: list[int]
@@ -35,7 +35,8 @@ class SamplerRow:
     def of(cls, item: Scheduled) -> list[SamplerRow]:
         """One for its last known token, and one for each draft behind it as if it and those before it were true."""
         sequence, drafts = item.sequence, item.draft_token_ids
-        params, known, prompt = sequence.request.params, sequence.token_ids, sequence.num_prompt_tokens
+        params, known = sequence.request.params, sequence.decoder_token_ids
+        prompt = sequence.num_prompt_tokens - sequence.num_encoder_slots
         if not drafts:
             return [cls(params, known, prompt)]
         return [cls(params, known, prompt, drafts[:count]) for count in range(len(drafts) + 1)]

@@ -7,13 +7,14 @@ item 0: 3 prompt tokens   item 1: 1 token, 2 drafts   item 2: 2 prompt tokens   
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from service.engine.request import Batch, Scheduled
+from service.engine.request import Batch, Scheduled, Sequence
 from service.runner.attention import AttentionPlan, Span
 from service.runner.kv_cache import KVCache
 
@@ -38,10 +39,21 @@ class LogitRows:
     targets: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A sequence's encoder input: what the decoder sees of its `count` tokens lies at as many positions from the first
+    of `block_table` on. `token_ids` is empty where that is there already."""
+
+    token_ids: tuple[int, ...]
+    count: int
+    block_table: Seq[int]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """Packed rows [rows] and, in `logit_rows`, the packed rows that need logits, padded; `where` is parallel to the
-    batch's items and indexes into `logit_rows`."""
+    batch's items and indexes into `logit_rows`. `encoded`, of an encoder-decoder model, is parallel to `spans`, whose
+    positions and blocks are then the decoder's."""
 
     token_ids: Tensor
     positions: Tensor
@@ -49,20 +61,28 @@ class Step:
     spans: tuple[Span, ...]
     logit_rows: Tensor
     where: tuple[LogitRows, ...]
+    encoded: tuple[Encoded, ...] = ()
 
 
 def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) -> Step:
-    """Reads each item's tokens from position num_computed_tokens on, and its drafts behind them."""
+    """Reads each item's tokens from position num_computed_tokens on, and its drafts behind them. An encoder's input
+    takes no rows of the decoder's."""
     token_ids: list[int] = []
     positions: list[int] = []
     spans: list[Span] = []
     rows: list[int] = []
     where: list[LogitRows] = []
+    encoded: list[Encoded] = []
     for item in batch.scheduled:
         sequence, start = item.sequence, item.sequence.num_computed_tokens
-        span = Span(len(token_ids), item.num_tokens, start, sequence.block_table)
-        token_ids += item.token_ids
-        positions += range(start, start + item.num_tokens)
+        tokens, table = item.token_ids, sequence.block_table
+        if slots := sequence.num_encoder_slots:
+            encoded.append(_encoded(sequence, table))
+            tokens, start = tokens[max(0, slots - start) :], max(0, start - slots)
+            table = table[slots // cache.block_size :]
+        span = Span(len(token_ids), len(tokens), start, table)
+        token_ids += tokens
+        positions += range(start, start + span.count)
         spans.append(span)
         where.append(_logit_rows(item, span, rows))
     padding = -len(token_ids) % rules.linear
@@ -75,14 +95,20 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
         tuple(spans),
         torch.tensor(rows, dtype=torch.long, device=device),
         tuple(where),
+        tuple(encoded),
     )
+
+
+def _encoded(sequence: Sequence, table: Seq[int]) -> Encoded:
+    given = sequence.request.token_ids
+    return Encoded(() if sequence.num_computed_tokens else given, len(given), table)
 
 
 def _logit_rows(item: Scheduled, span: Span, rows: list[int]) -> LogitRows:
     """Appends the packed rows that this item needs logits of to `rows`. Row p predicts token p + 1."""
     sequence = item.sequence
     first = len(rows)
-    if item.num_tokens == 1 and item.samples:
+    if span.count == 1 and item.samples:
         rows.append(span.row)
         return LogitRows(range(first, first + 1), NO_ROWS, ())
     if sequence.request.params.prompt_logprobs is not None:
@@ -95,5 +121,5 @@ def _logit_rows(item: Scheduled, span: Span, rows: list[int]) -> LogitRows:
     targets = tuple(sequence.token_ids[span.start + 1 : span.start + 1 + len(prompt)])
     first = len(rows)
     if item.samples:
-        rows += range(span.row + item.num_known_tokens - 1, span.row + span.count)
+        rows += range(span.row + span.count - 1 - len(item.draft_token_ids), span.row + span.count)
     return LogitRows(range(first, len(rows)), prompt, targets)

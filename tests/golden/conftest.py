@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from service.runner.native.library import library
-from tests.golden.tiny import Loaded, save_int8, save_tiny
+from tests.golden.tiny import SEQ2SEQ, SPECIAL, Loaded, save_int8, save_tiny
 
 Load = Callable[[str, str], Loaded]
 
@@ -23,7 +23,8 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
             directory = save_tiny(name, tmp_path_factory.mktemp(name))
             if precision == "int8":
                 directory = save_int8(directory, tmp_path_factory.mktemp(f"{name}-int8"))
-            loaded[key] = Loaded.of(directory, precision, block_size=8)
+            start = (SPECIAL["decoder_start_token_id"],) if name in SEQ2SEQ else ()
+            loaded[key] = Loaded.of(directory, precision, block_size=8, decoder_start=start)
         return loaded[key]
 
     return get

@@ -26,6 +26,7 @@ DEMO_MIXES = 500
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 NEW_TOKENS = 20
 MODELS = [("llama", "fp32"), ("llama", "bf16"), ("llama", "int8"), ("gemma2", "bf16"), ("gpt2", "int8")]
+MODELS += [("t5", "bf16"), ("t5", "int8"), ("bart", "fp32"), ("bart", "int8")]
 
 
 def _params(rng: random.Random) -> SamplingParams:

@@ -100,11 +100,59 @@ CONFIGS: dict[str, transformers.PretrainedConfig] = {
     ),
 }
 
+SPECIAL: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": None, "decoder_start_token_id": 2}
+T5_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "d_model": 64,
+    "d_kv": 24,
+    "d_ff": 96,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_max_distance": 40,
+    "relative_attention_num_buckets": 16,
+    **SPECIAL,
+}
+BART_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "d_model": 64,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96,
+    "decoder_ffn_dim": 96,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "forced_eos_token_id": None,
+    **SPECIAL,
+}
+SEQ2SEQ: dict[str, transformers.PretrainedConfig] = {
+    "t5": transformers.T5Config(**T5_SIZES),
+    "t5-gated": transformers.T5Config(
+        **{**T5_SIZES, "num_layers": 3, "num_decoder_layers": 2},
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+    ),
+    "mt5": transformers.MT5Config(**T5_SIZES),
+    "umt5": transformers.UMT5Config(**T5_SIZES),
+    "bart": transformers.BartConfig(**BART_SIZES),
+    "mbart": transformers.MBartConfig(**BART_SIZES, scale_embedding=True),
+    "pegasus": transformers.PegasusConfig(**BART_SIZES),
+    "marian": transformers.MarianConfig(**BART_SIZES, decoder_vocab_size=VOCABULARY),
+    "blenderbot": transformers.BlenderbotConfig(**BART_SIZES),
+    "plbart": transformers.PLBartConfig(**BART_SIZES),
+}
+
+
+def family(config: transformers.PretrainedConfig) -> Any:
+    return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+
 
 def save_tiny(name: str, directory: Path) -> Path:
     """A model with random weights, spread widely enough that its greedy tokens vary."""
     torch.manual_seed(len(name))
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name])  # type: ignore[no-untyped-call]
+    config = (CONFIGS | SEQ2SEQ)[name]
+    model = family(config).from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.08)
@@ -114,7 +162,8 @@ def save_tiny(name: str, directory: Path) -> Path:
 
 def save_int8(source: Path, directory: Path) -> Path:
     """The 8-bit form of a version: every linear layer symmetric per output channel, the rest bf16."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(source, local_files_only=True)
+    model = family(config).from_pretrained(source, dtype=torch.float32, local_files_only=True)
     model.config.save_pretrained(directory)
     tensors: dict[str, torch.Tensor] = {}
     linear = {
@@ -161,7 +210,10 @@ class Loaded:
         manager = BlockManager(blocks or self.info.blocks_total, self.info.block_size, caching)
         policy = BatchingPolicy(max(budget, self.config.max_num_seqs + MIN_PREFILL), MIN_PREFILL, 1e9)
         speculation = speculation and self.runner.verifies_drafts
-        scheduler = Scheduler(manager, policy, self.config.max_num_seqs, self.config.max_model_len, speculation)
+        config = self.config
+        scheduler = Scheduler(
+            manager, policy, config.max_num_seqs, config.max_model_len, speculation, config.decoder_start
+        )
         return EngineCore(self.runner, scheduler, itertools.count().__next__)
 
 

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from torch import Tensor
+
 from service.runner.kv_cache import KVCache
 from service.runner.native.library import KINDS, HeadsStruct, address
+
+
+class Bias(Protocol):
+    """`attention.DistanceBias`."""
+
+    reversed: Tensor
+
+    @property
+    def reach(self) -> int: ...
 
 
 class Spec(Protocol):
@@ -17,11 +28,13 @@ class Spec(Protocol):
     def window(self) -> int | None: ...
     @property
     def softcap(self) -> float | None: ...
+    @property
+    def bias(self) -> Bias | None: ...
 
 
 def heads_struct(cache: KVCache, layer: int, heads: int, spec: Spec) -> HeadsStruct:
-    """One layer of the cache and its attention by `heads` query heads; good as long as the cache lives."""
-    shape = cache.shapes[layer]
+    """One layer of the cache and its attention by `heads` query heads; good as long as the cache and `spec` live."""
+    shape, bias = cache.shapes[layer], spec.bias
     return HeadsStruct(
         heads,
         shape.kv_heads,
@@ -34,4 +47,6 @@ def heads_struct(cache: KVCache, layer: int, heads: int, spec: Spec) -> HeadsStr
         spec.softcap or 0.0,
         address(cache.keys[layer]),
         address(cache.values[layer]),
+        0 if bias is None else bias.reach,
+        None if bias is None else address(bias.reversed),
     )

@@ -53,6 +53,8 @@ class HeadsStruct(Structure):
         ("softcap", c_double),
         ("keys", c_void_p),
         ("values", c_void_p),
+        ("reach", c_int64),
+        ("bias", c_void_p),
     )
 
 

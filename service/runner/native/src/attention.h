@@ -25,6 +25,8 @@ struct Heads {  // mirrored in library.py
     int64_t window;            // 0: all positions
     double scale, softcap;     // 0: none
     void *keys, *values;       // [blocks, kv_heads, block_size, dim]; 8-bit rows are followed by their fp32 scale
+    int64_t reach;      // no row is at a later position, where there is a
+    const float* bias;  // [heads, reach]: at reach - 1 - d what a key d positions back gets
 };
 
 // Bytes between two rows of the cache.
@@ -244,6 +246,12 @@ struct Seen {
           high(std::min(CHUNK, position + 1 - base)) {}
 };
 
+// Adds what the distances from `position` to the seen positions of the chunk at `base` are worth to one head.
+INLINE void add_bias(const Heads& h, int64_t head, int64_t position, int64_t base, Seen seen, float* scores) {
+    const float* from = h.bias + head * h.reach + h.reach - 1 - (position - base);
+    for (int64_t t = seen.low; t < seen.high; t++) scores[t] += from[t];
+}
+
 // Scores [CHUNK] of one row become weights exp(score - maximum); those outside [low, high) become 0.
 INLINE void weigh(const Heads& h, float* scores, Seen seen, float* most, float* weight) {
     const int64_t first = seen.low / LANES * LANES, last = round_up(seen.high, LANES);
@@ -303,6 +311,7 @@ void attend_chunk(const Heads& h, const int64_t* table, int64_t head, int64_t po
                 std::fill(row + low, row + high, 0.0f);
                 continue;
             }
+            if (h.bias) add_bias(h, head * group + (first + r) % group, position + (first + r) / group, base, seen, row);
             weigh(h, row, seen, &s.most[first + r], &s.weight[first + r]);
             std::fill(row + low, row + std::max(low, seen.low / LANES * LANES), 0.0f);
             std::fill(row + std::min(high, round_up(seen.high, LANES)), row + high, 0.0f);
