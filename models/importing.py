@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from models.archive import REPORT
 from models.checkpoint import config_policy, tokenizer_files
+from models.checkpoint.decoder_start import GENERATION, settle
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
 from models.checkpoint.sources import Source, open_source
 from models.errors import Conflict, InvalidSource
@@ -160,8 +161,13 @@ class _Import:
         for path in sorted(self._staged.glob("*.json")):
             if path.name != tokenizer_files.TOKENIZER:
                 config_policy.refuse_dangerous(config_policy.read_json(path), path.name)
-        accepted = config_policy.accept(config_policy.read_json(self._staged / "config.json"))
+        config = config_policy.read_json(self._staged / "config.json")
+        accepted = config_policy.accept(config)
         (self._staged / "config.json").write_text(config_policy.as_text(accepted.config))
+        if accepted.has_encoder:
+            path = self._staged / GENERATION
+            told = config_policy.read_json(path) if path.exists() else {}
+            path.write_text(config_policy.as_text(settle(config, told)))
         if accepted.dropped:
             self._notes.append(f"config.json without {', '.join(accepted.dropped)}")
         return accepted

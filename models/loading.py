@@ -101,6 +101,9 @@ def _load_int8(
         layer = int8_linear(weight.to(device), scale.to(device), bias, outliers, precision == "int8-weight")
         model.set_submodule(name, layer)
     state = {name: _as(tensor, dtype) for name, tensor in tensors.items()}
+    for name in model.state_dict().keys() - state.keys():  # such as an encoder's and a decoder's copy of one embedding
+        if (shared := model.all_tied_weights_keys.get(name)) in state:
+            state[name] = state[shared]
     unexpected = model.load_state_dict(state, strict=False, assign=True).unexpected_keys
     missing = [name for name, tensor in _all_tensors(model) if tensor.is_meta]
     if missing or unexpected:
@@ -112,7 +115,10 @@ def _load_int8(
 def _config(directory: str | Path) -> transformers.PreTrainedConfig:
     import transformers
 
-    return transformers.AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+    config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
+        str(directory), local_files_only=True, trust_remote_code=False
+    )
+    return config
 
 
 def _family(config: transformers.PreTrainedConfig) -> Any:

@@ -144,6 +144,32 @@ class FakeRunner:
         return tuple(TokenLogprobs(-float(position)) for position in range(max(start, 1), stop))
 
 
+DECODER_START = (90, 91)
+
+
+class EncodingRunner(FakeRunner):
+    """As an encoder-decoder model's: what lies at the encoder's positions depends on the whole input, which is written
+    in one step; the decoder starts with DECODER_START."""
+
+    def _write(self, item: Scheduled) -> None:
+        super()._write(item)
+        sequence, start, slots = item.sequence, item.sequence.num_computed_tokens, item.sequence.num_encoder_slots
+        assert start >= slots or (start == 0 and item.num_tokens > slots), "an encoder's input in parts"
+        for position in range(start, slots):
+            written = (sequence.request.cache_salt, position, _encoded(sequence.request))
+            self.kv[self._slot(sequence, position)] = written
+
+    def _read(self, sequence: Sequence, length: int) -> list[int]:
+        held, slots = super()._read(sequence, length), sequence.num_encoder_slots
+        is_whole = held[:slots] == [_encoded(sequence.request)] * slots
+        assert tuple(held[slots : slots + len(DECODER_START)]) == DECODER_START
+        return [*(sequence.request.token_ids if is_whole else [-1]), *held[slots + len(DECODER_START) :]]
+
+
+def _encoded(request: Request) -> int:
+    return hash(request.token_ids)
+
+
 def make_request(id: str, token_ids: Iterable[int] = (1, 2, 3), **fields: Any) -> Request:
     """A request; keyword arguments are fields of Request or of SamplingParams."""
     params = {name: fields.pop(name) for name in list(fields) if name in SamplingParams.__dataclass_fields__}

@@ -6,7 +6,7 @@ Imports transformers only inside functions, because that is slow and brings torc
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -31,12 +31,14 @@ _LEGACY = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A configuration after the policy: the keys that stay, the names of the dropped ones, and its two identities."""
+    """A configuration after the policy: the keys that stay, the names of the dropped ones, its two identities, and
+    whether an encoder reads the prompt."""
 
     config: dict[str, object]
     dropped: tuple[str, ...]
     architecture: str
     model_type: str
+    has_encoder: bool
 
 
 def read_json(path: Path) -> dict[str, object]:
@@ -97,20 +99,28 @@ def accept(config: dict[str, object]) -> Accepted:
         )
     allowed = _allowed_keys(model_type)
     kept = {key: value for key, value in config.items() if key in allowed}
-    return Accepted(kept, tuple(sorted(config.keys() - kept.keys())), architectures[0], model_type)
+    dropped = tuple(sorted(config.keys() - kept.keys()))
+    has_encoder = architectures[0] in _names(_encoder_decoders(), model_type)
+    if has_encoder:
+        kept["is_encoder_decoder"] = True
+    return Accepted(kept, dropped, architectures[0], model_type, has_encoder)
 
 
 def _native_architectures(model_type: str) -> set[str]:
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    )
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    names: set[str] = set()
-    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES):
-        found = mapping.get(model_type, ())
-        names.update((found,) if isinstance(found, str) else found)
-    return names
+    return _names(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, model_type) | _names(_encoder_decoders(), model_type)
+
+
+def _encoder_decoders() -> Mapping[str, str | Iterable[str]]:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+
+    return MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+
+
+def _names(mapping: Mapping[str, str | Iterable[str]], model_type: str) -> set[str]:
+    found = mapping.get(model_type, ())
+    return {found} if isinstance(found, str) else set(found)
 
 
 def _allowed_keys(model_type: str) -> set[str]:

@@ -7,12 +7,18 @@ import asyncio
 from service.answers.ask import Ask
 from service.context.prompt import Chat, Ids, Prompt, Text, build_prompt
 from service.deployments.deployment import Deployment
-from service.errors import ContextOverflow, InvalidRequest
+from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 from service.text.tokenizer import LONG_TEXT
 
 
 async def build(ask: Ask, deployment: Deployment) -> Prompt:
     """The prompt's ids and receipt; a long text is tokenised in a thread, so that the event loop goes on."""
+
+    if ask.prompt_logprobs is not None and deployment.answer_window is not None:
+        raise UnsupportedField(
+            f"An encoder reads the prompt of {deployment.manifest.reference}, which therefore predicts none of its "
+            "tokens; ask for the logprobs of the answer only."
+        )
 
     def work() -> Prompt:
         return build_prompt(
@@ -23,6 +29,7 @@ async def build(ask: Ask, deployment: Deployment) -> Prompt:
             max_new_tokens=ask.max_new_tokens,
             truncate=ask.truncate,
             context=ask.context,
+            answer_window=deployment.answer_window,
         )
 
     return await asyncio.to_thread(work) if _characters(ask) >= LONG_TEXT else work()
@@ -41,18 +48,18 @@ def _characters(ask: Ask) -> int:
 
 def bounded_max_tokens(ask: Ask, deployment: Deployment, prompt: Prompt) -> int:
     """New tokens that the KV pool has room for. Raises ContextOverflow when the number asked for does not fit."""
-    used, pool = len(prompt.token_ids), deployment.max_tokens_per_request
-    room = pool - used
-    wanted = prompt.max_new_tokens
+    used = len(prompt.token_ids)
+    room, wanted = deployment.answer_room(used), prompt.max_new_tokens
     if wanted <= room:
         return wanted
     if ask.max_new_tokens is None and room > 0:
         return room
     raise ContextOverflow(
-        f"The prompt has {used} tokens and {wanted} more are reserved for the answer, but the KV cache holds {pool} "
-        "for one request: shorten the prompt, lower max_new_tokens, or give the server a larger DOSIRAK_KV_CACHE_BYTES",
+        f"The prompt has {used} tokens and {wanted} more are reserved for the answer, but the KV cache holds "
+        f"{used + room} for one request: shorten the prompt, lower max_new_tokens, or give the server a larger "
+        "DOSIRAK_KV_CACHE_BYTES",
         param="max_new_tokens",
-        window=pool,
+        window=used + room,
         needed_tokens=used + wanted,
         reserve=wanted,
     )

@@ -64,11 +64,16 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class _Budget:
-    """The numbers of one call."""
+    """The numbers of one call. `answer_window` None: prompt and answer share the window."""
 
     window: int
     max_new_tokens: int | None
     options: ContextOptions
+    answer_window: int | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        return self.answer_window is None
 
     @property
     def reserve(self) -> int:
@@ -84,7 +89,10 @@ class _Budget:
         return room if self.options.max_input_tokens is None else min(room, self.options.max_input_tokens)
 
     def needed(self, used: int) -> int:
-        """Prompt and answer together; an answer that was asked for has at least one token."""
+        """Prompt and answer together, as far as they share the window; an answer that was asked for has at least one
+        token."""
+        if not self.is_shared:
+            return used
         return used + max(self.reserve, 0 if self.max_new_tokens == 0 else 1)
 
     @property
@@ -94,8 +102,20 @@ class _Budget:
 
     def answer(self, used: int) -> int:
         """How many tokens the answer may have."""
-        room = max(0, self.window - used)
+        room = max(0, self.window - used) if self.answer_window is None else self.answer_window
         return room if self.max_new_tokens is None else min(room, self.max_new_tokens)
+
+    def require_answer(self) -> None:
+        """Raises ContextOverflow where the answer alone cannot have what is asked for it."""
+        if self.answer_window is not None and self.reserve > self.answer_window:
+            raise ContextOverflow(
+                f"{self.reserve} tokens are asked for the answer; this version's decoder has {self.answer_window}: "
+                f"lower max_new_tokens by {self.reserve - self.answer_window}.",
+                param="max_new_tokens",
+                window=self.answer_window,
+                needed_tokens=self.reserve,
+                reserve=self.reserve,
+            )
 
     def require(self, used: int, param: str) -> None:
         """Raises ContextOverflow about the field `param`, with the numbers and what to change."""
@@ -110,9 +130,9 @@ class _Budget:
         elif room > 0 and self.max_new_tokens is not None:
             change += f" or lower max_new_tokens to {room}"
         needed = self.needed(used)
+        answer = f" and {self.reserve} are reserved for the answer, {needed} together"
         raise ContextOverflow(
-            f"The prompt has {used} tokens and {self.reserve} are reserved for the answer, {needed} together; "
-            f"the window has {self.window}: {change}.",
+            f"The prompt has {used} tokens{answer if self.is_shared else ''}; the window has {self.window}: {change}.",
             param=param,
             window=self.window,
             needed_tokens=needed,
@@ -129,12 +149,15 @@ def build_prompt(
     max_new_tokens: int | None,
     truncate: int | None = None,
     context: ContextOptions | None = None,
+    answer_window: int | None = None,
 ) -> Prompt:
     """`max_new_tokens` None: whatever room is left. `truncate`: the last so many tokens of a raw prompt (TGI).
+    `answer_window`: of a version whose encoder reads the prompt, which then has `window` for itself.
 
     Raises ContextOverflow(window, needed_tokens, reserve), InvalidRequest, UnsupportedField. Pure; a text of
     `tokenizer.LONG_TEXT` characters or more is worth a thread."""
-    budget = _Budget(window, max_new_tokens, context or ContextOptions())
+    budget = _Budget(window, max_new_tokens, context or ContextOptions(), answer_window)
+    budget.require_answer()
     if isinstance(source, Chat):
         if truncate is not None:
             raise UnsupportedField("`truncate` cuts raw `inputs` only; leave it out for messages.", param="truncate")
@@ -150,13 +173,14 @@ def build_prompt(
 
 def _prompt(budget: _Budget, token_ids: Sequence[int], receipt: Receipt) -> Prompt:
     answer = budget.answer(len(token_ids))
-    if budget.max_new_tokens is None and budget.options.reserve_output_tokens is None:
+    if budget.is_shared and budget.max_new_tokens is None and budget.options.reserve_output_tokens is None:
         receipt = replace(receipt, reserved_output=answer)
     return Prompt(tuple(token_ids), receipt, answer)
 
 
 def _receipt(budget: _Budget, parts: Parts, notes: Sequence[str]) -> Receipt:
-    return Receipt(budget.options.policy, budget.window, budget.reserve, parts, notes=tuple(notes))
+    reserve = budget.reserve if budget.is_shared else 0
+    return Receipt(budget.options.policy, budget.window, reserve, parts, notes=tuple(notes))
 
 
 def _require_some(count: int, param: str) -> None:

@@ -9,6 +9,7 @@ from contextlib import aclosing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
+from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
@@ -46,6 +47,7 @@ class Deployment:
         self.used_at = time.monotonic()
         self._occupants = 0
         self._tokenizer: Tokenizer | None = None
+        self._decoder_start: tuple[int, ...] = ()
         self._lease: Lease | None = None
         self._started = time.monotonic()
         self._settled = asyncio.Event()
@@ -61,15 +63,25 @@ class Deployment:
 
     @property
     def window(self) -> int:
-        """Token positions of one sequence, prompt and answer together."""
+        """Token positions of one sequence: of prompt and answer together, or of the prompt alone where an encoder reads
+        it."""
         return self.manifest.context_window
 
     @property
-    def max_tokens_per_request(self) -> int:
-        """What the KV pool can hold for one sequence; never more than `window`."""
+    def answer_window(self) -> int | None:
+        """Tokens of an answer at most, where an encoder reads the prompt; None where they share the window."""
+        return self.window - len(self._decoder_start) if self._decoder_start else None
+
+    def answer_room(self, used: int) -> int:
+        """Tokens of an answer that the KV pool has room for behind a prompt of `used`; it may be negative."""
         info = self.engine.info
-        pool = info.blocks_total * info.block_size if info else self.window
-        return min(self.window, pool)
+        if info is None:
+            return self.window - used
+        pool = info.blocks_total * info.block_size
+        if self.answer_window is None:
+            return min(self.window, pool) - used
+        encoder = -(-used // info.block_size) * info.block_size
+        return min(self.answer_window, pool - encoder - len(self._decoder_start))
 
     async def load(self, repository: Repository) -> None:
         """Load tokenizer and engine while every file is read again; ends in READY or FAILED and wakes everyone who
@@ -93,6 +105,7 @@ class Deployment:
             self.settle(DeploymentState.READY)
 
     async def _load(self, directory: Path) -> None:
+        self._decoder_start = decoder_start(directory)
         starting = self.engine.start(on_loading=self._note_phase)
         self._tokenizer, _ = await asyncio.gather(asyncio.to_thread(Tokenizer.load, directory), starting)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.repository import Repository
 from service.engine.messages import EngineConfig
@@ -19,13 +20,16 @@ def engine_config(
 ) -> EngineConfig:
     """What an engine process of `manifest` is started with, beside engines that may still take `promised_bytes`; one of
     `replicas`, of which the first packs the weights and the others are told where they are."""
+    directory = repository.path(manifest)
+    start = decoder_start(directory)
     return EngineConfig(
-        model_dir=str(repository.path(manifest)),
+        model_dir=str(directory),
         precision=manifest.precision,
         dtype="fp32" if manifest.precision == "fp32" else "bf16",
         device=settings.device,
         threads=settings.threads or (max(1, usable_cores() // replicas) if replicas > 1 else 0),
-        max_model_len=manifest.context_window,
+        max_model_len=manifest.context_window if not start else _with_encoder(settings, manifest.context_window),
+        decoder_start=start,
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_bytes,
         kv_cache_dtype=settings.kv_cache_dtype,
@@ -38,3 +42,8 @@ def engine_config(
         packed_weights=packed_weights,
         record=str(repository.engine_file(manifest, "record")),
     )
+
+
+def _with_encoder(settings: Settings, window: int) -> int:
+    """Positions of a full encoder's input, in whole blocks, and of the decoder."""
+    return window + -(-window // settings.block_size) * settings.block_size

@@ -18,6 +18,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from statistics import mean, median
 
+from models.checkpoint.decoder_start import decoder_start
 from models.demo.recall import cases
 from models.errors import RepositoryError
 from models.manifest import Manifest
@@ -127,8 +128,12 @@ class _Evaluation:
     def _texts(self, manifest: Manifest, tokenizer: Tokenizer, text_file: Path | None) -> tuple[str, list[Text]]:
         window = manifest.context_window
         if text_file is not None:
-            return text_file.name, text_sets.of_file(tokenizer, window, text_file, self._much.tokens)
-        return text_sets.DIALOGUES, text_sets.dialogues(tokenizer, window, self._much.dialogues)
+            name, texts = text_file.name, text_sets.of_file(tokenizer, window, text_file, self._much.tokens)
+        else:
+            name, texts = text_sets.DIALOGUES, text_sets.dialogues(tokenizer, window, self._much.dialogues)
+        if decoder_start(self._repository.path(manifest)):
+            texts = [text.behind_encoder() for text in texts]
+        return name, texts
 
     def _versions(self, texts: list[Text], text_file: Path | None) -> list[Manifest]:
         """The baseline, if it splits these texts as this version does, and this version."""

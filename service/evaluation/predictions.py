@@ -39,7 +39,7 @@ class Predictions:
 
     @property
     def mean_kl(self) -> float:
-        return sum(self.kl) / len(self.kl) if self.kl else 0.0
+        return max(0.0, sum(self.kl) / len(self.kl)) if self.kl else 0.0  # below 0 is rounding
 
     def agreement(self, other: Predictions) -> float:
         same = sum(mine == theirs for mine, theirs in zip(self.likeliest, other.likeliest, strict=True))
@@ -61,7 +61,8 @@ def predict(
     likeliest: list[int] = []
     kl: list[float] = []
     for text in texts:
-        scores = score(loaded.runner, text.token_ids, text.positions, kept, is_first)
+        start = loaded.config.decoder_start
+        scores = score(loaded.runner, text.token_ids, text.positions, kept, is_first, start)
         logprobs += scores.logprobs
         likeliest += scores.likeliest
         kl += scores.kl

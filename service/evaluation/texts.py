@@ -34,6 +34,11 @@ class Text:
     token_ids: tuple[int, ...]
     positions: tuple[int, ...]
 
+    def behind_encoder(self) -> Text:
+        """For a version whose encoder reads the first half (see `runner.scoring`): what its decoder predicts."""
+        half = len(self.token_ids) // 2
+        return Text(self.token_ids, tuple(at for at in self.positions if at >= half))
+
 
 def dialogues(tokenizer: Tokenizer, window: int, count: int, first: int = FIRST_DIALOGUE) -> list[Text]:
     """Dialogues with values and wordings that the demo model's training never saw, as the version's own chat template

@@ -1,4 +1,5 @@
-"""What a version predicts of given text: every position from the true tokens before it (teacher forcing).
+"""What a version predicts of given text: every position from the true tokens before it (teacher forcing). Where an
+encoder reads the prompt, it is given the text's first half and the decoder predicts the second.
 
 logprob    ln p(token)
 likeliest  argmax p
@@ -59,20 +60,26 @@ class Distributions:
 
 @torch.inference_mode()
 def score(
-    runner: ModelRunner, token_ids: tuple[int, ...], positions: Collection[int], kept: Distributions, is_first: bool
+    runner: ModelRunner,
+    token_ids: tuple[int, ...],
+    positions: Collection[int],
+    kept: Distributions,
+    is_first: bool,
+    decoder_start: tuple[int, ...] = (),
 ) -> Scores:
     """Of one text; `positions`, from 1 on and ascending, are those whose prediction counts. The first version's
     distributions go to `kept`, those of others are compared with what is there: the same texts in the same order.
+    `decoder_start` is as EngineConfig's.
 
     Writes KV blocks from the first on: nothing else may run.
     """
     scores = Scores()
-    for start, logits in _chunks(runner, token_ids):
-        rows = [at - 1 - start for at in positions if start < at <= start + len(logits)]
+    for first, logits in _chunks(runner, token_ids, decoder_start):
+        rows = [at - first for at in positions if first <= at < first + len(logits)]
         if not rows:
             continue
         found = torch.log_softmax(logits[rows].float(), dim=-1).cpu()
-        targets = torch.tensor([token_ids[start + row + 1] for row in rows])
+        targets = torch.tensor([token_ids[first + row] for row in rows])
         scores.logprobs += found.gather(1, targets[:, None])[:, 0].tolist()
         scores.likeliest += found.argmax(dim=-1).tolist()
         if is_first:
@@ -83,12 +90,21 @@ def score(
     return scores
 
 
-def _chunks(runner: ModelRunner, token_ids: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
-    """(start, logits): row i predicts the token at start + i + 1."""
-    sequence = Sequence.of(Request("text", token_ids, SamplingParams(max_tokens=1, prompt_logprobs=0)))
-    block_size = runner.cache.block_size
-    sequence.block_table = list(range(-(-len(token_ids) // block_size)))
-    for start in range(0, len(token_ids) - 1, CHUNK):
-        sequence.num_computed_tokens = start
-        count = min(CHUNK, len(token_ids) - 1 - start)
-        yield start, runner.prompt_logits(Batch((Scheduled(sequence, count),)))
+def _chunks(
+    runner: ModelRunner, token_ids: tuple[int, ...], decoder_start: tuple[int, ...]
+) -> Iterator[tuple[int, Tensor]]:
+    """(first, logits): row i predicts the token at first + i."""
+    half = len(token_ids) // 2 if decoder_start else len(token_ids)
+    request = Request("text", token_ids[:half], SamplingParams(max_tokens=1, prompt_logprobs=0))
+    known = (*decoder_start, *token_ids[half:])
+    sequence = Sequence.of(request, known, runner.cache.block_size)
+    slots, last = sequence.num_encoder_slots, sequence.num_tokens - 1
+    sequence.block_table = list(range(-(-sequence.num_tokens // runner.cache.block_size)))
+    while sequence.num_computed_tokens < last:
+        start = max(sequence.num_computed_tokens, slots)
+        end = min(start + CHUNK, last)
+        logits = runner.prompt_logits(Batch((Scheduled(sequence, end - sequence.num_computed_tokens),)))
+        first = start + 1 - slots + half - len(decoder_start) if slots else start + 1
+        forced = max(0, half - first) if slots else 0  # rows that predict the rest of the decoder's start
+        yield first + forced, logits[forced:]
+        sequence.num_computed_tokens = end

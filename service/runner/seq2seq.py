@@ -68,8 +68,8 @@ class _Whole:
 
 
 class _Observed:
-    """Notes what each of the decoder's layers adds to the scores by distance, and computes nothing. The library is shown
-    a single key, at position 0: the row at position d then gets what distance d is worth."""
+    """Notes what each of the decoder's layers adds to the scores by distance, and computes nothing. The library is
+    shown a single key, at position 0: the row at position d then gets what distance d is worth."""
 
     def __init__(self) -> None:
         self.biases: dict[int, DistanceBias] = {}
@@ -122,7 +122,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def __init__(self, layer: int, crosses: bool, call: _Decoding | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.layer, self.crosses, self.call = layer, crosses, call
-        self.keys = self.values = CROSS if crosses else OWN
+        self.seen = self.keys = self.values = CROSS if crosses else OWN
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -132,7 +132,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """Keys and values [1, heads, rows, dim]."""
         if self.call is not None:
             self.call.keep(self.layer, self.crosses, key_states, value_states)
-        return self.keys, self.values
+        return self.seen, self.seen
 
     def get_seq_length(self) -> int:
         return 0
@@ -145,7 +145,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class Seq2SeqForward:
-    """Rows do not depend on the batch: linear layers' rows are padded by the step or native, attention's are its own."""
+    """Rows do not depend on the batch: linear layers' are padded or native, attention's are computed by themselves."""
 
     kind = "transformers"
     invariant = True
@@ -159,7 +159,7 @@ class Seq2SeqForward:
         model.set_attn_implementation(INTERFACE)
         self.model = model
         self._cache = cache
-        self._encoder: Any = model.get_encoder()  # type: ignore[no-untyped-call]
+        self._encoder: Any = model.get_encoder()
         self._positions = torch.zeros(0, dtype=torch.long, device=cache.device)
         self._give_positions()
         self._biases = self._observe_biases(2) and self._observe_biases(max_positions)
@@ -195,7 +195,7 @@ class Seq2SeqForward:
         self._positions = positions
         logits: Tensor = self.model(
             decoder_input_ids=token_ids[None],
-            encoder_outputs=BaseModelOutput(last_hidden_state=states),  # type: ignore[arg-type]
+            encoder_outputs=BaseModelOutput(last_hidden_state=states),
             past_key_values=kept,
             use_cache=True,
             **{CALL_ARGUMENT: call},
@@ -204,8 +204,8 @@ class Seq2SeqForward:
 
     def _nothing(self) -> Tensor:
         """In the place of the encoder's output, where no row is computed from it."""
-        weight = self.model.get_input_embeddings().weight
-        return torch.zeros(1, 1, weight.shape[1], dtype=weight.dtype, device=weight.device)  # type: ignore[call-overload, no-any-return]
+        embedding: Any = self.model.get_input_embeddings()
+        return embedding.weight.new_zeros(1, 1, embedding.weight.shape[1])  # type: ignore[no-any-return]
 
     def _give_positions(self) -> None:
         """A decoder that embeds positions gets those of the step's rows: the library counts them from 0."""

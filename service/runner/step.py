@@ -107,18 +107,19 @@ def _encoded(sequence: Sequence, table: Seq[int]) -> Encoded:
 def _logit_rows(item: Scheduled, span: Span, rows: list[int]) -> LogitRows:
     """Appends the packed rows that this item needs logits of to `rows`. Row p predicts token p + 1."""
     sequence = item.sequence
+    tokens, slots = sequence.decoder_token_ids, sequence.num_encoder_slots
     first = len(rows)
     if span.count == 1 and item.samples:
         rows.append(span.row)
         return LogitRows(range(first, first + 1), NO_ROWS, ())
     if sequence.request.params.prompt_logprobs is not None:
-        last = min(span.start + span.count, sequence.num_prompt_tokens - 1)
+        last = min(span.start + span.count, sequence.num_prompt_tokens - slots - 1)
         count = max(0, last - span.start)
         rows += range(span.row, span.row + count)
         prompt = range(first, first + count)
     else:
         prompt = range(first, first)
-    targets = tuple(sequence.token_ids[span.start + 1 : span.start + 1 + len(prompt)])
+    targets = tuple(tokens[span.start + 1 : span.start + 1 + len(prompt)])
     first = len(rows)
     if item.samples:
         rows += range(span.row + span.count - 1 - len(item.draft_token_ids), span.row + span.count)

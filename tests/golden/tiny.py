@@ -129,9 +129,8 @@ BART_SIZES: dict[str, Any] = {
 SEQ2SEQ: dict[str, transformers.PretrainedConfig] = {
     "t5": transformers.T5Config(**T5_SIZES),
     "t5-gated": transformers.T5Config(
-        **{**T5_SIZES, "num_layers": 3, "num_decoder_layers": 2},
+        **T5_SIZES | {"num_layers": 3, "num_decoder_layers": 2, "tie_word_embeddings": False},
         feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
     ),
     "mt5": transformers.MT5Config(**T5_SIZES),
     "umt5": transformers.UMT5Config(**T5_SIZES),

@@ -26,7 +26,15 @@ from service.engine.request import (
     StepOutput,
 )
 from service.engine.scheduler import Scheduler
-from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_request, tokens_of
+from tests.fakes import (
+    DECODER_START,
+    EncodingRunner,
+    FakeClock,
+    FakeRunner,
+    expected_tokens,
+    make_request,
+    tokens_of,
+)
 from tests.property.test_blocks_machine import UNSHRUNK, Leaky, Saltless, prompts
 
 BLOCKS, BLOCK_SIZE = 10, 4
@@ -52,14 +60,19 @@ requests = st.fixed_dictionaries(
 class SchedulerMachine(RuleBasedStateMachine):
     blocks: type[BlockManager] = BlockManager
     drafting: type[Scheduler] = Scheduler
+    has_encoder: bool = False
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
         policy = BatchingPolicy(9, MIN_PREFILL, 1e9)
         pool = self.blocks(BLOCKS, BLOCK_SIZE)
-        scheduler = self.drafting(pool, policy, max_num_seqs=4, max_model_len=1024, speculation=True)
-        self.core = EngineCore(FakeRunner(BLOCK_SIZE), scheduler, self.clock)
+        start = DECODER_START if self.has_encoder else ()
+        scheduler = self.drafting(
+            pool, policy, max_num_seqs=4, max_model_len=1024, speculation=True, decoder_start=start
+        )
+        runner = EncodingRunner(BLOCK_SIZE) if self.has_encoder else FakeRunner(BLOCK_SIZE)
+        self.core = EngineCore(runner, scheduler, self.clock)
         self.requests: dict[str, Request] = {}
         self.outputs: dict[str, list[StepOutput]] = {}
         self.aborted: set[str] = set()
@@ -74,6 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def request(self, replayed: int, lifetime: int | None, **fields: Any) -> Request:
         """With the first of its own tokens as emitted by an earlier process, but never with the one that ends it."""
         deadline = None if lifetime is None else self.clock.now + lifetime
+        fields |= {"prompt_logprobs": None} if self.has_encoder else {}
         request = make_request(str(len(self.requests)), arrival=self.clock.now, deadline=deadline, **fields)
         return replace(request, emitted=tuple(expected_tokens(request)[:-1][:replayed]))
 
@@ -107,7 +121,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def check_shared(self, sequence: Sequence) -> None:
         """What others may find in its blocks is what it has computed: no draft that was not true."""
         blocks = self.core.scheduler.blocks
-        fresh = Sequence(sequence.request, sequence.token_ids, sequence.num_prompt_tokens)
+        fresh = replace(sequence, block_hashes=[])
         for index, block in enumerate(sequence.block_table):
             content = blocks._hash_of.get(block)
             assert content is None or (index + 1) * BLOCK_SIZE <= sequence.num_computed_tokens
@@ -197,19 +211,44 @@ class Hoarding(BlockManager):
         del sequence.block_table[self.blocks_for(sequence.num_computed_tokens) :]
 
 
+class Partial(BlockManager):
+    """Takes what is left of an encoder's input."""
+
+    def match(self, sequence: Sequence) -> list[int]:
+        return super().match(replace(sequence, num_encoder_slots=0, block_hashes=self._rooted(sequence)))
+
+    def _rooted(self, sequence: Sequence) -> list[bytes]:
+        return [self._hash(sequence, index) for index in range((sequence.num_tokens - 1) // BLOCK_SIZE)]
+
+
+class Chopping(Scheduler):
+    """Cuts an encoder's input as any other prompt."""
+
+    def _chunk(self, sequence: Sequence, left: int, num_cached: int = 0, whole: int = 0) -> int:
+        return super()._chunk(sequence, min(left, 9), num_cached)
+
+
 def machine_of(
-    planted: type[BlockManager] = BlockManager, scheduler: type[Scheduler] = Scheduler
+    planted: type[BlockManager] = BlockManager, scheduler: type[Scheduler] = Scheduler, encoder: bool = False
 ) -> type[SchedulerMachine]:
     class Machine(SchedulerMachine):
         blocks = planted
         drafting = scheduler
+        has_encoder = encoder
 
     return Machine
 
 
+@pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("scheduler", [Scheduler, Guessing])
-def test_scheduler(scheduler: type[Scheduler]) -> None:
-    run_state_machine_as_test(machine_of(scheduler=scheduler), settings=SETTINGS)
+def test_scheduler(scheduler: type[Scheduler], encoder: bool) -> None:
+    run_state_machine_as_test(machine_of(scheduler=scheduler, encoder=encoder), settings=SETTINGS)
+
+
+@pytest.mark.parametrize(("planted", "scheduler"), [(Partial, Scheduler), (BlockManager, Chopping)])
+def test_a_planted_defect_of_encoders_is_found(planted: type[BlockManager], scheduler: type[Scheduler]) -> None:
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine_of(planted, scheduler, encoder=True), settings=UNSHRUNK)
 
 
 def test_the_guesses_are_partly_right() -> None:

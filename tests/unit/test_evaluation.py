@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
 
+from models.checkpoint.decoder_start import decoder_start
 from models.errors import NotFound
 from models.importing import import_source
 from models.quantize import quantize
@@ -16,9 +20,10 @@ from service.errors import InvalidRequest
 from service.evaluation import evaluate as evaluation
 from service.evaluation.evaluate import Extent, baseline_of, evaluate
 from service.evaluation.speed import Pace
-from service.evaluation.texts import of_file
+from service.evaluation.texts import Text, of_file
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
+from tests.checkpoints import save_bart, save_gpt2, save_t5
 from tests.versions import FACTS, publish
 
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
@@ -117,3 +122,40 @@ def test_a_version_that_is_gone_is_not_measured(repository: Repository) -> None:
 def test_ratios_are_medians_of_rounds() -> None:
     mine, theirs = Pace((1.0,), {8: (10.0, 30.0, 20.0)}), Pace((1.0,), {8: (10.0, 10.0, 10.0)})
     assert mine.decode_ratio(theirs) == {8: 2.0}
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("save", [save_gpt2, save_t5, save_bart])
+def test_a_report_of_other_architectures(repository: Repository, tmp_path: Path, save: Callable[..., Path]) -> None:
+    """The perplexity is that of the library's logits; of an encoder-decoder, over the texts' second halves."""
+    text = tmp_path / "text.txt"
+    text.write_text("어제 산 김밥은 맛있었다. The lunch box was full.\n" * 4)
+    source = save(tmp_path / "source", spread=0.3)
+    parent = import_source(repository, str(source), "demo", precision="fp32")
+    small = quantize(repository, parent, "int8")
+    whole = evaluate(settings(repository), repository, parent, text_file=text)
+    made = evaluate(settings(repository), repository, small, text_file=text)
+    assert made.compared is not None and made.compared.reference == "demo:1"
+    assert 0 < made.compared.kl < 0.05 and made.compared.top1_agreement > 0.8
+    want = _perplexity(repository.path(parent), of_file(Tokenizer.load(source), parent.context_window, text, 256))
+    assert whole.perplexity == pytest.approx(want, rel=1e-4)
+    assert whole.texts == made.texts
+
+
+def _perplexity(directory: Path, texts: Sequence[Text]) -> float:
+    start = decoder_start(directory)
+    family = transformers.AutoModelForSeq2SeqLM if start else transformers.AutoModelForCausalLM
+    model = family.from_pretrained(directory, local_files_only=True, dtype=torch.float32)
+    lost: list[torch.Tensor] = []
+    for text in texts:
+        ids = torch.tensor([text.token_ids])
+        half = len(text.token_ids) // 2
+        with torch.inference_mode():
+            if start:
+                decoder = torch.cat((torch.tensor([start]), ids[:, half:-1]), dim=1)
+                logits = model(input_ids=ids[:, :half], decoder_input_ids=decoder).logits[0, len(start) - 1 :]
+                targets = ids[0, half:]
+            else:
+                logits, targets = model(input_ids=ids).logits[0, :-1], ids[0, 1:]
+        lost.append(torch.nn.functional.cross_entropy(logits, targets, reduction="none"))
+    return float(torch.cat(lost).mean().exp())

@@ -2,19 +2,21 @@
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.safetensors_file import MAX_HEADER_BYTES, MAX_TENSORS, Tensor, read_header, write_file
 from models.errors import Conflict, InvalidSource
 from models.importing import import_source
 from models.repository import Repository
 from models.starter import publish_demo
 from models.upkeep import sweep
-from tests.checkpoints import save_gpt2, save_llama, save_t5
+from tests.checkpoints import save_bart, save_gpt2, save_llama, save_t5
 
 
 @pytest.fixture
@@ -103,11 +105,25 @@ def test_int8_publishes_both(repository: Repository, llama: Path) -> None:
     assert len(repository.versions("demo")) == 2
 
 
-@pytest.mark.parametrize("save", [save_gpt2, save_t5])
-def test_other_architectures(repository: Repository, tmp_path: Path, save: object) -> None:
-    manifest = import_source(repository, str(save(tmp_path / "source")), "demo")  # type: ignore[operator]
+@pytest.mark.parametrize(
+    ("save", "window", "start"), [(save_gpt2, 128, ()), (save_t5, 512, (256,)), (save_bart, 128, (256, 65))]
+)
+def test_other_architectures(
+    repository: Repository, tmp_path: Path, save: Callable[[Path], Path], window: int, start: tuple[int, ...]
+) -> None:
+    manifest = import_source(repository, str(save(tmp_path / "source")), "demo")
     repository.verify(manifest)
-    assert manifest.context_window in (128, 512)
+    assert (manifest.context_window, decoder_start(repository.path(manifest))) == (window, start)
+
+
+def test_a_decoder_must_start_with_something(repository: Repository, tmp_path: Path) -> None:
+    """Older checkpoints say it in config.json, newer ones in generation_config.json."""
+    source = save_t5(tmp_path / "source")
+    (source / "generation_config.json").unlink()
+    edit_json(source / "config.json", decoder_start_token_id=None)
+    refused(repository, source, "decoder_start_token_id")
+    edit_json(source / "config.json", decoder_start_token_id=7)
+    assert decoder_start(repository.path(import_source(repository, str(source), "demo"))) == (7,)
 
 
 def test_one_file_of_another_name_becomes_the_weights(repository: Repository, llama: Path) -> None:

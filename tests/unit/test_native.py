@@ -169,7 +169,8 @@ class Peeking(nn.Module):
 
     def __init__(self, peeks: bool) -> None:
         super().__init__()
-        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=20))
+        text = SimpleNamespace(vocab_size=20)
+        self.config = SimpleNamespace(get_text_config=lambda: text, is_encoder_decoder=False)
         self.embedding, self.layer, self.peeks = nn.Embedding(20, 16), nn.Linear(16, 20), peeks
 
     def forward(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:

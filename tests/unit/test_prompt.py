@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -104,6 +105,21 @@ def test_ids_are_sent_as_they_are(tokenizer: Tokenizer) -> None:
         with pytest.raises(InvalidRequest, match="Token ids") as caught:
             build(tokenizer, Ids((5, bad)))
         assert caught.value.param == "input_ids"
+
+
+def test_an_encoder_has_the_window_for_itself(tokenizer: Tokenizer) -> None:
+    used = len(tokenizer.encode("one two three"))
+    apart: dict[str, Any] = {"window": used, "answer_window": 30}
+    prompt = build(tokenizer, Text("one two three"), max_new_tokens=30, **apart)
+    receipt = prompt.receipt
+    assert (receipt.used, receipt.reserved_output, receipt.free, prompt.max_new_tokens) == (used, 0, 0, 30)
+    assert build(tokenizer, Text("one"), max_new_tokens=None, **apart).max_new_tokens == 30
+    with pytest.raises(ContextOverflow, match=r"window has \d+: shorten the input by \d+ tokens\.") as caught:
+        build(tokenizer, Text("one two three four"), max_new_tokens=1, **apart)
+    assert "reserved" not in caught.value.message
+    with pytest.raises(ContextOverflow, match="lower max_new_tokens by 1") as caught:
+        build(tokenizer, Text("one"), max_new_tokens=31, **apart)
+    assert caught.value.param == "max_new_tokens"
 
 
 def test_nothing_to_send_is_refused(tmp_path: Path) -> None:
