@@ -26,8 +26,10 @@ def settle(config: dict[str, object], generation: dict[str, object]) -> dict[str
 
 def decoder_start(directory: Path) -> tuple[int, ...]:
     """The token ids of a version: its start token and, where its answers always begin with the same token, that one.
-    Empty for a version without an encoder. Raises OSError or ValueError for files that cannot be read."""
-    if not json.loads((directory / CONFIG).read_bytes()).get("is_encoder_decoder"):
+    Empty for a version without an encoder, or without a config. Raises OSError or ValueError for files that cannot be
+    read."""
+    path = directory / CONFIG
+    if not path.exists() or not json.loads(path.read_bytes()).get("is_encoder_decoder"):
         return ()
     generation = json.loads((directory / GENERATION).read_bytes())
     return tuple(id for key in (_START, _FORCED) if (id := _first(key, generation)) is not None)
