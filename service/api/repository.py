@@ -55,7 +55,8 @@ async def import_version(service: ServiceDep, name: str, body: ImportBody = IMPO
 
 @router.get("/{name}/versions/{version}")
 async def get_version(service: ServiceDep, name: str, version: str) -> Response:
-    """Manifest, files with their sha256, lineage, model card, and the report of what was measured."""
+    """Manifest, files with their sha256, what each module is stored in, lineage, model card, and the report of what was
+    measured."""
     return json_response(await asyncio.to_thread(_version, service.deployments.repository, name, version))
 
 
@@ -155,7 +156,8 @@ def _version(repository: Repository, name: str, version: str) -> dict[str, Any]:
     card = repository.path(manifest) / CARD
     text = card.read_bytes()[:CARD_BYTES].decode("utf-8", errors="replace") if card.is_file() else None
     shown = shown_version(manifest, repository.aliases(name), _report(repository, manifest))
-    return {**shown, "digest": manifest.digest, "files": [asdict(file) for file in manifest.files], "card": text}
+    files, layers = ([asdict(each) for each in listed] for listed in (manifest.files, manifest.layers))
+    return {**shown, "digest": manifest.digest, "files": files, "layers": layers, "card": text}
 
 
 def _report(repository: Repository, manifest: Manifest) -> Report | None:

@@ -147,11 +147,11 @@ def list_models(json: Json = False) -> None:
 
 @app.command()
 def show(reference: Reference, json: Json = False) -> None:
-    """One version: its facts, lineage, files and what was measured of it."""
+    """One version: its facts, lineage, files, what each module is stored in, and what was measured of it."""
     store = repository()
     manifest = store.resolve(reference)
     if json:
-        print_json({**_shown(store, manifest), "files": [asdict(file) for file in manifest.files]})
+        print_json({**_shown(store, manifest), "files": manifest.files, "layers": manifest.layers})
         return
     facts = Table(show_header=False, box=None)
     for name, value in _shown(store, manifest).items():
@@ -163,7 +163,10 @@ def show(reference: Reference, json: Json = False) -> None:
     files = Table("file", "bytes", "sha256")
     for file in manifest.files:
         files.add_row(file.path, f"{file.size:,}", file.sha256)
-    console.print(facts, files)
+    layers = Table("modules", "stored in")
+    for layer in manifest.layers:
+        layers.add_row(layer.pattern, layer.dtype)
+    console.print(facts, files, *([layers] if manifest.layers else ()))
     if report := store.report(manifest):
         _print_reports([(manifest, report)])
 
@@ -305,8 +308,11 @@ def _aliases(store: Repository, manifest: Manifest) -> list[str]:
     return sorted(alias for alias, version in store.aliases(manifest.name).items() if version == manifest.version)
 
 
+_ELSEWHERE = {"name", "version", "files", "layers"}
+
+
 def _shown(store: Repository, manifest: Manifest) -> dict[str, Any]:
-    facts = {key: value for key, value in asdict(manifest).items() if key not in ("name", "version", "files")}
+    facts = {key: value for key, value in asdict(manifest).items() if key not in _ELSEWHERE}
     return {
         "model": manifest.reference,
         "digest": manifest.digest,

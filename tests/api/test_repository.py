@@ -54,6 +54,7 @@ async def test_a_version_shows_its_files_and_its_report(world: World) -> None:
     manifest = world.deployments.repository.get("demo", "3")
     assert (body["model"], body["digest"], body["aliases"]) == ("demo:3", manifest.digest, [])
     assert [(file["path"], file["sha256"]) for file in body["files"]] == [(f.path, f.sha256) for f in manifest.files]
+    assert body["layers"] == [{"pattern": "text", "dtype": "U8"}]
     assert body["report"]["compared"]["top1_agreement"] == 0.5
     listed = (await world.client.get(f"{MODELS}/demo")).json()
     assert [each["model"] for each in listed["versions"]] == ["demo:3", "demo:2", "demo:1"]

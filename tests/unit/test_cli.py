@@ -32,6 +32,8 @@ def test_import_quantize_verify_list(tmp_path: Path, data_dir: Path) -> None:
     assert "published tiny:2 (int8" in run("model", "quantize", "tiny:1")
     assert "files as published" in run("model", "verify", "tiny:2")
     run("model", "promote", "tiny:2", "--reason", "a test")
+    shown = run("model", "show", "tiny:2")
+    assert "model.layers.0.mlp.up_proj" in shown and "I8" in shown and "BF16" in shown
     shown = run("model", "list")
     assert "tiny:1" in shown and "int8" in shown and "production" in shown
     assert Repository(data_dir).resolve("tiny").version == "2"
@@ -67,6 +69,7 @@ def test_every_listing_speaks_json(data_dir: Path) -> None:
     assert json.loads(run("model", "list", "--json"))[0]["model"] == "demo:1"
     shown = json.loads(run("model", "show", "demo", "--json"))
     assert (shown["aliases"], shown["report"], len(shown["files"])) == (["production"], None, 2)
+    assert shown["layers"] == [{"pattern": "text", "dtype": "U8"}]
     assert json.loads(run("model", "history", "demo", "--json"))[0]["reason"] == "first"
     assert json.loads(run("model", "verify", "demo:1", "--json"))["ok"] is True
     assert json.loads(run("model", "compare", "demo:1", "demo:1", "--json"))[1]["model"] == "demo:1"
