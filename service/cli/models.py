@@ -35,6 +35,10 @@ def repository() -> Repository:
     return Repository(settings_or_exit(console).data_dir)
 
 
+def who() -> str:
+    return settings_or_exit(console).who
+
+
 def print_json(value: object) -> None:
     console.print_json(msgspec.json.encode(value).decode())
 
@@ -64,7 +68,7 @@ def import_model(
     target, store = ModelReference.parse(name), repository()
     with _progress(f"importing {name}") as progress:
         manifest = import_source(
-            store, source, target.name, target.version, precision, revision, progress=progress, calibrate=calibration
+            store, source, target.name, target.version, precision, revision, who(), progress, calibration
         )
     _published(store, manifest, evaluate, json)
 
@@ -83,7 +87,7 @@ def quantize(
     store = repository()
     with _progress(f"quantizing {reference}") as progress:
         parent = store.resolve(reference)
-        manifest = convert(store, parent, precision, progress=progress, calibrate=calibration)
+        manifest = convert(store, parent, precision, None, who(), progress, calibration)
     _published(store, manifest, evaluate, json)
 
 
@@ -210,7 +214,7 @@ def promote(
     settings, store = settings_or_exit(console), repository()
     manifest = store.resolve(reference)
     entry = store.promote(
-        manifest.name, alias, manifest.version, reason, limits=settings.gate(alias), override=override
+        manifest.name, alias, manifest.version, reason, settings.who, limits=settings.gate(alias), override=override
     )
     _print_change(manifest.name, asdict(entry), json)
 
@@ -223,7 +227,7 @@ def rollback(
     json: Json = False,
 ) -> None:
     """Point an alias back at the version before."""
-    _print_change(name, asdict(repository().rollback(name, alias, reason)), json)
+    _print_change(name, asdict(repository().rollback(name, alias, reason, who())), json)
 
 
 @app.command()
@@ -238,10 +242,11 @@ def history(
     if json:
         print_json([asdict(entry) for entry in entries])
         return
-    table = Table("time", "change", "version", "before", "reason", "overridden")
+    table = Table("time", "who", "change", "version", "before", "reason", "overridden")
     for entry in entries:
         table.add_row(
             entry.time,
+            entry.actor or "–",
             entry.action,
             entry.version or "–",
             entry.previous or "–",
@@ -277,7 +282,7 @@ def delete(
     asked = ModelReference.parse(reference)
     if asked.version is None:
         raise InvalidReference(f"{reference} is no exact version; name one, as in {asked.name}:1")
-    repository().delete(asked.name, asked.version, reason)
+    repository().delete(asked.name, asked.version, reason, who())
     if json:
         print_json({"deleted": reference})
         return
@@ -294,7 +299,7 @@ def gc(
     """Give disk space back. Versions that an alias holds, that are in use, or that others were made from stay."""
     from models.upkeep import collect
 
-    collected = collect(repository(), keep, "gc")
+    collected = collect(repository(), keep, "gc", who())
     if json:
         print_json(asdict(collected))
         return
