@@ -296,7 +296,7 @@ def gc(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Give disk space back. Versions that an alias holds, that are in use, or that others were made from stay."""
+    """Give disk space back. Versions that an alias holds or that are in use stay, and all that these were made from."""
     from models.upkeep import collect
 
     collected = collect(repository(), keep, "gc", who())

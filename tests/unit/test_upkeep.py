@@ -115,6 +115,36 @@ def test_collecting_keeps_what_is_held_used_or_needed(repository: Repository) ->
         collect(repository, keep=-1)
 
 
+def made_from(repository: Repository, parent: Manifest, name: str) -> Manifest:
+    with repository.stage() as staged:
+        write_weights(staged, f"{name}, of {parent.reference}")
+        lineage = replace(FACTS.lineage, parent=parent.reference, parent_digest=parent.digest)
+        return repository.publish(staged, replace(FACTS, lineage=lineage), name)
+
+
+def test_collecting_keeps_all_ancestors_of_what_stays(repository: Repository) -> None:
+    """Adapter, its 8-bit parent, that one's bf16 parent, and that one's; also under other names."""
+    line = [publish(repository, "great-grandparent", "base")]
+    for name in ("base", "demo", "adapted"):
+        line.append(made_from(repository, line[-1], name))
+    for name in ("base", "base", "base", "demo"):
+        publish(repository, "newer", name)
+    collected = collect(repository, keep=1)
+    assert collected.versions == ("base:3", "base:4")
+    assert [repository.get(each.name, each.version) for each in line] == line
+    collect(repository, keep=0)
+    assert repository.models() == []
+
+
+def test_collecting_keeps_all_ancestors_of_what_is_in_use(repository: Repository) -> None:
+    line = [publish(repository, "grandparent")]
+    for _ in range(2):
+        line.append(made_from(repository, line[-1], "demo"))
+    with repository.lease(line[2]):
+        assert collect(repository, keep=0).versions == ()
+    assert collect(repository, keep=0).versions == ("demo:1", "demo:2", "demo:3")
+
+
 def test_every_flipped_bit_is_found(repository: Repository) -> None:
     """10,000 of them, over every file of a version."""
     manifest = publish(repository, "weights " * 64)
