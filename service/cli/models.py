@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from models.errors import InvalidReference
 from models.manifest import Manifest, ModelReference
@@ -242,7 +242,7 @@ def history(
     if json:
         print_json([asdict(entry) for entry in entries])
         return
-    table = Table("time", "who", "change", "version", "before", "reason", "overridden")
+    table = Table(Column("time", overflow="fold"), "who", "change", "version", "before", "reason", "overridden")
     for entry in entries:
         table.add_row(
             entry.time,
