@@ -36,7 +36,7 @@ class Way:
     layers: int
 
 
-def seconds(runs: Sequence[Callable[[], None]], repeats: int) -> list[float]:
+def seconds(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
     """Median time of each, taken in turns."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats + 1):

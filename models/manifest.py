@@ -74,13 +74,22 @@ class File:
     sha256: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Layer:
+    """Modules that are stored alike: their names, with `*` or a list for numbers in them, and the dtype of their
+    weights (`checkpoint.layers`)."""
+
+    pattern: str
+    dtype: str
+
+
 @dataclass(frozen=True, slots=True)
 class Lineage:
     """Where a version comes from.
 
     `source` is what was imported (a hub id with its commit, or `directory`); `parent` is the `name:version` it was made
     from and `parent_digest` that version's full digest; `recipe` says what was done, in words; `tools` lists
-    `name version` of the libraries that did it.
+    `name version` of the libraries that did it; `author` is who asked for it, empty where that was not known.
     """
 
     source: str
@@ -129,9 +138,18 @@ class Manifest:
     lineage: Lineage
     description: str = ""
     """sha256 of `model.yaml`, which is made of the rest; empty in manifests from before there was a checksum."""
+    layers: tuple[Layer, ...] = ()
+    """What each module is stored in, by the files' own headers; empty in manifests from before it was told."""
 
     @classmethod
-    def of(cls, facts: Facts, reference: ModelReference, created_at: str, files: tuple[File, ...]) -> Self:
+    def of(
+        cls,
+        facts: Facts,
+        reference: ModelReference,
+        created_at: str,
+        files: tuple[File, ...],
+        layers: tuple[Layer, ...] = (),
+    ) -> Self:
         """The manifest of `facts` published as `reference`, which must have a version."""
         if reference.version is None:
             raise InvalidReference(f"{reference} names no version to publish")
@@ -149,6 +167,7 @@ class Manifest:
             facts.license,
             files,
             facts.lineage,
+            layers=layers,
         )
 
     @property
@@ -186,17 +205,20 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The inverse of `to_json`; a manifest from before there was a checksum is read without. Raises Corrupt naming
-        the key that is unknown, missing, mistyped or untrue."""
+        """The inverse of `to_json`; a manifest from before there was a checksum, or `layers`, is read without. Raises
+        Corrupt naming the key that is unknown, missing, mistyped or untrue."""
         try:
             raw = json.loads(text)
         except ValueError as error:
             raise Corrupt(f"manifest.json is not JSON: {error}") from None
-        checksum = raw.pop("checksum", None) if isinstance(raw, dict) else None
-        if checksum is None and isinstance(raw, dict):
+        if not isinstance(raw, dict):
+            raise Corrupt("manifest must be an object")
+        checksum = raw.pop("checksum", None)
+        told = dict(raw)
+        raw.setdefault("layers", [])
+        if checksum is None:
             raw.setdefault("description", "")
         values = _mapping(raw, cls, "manifest", extra=("digest",))
-        told = dict(values)
         digest = values.pop("digest")
         manifest = cls(**_typed(values, cls, _MANIFEST_SPECIAL, "manifest"))  # type: ignore[arg-type]
         if digest != manifest.digest:
@@ -271,6 +293,13 @@ def _files(value: object, where: str) -> tuple[File, ...]:
     return files
 
 
+def _layers(value: object, where: str) -> tuple[Layer, ...]:
+    return tuple(
+        Layer(**_typed(_mapping(item, Layer, where), Layer, {}, where))  # type: ignore[arg-type]
+        for item in _list(value, where)
+    )
+
+
 def _lineage(value: object, where: str) -> Lineage:
     return Lineage(**_typed(_mapping(value, Lineage, where), Lineage, {}, where))  # type: ignore[arg-type]
 
@@ -289,4 +318,8 @@ _PLAIN: dict[object, Callable[[object, str], object]] = {
     tuple[str, ...]: _texts,
     Precision: _precision,
 }
-_MANIFEST_SPECIAL: dict[str, Callable[[object, str], object]] = {"files": _files, "lineage": _lineage}
+_MANIFEST_SPECIAL: dict[str, Callable[[object, str], object]] = {
+    "files": _files,
+    "lineage": _lineage,
+    "layers": _layers,
+}

@@ -25,6 +25,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from models import gate
+from models.checkpoint.layers import stored_layers
 from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
 from models.manifest import Facts, Manifest, ModelReference
 from models.report import Report
@@ -149,18 +150,20 @@ class Repository:
         """Make the staged directory a version, in one rename; `version` None takes the next whole number.
 
         `known` gives the sha256 of files hashed while they were written, by name; the others are hashed here. Files
-        become read-only. Raises Conflict when the version exists or once existed, or a staged entry is no plain file.
+        become read-only. Raises Conflict when the version exists or once existed, or a staged entry is no plain file,
+        and InvalidSource for a safetensors file without a sound header.
         """
         reference = ModelReference(name, version)
         files = tuple(staging.seal(path, (known or {}).get(path.name)) for path in sorted(staged.iterdir()))
         if not files:
             raise Conflict("The staged directory is empty; there is nothing to publish")
+        layers = stored_layers(staged)
         for file in files:
             Blobs(self.layout.blobs).share(staged / file.path, file)
         durable.make_directory(self.layout.models / name)
         with self.locked(name):
             reference = ModelReference(name, self._free_version(reference))
-            manifest = Manifest.of(facts, reference, self._next_moment(name), files)
+            manifest = Manifest.of(facts, reference, self._next_moment(name), files, layers)
             description = bento_store.description(manifest)
             manifest = replace(manifest, description=hashlib.sha256(description).hexdigest())
             staging.write_sealed(staged / staging.MANIFEST, manifest.to_json().encode())

@@ -132,14 +132,14 @@ def end(
         return _close(repository, under_way, state, reason)
 
 
-def promote(repository: Repository, name: str, alias: str, reason: str) -> Rollout:
+def promote(repository: Repository, name: str, alias: str, reason: str, actor: str = "") -> Rollout:
     """Point the alias to the candidate, which ends the rollout. Raises NotFound where there is none, and as
     `Repository.promote`. The alias moves first: a crash in between leaves a rollout whose base the alias has left,
     which is none any more."""
     under_way = running(repository, name, alias)
     if under_way is None:
         raise NotFound(f"There is no rollout of {name}@{alias}")
-    repository.promote(name, alias, under_way.candidate, reason, expected=under_way.base)
+    repository.promote(name, alias, under_way.candidate, reason, actor, expected=under_way.base)
     with repository.locked(name):
         return _close(repository, under_way, "promoted", reason)
 

@@ -12,6 +12,8 @@ from models.progress import Progress, silent
 from models.repository import DEFAULT_ALIAS, Repository
 
 DEMO = "demo"
+AUTHOR = "dosirak"
+"""Nobody asked for the demo model by name."""
 WEIGHTS = Path(__file__).parent / "demo" / "weights"
 
 
@@ -29,10 +31,12 @@ def publish_demo(repository: Repository, weights_dir: Path, progress: Progress =
     from models.quantize import quantize
 
     there = {manifest.version: manifest for manifest in repository.versions(DEMO)}
-    original = there.get("1") or import_source(repository, str(weights_dir), DEMO, version="1", progress=progress)
-    small = there.get("2") or quantize(repository, original, version="2", progress=progress)
+    original = there.get("1") or import_source(
+        repository, str(weights_dir), DEMO, version="1", author=AUTHOR, progress=progress
+    )
+    small = there.get("2") or quantize(repository, original, version="2", author=AUTHOR, progress=progress)
     if not repository.history(DEMO, DEFAULT_ALIAS):
-        repository.promote(DEMO, DEFAULT_ALIAS, small.version, "the demo model of a fresh installation")
+        repository.promote(DEMO, DEFAULT_ALIAS, small.version, "the demo model of a fresh installation", AUTHOR)
     return original, small
 
 

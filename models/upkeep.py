@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from models.errors import Conflict, NotFound
+from models.manifest import Manifest
 from models.repository import Repository
 from models.storage import bento_store, staging
 from models.storage.blobs import Blobs
@@ -23,7 +25,7 @@ class Collected:
 
 def collect(repository: Repository, keep: int | None = None, reason: str = "", actor: str = "") -> Collected:
     """Remove what belongs to no version; with `keep`, first all versions of each model but the newest so many, those
-    that an alias holds, those in use, and the parents of what stays. Raises ValueError for a negative `keep`."""
+    that an alias holds, those in use, and all that these were made from. Raises ValueError for a negative `keep`."""
     removed = () if keep is None else _thin_out(repository, keep, reason, actor)
     return Collected(removed, tuple(sweep(repository)), prune(repository))
 
@@ -61,20 +63,32 @@ def prune(repository: Repository) -> int:
 def _thin_out(repository: Repository, keep: int, reason: str, actor: str) -> tuple[str, ...]:
     if keep < 0:
         raise ValueError("keep at least 0 versions")
-    removed = []
+    known = {each.reference: each for name in repository.models() for each in repository.versions(name)}
+    needed: set[str] = set()
     for name in repository.models():
-        versions = repository.versions(name)
-        held = set(repository.aliases(name).values()) | {
-            each.version for each in versions[max(0, len(versions) - keep) :]
-        }
-        staying = [each for each in versions if each.version in held]
-        needed = {each.lineage.parent for each in staying}
-        for manifest in versions:
-            if manifest.version in held or manifest.reference in needed:
-                continue
-            try:
-                repository.delete(name, manifest.version, reason, actor)
-            except (Conflict, NotFound):
-                continue  # in use, or an alias moved to it, or somebody else deleted it
-            removed.append(manifest.reference)
-    return tuple(removed)
+        newest = [each.version for each in repository.versions(name)][::-1][:keep]
+        for version in {*newest, *repository.aliases(name).values()}:
+            needed |= _line(f"{name}:{version}", known)
+    removed = []
+    for reference, manifest in sorted(known.items(), key=lambda item: item[1].created_at, reverse=True):
+        if reference in needed:
+            continue
+        try:
+            repository.delete(manifest.name, manifest.version, reason, actor)
+        except NotFound:
+            continue  # somebody else deleted it
+        except Conflict:  # in use, or an alias moved to it; what it was made from is older and comes later
+            needed |= _line(reference, known)
+            continue
+        removed.append(reference)
+    return tuple(reversed(removed))
+
+
+def _line(reference: str, known: Mapping[str, Manifest]) -> set[str]:
+    """A version and all that it was made from, as far back as is there."""
+    line: set[str] = set()
+    version = known.get(reference)
+    while version is not None and version.reference not in line:
+        line.add(version.reference)
+        version = known.get(version.lineage.parent or "")
+    return line

@@ -5,6 +5,7 @@ Read once at start, passed down, shown at `/info` (the key masked). `docs/settin
 
 from __future__ import annotations
 
+import getpass
 import ipaddress
 import os
 from pathlib import Path
@@ -71,6 +72,12 @@ class Settings(BaseSettings):
         "Never the default model, nor what `POST /v1/deployments` asked for.",
     )
     drain_seconds: float = Field(default=30.0, ge=0, description="Time that running answers get to finish at shutdown.")
+    actor: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100,
+        description="Who `dosirak` commands say they are, in histories and lineage; the system's user where unset.",
+    )
     protected_aliases: str | None = Field(
         default=None,
         description="Aliases, with commas between, that move only to versions with a report that passes the gate.",
@@ -118,6 +125,14 @@ class Settings(BaseSettings):
         """What a version must keep for `alias` to point to it."""
         measured = alias in (self.protected_aliases or "").replace(",", " ").split()
         return Limits(self.gate_top1_agreement, self.gate_perplexity_change, self.gate_decode_ratio, measured)
+
+    @property
+    def who(self) -> str:
+        """Who runs a command: as set, else the system's user by name, or by number where it has none."""
+        try:
+            return self.actor or getpass.getuser()
+        except (KeyError, OSError):  # no name for it, as in a container with a user of its own
+            return f"uid {os.getuid()}"
 
     @property
     def is_loopback(self) -> bool:

@@ -31,7 +31,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 from tests.tokenizers import write
-from tests.versions import FACTS
+from tests.versions import FACTS, write_weights
 
 WINDOW = 512
 REPLY = "안녕하세요, 도시락 하나 주세요! 😀 hello world"
@@ -184,7 +184,7 @@ def publish(repository: Repository, name: str = "demo", **files: Any) -> Manifes
     with repository.stage() as staged:
         write(staged, **files)
         (staged / "config.json").write_text("{}")
-        (staged / "model.safetensors").write_text(f"weights of {name}")
+        write_weights(staged, f"weights of {name}")
         return repository.publish(staged, replace(FACTS, context_window=WINDOW, vocab_size=400), name)
 
 

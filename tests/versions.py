@@ -1,5 +1,8 @@
 """Small versions for tests of the repository: files of a few bytes and the facts of a model that does not exist."""
 
+from pathlib import Path
+
+from models.checkpoint.safetensors_file import WEIGHTS, Tensor, write_file
 from models.manifest import Facts, Lineage, Manifest
 from models.repository import Repository
 
@@ -20,5 +23,11 @@ def publish(repository: Repository, content: str, name: str = "demo", version: s
     """Publish a version whose weights are the bytes of `content`."""
     with repository.stage() as staged:
         (staged / "config.json").write_text("{}")
-        (staged / "model.safetensors").write_text(content)
+        write_weights(staged, content)
         return repository.publish(staged, FACTS, name, version)
+
+
+def write_weights(directory: Path, content: str) -> None:
+    """A weights file of one tensor, the bytes of `content`."""
+    data = content.encode()
+    write_file(directory / WEIGHTS, [Tensor("text.weight", "U8", (len(data),))], lambda name: memoryview(data), {})

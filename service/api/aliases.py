@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from models.storage.journal import Entry
 from service.api.bodies import json_body
-from service.api.deps import Service, ServiceDep
+from service.api.deps import ActorDep, Service, ServiceDep
 from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.repository import PREFIX, Text
@@ -45,7 +45,7 @@ async def get_alias(service: ServiceDep, name: str, alias: str) -> Response:
 
 @router.put("/{alias}", openapi_extra=takes(AliasBody))
 async def promote(
-    service: ServiceDep, name: str, alias: str, body: AliasBody = ALIAS, if_match: IfMatch = None
+    service: ServiceDep, actor: ActorDep, name: str, alias: str, body: AliasBody = ALIAS, if_match: IfMatch = None
 ) -> Response:
     """Point an alias to a version. 409 with the broken limits when its report does not pass the gate, unless
     `override` is true and `reason` says why; 412 when `If-Match` is not what the alias points to."""
@@ -55,6 +55,7 @@ async def promote(
         alias,
         body.version,
         body.reason,
+        actor,
         expected=_expected(if_match),
         limits=service.settings.gate(alias),
         override=body.override,
@@ -63,21 +64,23 @@ async def promote(
 
 
 @router.delete("/{alias}")
-async def remove(service: ServiceDep, name: str, alias: str, reason: Text = "", if_match: IfMatch = None) -> Response:
+async def remove(
+    service: ServiceDep, actor: ActorDep, name: str, alias: str, reason: Text = "", if_match: IfMatch = None
+) -> Response:
     """Take an alias away."""
     entry = await asyncio.to_thread(
-        service.deployments.repository.remove_alias, name, alias, reason, expected=_expected(if_match)
+        service.deployments.repository.remove_alias, name, alias, reason, actor, expected=_expected(if_match)
     )
     return _changed(service, name, alias, entry)
 
 
 @router.post("/{alias}/rollback", openapi_extra=takes(ReasonBody))
 async def rollback(
-    service: ServiceDep, name: str, alias: str, body: ReasonBody = REASON, if_match: IfMatch = None
+    service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON, if_match: IfMatch = None
 ) -> Response:
     """Undo the last promotion or removal; once more, the one before."""
     entry = await asyncio.to_thread(
-        service.deployments.repository.rollback, name, alias, body.reason, expected=_expected(if_match)
+        service.deployments.repository.rollback, name, alias, body.reason, actor, expected=_expected(if_match)
     )
     return _changed(service, name, alias, entry)
 

@@ -1,4 +1,4 @@
-"""Who may pass: with an admin key set, only the two probes answer without it."""
+"""Who may pass, and who that is: with an admin key set, only the two probes answer without it."""
 
 from __future__ import annotations
 
@@ -16,29 +16,37 @@ from service.api.errors import response_of
 from service.errors import Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
+ANONYMOUS: Final = "anonymous"
+"""Who asks where no key is needed."""
 
 
 class Auth:
-    """ASGI middleware. The comparison takes the same time for every key, and every refusal is the same sentence."""
+    """ASGI middleware. The comparison takes the same time for every key, and every refusal is the same sentence.
+    `scope["state"]` gets `actor`, who asks: `anonymous`, or `key:` and the first 8 hex digits of the key's sha256."""
 
     def __init__(self, app: ASGIApp, admin_key: str | None) -> None:
         self._app = app
         self._expected = None if admin_key is None else _digest(admin_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self._may_pass(scope):
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif actor := self._actor(scope):
+            scope.setdefault("state", {})["actor"] = actor
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await _refusal(scope)(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def _may_pass(self, scope: Scope) -> bool:
+    def _actor(self, scope: Scope) -> str | None:
+        """Who asks; None for who may not pass."""
         if self._expected is None or scope["path"] in OPEN_PATHS:
-            return True
+            return ANONYMOUS
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        matches = hmac.compare_digest(_digest(key.strip()), self._expected)
-        return matches and scheme.lower() == "bearer"
+        sent = _digest(key.strip())
+        matches = hmac.compare_digest(sent, self._expected)
+        return f"key:{sent.hex()[:8]}" if matches and scheme.lower() == "bearer" else None
 
 
 def _digest(key: str) -> bytes:

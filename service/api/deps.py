@@ -33,4 +33,11 @@ def _service(request: Request) -> Service:
     return service
 
 
+def _actor(request: Request) -> str:
+    actor: str = request.state.actor
+    return actor
+
+
 ServiceDep = Annotated[Service, Depends(_service)]
+ActorDep = Annotated[str, Depends(_actor)]
+"""Who asks, as histories and lineage say it (see `auth`)."""

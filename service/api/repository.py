@@ -17,7 +17,7 @@ from models.manifest import Manifest, ModelReference
 from models.report import Report
 from models.repository import Repository
 from service.api.bodies import json_body
-from service.api.deps import Service, ServiceDep
+from service.api.deps import ActorDep, Service, ServiceDep
 from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.schemas.repository import EvaluateBody, ImportBody, QuantizeBody
@@ -47,22 +47,23 @@ async def get_model(service: ServiceDep, name: str) -> Response:
 
 
 @router.post("/{name}/versions", status_code=202, openapi_extra=takes(ImportBody))
-async def import_version(service: ServiceDep, name: str, body: ImportBody = IMPORT) -> Response:
+async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: ImportBody = IMPORT) -> Response:
     """Import a checkpoint as a job; its `result` names the version. Measured as well, unless `evaluate` is "none"."""
     ModelReference(name, body.version)
-    return _accepted(service, "import", {"name": name, **body.model_dump()})
+    return _accepted(service, "import", {"name": name, "author": actor, **body.model_dump()})
 
 
 @router.get("/{name}/versions/{version}")
 async def get_version(service: ServiceDep, name: str, version: str) -> Response:
-    """Manifest, files with their sha256, lineage, model card, and the report of what was measured."""
+    """Manifest, files with their sha256, what each module is stored in, lineage, model card, and the report of what was
+    measured."""
     return json_response(await asyncio.to_thread(_version, service.deployments.repository, name, version))
 
 
 @router.delete("/{name}/versions/{version}")
-async def delete_version(service: ServiceDep, name: str, version: str, reason: Text = "") -> Response:
+async def delete_version(service: ServiceDep, actor: ActorDep, name: str, version: str, reason: Text = "") -> Response:
     """Remove a version for good; 409 while an alias points to it or a process serves it."""
-    await asyncio.to_thread(service.deployments.repository.delete, name, version, reason)
+    await asyncio.to_thread(service.deployments.repository.delete, name, version, reason, actor)
     return json_response({"deleted": f"{name}:{version}"})
 
 
@@ -79,10 +80,12 @@ async def verify_version(service: ServiceDep, name: str, version: str) -> Respon
 
 
 @router.post("/{name}/versions/{version}/quantize", status_code=202, openapi_extra=takes(QuantizeBody))
-async def quantize_version(service: ServiceDep, name: str, version: str, body: QuantizeBody = QUANTIZE) -> Response:
+async def quantize_version(
+    service: ServiceDep, actor: ActorDep, name: str, version: str, body: QuantizeBody = QUANTIZE
+) -> Response:
     """Make a version of lower precision from this one, as a job."""
     manifest = await asyncio.to_thread(service.deployments.repository.get, name, version)
-    return _accepted(service, "quantize", {"model": manifest.reference, **body.model_dump()})
+    return _accepted(service, "quantize", {"model": manifest.reference, "author": actor, **body.model_dump()})
 
 
 @router.post("/{name}/versions/{version}/evaluate", status_code=202, openapi_extra=takes(EvaluateBody))
@@ -155,7 +158,8 @@ def _version(repository: Repository, name: str, version: str) -> dict[str, Any]:
     card = repository.path(manifest) / CARD
     text = card.read_bytes()[:CARD_BYTES].decode("utf-8", errors="replace") if card.is_file() else None
     shown = shown_version(manifest, repository.aliases(name), _report(repository, manifest))
-    return {**shown, "digest": manifest.digest, "files": [asdict(file) for file in manifest.files], "card": text}
+    files, layers = ([asdict(each) for each in listed] for listed in (manifest.files, manifest.layers))
+    return {**shown, "digest": manifest.digest, "files": files, "layers": layers, "card": text}
 
 
 def _report(repository: Repository, manifest: Manifest) -> Report | None:

@@ -14,7 +14,7 @@ from models.errors import NotFound
 from models.rollouts import Guards, Rollout
 from service.api.aliases import REASON
 from service.api.bodies import json_body
-from service.api.deps import Service, ServiceDep
+from service.api.deps import ActorDep, Service, ServiceDep
 from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.repository import PREFIX, Text
@@ -54,10 +54,12 @@ async def abort_rollout(service: ServiceDep, name: str, alias: str, reason: Text
 
 
 @router.post("/promote", openapi_extra=takes(ReasonBody))
-async def promote_rollout(service: ServiceDep, name: str, alias: str, body: ReasonBody = REASON) -> Response:
+async def promote_rollout(
+    service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON
+) -> Response:
     """Point the alias to the candidate, which ends the rollout."""
     reason = body.reason or "the rollout went well"
-    ended = await asyncio.to_thread(rollouts.promote, service.deployments.repository, name, alias, reason)
+    ended = await asyncio.to_thread(rollouts.promote, service.deployments.repository, name, alias, reason, actor)
     service.deployments.follow_all()
     return json_response(ended)
 

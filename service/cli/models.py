@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from models.errors import InvalidReference
 from models.manifest import Manifest, ModelReference
@@ -33,6 +33,10 @@ Evaluate = Annotated[str, typer.Option(help="Measure the new version: none, quic
 
 def repository() -> Repository:
     return Repository(settings_or_exit(console).data_dir)
+
+
+def who() -> str:
+    return settings_or_exit(console).who
 
 
 def print_json(value: object) -> None:
@@ -64,7 +68,7 @@ def import_model(
     target, store = ModelReference.parse(name), repository()
     with _progress(f"importing {name}") as progress:
         manifest = import_source(
-            store, source, target.name, target.version, precision, revision, progress=progress, calibrate=calibration
+            store, source, target.name, target.version, precision, revision, who(), progress, calibration
         )
     _published(store, manifest, evaluate, json)
 
@@ -83,7 +87,7 @@ def quantize(
     store = repository()
     with _progress(f"quantizing {reference}") as progress:
         parent = store.resolve(reference)
-        manifest = convert(store, parent, precision, progress=progress, calibrate=calibration)
+        manifest = convert(store, parent, precision, None, who(), progress, calibration)
     _published(store, manifest, evaluate, json)
 
 
@@ -147,11 +151,11 @@ def list_models(json: Json = False) -> None:
 
 @app.command()
 def show(reference: Reference, json: Json = False) -> None:
-    """One version: its facts, lineage, files and what was measured of it."""
+    """One version: its facts, lineage, files, what each module is stored in, and what was measured of it."""
     store = repository()
     manifest = store.resolve(reference)
     if json:
-        print_json({**_shown(store, manifest), "files": [asdict(file) for file in manifest.files]})
+        print_json({**_shown(store, manifest), "files": manifest.files, "layers": manifest.layers})
         return
     facts = Table(show_header=False, box=None)
     for name, value in _shown(store, manifest).items():
@@ -163,7 +167,10 @@ def show(reference: Reference, json: Json = False) -> None:
     files = Table("file", "bytes", "sha256")
     for file in manifest.files:
         files.add_row(file.path, f"{file.size:,}", file.sha256)
-    console.print(facts, files)
+    layers = Table("modules", "stored in")
+    for layer in manifest.layers:
+        layers.add_row(layer.pattern, layer.dtype)
+    console.print(facts, files, *([layers] if manifest.layers else ()))
     if report := store.report(manifest):
         _print_reports([(manifest, report)])
 
@@ -207,7 +214,7 @@ def promote(
     settings, store = settings_or_exit(console), repository()
     manifest = store.resolve(reference)
     entry = store.promote(
-        manifest.name, alias, manifest.version, reason, limits=settings.gate(alias), override=override
+        manifest.name, alias, manifest.version, reason, settings.who, limits=settings.gate(alias), override=override
     )
     _print_change(manifest.name, asdict(entry), json)
 
@@ -220,7 +227,7 @@ def rollback(
     json: Json = False,
 ) -> None:
     """Point an alias back at the version before."""
-    _print_change(name, asdict(repository().rollback(name, alias, reason)), json)
+    _print_change(name, asdict(repository().rollback(name, alias, reason, who())), json)
 
 
 @app.command()
@@ -235,10 +242,11 @@ def history(
     if json:
         print_json([asdict(entry) for entry in entries])
         return
-    table = Table("time", "change", "version", "before", "reason", "overridden")
+    table = Table(Column("time", overflow="fold"), "who", "change", "version", "before", "reason", "overridden")
     for entry in entries:
         table.add_row(
             entry.time,
+            entry.actor or "–",
             entry.action,
             entry.version or "–",
             entry.previous or "–",
@@ -274,7 +282,7 @@ def delete(
     asked = ModelReference.parse(reference)
     if asked.version is None:
         raise InvalidReference(f"{reference} is no exact version; name one, as in {asked.name}:1")
-    repository().delete(asked.name, asked.version, reason)
+    repository().delete(asked.name, asked.version, reason, who())
     if json:
         print_json({"deleted": reference})
         return
@@ -288,10 +296,10 @@ def gc(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Give disk space back. Versions that an alias holds, that are in use, or that others were made from stay."""
+    """Give disk space back. Versions that an alias holds or that are in use stay, and all that these were made from."""
     from models.upkeep import collect
 
-    collected = collect(repository(), keep, "gc")
+    collected = collect(repository(), keep, "gc", who())
     if json:
         print_json(asdict(collected))
         return
@@ -305,8 +313,11 @@ def _aliases(store: Repository, manifest: Manifest) -> list[str]:
     return sorted(alias for alias, version in store.aliases(manifest.name).items() if version == manifest.version)
 
 
+_ELSEWHERE = {"name", "version", "files", "layers"}
+
+
 def _shown(store: Repository, manifest: Manifest) -> dict[str, Any]:
-    facts = {key: value for key, value in asdict(manifest).items() if key not in ("name", "version", "files")}
+    facts = {key: value for key, value in asdict(manifest).items() if key not in _ELSEWHERE}
     return {
         "model": manifest.reference,
         "digest": manifest.digest,

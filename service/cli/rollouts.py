@@ -11,7 +11,7 @@ from rich.table import Table
 from models import rollouts
 from models.errors import InvalidReference
 from models.rollouts import Guards, Rollout
-from service.cli.models import Alias, Json, Reason, console, print_json, repository
+from service.cli.models import Alias, Json, Reason, console, print_json, repository, who
 from service.cli.settings import settings_or_exit
 
 
@@ -35,7 +35,7 @@ def rollout(
         wanted = Rollout(name, alias, "", candidate, weight, sticky, shadow, Guards(), "")
         rollouts.put(store, wanted, settings_or_exit(console).gate(alias))
     elif promote:
-        rollouts.promote(store, name, alias, reason or "the rollout went well")
+        rollouts.promote(store, name, alias, reason or "the rollout went well", who())
     elif abort:
         rollouts.end(store, name, alias, "aborted", reason)
     found = rollouts.history(store, name, alias)

@@ -27,6 +27,7 @@ def _import(
     progress: Progress,
     source: str,
     name: str,
+    author: str,
     version: str | None,
     precision: str | None,
     revision: str | None,
@@ -41,20 +42,27 @@ def _import(
         version,
         precision,
         revision,
-        progress=_before(evaluate, progress),
-        calibrate=calibration,
+        author,
+        _before(evaluate, progress),
+        calibration,
     )
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 
 
 def _quantize(
-    repository: Repository, settings: Settings, progress: Progress, model: str, precision: str, evaluate: str
+    repository: Repository,
+    settings: Settings,
+    progress: Progress,
+    model: str,
+    author: str,
+    precision: str,
+    evaluate: str,
 ) -> dict[str, Any]:
     from models.quantize import quantize
 
     parent = repository.resolve(model)
     with repository.lease(parent):
-        manifest = quantize(repository, parent, precision, progress=_before(evaluate, progress), calibrate=calibration)
+        manifest = quantize(repository, parent, precision, None, author, _before(evaluate, progress), calibration)
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import msgspec
 import pytest
 
 from models.repository import Repository
+from models.storage.journal import Journal
+from tests.api.conftest import KEY
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving, until
 from tests.reports import COMPARED, report
@@ -54,6 +57,7 @@ async def test_a_version_shows_its_files_and_its_report(world: World) -> None:
     manifest = world.deployments.repository.get("demo", "3")
     assert (body["model"], body["digest"], body["aliases"]) == ("demo:3", manifest.digest, [])
     assert [(file["path"], file["sha256"]) for file in body["files"]] == [(f.path, f.sha256) for f in manifest.files]
+    assert body["layers"] == [{"pattern": "text", "dtype": "U8"}]
     assert body["report"]["compared"]["top1_agreement"] == 0.5
     listed = (await world.client.get(f"{MODELS}/demo")).json()
     assert [each["model"] for each in listed["versions"]] == ["demo:3", "demo:2", "demo:1"]
@@ -115,6 +119,7 @@ async def test_rollback_and_what_was_in_production_then(world: World) -> None:
     back = await world.client.post(f"{url}/rollback", json={"reason": "worse"})
     assert back.json()["version"] == "1" and back.headers["etag"] == '"1"'
     entries = (await world.client.get(f"{url}/history")).json()["data"]
+    assert [each["actor"] for each in entries[1:]] == ["anonymous", "anonymous"]
     assert [(each["action"], each["version"], each["reason"]) for each in entries] == [
         ("promote", "1", "first"),
         ("promote", "2", "better"),
@@ -162,6 +167,36 @@ async def test_deletions(world: World) -> None:
         "deleted": "demo:3"
     }
     assert (await world.client.get(f"{MODELS}/demo/versions/3")).status_code == 404
+
+
+async def test_changes_say_whose_key_they_were_made_with(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    for number in range(2):
+        publish(repository, chat_template=f"{{# {number} #}}")
+    publish(repository, "other")
+    repository.promote("demo", "production", "1", "first", "kim")
+    async with serving(tmp_path, admin_key=KEY) as world:
+        headers, url = {"Authorization": f"Bearer {KEY}"}, f"{MODELS}/demo/aliases/production"
+        who = f"key:{hashlib.sha256(KEY.encode()).hexdigest()[:8]}"
+        await world.client.put(url, json={"version": "2"}, headers=headers)
+        await world.client.post(f"{url}/rollback", json={}, headers=headers)
+        await world.client.put(f"{url}/rollout", json={"candidate": "2", "weight": 1}, headers=headers)
+        await world.client.post(f"{url}/rollout/promote", json={}, headers=headers)
+        await world.client.delete(url, headers=headers)
+        await world.client.delete(f"{MODELS}/other/versions/1", headers=headers)
+        entries = [each for name in ("demo", "other") for each in Journal(repository.layout.journal(name)).entries()]
+        assert [(each.action, each.actor) for each in entries] == [
+            ("promote", "kim"),
+            ("promote", who),
+            ("rollback", who),
+            ("promote", who),
+            ("remove", who),
+            ("delete", who),
+        ]
+        for ask, body in (("/tiny/versions", {"source": "/nonexistent"}), ("/demo/versions/1/quantize", {})):
+            job = (await world.client.post(MODELS + ask, json=body, headers=headers)).json()
+            assert job["arguments"]["author"] == who
+        assert KEY not in repr(entries)
 
 
 async def test_two_versions_side_by_side(world: World) -> None:

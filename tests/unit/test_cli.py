@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from models.repository import Repository
 from service import cli
+from service.settings import Settings
 from tests.checkpoints import save_llama
 from tests.versions import publish
 
@@ -17,6 +18,7 @@ from tests.versions import publish
 @pytest.fixture(autouse=True)
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOSIRAK_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("LOGNAME", "kim")  # where getpass looks first
     return tmp_path / "data"
 
 
@@ -32,8 +34,11 @@ def test_import_quantize_verify_list(tmp_path: Path, data_dir: Path) -> None:
     assert "published tiny:2 (int8" in run("model", "quantize", "tiny:1")
     assert "files as published" in run("model", "verify", "tiny:2")
     run("model", "promote", "tiny:2", "--reason", "a test")
+    shown = run("model", "show", "tiny:2")
+    assert "model.layers.0.mlp.up_proj" in shown and "I8" in shown and "BF16" in shown
     shown = run("model", "list")
     assert "tiny:1" in shown and "int8" in shown and "production" in shown
+    assert [each.lineage.author for each in Repository(data_dir).versions("tiny")] == ["kim", "kim"]
     assert Repository(data_dir).resolve("tiny").version == "2"
 
 
@@ -44,6 +49,36 @@ def test_promote_and_rollback(data_dir: Path) -> None:
     run("model", "promote", "demo:1")
     run("model", "promote", "demo:2")
     assert "demo@production is now demo:1" in run("model", "rollback", "demo")
+
+
+def test_the_history_says_who(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = Repository(data_dir)
+    for content in ("one", "two", "three", "four"):
+        publish(repository, content)
+    run("model", "promote", "demo:1")
+    monkeypatch.setenv("DOSIRAK_ACTOR", "release robot")
+    run("model", "promote", "demo:2")
+    monkeypatch.delenv("DOSIRAK_ACTOR")
+    run("model", "rollback", "demo")
+    run("model", "rollout", "demo", "--candidate", "3")
+    run("model", "rollout", "demo", "--promote")
+    told = [each["actor"] for each in json.loads(run("model", "history", "demo", "--json"))]
+    assert told == ["kim", "release robot", "kim", "kim"]
+    assert "kim" in run("model", "history", "demo")
+    run("model", "delete", "demo:1")
+    run("model", "gc", "--keep", "1")
+    lines = [json.loads(line) for line in repository.layout.journal("demo").read_text().splitlines()]
+    assert [(each["action"], each["version"], each["actor"]) for each in lines[-2:]] == [
+        ("delete", "1", "kim"),
+        ("delete", "2", "kim"),
+    ]
+
+
+def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000_001)
+    assert Settings().who == "uid 4000000001"
 
 
 def test_rollouts(data_dir: Path) -> None:
@@ -67,6 +102,7 @@ def test_every_listing_speaks_json(data_dir: Path) -> None:
     assert json.loads(run("model", "list", "--json"))[0]["model"] == "demo:1"
     shown = json.loads(run("model", "show", "demo", "--json"))
     assert (shown["aliases"], shown["report"], len(shown["files"])) == (["production"], None, 2)
+    assert shown["layers"] == [{"pattern": "text", "dtype": "U8"}]
     assert json.loads(run("model", "history", "demo", "--json"))[0]["reason"] == "first"
     assert json.loads(run("model", "verify", "demo:1", "--json"))["ok"] is True
     assert json.loads(run("model", "compare", "demo:1", "demo:1", "--json"))[1]["model"] == "demo:1"

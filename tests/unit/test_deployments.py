@@ -17,7 +17,7 @@ from service.engine.client import EngineState
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from tests.fakes import InProcessEngine, make_request
 from tests.tokenizers import write
-from tests.versions import FACTS
+from tests.versions import FACTS, write_weights
 
 
 class SlowEngine(InProcessEngine):
@@ -70,7 +70,7 @@ class World:
 def publish_with_tokenizer(repository: Repository, content: str) -> None:
     with repository.stage() as staged:
         write(staged)
-        (staged / "model.safetensors").write_text(content)
+        write_weights(staged, content)
         repository.publish(staged, FACTS, "demo")
 
 

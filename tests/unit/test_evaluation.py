@@ -24,7 +24,7 @@ from service.evaluation.texts import Text, of_file
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 from tests.checkpoints import save_bart, save_gpt2, save_t5
-from tests.versions import FACTS, publish
+from tests.versions import FACTS, publish, write_weights
 
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 
@@ -50,12 +50,12 @@ def test_the_parent_then_production_then_the_newest_other(repository: Repository
     assert baseline_of(repository, one) == two
     assert baseline_of(repository, two) == three, "never itself"
     with repository.stage() as staged:
-        (staged / "model.safetensors").write_text("child")
+        write_weights(staged, "child")
         lineage = replace(FACTS.lineage, parent="demo:1", parent_digest=one.digest)
         child = repository.publish(staged, replace(FACTS, lineage=lineage), "demo")
     assert baseline_of(repository, child) == one
     with repository.stage() as staged:
-        (staged / "model.safetensors").write_text("other words")
+        write_weights(staged, "other words")
         stranger = repository.publish(staged, replace(FACTS, vocab_size=7), "demo")
     assert baseline_of(repository, stranger) is None
     assert baseline_of(repository, publish(repository, "alone", "other")) is None

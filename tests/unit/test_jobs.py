@@ -10,10 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from models.progress import silent
 from models.repository import Repository
 from service.errors import Conflict, NotFound, Overloaded
 from service.jobs.job import Job, JobFiles
 from service.jobs.jobs import MOST_KEPT, MOST_QUEUED, Jobs
+from service.jobs.work import run
+from service.settings import Settings
+from tests.checkpoints import save_llama
 
 
 @pytest.fixture
@@ -106,3 +110,15 @@ async def test_no_more_wait_or_are_kept_than_so_many(tmp_path: Path) -> None:
         waiting.append(jobs.submit("import", {}))
     ended = [job for job in jobs.all() if job.ended]
     assert len(ended) == MOST_KEPT == len([job for job in JobFiles(tmp_path).all() if job.ended])
+
+
+def test_what_jobs_publish_says_who_asked(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data")
+    asked = {"author": "key:1a2b3c4d", "evaluate": "none"}
+    source = str(save_llama(tmp_path / "source"))
+    imported = {"source": source, "name": "tiny", "version": None, "precision": None, "revision": None}
+    run("import", imported | asked, settings, silent)
+    run("quantize", {"model": "tiny:1", "precision": "int8"} | asked, settings, silent)
+    published = Repository(settings.data_dir).versions("tiny")
+    assert [each.lineage.author for each in published] == ["key:1a2b3c4d", "key:1a2b3c4d"]
+    assert [each.precision for each in published] == ["bf16", "int8"]

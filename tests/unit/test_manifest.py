@@ -1,16 +1,18 @@
 """Manifests survive a round trip, are strict, and have a digest of behaviour; references admit no other path."""
 
+import hashlib
 import json
 from dataclasses import replace
 
 import pytest
 
 from models.errors import Corrupt, InvalidReference, InvalidSource
-from models.manifest import File, Manifest, ModelReference, precision_of
+from models.manifest import File, Layer, Manifest, ModelReference, precision_of
 from tests.versions import FACTS
 
 FILES = (File("config.json", 2, "a" * 64), File("model.safetensors", 10, "b" * 64))
-MANIFEST = Manifest.of(FACTS, ModelReference("demo", "1"), "2026-11-21T00:00:00.000000Z", FILES)
+LAYERS = (Layer("lm_head", "BF16"), Layer("model.layers.*.mlp.up_proj", "I8"))
+MANIFEST = Manifest.of(FACTS, ModelReference("demo", "1"), "2026-11-21T00:00:00.000000Z", FILES, LAYERS)
 
 
 def test_round_trip() -> None:
@@ -21,8 +23,8 @@ def test_round_trip() -> None:
 def test_digest_is_of_behaviour_alone() -> None:
     assert len(MANIFEST.digest) == 64
     assert MANIFEST.short_digest == MANIFEST.digest[:12]
-    for same in ({"name": "other"}, {"version": "2"}, {"created_at": "x"}, {"license": "mit"}):
-        assert replace(MANIFEST, **same).digest == MANIFEST.digest  # type: ignore[arg-type]
+    for same in ({"name": "other"}, {"version": "2"}, {"created_at": "x"}, {"license": "mit"}, {"layers": ()}):
+        assert replace(MANIFEST, **same).digest == MANIFEST.digest
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,11 @@ def test_digest_changes_with_behaviour(change: dict[str, object]) -> None:
         (["files", 0, "path"], "zzz", "sorted"),
         (["files", 1, "path"], "config.json", "sorted"),
         (["lineage"], [], "manifest.lineage"),
+        (["layers"], {}, "manifest.layers must be a list"),
+        (["layers", 0, "dtype"], 8, "manifest.layers.dtype"),
+        (["layers", 0, "pattern"], None, "manifest.layers.pattern is missing"),
+        (["layers"], [], "manifest.checksum"),
+        (["layers"], None, "manifest.checksum"),
         (["lineage", "tools"], "torch", "manifest.lineage.tools"),
         (["vocab_size"], 261, "manifest.digest"),
         (["digest"], "0" * 64, "manifest.digest"),
@@ -72,6 +79,18 @@ def test_strict_and_names_the_key(path: list[str | int], value: object, named: s
         target[last] = value
     with pytest.raises(Corrupt, match=named):
         Manifest.from_json(json.dumps(raw))
+
+
+def test_manifests_from_before_layers_were_told() -> None:
+    """Their checksum is over what they say, and their digest the same as ever."""
+    told = {key: value for key, value in json.loads(MANIFEST.to_json()).items() if key not in ("layers", "checksum")}
+    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    told["checksum"] = hashlib.sha256(canonical.encode()).hexdigest()
+    assert Manifest.from_json(json.dumps(told)) == replace(MANIFEST, layers=())
+    assert told["digest"] == "d3ec07286f7343c49c707c158163d5868934872ad3cea2c96125bee806e308b7"
+    told["license"] = "mit"
+    with pytest.raises(Corrupt, match=r"manifest\.checksum"):
+        Manifest.from_json(json.dumps(told))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "\ud800"])

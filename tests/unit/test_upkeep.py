@@ -16,7 +16,7 @@ from models.manifest import Manifest
 from models.repository import Repository
 from models.upkeep import collect, prune
 from tests.reports import report
-from tests.versions import FACTS, publish
+from tests.versions import FACTS, publish, write_weights
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_damaged_shared_file_does_not_reach_a_new_version(repository: Reposito
     one = publish(repository, "one")
     weights = repository.path(one) / "model.safetensors"
     weights.chmod(0o644)
-    weights.write_text("onE")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"E")
     two = publish(repository, "one")
     repository.verify(two)
     three = publish(repository, "one")
@@ -58,9 +58,10 @@ def test_pruning_takes_what_belongs_to_no_version(repository: Repository) -> Non
         found.parent.mkdir(exist_ok=True)
         found.write_text("found out")
     assert prune(repository) == 0
+    weights = (repository.path(two) / "model.safetensors").stat().st_size
     repository.delete("demo", "2")
     freed = prune(repository)
-    assert freed == len("two, longer") + len("found out")
+    assert freed == weights + len("found out")
     assert repository.engine_file(one, "record").exists() and not repository.engine_file(two, "record").exists()
     assert {path.name for path in repository.layout.blobs.iterdir()} == {file.sha256 for file in one.files}
     repository.verify(one)
@@ -101,7 +102,7 @@ def test_another_processs_lease_ends_with_it(repository: Repository, tmp_path: P
 def test_collecting_keeps_what_is_held_used_or_needed(repository: Repository) -> None:
     published = [publish(repository, str(number)) for number in range(1, 6)]
     with repository.stage() as staged:
-        (staged / "model.safetensors").write_text("child")
+        write_weights(staged, "child")
         lineage = replace(FACTS.lineage, parent="demo:2", parent_digest=published[1].digest)
         repository.publish(staged, replace(FACTS, lineage=lineage), "demo")
     repository.promote("demo", "production", "1", "held")
@@ -112,6 +113,36 @@ def test_collecting_keeps_what_is_held_used_or_needed(repository: Repository) ->
     assert collect(repository).versions == ()
     with pytest.raises(ValueError, match="at least 0"):
         collect(repository, keep=-1)
+
+
+def made_from(repository: Repository, parent: Manifest, name: str) -> Manifest:
+    with repository.stage() as staged:
+        write_weights(staged, f"{name}, of {parent.reference}")
+        lineage = replace(FACTS.lineage, parent=parent.reference, parent_digest=parent.digest)
+        return repository.publish(staged, replace(FACTS, lineage=lineage), name)
+
+
+def test_collecting_keeps_all_ancestors_of_what_stays(repository: Repository) -> None:
+    """Adapter, its 8-bit parent, that one's bf16 parent, and that one's; also under other names."""
+    line = [publish(repository, "great-grandparent", "base")]
+    for name in ("base", "demo", "adapted"):
+        line.append(made_from(repository, line[-1], name))
+    for name in ("base", "base", "base", "demo"):
+        publish(repository, "newer", name)
+    collected = collect(repository, keep=1)
+    assert collected.versions == ("base:3", "base:4")
+    assert [repository.get(each.name, each.version) for each in line] == line
+    collect(repository, keep=0)
+    assert repository.models() == []
+
+
+def test_collecting_keeps_all_ancestors_of_what_is_in_use(repository: Repository) -> None:
+    line = [publish(repository, "grandparent")]
+    for _ in range(2):
+        line.append(made_from(repository, line[-1], "demo"))
+    with repository.lease(line[2]):
+        assert collect(repository, keep=0).versions == ()
+    assert collect(repository, keep=0).versions == ("demo:1", "demo:2", "demo:3")
 
 
 def test_every_flipped_bit_is_found(repository: Repository) -> None:
@@ -137,8 +168,9 @@ def test_manifests_from_before_the_checksum_are_read(repository: Repository) -> 
     manifest = publish(repository, "one")
     path = repository.path(manifest) / "manifest.json"
     told = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("checksum", "description")}
+    del told["layers"]
     path.chmod(0o644)
     path.write_text(json.dumps(told))
     old = repository.get("demo", "1")
-    assert old == replace(manifest, description="")
+    assert old == replace(manifest, description="", layers=())
     repository.verify(old)

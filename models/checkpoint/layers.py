@@ -1,0 +1,86 @@
+"""In what precision each module of a version is stored, told in a few lines: layers that are alike share one.
+
+    model.layers.*.self_attn.q_proj     I8         in every layer that there is
+    model.layers.0,2-3.mlp.down_proj    I8+BF16    in these layers
+    lm_head                             BF16
+
+A module is named where it has a `weight`, whose dtype it is; `+` adds that of columns kept beside it (`llm-int8`). Any
+other tensor outside such a module is told by its own name. Spelling of dtypes as in safetensors.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from models.checkpoint.safetensors_file import read_header
+from models.manifest import Layer
+
+_WEIGHT = ".weight"
+_KEPT = ".outlier_weight"
+
+_Text = tuple[str | None, ...]  # a name's parts, None for its numbers
+_Numbers = tuple[int, ...]
+_Row = tuple[tuple[str, ...], str]  # what stands for each number, and the dtype
+
+
+def stored_layers(directory: Path) -> tuple[Layer, ...]:
+    """Of the safetensors files in `directory`, by their headers alone. Raises InvalidSource for one that has none."""
+    tensors = [tensor for path in sorted(directory.glob("*.safetensors")) for tensor in read_header(path)]
+    return fold(module_dtypes({tensor.name: tensor.dtype for tensor in tensors}))
+
+
+def module_dtypes(tensors: Mapping[str, str]) -> dict[str, str]:
+    """Tensor to dtype → module to dtype, as the module above says."""
+    found = {}
+    for name, dtype in tensors.items():
+        module = name.removesuffix(_WEIGHT)
+        if module != name and module not in tensors:
+            kept = tensors.get(module + _KEPT)
+            found[module] = dtype if kept is None else f"{dtype}+{kept}"
+        elif module != name or name.rpartition(".")[0] + _WEIGHT not in tensors:
+            found[name] = dtype
+    return found
+
+
+def fold(dtypes: Mapping[str, str]) -> tuple[Layer, ...]:
+    """Module to dtype → sorted patterns. Of the names with the same text and other numbers, `*` stands for all that
+    there are, where they agree; elsewhere the numbers are listed. Every name is told by exactly one pattern."""
+    alike: dict[_Text, dict[_Numbers, str]] = {}
+    for name, dtype in dtypes.items():
+        parts = name.split(".")
+        text = tuple(None if _is_number(part) else part for part in parts)
+        numbers = tuple(int(part) for part in parts if _is_number(part))
+        alike.setdefault(text, {})[numbers] = dtype
+    folded = [(text, row) for text, found in alike.items() for row in _rows(found)]
+    return tuple(sorted(Layer(_pattern(text, numbers), dtype) for text, (numbers, dtype) in folded))
+
+
+def _rows(found: Mapping[_Numbers, str]) -> list[_Row]:
+    """Numbers that lead to the same rows below them are told together."""
+    width = len(next(iter(found)))
+    if len(set(found.values())) == 1 and len(found) > 1:
+        return [(("*",) * width, next(iter(found.values())))]
+    if not width:
+        return [((), dtype) for dtype in found.values()]
+    below: dict[int, dict[_Numbers, str]] = {}
+    for numbers, dtype in found.items():
+        below.setdefault(numbers[0], {})[numbers[1:]] = dtype
+    same: dict[tuple[_Row, ...], list[int]] = {}
+    for number in sorted(below):
+        same.setdefault(tuple(_rows(below[number])), []).append(number)
+    return [((_listed(first), *rest), dtype) for rows, first in same.items() for rest, dtype in rows]
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Ascending numbers, neighbours as a range: `0,2-5`."""
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _pattern(text: _Text, numbers: Sequence[str]) -> str:
+    told = iter(numbers)
+    return ".".join(next(told) if part is None else part for part in text)
+
+
+def _is_number(part: str) -> bool:
+    return part.isascii() and part.isdigit() and str(int(part)) == part
