@@ -168,14 +168,21 @@ class BlockManager:
         return block
 
     def _hash(self, sequence: Sequence, index: int) -> bytes:
-        """hash(i) = SHA-256(hash(i-1), token ids of block i as 32-bit integers); hash(-1) = SHA-256(cache salt)."""
+        """hash(i) = SHA-256(hash(i-1), token ids of block i as 32-bit integers); hash(-1) = `_root`."""
         hashes = sequence.block_hashes
         while len(hashes) <= index:
-            parent = hashes[-1] if hashes else hashlib.sha256(sequence.request.cache_salt.encode()).digest()
+            parent = hashes[-1] if hashes else _root(sequence)
             start = len(hashes) * self.block_size
             tokens = array("I", sequence.token_ids[start : start + self.block_size])
             hashes.append(hashlib.sha256(parent + tokens.tobytes()).digest())
         return hashes[index]
+
+
+def _root(sequence: Sequence) -> bytes:
+    """SHA-256(cache salt), and of that and the adapter where there is one: its keys and values are its own."""
+    salt, adapter = sequence.request.cache_salt, sequence.request.adapter
+    root = hashlib.sha256(salt.encode()).digest()
+    return hashlib.sha256(root + adapter.encode()).digest() if adapter else root
 
 
 def _require(holds: bool, what: str) -> None:

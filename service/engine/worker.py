@@ -30,6 +30,8 @@ from service.engine.core import EngineCore, ModelRunner
 from service.engine.messages import (
     HEADER_BYTES,
     Abort,
+    Adapt,
+    Adapted,
     Add,
     EngineConfig,
     EngineInfo,
@@ -38,6 +40,7 @@ from service.engine.messages import (
     FromEngine,
     Loading,
     Ready,
+    Release,
     Shutdown,
     Start,
     Step,
@@ -140,10 +143,22 @@ class EngineLoop:
                     self._core.add(request)
             case Abort(request_ids):
                 self._core.abort(request_ids)
+            case Adapt(name, directory):
+                self._channel.send(Adapted(name, self._adapt(name, directory)))
+            case Release(name):
+                self._core.release(name)
             case Shutdown():
                 self._draining = True
             case Start():
                 raise ValueError("a second Start frame")
+
+    def _adapt(self, name: str, directory: str) -> str:
+        """Why it could not be loaded; "" where it was."""
+        try:
+            self._core.adapt(name, directory)
+        except Exception as error:  # a bad adapter is its own deployment's trouble, not the engine's
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def _step(self) -> None:
         outputs = self._core.step()

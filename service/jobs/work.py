@@ -30,6 +30,7 @@ def _import(
     version: str | None,
     precision: str | None,
     revision: str | None,
+    adapter_of: str | None,
     evaluate: str,
 ) -> dict[str, Any]:
     from models.importing import import_source
@@ -43,6 +44,7 @@ def _import(
         revision,
         progress=_before(evaluate, progress),
         calibrate=calibration,
+        adapter_of=adapter_of,
     )
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from models.loading import load_adapter
 from service.engine.request import Batch, SampledToken, TokenLogprobs
 from service.runner.forward import Forward
 from service.runner.kv_cache import KVCache
@@ -22,7 +23,19 @@ class ModelRunner:
         self.cache = cache
         self._rules = rules
         self._device = device
+        self.adapters: set[str] = set()
         self.verifies_drafts = forward.invariant and device.type == "cpu"
+
+    @torch.inference_mode()
+    def adapt(self, name: str, directory: str) -> None:
+        """Loads the adapter of the version in `directory`. Raises OSError, InvalidSource or CannotServe."""
+        self._forward.adapt(name, load_adapter(directory, self._device))
+        self.adapters.add(name)
+
+    def release(self, name: str) -> None:
+        """Frees an adapter that no sequence uses."""
+        self.adapters.discard(name)
+        self._forward.release(name)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[SampledToken | None]:

@@ -38,10 +38,24 @@ class LogitRows:
     targets: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows from `row` on, `count` of them or, None, all, that have the adapter of that name."""
+
+    row: int
+    count: int | None
+    adapter: str
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.row, None if self.count is None else self.row + self.count)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """Packed rows [rows] and, in `logit_rows`, the packed rows that need logits, padded; `where` is parallel to the
-    batch's items and indexes into `logit_rows`."""
+    batch's items and indexes into `logit_rows`. Rows that have an adapter are in `segments`, and by their places in
+    `logit_rows` in `logit_segments`."""
 
     token_ids: Tensor
     positions: Tensor
@@ -49,6 +63,8 @@ class Step:
     spans: tuple[Span, ...]
     logit_rows: Tensor
     where: tuple[LogitRows, ...]
+    segments: tuple[Segment, ...] = ()
+    logit_segments: tuple[Segment, ...] = ()
 
 
 def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) -> Step:
@@ -58,13 +74,19 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
     spans: list[Span] = []
     rows: list[int] = []
     where: list[LogitRows] = []
+    segments: list[Segment] = []
+    logit_segments: list[Segment] = []
     for item in batch.scheduled:
         sequence, start = item.sequence, item.sequence.num_computed_tokens
         span = Span(len(token_ids), item.num_tokens, start, sequence.block_table)
         token_ids += item.token_ids
         positions += range(start, start + item.num_tokens)
         spans.append(span)
+        first = len(rows)
         where.append(_logit_rows(item, span, rows))
+        if adapter := sequence.request.adapter:
+            segments.append(Segment(span.row, span.count, adapter))
+            logit_segments.append(Segment(first, len(rows) - first, adapter))
     padding = -len(token_ids) % rules.linear
     rows += [rows[0] if rows else 0] * (-len(rows) % rules.linear)
     plan = AttentionPlan(cache, spans, len(token_ids) + padding, rules.attention, device)
@@ -75,6 +97,8 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
         tuple(spans),
         torch.tensor(rows, dtype=torch.long, device=device),
         tuple(where),
+        tuple(segments),
+        tuple(logit_segments),
     )
 
 
