@@ -75,7 +75,7 @@ def expected_tokens(request: Request) -> list[int]:
 def _sample(request: Request, context: list[int], position: int) -> int:
     """Stop tokens are banned from the first `min_tokens` outputs, as the sampler does."""
     params = request.params
-    token = next_token(params.seed, request.cache_salt, context)
+    token = next_token(params.seed, request.cache_salt + request.adapter, context)
     while position < params.min_tokens and token in params.stop_token_ids:
         token = (token + 1) % VOCABULARY
     return token
@@ -90,9 +90,22 @@ class FakeRunner:
     block_size: int = 4
     broken: frozenset[str] = frozenset()
     kv: dict[tuple[int, int], tuple[str, int, int]] = field(default_factory=dict)
+    adapters: set[str] = field(default_factory=set)
     batches: list[list[tuple[str, int]]] = field(default_factory=list)
 
+    def adapt(self, name: str, directory: str) -> None:
+        """Raises ValueError for the directory "broken"."""
+        if directory == "broken":
+            raise ValueError("its files do not fit")
+        self.adapters.add(name)
+
+    def release(self, name: str) -> None:
+        self.adapters.remove(name)
+
     def run(self, batch: Batch) -> list[SampledToken | None]:
+        missing = {item.sequence.request.adapter for item in batch.scheduled} - self.adapters - {""}
+        if missing:
+            raise KeyError(f"no adapter {min(missing)}")
         self.batches.append([(item.sequence.request.id, item.num_tokens) for item in batch.scheduled])
         for item in batch.scheduled:
             self._write(item)
@@ -101,13 +114,13 @@ class FakeRunner:
     def _write(self, item: Scheduled) -> None:
         sequence = item.sequence
         for position, token in enumerate(item.token_ids, sequence.num_computed_tokens):
-            self.kv[self._slot(sequence, position)] = (sequence.request.cache_salt, position, token)
+            self.kv[self._slot(sequence, position)] = (_owner(sequence.request), position, token)
 
     def _read(self, sequence: Sequence, length: int) -> list[int]:
         context = []
         for position in range(length):
-            salt, written_at, token = self.kv[self._slot(sequence, position)]
-            context.append(token if (salt, written_at) == (sequence.request.cache_salt, position) else -1)
+            owner, written_at, token = self.kv[self._slot(sequence, position)]
+            context.append(token if (owner, written_at) == (_owner(sequence.request), position) else -1)
         return context
 
     def _slot(self, sequence: Sequence, position: int) -> tuple[int, int]:
@@ -142,6 +155,10 @@ class FakeRunner:
         start = sequence.num_computed_tokens
         stop = min(start + item.num_tokens, sequence.num_prompt_tokens)
         return tuple(TokenLogprobs(-float(position)) for position in range(max(start, 1), stop))
+
+
+def _owner(request: Request) -> str:
+    return request.cache_salt + request.adapter
 
 
 def make_request(id: str, token_ids: Iterable[int] = (1, 2, 3), **fields: Any) -> Request:
@@ -232,6 +249,14 @@ class InProcessEngine:
             if self._streams.close(stream):
                 self.core.abort([request.id])
                 self._work.set()
+
+    async def adapt(self, name: str, directory: str) -> None:
+        if self.state is not EngineState.READY:
+            raise Unavailable(f"the engine is {self.state}")
+        self.core.adapt(name, directory)
+
+    def release(self, name: str) -> None:
+        self.core.release(name)
 
     async def stop(self, grace: float = 0.0) -> None:
         self.state = EngineState.STOPPED

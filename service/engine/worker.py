@@ -169,14 +169,17 @@ class EngineLoop:
 
 
 def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> EngineCore:
-    """A core on the process's monotonic clock. The step's maximum is raised, where it must be, to the least of a
-    prefill beside a full batch."""
+    """A core on the process's monotonic clock."""
+    return EngineCore(runner, build_scheduler(config, runner, num_blocks), time.monotonic)
+
+
+def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> Scheduler:
+    """The step's maximum is raised, where it must be, to the least of a prefill beside a full batch."""
     blocks = BlockManager(num_blocks, config.block_size, config.prefix_caching)
     max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + _MIN_PREFILL_TOKENS)
     policy = BatchingPolicy(max_tokens, _MIN_PREFILL_TOKENS, config.inter_token_latency_target)
     speculation = config.speculation and runner.verifies_drafts
-    scheduler = Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation)
-    return EngineCore(runner, scheduler, time.monotonic)
+    return Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation)
 
 
 def main(prepare: Callable[[], BuildRunner], argv: list[str]) -> int:

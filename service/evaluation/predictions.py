@@ -61,7 +61,7 @@ def predict(
     likeliest: list[int] = []
     kl: list[float] = []
     for text in texts:
-        scores = score(loaded.runner, text.token_ids, text.positions, kept, is_first)
+        scores = score(loaded.runner, text.token_ids, text.positions, kept, is_first, loaded.adapter)
         logprobs += scores.logprobs
         likeliest += scores.likeliest
         kl += scores.kl

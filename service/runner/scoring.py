@@ -59,15 +59,21 @@ class Distributions:
 
 @torch.inference_mode()
 def score(
-    runner: ModelRunner, token_ids: tuple[int, ...], positions: Collection[int], kept: Distributions, is_first: bool
+    runner: ModelRunner,
+    token_ids: tuple[int, ...],
+    positions: Collection[int],
+    kept: Distributions,
+    is_first: bool,
+    adapter: str = "",
 ) -> Scores:
-    """Of one text; `positions`, from 1 on and ascending, are those whose prediction counts. The first version's
-    distributions go to `kept`, those of others are compared with what is there: the same texts in the same order.
+    """Of one text, by the runner's adapter of that name; `positions`, from 1 on and ascending, are those whose
+    prediction counts. The first version's distributions go to `kept`, those of others are compared with what is there:
+    the same texts in the same order.
 
     Writes KV blocks from the first on: nothing else may run.
     """
     scores = Scores()
-    for start, logits in _chunks(runner, token_ids):
+    for start, logits in _chunks(runner, token_ids, adapter):
         rows = [at - 1 - start for at in positions if start < at <= start + len(logits)]
         if not rows:
             continue
@@ -83,9 +89,9 @@ def score(
     return scores
 
 
-def _chunks(runner: ModelRunner, token_ids: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
+def _chunks(runner: ModelRunner, token_ids: tuple[int, ...], adapter: str) -> Iterator[tuple[int, Tensor]]:
     """(start, logits): row i predicts the token at start + i + 1."""
-    sequence = Sequence.of(Request("text", token_ids, SamplingParams(max_tokens=1, prompt_logprobs=0)))
+    sequence = Sequence.of(Request("text", token_ids, SamplingParams(max_tokens=1, prompt_logprobs=0), adapter=adapter))
     block_size = runner.cache.block_size
     sequence.block_table = list(range(-(-len(token_ids) // block_size)))
     for start in range(0, len(token_ids) - 1, CHUNK):

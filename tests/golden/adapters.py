@@ -30,7 +30,7 @@ def train(base: Path, directory: Path, seed: int, **config: Any) -> Path:
         for name, parameter in model.named_parameters():
             if "lora_" in name:
                 parameter.copy_(torch.randn_like(parameter) * 0.15)
-    model.save_pretrained(directory, save_embedding_layers=False)
+    model.save_pretrained(str(directory), save_embedding_layers=False)
     return directory
 
 

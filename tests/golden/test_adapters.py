@@ -21,7 +21,7 @@ from tests.kernels import TORCH, use
 
 NEW_TOKENS = 8
 NAME = "adapter"
-EVERY = {
+EVERY: dict[str, dict[str, Any]] = {
     "llama": {"r": 5, "use_rslora": True},
     "llama-rope3": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.1.mlp.down_proj": 3}},
     "qwen3": {"target_modules": ["q_proj", "v_proj", "lm_head"]},
@@ -37,8 +37,7 @@ EVERY = {
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     """(architecture, base, PEFT's adapter)"""
     base = save_tiny(request.param, tmp_path_factory.mktemp("base"))
-    options: dict[str, Any] = EVERY[request.param]
-    return request.param, base, train(base, tmp_path_factory.mktemp("peft"), 7, **options)
+    return request.param, base, train(base, tmp_path_factory.mktemp("peft"), 7, **EVERY[request.param])
 
 
 def tokens(loaded: Loaded, adapter: str) -> list[tuple[int, ...]]:
