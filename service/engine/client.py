@@ -16,6 +16,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from service.engine import messages
+from service.engine.adapters import Adapters
 from service.engine.endurance import USUAL, Deaths, Endurance
 from service.engine.messages import EngineConfig, EngineInfo, FromEngine, ToEngine
 from service.engine.process import WORKER, EngineProcess, Started
@@ -120,8 +121,7 @@ class EngineClient:
         self._stats = EngineStats()
         self._restarts = 0
         self._streams = Streams()
-        self._adapters = dict(config.adapters)
-        self._adapting: dict[str, asyncio.Future[str]] = {}
+        self._adapters = Adapters(config.adapters)
         self._process: EngineProcess | None = None
         self._ready = asyncio.Event()
         self._fatal = ""
@@ -184,17 +184,15 @@ class EngineClient:
         """As Engine.adapt."""
         if self._state not in (EngineState.READY, EngineState.RESTARTING):
             raise self._unavailable()
-        self._adapters[name] = directory
-        answered = self._adapting.setdefault(name, asyncio.get_running_loop().create_future())
-        if self._state is EngineState.READY:
-            self._send(messages.Adapt(name, directory))
-        if error := await asyncio.shield(answered):
+        frame = self._adapters.want(name, directory)
+        if frame is not None and self._state is EngineState.READY:
+            self._send(frame)
+        if error := await self._adapters.there(name):
             raise EngineFailed(f"the adapter could not be loaded: {error}")
 
     def release(self, name: str) -> None:
         """As Engine.release."""
-        self._adapters.pop(name, None)
-        self._answer(name, "it was released")
+        self._adapters.drop(name, "it was released")
         if self._state is EngineState.READY:
             self._send(messages.Release(name))
 
@@ -219,8 +217,7 @@ class EngineClient:
     def _fail(self, why: str) -> None:
         """The end of everybody who waits."""
         self._streams.fail(why)
-        for name in list(self._adapting):
-            self._answer(name, why)
+        self._adapters.fail(why)
 
     def _unavailable(self) -> Unavailable:
         return Unavailable(f"the engine is {self._state}; try again when it is ready", retry_after=1)
@@ -292,8 +289,8 @@ class EngineClient:
                 self._note(stats)
             case messages.Ready(info):
                 self._go(info)
-            case messages.Adapted(name, error):
-                self._adapted(name, error)
+            case messages.Adapted():
+                self._adapters.take(message)
             case messages.Loading(phase, fraction):
                 if self._on_loading:
                     self._on_loading(phase, fraction)
@@ -305,23 +302,11 @@ class EngineClient:
             return  # stopped meanwhile
         self._info = info
         if self._state is EngineState.RESTARTING:
-            for name, directory in self._adapters.items():
-                self._send(messages.Adapt(name, directory))
+            for frame in self._adapters.frames():
+                self._send(frame)
         self._state = EngineState.READY
         self._ready.set()
         self._add(self._streams.replay(self._endurance.max_fruitless_replays))
-
-    def _adapted(self, name: str, error: str) -> None:
-        if error:
-            self._adapters.pop(name, None)
-            _logger.warning("adapter %s could not be loaded: %s", name, error)
-        self._answer(name, error)
-
-    def _answer(self, name: str, error: str) -> None:
-        """To who waits for an adapter."""
-        answered = self._adapting.pop(name, None)
-        if answered is not None and not answered.done():
-            answered.set_result(error)
 
     def _note(self, stats: EngineStats) -> None:
         self._stats = stats

@@ -84,9 +84,10 @@ class EngineCore:
             self._runner.adapt(name, directory)
 
     def release(self, name: str) -> None:
-        """Free the adapter once no live sequence uses it."""
-        self._leaving.add(name)
-        self._release_unused()
+        """Free the adapter once no live sequence uses it; no-op for one that is not there."""
+        if name in self._runner.adapters:
+            self._leaving.add(name)
+            self._release_unused()
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End these now: their blocks are free at return, the next step's outputs tell it."""

@@ -80,10 +80,12 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class Adapt(msgspec.Struct, frozen=True, tag="adapt"):
-    """Load the adapter of the version in `directory`, so that requests can name it. Answered by Adapted."""
+    """Load the adapter of the version in `directory`, so that requests can name it. Answered by Adapted, with the same
+    ticket."""
 
     name: str
     directory: str
+    ticket: int
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
@@ -109,6 +111,7 @@ class Adapted(msgspec.Struct, frozen=True, tag="adapted"):
     """The adapter is there; or it is not, and `error` says why."""
 
     name: str
+    ticket: int
     error: str = ""
 
 

@@ -143,8 +143,8 @@ class EngineLoop:
                     self._core.add(request)
             case Abort(request_ids):
                 self._core.abort(request_ids)
-            case Adapt(name, directory):
-                self._channel.send(Adapted(name, self._adapt(name, directory)))
+            case Adapt(name, directory, ticket):
+                self._channel.send(Adapted(name, ticket, self._adapt(name, directory)))
             case Release(name):
                 self._core.release(name)
             case Shutdown():

@@ -261,7 +261,7 @@ def test_an_export_is_believed_only_as_far_as_its_files_fit(
         (staged / ADAPTER_CONFIG).write_text(kept)
         facts = Facts(**{name: getattr(parent, name) for name in Facts.__dataclass_fields__})
         made = repository.publish(staged, facts, "forged")
-    with pytest.raises(InvalidSource, match="adapter_config|lora_A"):
+    with pytest.raises(InvalidSource, match=r"adapter_config|lora_A"):
         import_source(Repository(tmp_path / "other"), str(repository.path(made)), "copy")
 
 
