@@ -40,6 +40,7 @@ class Adapted:
         self._places = places
         self._hooks: dict[nn.Module, _Hook] = {}
         self._rows: tuple[Seq[Segment], Seq[Segment]] = ((), ())
+        self._counts: tuple[int, int] | None = None
 
     def adapt(self, name: str, weights: AdapterWeights) -> None:
         """Raises CannotServe for an adapter of modules that this model does not have."""
@@ -66,10 +67,11 @@ class Adapted:
     def rows_of(self, step: Step) -> Iterator[None]:
         """While the step is computed."""
         self._rows = (step.segments, step.logit_segments)
+        self._counts = (len(step.token_ids), len(step.logit_rows))
         try:
             yield
         finally:
-            self._rows = ((), ())
+            self._rows, self._counts = ((), ()), None
 
     @contextmanager
     def all_rows(self, adapter: str) -> Iterator[None]:
@@ -81,7 +83,10 @@ class Adapted:
         finally:
             self._rows = ((), ())
 
-    def segments(self, layer: nn.Module) -> Seq[Segment]:
+    def segments(self, layer: nn.Module, rows: int) -> Seq[Segment]:
+        """Of a layer that is given so many rows. Raises CannotServe where these are not the step's."""
+        if self._counts is not None and rows != self._counts[layer is self._head]:
+            raise CannotServe("a linear layer that the adapter changes is given other rows than the step's")
         return self._rows[layer is self._head]
 
 
@@ -92,9 +97,9 @@ class _Hook:
         self.remove = layer.register_forward_hook(self).remove
 
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        segments = [each for each in self._owner.segments(layer) if each.adapter in self.added]
+        x, y = inputs[0].flatten(0, -2), output.flatten(0, -2)
+        segments = [each for each in self._owner.segments(layer, len(x)) if each.adapter in self.added]
         if segments:
-            x, y = inputs[0].flatten(0, -2), output.flatten(0, -2)
             for each in segments:
                 y[each.rows] = self.added[each.adapter].to(x[each.rows], y[each.rows])
             return y.view(output.shape)

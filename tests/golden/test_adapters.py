@@ -195,3 +195,21 @@ def test_an_adapter_that_is_not_there_is_an_error_and_one_in_use_is_not_freed(tm
     with pytest.raises(CannotServe, match="no linear layer"):
         other = save_tiny("gpt2", tmp_path / "gpt2")
         core.adapt("other", str(version(other, train(other, tmp_path / "peft2", 1), tmp_path / "version2")))
+
+
+def test_a_layer_that_is_given_other_rows_is_not_adapted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As experts of a mixture would be, one by one. Found when the adapter is loaded, not in a step."""
+    use(TORCH, monkeypatch)
+    base = save_tiny("gpt2", tmp_path / "base")
+    made = version(base, train(base, tmp_path / "peft", 1), tmp_path / "version")
+    loaded = Loaded.of(base, "bf16", block_size=8)
+    before = tokens(loaded, "")
+    layer = loaded.runner._forward.model.get_submodule("transformer.h.0.mlp")
+    forward = layer.forward
+    monkeypatch.setattr(layer, "forward", lambda x: torch.cat([forward(row) for row in x.split(1, dim=1)], dim=1))
+    with pytest.raises(CannotServe, match="other rows"):
+        loaded.runner.adapt(NAME, str(made))
+    assert not loaded.runner.adapters
+    monkeypatch.undo()
+    use(TORCH, monkeypatch)
+    assert tokens(loaded, "") == before
