@@ -8,7 +8,6 @@ know what is in it. From a hub these files are never downloaded, so they are no 
 other files are not read and not copied. Imports torch and transformers only inside functions.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import fields
@@ -16,13 +15,26 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models import adapters
+from models.adapting import publish_adapter
 from models.archive import REPORT
 from models.checkpoint import config_policy, tokenizer_files
 from models.checkpoint.decoder_start import GENERATION, settle
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
 from models.checkpoint.sources import Source, open_source
 from models.errors import Conflict, InvalidSource
-from models.manifest import QUANTIZED, Facts, Lineage, Manifest, Precision, is_file_name, precision_of
+from models.manifest import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILES,
+    ADAPTER_WEIGHTS,
+    QUANTIZED,
+    Facts,
+    Lineage,
+    Manifest,
+    Precision,
+    is_file_name,
+    precision_of,
+)
 from models.progress import Progress, part, silent
 from models.report import Report
 from models.repository import Repository
@@ -35,13 +47,8 @@ _COPIED = frozenset({"config.json", "generation_config.json", "chat_template.jin
     tokenizer_files.FILES
 )
 _CARDS = frozenset({"README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE"})
-_REFUSED_SUFFIXES = frozenset(
-    {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".keras", ".msgpack", ".joblib", ".dill"}
-    | {".py", ".pyc", ".so"}
-)
 _DTYPES: dict[Precision, str] = {"fp32": "F32", "bf16": "BF16"}
 _MAX_SHARDS = 1_000
-_COPY_BYTES = 1 << 20
 
 
 def import_source(
@@ -54,6 +61,7 @@ def import_source(
     author: str = "",
     progress: Progress = silent,
     calibrate: "Calibrate | None" = None,
+    adapter_of: str | None = None,
 ) -> Manifest:
     """Check, copy, convert and publish; returns the version of the asked `precision`.
 
@@ -61,17 +69,42 @@ def import_source(
     BentoML stored. What was exported from a repository like this one keeps its precision and lineage; `precision` None
     is bf16 for everything else. An 8-bit precision publishes two versions, the bf16 one and the one made from it;
     `version` then names the latter, and the bf16 one stays when making it fails. `llm-int8` needs `calibrate`, which
-    gives texts as the version's token ids. Raises InvalidSource, or Conflict when the version exists.
+    gives texts as the version's token ids. `adapter_of` names the version that PEFT's LoRA adapter in `source` was
+    trained for: the result is that version with the adapter. Raises InvalidSource, or Conflict when the version exists.
     """
     if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
         raise Conflict(f"{name}:{version} exists; import under another version")
     with repository.stage() as unpacked:
         opened = open_source(repository, source, unpacked, revision)
         if MANIFEST in opened.files():
+            if adapter_of is not None:
+                raise InvalidSource("This is an exported version, whole as it is; import it without adapter_of")
             return _restore(repository, opened, name, version, precision, progress)
+        if adapter_of is not None:
+            return _adapt(repository, opened, adapter_of, name, version, precision, author, progress)
         return _convert(
             repository, opened, name, version, precision_of(precision or "bf16"), author, progress, calibrate
         )
+
+
+def _adapt(
+    repository: Repository,
+    source: Source,
+    adapter_of: str,
+    name: str,
+    version: str | None,
+    precision: str | None,
+    author: str,
+    progress: Progress,
+) -> Manifest:
+    parent = repository.resolve(adapter_of)
+    if ADAPTER_CONFIG not in source.files():
+        raise InvalidSource(f"{ADAPTER_CONFIG} is missing: this is no PEFT adapter; import it without adapter_of")
+    if precision is not None and precision_of(precision) != parent.precision:
+        raise InvalidSource(
+            f"An adapter of {parent.reference} is served in its precision, {parent.precision}; leave precision out"
+        )
+    return publish_adapter(repository, source, parent, name, version, author, progress)
 
 
 def _convert(
@@ -105,13 +138,17 @@ def _restore(
     with repository.stage() as staged:
         for number, file in enumerate(told.files):
             progress(0.9 * number / len(told.files), f"copying {file.path}")
-            if _copy_file(source, file.path, staged / file.path) != file.sha256:
+            if source.copy(file.path, staged / file.path) != file.sha256:
                 raise InvalidSource(f"{file.path} is not what was exported")
         accepted = config_policy.accept(config_policy.read_json(staged / "config.json"))
         if (accepted.architecture, accepted.model_type) != (told.architecture, told.model_type) or accepted.dropped:
             raise InvalidSource("config.json is not what the manifest says it is")
         tokenizer_files.try_loading(staged)
         check_weights(staged)
+        if any(file.path in ADAPTER_FILES for file in told.files):
+            from models import skeleton
+
+            adapters.check_kept(staged, skeleton.build(staged))
         facts = Facts(**{field.name: getattr(told, field.name) for field in fields(Facts)})
         manifest = repository.publish(staged, facts, name, version, {file.path: file.sha256 for file in told.files})
     if REPORT in source.files():
@@ -150,7 +187,7 @@ class _Import:
             needed += [name for name in present if name in tokenizer_files.SLOW_FILES]
         for number, name in enumerate(needed):
             self._progress(0.6 * number / len(needed), f"copying {name}")
-            digest = _copy_file(self._source, name, self._staged / name)
+            digest = self._source.copy(name, self._staged / name)
             if name in weights:
                 self._hashes[name] = digest
         if weights != [WEIGHTS] and INDEX not in present:
@@ -220,11 +257,9 @@ def weight_files(present: list[str], source: Source) -> list[str]:
     Raises InvalidSource for a local directory that also holds pickled weights or code, for weights in another format,
     for an adapter, and for shards that the index does not name plainly.
     """
-    risky = [name for name in present if Path(name).suffix.lower() in _REFUSED_SUFFIXES]
-    if risky and source.links_within is None:
-        raise InvalidSource(f"{risky[0]} can hold code and is refused; keep safetensors, JSON and tokenizer files only")
-    if "adapter_config.json" in present:
-        raise InvalidSource("adapter_config.json: this is an adapter; merge it into its base model, then import that")
+    source.refuse_code()
+    if ADAPTER_CONFIG in present:
+        raise InvalidSource(f"{ADAPTER_CONFIG}: this is a PEFT adapter; name its base version with adapter_of")
     if "config.json" not in present:
         raise InvalidSource("config.json is missing; give the directory that transformers' save_pretrained wrote")
     found = [name for name in present if name.endswith(".safetensors")]
@@ -240,7 +275,8 @@ def weight_files(present: list[str], source: Source) -> list[str]:
 
 def check_weights(directory: Path) -> list[Tensor]:
     """All tensors of a staged checkpoint. Raises InvalidSource for a bad header, or files unlike their index."""
-    headers = {path.name: read_header(path) for path in sorted(directory.glob("*.safetensors"))}
+    paths = [path for path in sorted(directory.glob("*.safetensors")) if path.name != ADAPTER_WEIGHTS]
+    headers = {path.name: read_header(path) for path in paths}
     tensors = [tensor for header in headers.values() for tensor in header]
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise InvalidSource("A tensor is in two shards; save the model again")
@@ -267,16 +303,6 @@ def _shards(source: Source, found: list[str]) -> list[str]:
     if len(names) > _MAX_SHARDS:
         raise InvalidSource(f"{INDEX} names {len(names):,} shards; at most {_MAX_SHARDS:,} are accepted")
     return sorted(names)
-
-
-def _copy_file(source: Source, name: str, target: Path) -> str:
-    """Copy one file and return its sha256; every byte is read once, so what was hashed is what was copied."""
-    digest = hashlib.sha256()
-    with source.open(name) as reading, target.open("xb") as writing:
-        while piece := reading.read(_COPY_BYTES):
-            digest.update(piece)
-            writing.write(piece)
-    return digest.hexdigest()
 
 
 def _license(directory: Path) -> str:

@@ -9,7 +9,9 @@ rest is bf16. Such a model is built without memory (meta device) and its tensors
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from models.manifest import QUANTIZED
+from models import adapters
+from models.manifest import ADAPTER_FILES, ADAPTER_WEIGHTS, QUANTIZED
 
 if TYPE_CHECKING:
     import transformers
@@ -70,18 +73,32 @@ def load_model(
     if precision in QUANTIZED:
         model = _load_int8(Path(directory), precision, dtype, device, int8_linear)
     else:
-        model = _family(_config(directory)).from_pretrained(
-            str(directory),
-            dtype=dtype,
-            device_map={"": device},
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
+        with _without_adapter(Path(directory)) as base:
+            model = _family(_config(directory)).from_pretrained(
+                str(base),
+                dtype=dtype,
+                device_map={"": device},
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+            )
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.train(False)
     return model
+
+
+@contextmanager
+def _without_adapter(directory: Path) -> Iterator[Path]:
+    """The directory as the library may see it: with PEFT installed it would apply the adapter itself, to every row."""
+    if not (directory / ADAPTER_WEIGHTS).exists():
+        yield directory
+        return
+    with tempfile.TemporaryDirectory() as view:
+        for path in directory.iterdir():
+            if path.name not in ADAPTER_FILES:
+                Path(view, path.name).symlink_to(path.resolve())
+        yield Path(view)
 
 
 def _load_int8(
@@ -178,6 +195,31 @@ class MappedWeights:
         return _as(_mapped(self._paths[name], name), self._dtype)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LowRankWeights:
+    """What an adapter adds to a linear layer's y = W x: scale * B (A x). `a` is A [rank, in], `b` is B transposed,
+    [rank, out]; both contiguous, bf16 or fp32."""
+
+    a: Tensor
+    b: Tensor
+    scale: float
+
+
+def load_adapter(directory: str | Path, device: torch.device) -> dict[str, LowRankWeights]:
+    """By the base's module, of a version with an adapter. Raises OSError, InvalidSource for files that do not fit."""
+    path = Path(directory) / ADAPTER_WEIGHTS
+
+    def side(module: str, side: str) -> Tensor:
+        return _mapped(path, adapters.tensor_name(module, side)).to(device)
+
+    return {
+        each.module: LowRankWeights(
+            side(each.module, "lora_A").clone(), side(each.module, "lora_B").T.contiguous(), each.scale
+        )
+        for each in adapters.read(Path(directory))
+    }
+
+
 def _mapped_tensors(directory: Path) -> Iterator[tuple[str, Tensor]]:
     for name, path in _names(directory):
         yield name, _mapped(path, name)
@@ -185,6 +227,8 @@ def _mapped_tensors(directory: Path) -> Iterator[tuple[str, Tensor]]:
 
 def _names(directory: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(directory.glob("*.safetensors")):
+        if path.name in ADAPTER_FILES:
+            continue
         with safe_open(path, framework="pt") as file:
             yield from ((name, path) for name in list(file.keys()))
 

@@ -15,6 +15,11 @@ QUANTIZED: frozenset[str] = frozenset({"int8", "int8-weight", "llm-int8"})
 """Those whose files hold 8-bit weights: with 8-bit activations; with such as they are; with 8-bit activations but for
 outlier columns, which stay in 16 bits."""
 
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_FILES = frozenset({ADAPTER_CONFIG, ADAPTER_WEIGHTS})
+"""What a version with an adapter holds besides its base's files (`models.adapters`)."""
+
 # A subset of `[a-z0-9][a-z0-9._-]{0,63}`: BentoML's own tags are at most 63 characters and end with a letter or digit,
 # and one directory that is not a valid tag makes `bentoml models list` fail for the whole store.
 _PART = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
@@ -182,6 +187,23 @@ class Manifest:
     @property
     def digest(self) -> str:
         """sha256 (64 hex) over canonical JSON of what determines the answers; not of name, version, time or lineage."""
+        return self._digest_of(self.files)
+
+    @property
+    def has_adapter(self) -> bool:
+        return any(file.path == ADAPTER_WEIGHTS for file in self.files)
+
+    @property
+    def base_digest(self) -> str:
+        """The digest without the adapter: that of the version which it was made for. Without one, `digest`."""
+        return self._digest_of(tuple(file for file in self.files if file.path not in ADAPTER_FILES))
+
+    @property
+    def adapter_bytes(self) -> int:
+        """Bytes of the adapter's files; 0 without one."""
+        return sum(file.size for file in self.files if file.path in ADAPTER_FILES)
+
+    def _digest_of(self, files: tuple[File, ...]) -> str:
         facts = {
             "architecture": self.architecture,
             "model_type": self.model_type,
@@ -190,7 +212,7 @@ class Manifest:
             "context_window": self.context_window,
             "vocab_size": self.vocab_size,
             "parameters": self.parameters,
-            "files": [[file.path, file.size, file.sha256] for file in self.files],
+            "files": [[file.path, file.size, file.sha256] for file in files],
         }
         return _sha256_of(facts)
 

@@ -19,7 +19,7 @@ memory is a few times the largest tensor.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version as installed
@@ -63,6 +63,11 @@ def quantize(
     or for `llm-int8` without a text.
     """
     wanted = precision_of(precision)
+    if parent.has_adapter:
+        raise Conflict(
+            f"{parent.reference} has an adapter: quantize its base, {parent.lineage.parent}, then import the adapter "
+            "with that as adapter_of"
+        )
     if wanted not in QUANTIZED or parent.precision in QUANTIZED:
         raise Conflict(
             f"{parent.reference} is {parent.precision} and cannot become {precision}; 8-bit versions are made from bf16"
@@ -100,17 +105,26 @@ def convert_dtype(directory: Path, dtype: str, progress: Progress = silent) -> d
     paths = sorted(directory.glob("*.safetensors"))
     for number, path in enumerate(paths):
         progress(number / len(paths), f"converting {path.name} to {dtype.lower()}")
-        old = read_header(path)
-        new = [replace(tensor, dtype=dtype) if tensor.dtype in FLOATS else tensor for tensor in old]
         converted = path.with_name(path.name + ".converted")
-        with safe_open(path, framework="pt") as weights:
-            content = partial(_converted, weights.get_tensor, DTYPES[dtype])
-            hashes[path.name] = write_file(converted, new, content, {"format": "pt"})
+        hashes[path.name] = rewrite(path, converted, dtype, {})
         converted.replace(path)
     if (directory / INDEX).exists():
         _write_index(directory, {path.name: read_header(path) for path in paths})
     set_config_dtype(directory / "config.json", dtype)
     return hashes
+
+
+def rewrite(path: Path, target: Path, dtype: str, names: Mapping[str, str]) -> str:
+    """Write the tensors of the file `path` to `target`, floating ones as `dtype`, by their new `names` where they have
+    one; returns its sha256. Raises InvalidSource when a weight is not finite in that dtype."""
+    old = {names.get(tensor.name, tensor.name): tensor for tensor in read_header(path)}
+    new = [
+        replace(tensor, name=name, dtype=dtype if tensor.dtype in FLOATS else tensor.dtype)
+        for name, tensor in old.items()
+    ]
+    with safe_open(path, framework="pt") as weights:
+        convert = partial(_converted, weights.get_tensor, DTYPES[dtype])
+        return write_file(target, new, lambda name: convert(old[name].name), {"format": "pt"})
 
 
 def set_config_dtype(path: Path, dtype: str) -> None:

@@ -93,8 +93,9 @@ class Repository:
         return self.layout.version(ModelReference(manifest.name, manifest.version))
 
     def engine_file(self, manifest: Manifest, kind: str) -> Path:
-        """Where an engine may keep what it found out about a version's content; anybody may remove it."""
-        return self.layout.engine / f"{manifest.digest}.{kind}"
+        """Where an engine may keep what it found out about a version's content but for its adapter; anybody may remove
+        it."""
+        return self.layout.engine / f"{manifest.base_digest}.{kind}"
 
     def report(self, manifest: Manifest) -> Report | None:
         """What was measured of a version, if it was. Raises Corrupt for a damaged report."""

@@ -52,7 +52,7 @@ def prune(repository: Repository) -> int:
     for name in repository.models():  # listed after the files, so that what a new version brings is not among them
         for manifest in repository.versions(name):
             reports.discard(layout.report(name, manifest.version))
-            findings = {path for path in findings if not path.name.startswith(manifest.digest)}
+            findings = {path for path in findings if not path.name.startswith(manifest.base_digest)}
     freed = 0
     for path in reports | findings:
         freed += path.stat().st_size

@@ -74,6 +74,7 @@ class ScriptedEngine:
     end: FinishReason | None = None
     hold: asyncio.Event | None = None
     requests: list[Request] = field(default_factory=list)
+    adapters: set[str] = field(default_factory=set)
     alive: set[str] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
     stats: EngineStats = field(default_factory=lambda: EngineStats(blocks_total=64, blocks_free=64))
@@ -89,6 +90,12 @@ class ScriptedEngine:
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         self.info, self.state = self.info or INFO, EngineState.READY
+
+    async def adapt(self, name: str, directory: str) -> None:
+        self.adapters.add(name)
+
+    def release(self, name: str) -> None:
+        self.adapters.discard(name)
 
     async def stop(self, grace: float = 0.0) -> None:
         self.state = EngineState.STOPPED

@@ -54,7 +54,10 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple
     if fake.fail_load:
         raise ValueError(fake.fail_load)
     progress("weights", 1.0)
-    return SlowRunner(fake, config.block_size), fake_info(fake.num_blocks, config.block_size)
+    runner = SlowRunner(fake, config.block_size)
+    for name, directory in config.adapters:
+        runner.adapt(name, directory)
+    return runner, fake_info(fake.num_blocks, config.block_size)
 
 
 if __name__ == "__main__":

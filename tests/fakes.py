@@ -75,7 +75,7 @@ def expected_tokens(request: Request) -> list[int]:
 def _sample(request: Request, context: list[int], position: int) -> int:
     """Stop tokens are banned from the first `min_tokens` outputs, as the sampler does."""
     params = request.params
-    token = next_token(params.seed, request.cache_salt, context)
+    token = next_token(params.seed, request.cache_salt + request.adapter, context)
     while position < params.min_tokens and token in params.stop_token_ids:
         token = (token + 1) % VOCABULARY
     return token
@@ -90,9 +90,22 @@ class FakeRunner:
     block_size: int = 4
     broken: frozenset[str] = frozenset()
     kv: dict[tuple[int, int], tuple[str, int, int]] = field(default_factory=dict)
+    adapters: set[str] = field(default_factory=set)
     batches: list[list[tuple[str, int]]] = field(default_factory=list)
 
+    def adapt(self, name: str, directory: str) -> None:
+        """Raises ValueError for the directory "broken"."""
+        if directory == "broken":
+            raise ValueError("its files do not fit")
+        self.adapters.add(name)
+
+    def release(self, name: str) -> None:
+        self.adapters.remove(name)
+
     def run(self, batch: Batch) -> list[SampledToken | None]:
+        missing = {item.sequence.request.adapter for item in batch.scheduled} - self.adapters - {""}
+        if missing:
+            raise KeyError(f"no adapter {min(missing)}")
         self.batches.append([(item.sequence.request.id, item.num_tokens) for item in batch.scheduled])
         for item in batch.scheduled:
             self._write(item)
@@ -101,13 +114,13 @@ class FakeRunner:
     def _write(self, item: Scheduled) -> None:
         sequence = item.sequence
         for position, token in enumerate(item.token_ids, sequence.num_computed_tokens):
-            self.kv[self._slot(sequence, position)] = (sequence.request.cache_salt, position, token)
+            self.kv[self._slot(sequence, position)] = (_owner(sequence.request), position, token)
 
     def _read(self, sequence: Sequence, length: int) -> list[int]:
         context = []
         for position in range(length):
-            salt, written_at, token = self.kv[self._slot(sequence, position)]
-            context.append(token if (salt, written_at) == (sequence.request.cache_salt, position) else -1)
+            owner, written_at, token = self.kv[self._slot(sequence, position)]
+            context.append(token if (owner, written_at) == (_owner(sequence.request), position) else -1)
         return context
 
     def _slot(self, sequence: Sequence, position: int) -> tuple[int, int]:
@@ -156,7 +169,7 @@ class EncodingRunner(FakeRunner):
         sequence, start, slots = item.sequence, item.sequence.num_computed_tokens, item.sequence.num_encoder_slots
         assert start >= slots or (start == 0 and item.num_tokens > slots), "an encoder's input in parts"
         for position in range(start, slots):
-            written = (sequence.request.cache_salt, position, _encoded(sequence.request))
+            written = (_owner(sequence.request), position, _encoded(sequence.request))
             self.kv[self._slot(sequence, position)] = written
 
     def _read(self, sequence: Sequence, length: int) -> list[int]:
@@ -168,6 +181,10 @@ class EncodingRunner(FakeRunner):
 
 def _encoded(request: Request) -> int:
     return hash(request.token_ids)
+
+
+def _owner(request: Request) -> str:
+    return request.cache_salt + request.adapter
 
 
 def make_request(id: str, token_ids: Iterable[int] = (1, 2, 3), **fields: Any) -> Request:
@@ -258,6 +275,14 @@ class InProcessEngine:
             if self._streams.close(stream):
                 self.core.abort([request.id])
                 self._work.set()
+
+    async def adapt(self, name: str, directory: str) -> None:
+        if self.state is not EngineState.READY:
+            raise Unavailable(f"the engine is {self.state}")
+        self.core.adapt(name, directory)
+
+    def release(self, name: str) -> None:
+        self.core.release(name)
 
     async def stop(self, grace: float = 0.0) -> None:
         self.state = EngineState.STOPPED

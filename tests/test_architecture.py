@@ -117,6 +117,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.request",
         "service.engine.messages",
         "service.engine.core",
+        "service.engine.scheduler",
         "service.runner",
         "service.deployments",
         "service.text",

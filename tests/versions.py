@@ -27,7 +27,7 @@ def publish(repository: Repository, content: str, name: str = "demo", version: s
         return repository.publish(staged, FACTS, name, version)
 
 
-def write_weights(directory: Path, content: str) -> None:
+def write_weights(directory: Path, content: str, name: str = WEIGHTS) -> None:
     """A weights file of one tensor, the bytes of `content`."""
     data = content.encode()
-    write_file(directory / WEIGHTS, [Tensor("text.weight", "U8", (len(data),))], lambda name: memoryview(data), {})
+    write_file(directory / name, [Tensor("text.weight", "U8", (len(data),))], lambda name: memoryview(data), {})

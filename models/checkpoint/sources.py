@@ -1,6 +1,7 @@
 """Where an import reads from: a directory, an archive, a hub snapshot, or a model that BentoML itself stored. Parses no
 model file."""
 
+import hashlib
 import os
 import re
 import stat
@@ -15,6 +16,11 @@ from models.repository import Repository
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+_COPY_BYTES = 1 << 20
+_REFUSED_SUFFIXES = frozenset(
+    {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".keras", ".msgpack", ".joblib", ".dill"}
+    | {".py", ".pyc", ".so"}
+)
 _HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt", "README.md", "LICENSE*"]
 
 
@@ -43,6 +49,23 @@ class Source:
             os.close(descriptor)
             raise InvalidSource(f"{name} is not a plain file")
         return os.fdopen(descriptor, "rb")
+
+    def refuse_code(self) -> None:
+        """Raises InvalidSource for a local directory that also holds pickled weights or code."""
+        risky = [name for name in self.files() if Path(name).suffix.lower() in _REFUSED_SUFFIXES]
+        if risky and self.links_within is None:
+            raise InvalidSource(
+                f"{risky[0]} can hold code and is refused; keep safetensors, JSON and tokenizer files only"
+            )
+
+    def copy(self, name: str, target: Path) -> str:
+        """Copy one file and return its sha256; every byte is read once, so what was hashed is what was copied."""
+        digest = hashlib.sha256()
+        with self.open(name) as reading, target.open("xb") as writing:
+            while piece := reading.read(_COPY_BYTES):
+                digest.update(piece)
+                writing.write(piece)
+        return digest.hexdigest()
 
 
 def open_source(repository: Repository, source: str, unpacked: Path, revision: str | None = None) -> Source:

@@ -28,7 +28,7 @@ class Blobs:
         """
         blob = self._directory / file.sha256
         with suppress(OSError):
-            if self._first(path, blob):
+            if self._first(path, blob) or path.samefile(blob):
                 return
             if blob.stat().st_size == file.size and staging.sha256_of(blob) == file.sha256:
                 _put(blob, path, path.with_name(_BESIDE))

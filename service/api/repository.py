@@ -50,6 +50,8 @@ async def get_model(service: ServiceDep, name: str) -> Response:
 async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: ImportBody = IMPORT) -> Response:
     """Import a checkpoint as a job; its `result` names the version. Measured as well, unless `evaluate` is "none"."""
     ModelReference(name, body.version)
+    if body.adapter_of is not None:
+        await asyncio.to_thread(service.deployments.repository.resolve, body.adapter_of)
     return _accepted(service, "import", {"name": name, "author": actor, **body.model_dump()})
 
 

@@ -58,6 +58,9 @@ def import_model(
         str | None, typer.Option(help="bf16, fp32, or int8, int8-weight, llm-int8 (the bf16 version as well).")
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
+    adapter_of: Annotated[
+        str | None, typer.Option(help="SOURCE is a PEFT LoRA adapter for this version (any reference).")
+    ] = None,
     evaluate: Evaluate = "none",
     json: Json = False,
 ) -> None:
@@ -68,7 +71,16 @@ def import_model(
     target, store = ModelReference.parse(name), repository()
     with _progress(f"importing {name}") as progress:
         manifest = import_source(
-            store, source, target.name, target.version, precision, revision, who(), progress, calibration
+            store,
+            source,
+            target.name,
+            target.version,
+            precision,
+            revision,
+            who(),
+            progress,
+            calibration,
+            adapter_of,
         )
     _published(store, manifest, evaluate, json)
 

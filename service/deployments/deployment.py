@@ -19,9 +19,6 @@ from service.errors import Unavailable
 from service.host import available_memory
 from service.text.tokenizer import Tokenizer
 
-_ENGINE_BYTES = 256 << 20
-"""An engine process without its weights: interpreter, libraries, the least KV cache."""
-
 
 class DeploymentState(StrEnum):
     LOADING = "loading"
@@ -33,10 +30,11 @@ class DeploymentState(StrEnum):
 class Deployment:
     """A version that is loading, serving, draining or failed. Lives in the event loop; `settle` ends LOADING once."""
 
-    def __init__(self, manifest: Manifest, engine: Engine, wanted_replicas: int = 1) -> None:
+    def __init__(self, manifest: Manifest, engine: Engine, needed_bytes: int) -> None:
+        """`needed_bytes`: what loading it adds to the memory in use."""
         self.manifest = manifest
         self.engine = engine
-        self.wanted_replicas = wanted_replicas
+        self.needed_bytes = needed_bytes
         self.state = DeploymentState.LOADING
         self.phase = "starting"
         self.failure = ""
@@ -89,7 +87,7 @@ class Deployment:
         the end of the engine the version cannot be deleted."""
         loading: asyncio.Task[None] | None = None
         try:
-            _require_memory(self.manifest)
+            _require_memory(self.manifest, self.needed_bytes)
             self._lease = repository.lease(self.manifest)
             loading = asyncio.create_task(self._load(repository.path(self.manifest)))
             checking = asyncio.create_task(asyncio.to_thread(repository.verify, self.manifest))
@@ -227,10 +225,10 @@ def _described(replica: Engine) -> dict[str, object]:
     }
 
 
-def _require_memory(manifest: Manifest) -> None:
+def _require_memory(manifest: Manifest, needed: int) -> None:
     """Raises Unavailable where the version would not fit beside what is there: better that than the kernel's choice of
     whom to end."""
-    needed, free = manifest.size + _ENGINE_BYTES, available_memory()
+    free = available_memory()
     if needed > free:
         raise Unavailable(
             f"{manifest.reference} needs about {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: unload another "

@@ -22,7 +22,7 @@ from models.rollouts import Rollout
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.rollouts import Rollouts
 from service.deployments.routing import Router
-from service.engine.client import Engine
+from service.deployments.sharing import EngineFactory, Sharing
 from service.errors import Conflict, DosirakError, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -30,10 +30,6 @@ log = structlog.get_logger(__name__)
 _WATCH_SECONDS = 1.0
 _RETRY_SECONDS = 60.0
 """Between two tries to load what an alias points to, while another version answers for it."""
-
-EngineFactory = Callable[[Manifest, int, int], Engine]
-"""Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all; of so
-many replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ class Deployments:
     ) -> None:
         self.repository = repository
         self._router = Router(repository, default_model)
-        self._engine_factory = engine_factory
+        self._sharing = Sharing(repository, engine_factory)
         self._preload = preload
         self._load_timeout = load_timeout
         self._drain_timeout = drain_timeout
@@ -142,12 +138,14 @@ class Deployments:
         """Begin to load a version, or give the deployment that already exists; it stays until it is unloaded by name. A
         failed one is tried again. Raises Conflict for one that has another number of replicas."""
         self._refuse_when_stopping()
-        deployment = self._begin(self.resolve(reference), replicas or 1)
-        if replicas not in (None, deployment.wanted_replicas):
+        manifest = self.resolve(reference)
+        running = self._sharing.replicas_of(manifest)
+        if running is not None and replicas not in (None, running):
             raise Conflict(
-                f"{deployment.manifest.reference} is deployed with {deployment.wanted_replicas} replicas: unload it "
+                f"{manifest.reference}, or another version of its base, is deployed with {running} replicas: unload it "
                 "first"
             )
+        deployment = self._begin(manifest, replicas or 1)
         deployment.pinned = True
         return deployment
 
@@ -236,8 +234,8 @@ class Deployments:
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
         if deployment is None or deployment.state is DeploymentState.FAILED:
-            engine = self._engine_factory(manifest, self._promised_bytes(), replicas)
-            deployment = Deployment(manifest, engine, replicas)
+            needed = self._sharing.needed_bytes(manifest)
+            deployment = Deployment(manifest, self._sharing.engine(manifest, replicas), needed)
             self._by_reference[manifest.reference] = deployment
             self._spawn(self._load(deployment))
         return deployment
@@ -274,10 +272,6 @@ class Deployments:
     def _forget(self, deployment: Deployment) -> None:
         self._standing = {at: each for at, each in self._standing.items() if each is not deployment}
 
-    def _promised_bytes(self) -> int:
-        loaded = [each.engine.info for each in self._by_reference.values()]
-        return sum(info.blocks_total * info.kv_bytes_per_block for info in loaded if info)
-
     def _serving(self, manifest: Manifest) -> bool:
         deployment = self._by_reference.get(manifest.reference)
         return deployment is not None and deployment.state is DeploymentState.READY
@@ -305,6 +299,8 @@ class Deployments:
     async def _load(self, deployment: Deployment) -> None:
         manifest = deployment.manifest
         await deployment.load(self.repository)
+        if deployment.state is DeploymentState.READY:
+            self._sharing.trust(manifest)
         log.info(
             "deployment_" + deployment.state.value,
             model=manifest.reference,

@@ -40,6 +40,7 @@ def engine_config(
         prefix_caching=settings.prefix_caching,
         share_weights=replicas > 1,
         packed_weights=packed_weights,
+        adapters=((manifest.digest, str(repository.path(manifest))),) if manifest.has_adapter else (),
         record=str(repository.engine_file(manifest, "record")),
     )
 

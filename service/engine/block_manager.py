@@ -169,8 +169,7 @@ class BlockManager:
         return block
 
     def _hash(self, sequence: Sequence, index: int) -> bytes:
-        """hash(i) = SHA-256(hash(i-1), token ids of block i as 32-bit integers); hash(-1) = SHA-256(cache salt, and the
-        whole input of an encoder, whose every position depends on all of it)."""
+        """hash(i) = SHA-256(hash(i-1), token ids of block i as 32-bit integers); hash(-1) = `_root`."""
         hashes = sequence.block_hashes
         while len(hashes) <= index:
             parent = hashes[-1] if hashes else _root(sequence)
@@ -181,10 +180,15 @@ class BlockManager:
 
 
 def _root(sequence: Sequence) -> bytes:
-    root = hashlib.sha256(sequence.request.cache_salt.encode())
+    """SHA-256(cache salt); of that and the adapter where there is one, whose keys and values are its own; of that and
+    the whole input of an encoder, whose every position depends on all of it."""
+    request = sequence.request
+    root = hashlib.sha256(request.cache_salt.encode()).digest()
+    if request.adapter:
+        root = hashlib.sha256(root + request.adapter.encode()).digest()
     if sequence.num_encoder_slots:
-        root = hashlib.sha256(root.digest() + array("I", sequence.request.token_ids).tobytes())
-    return root.digest()
+        root = hashlib.sha256(root + array("I", request.token_ids).tobytes()).digest()
+    return root
 
 
 def _require(holds: bool, what: str) -> None:

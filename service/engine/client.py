@@ -13,7 +13,10 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from service.engine import messages
+from service.engine.adapters import Adapters
 from service.engine.endurance import USUAL, Deaths, Endurance
 from service.engine.messages import EngineConfig, EngineInfo, FromEngine, ToEngine
 from service.engine.process import WORKER, EngineProcess, Started
@@ -76,6 +79,15 @@ class Engine(Protocol):
         """
         ...
 
+    async def adapt(self, name: str, directory: str) -> None:
+        """Load the adapter of the version in `directory`: from then on requests may name it, also after a restart.
+        Raises EngineFailed with the cause, or Unavailable unless READY or RESTARTING."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Nobody asks for this adapter any more: it is freed when the last answer with it has ended."""
+        ...
+
     async def stop(self, grace: float = 0.0) -> None:
         """Take nothing new, give what runs `grace` seconds to end, then end the engine. Idempotent."""
         ...
@@ -109,6 +121,7 @@ class EngineClient:
         self._stats = EngineStats()
         self._restarts = 0
         self._streams = Streams()
+        self._adapters = Adapters(config.adapters)
         self._process: EngineProcess | None = None
         self._ready = asyncio.Event()
         self._fatal = ""
@@ -167,6 +180,22 @@ class EngineClient:
         finally:
             self._close(stream)
 
+    async def adapt(self, name: str, directory: str) -> None:
+        """As Engine.adapt."""
+        if self._state not in (EngineState.READY, EngineState.RESTARTING):
+            raise self._unavailable()
+        frame = self._adapters.want(name, directory)
+        if frame is not None and self._state is EngineState.READY:
+            self._send(frame)
+        if error := await self._adapters.there(name):
+            raise EngineFailed(f"the adapter could not be loaded: {error}")
+
+    def release(self, name: str) -> None:
+        """As Engine.release."""
+        self._adapters.drop(name, "it was released")
+        if self._state is EngineState.READY:
+            self._send(messages.Release(name))
+
     async def stop(self, grace: float = 0.0) -> None:
         """As Engine.stop. Streams that have not ended by then end with EngineFailed."""
         if self._state is EngineState.READY and self._process and grace > 0:
@@ -183,11 +212,19 @@ class EngineClient:
         if self._process:
             self._process.kill()
             await self._process.wait()
-        self._streams.fail("the engine was stopped before this answer was done")
+        self._fail("the engine was stopped before this answer was done")
+
+    def _fail(self, why: str) -> None:
+        """The end of everybody who waits."""
+        self._streams.fail(why)
+        self._adapters.fail(why)
+
+    def _unavailable(self) -> Unavailable:
+        return Unavailable(f"the engine is {self._state}; try again when it is ready", retry_after=1)
 
     def _open(self, request: Request) -> Stream:
         if self._state not in (EngineState.READY, EngineState.RESTARTING):
-            raise Unavailable(f"the engine is {self._state}; try again when it is ready", retry_after=1)
+            raise self._unavailable()
         if not self._streams:
             self._heard_at = time.monotonic()  # silence counts from here: an idle engine has nothing to say
         stream = self._streams.open(request)
@@ -213,7 +250,7 @@ class EngineClient:
         self._fatal = ""
         try:
             started, self._started = self._started or Started.of(self._module, self._env), None
-            process = await EngineProcess.load(started, self._config, self._on_message)
+            process = await EngineProcess.load(started, self._boot_config(), self._on_message)
         except OSError as error:
             raise EngineFailed(f"the engine process could not be started: {error}") from error
         self._process = process
@@ -231,6 +268,11 @@ class EngineClient:
             ready.cancel()
             exited.cancel()
 
+    def _boot_config(self) -> EngineConfig:
+        """A later process is given its adapters one by one (`_go`): one that is broken by then must not keep it from
+        starting."""
+        return self._config if self._state is EngineState.LOADING else replace(self._config, adapters=())
+
     async def _cause_of_failed_boot(self, process: EngineProcess, exited: bool) -> str:
         process.kill()
         code = await process.wait()
@@ -247,6 +289,8 @@ class EngineClient:
                 self._note(stats)
             case messages.Ready(info):
                 self._go(info)
+            case messages.Adapted():
+                self._adapters.take(message)
             case messages.Loading(phase, fraction):
                 if self._on_loading:
                     self._on_loading(phase, fraction)
@@ -257,6 +301,9 @@ class EngineClient:
         if self._state not in (EngineState.LOADING, EngineState.RESTARTING):
             return  # stopped meanwhile
         self._info = info
+        if self._state is EngineState.RESTARTING:
+            for frame in self._adapters.frames():
+                self._send(frame)
         self._state = EngineState.READY
         self._ready.set()
         self._add(self._streams.replay(self._endurance.max_fruitless_replays))
@@ -283,7 +330,7 @@ class EngineClient:
                 await self._restart(f"exit code {code}")
             except EngineFailed as error:
                 self._state = EngineState.FAILED
-                self._streams.fail(error.message)
+                self._fail(error.message)
                 return
 
     async def _restart(self, cause: str) -> None:

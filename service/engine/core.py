@@ -5,7 +5,7 @@ Nothing here knows processes, sockets or text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
@@ -22,6 +22,19 @@ class ModelRunner(Protocol):
 
     verifies_drafts: bool
     """Whether a row's results are the same, bit for bit, with drafts behind it: else drafts could change tokens."""
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """Names of those that are loaded."""
+        ...
+
+    def adapt(self, name: str, directory: str) -> None:
+        """Load an adapter. Raises what stops it; then nothing has changed."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Free an adapter, which no sequence uses."""
+        ...
 
     def run(self, batch: Batch) -> SequenceOf[SampledToken | None]:
         """Write the KV of every scheduled token into its sequence's blocks; an entry for each item, in order.
@@ -41,6 +54,7 @@ class EngineCore:
         self._runner = runner
         self._clock = clock
         self._refused: list[StepOutput] = []
+        self._leaving: set[str] = set()
         self._steps = 0
         self._last = Work(0)
         self._last_sequences = 0
@@ -54,11 +68,26 @@ class EngineCore:
         return bool(self.scheduler.has_work or self._refused)
 
     def add(self, request: Request) -> None:
-        """Queue a request. One that the scheduler refuses ends with ERROR in the next step's outputs."""
+        """Queue a request. One that the scheduler refuses, or whose adapter is not there, ends with ERROR in the next
+        step's outputs."""
         try:
+            if request.adapter and (request.adapter not in self._runner.adapters or request.adapter in self._leaving):
+                raise ValueError(f"no adapter {request.adapter}")
             self.scheduler.add(request)
         except ValueError:
             self._refused.append(StepOutput(request.id, finish_reason=FinishReason.ERROR))
+
+    def adapt(self, name: str, directory: str) -> None:
+        """From now on requests may name this adapter. Raises what the runner raises."""
+        self._leaving.discard(name)
+        if name not in self._runner.adapters:
+            self._runner.adapt(name, directory)
+
+    def release(self, name: str) -> None:
+        """Free the adapter once no live sequence uses it; no-op for one that is not there."""
+        if name in self._runner.adapters:
+            self._leaving.add(name)
+            self._release_unused()
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End these now: their blocks are free at return, the next step's outputs tell it."""
@@ -79,7 +108,10 @@ class EngineCore:
         sampled = self._runner.run(batch) if batch.scheduled else ()
         ended = self._clock()
         self._observe(batch, ended - started)
-        return self._refusals() + self.scheduler.update(batch, sampled, ended)
+        outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
+        if self._leaving:
+            self._release_unused()
+        return outputs
 
     @property
     def stats(self) -> EngineStats:
@@ -116,6 +148,11 @@ class EngineCore:
         self._last, self._last_sequences, self._last_seconds = Work.of(batch), len(batch.scheduled), seconds
         ended, self._ended = self.scheduler.num_ended - self._ended, self.scheduler.num_ended
         self.scheduler.policy.observe(self._last, seconds, ended)
+
+    def _release_unused(self) -> None:
+        for name in self._leaving - self.scheduler.adapters_in_use:
+            self._leaving.discard(name)
+            self._runner.release(name)
 
     def _refusals(self) -> list[StepOutput]:
         refused, self._refused = self._refused, []

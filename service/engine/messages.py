@@ -24,7 +24,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `max_model_len` is in positions of one sequence; of an encoder-decoder model, whose decoder starts with
     `decoder_start`, those of the encoder's input and of the decoder together.
     `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights`: pack the
-    weights into memory that other processes can map; `packed_weights` is where another has done so.
+    weights into memory that other processes can map; `packed_weights` is where another has done so. `adapters` are
+    (name, directory) of those to load at once; `Adapt` brings others.
     """
 
     model_dir: str
@@ -46,6 +47,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     record: str = ""
     share_weights: bool = False
     packed_weights: str = ""
+    adapters: tuple[tuple[str, str], ...] = ()
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +82,21 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     request_ids: tuple[str, ...]
 
 
+class Adapt(msgspec.Struct, frozen=True, tag="adapt"):
+    """Load the adapter of the version in `directory`, so that requests can name it. Answered by Adapted, with the same
+    ticket."""
+
+    name: str
+    directory: str
+    ticket: int
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """Take no more requests for an adapter, and free it when the last of them has ended."""
+
+    name: str
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Finish what runs, then exit 0. Closing the socket instead ends the engine at once."""
 
@@ -93,6 +110,14 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     info: EngineInfo
 
 
+class Adapted(msgspec.Struct, frozen=True, tag="adapted"):
+    """The adapter is there; or it is not, and `error` says why."""
+
+    name: str
+    ticket: int
+    error: str = ""
+
+
 class Step(msgspec.Struct, frozen=True, tag="step"):
     outputs: tuple[StepOutput, ...]
     stats: EngineStats
@@ -104,8 +129,8 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
     message: str
 
 
-ToEngine = Start | Add | Abort | Shutdown
-FromEngine = Loading | Ready | Step | Fatal
+ToEngine = Start | Add | Abort | Adapt | Release | Shutdown
+FromEngine = Loading | Ready | Adapted | Step | Fatal
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

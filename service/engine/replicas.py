@@ -116,6 +116,21 @@ class Replicas:
                 async for output in outputs:
                     yield output
 
+    async def adapt(self, name: str, directory: str) -> None:
+        """By all that live, or by none."""
+        living = [seat.engine for seat in self._seats if seat.engine.state in ALIVE]
+        if not living:
+            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
+        try:
+            await asyncio.gather(*(engine.adapt(name, directory) for engine in living))
+        except BaseException:
+            self.release(name)
+            raise
+
+    def release(self, name: str) -> None:
+        for seat in self._seats:
+            seat.engine.release(name)
+
     async def stop(self, grace: float = 0.0) -> None:
         if self._state is not EngineState.FAILED:
             self._state = EngineState.STOPPED
@@ -177,7 +192,7 @@ def _seconds_left(request: Request) -> float | None:
 def _openings(request: Request) -> list[int]:
     """A key for each of the lengths that the prompt has."""
     lengths = (length for length in OPENINGS if length <= len(request.token_ids))
-    return [hash((request.cache_salt, request.token_ids[:length])) for length in lengths]
+    return [hash((request.adapter, request.cache_salt, request.token_ids[:length])) for length in lengths]
 
 
 _SUMMED: Final = (

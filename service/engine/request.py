@@ -64,6 +64,8 @@ class Request:
     cache_salt: str = ""
     emitted_prompt_logprobs: int = 0
     """As `emitted`, for prompt positions: so many of their logprobs were already given out."""
+    adapter: str = ""
+    """Name of the adapter that computes it over the base; "" is the base alone."""
 
 
 @dataclass(frozen=True, slots=True)

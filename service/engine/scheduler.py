@@ -80,6 +80,11 @@ class Scheduler:
         """Whether `schedule` and `update` would do or tell anything."""
         return bool(self._live or self._outputs)
 
+    @property
+    def adapters_in_use(self) -> set[str]:
+        """Of everything alive."""
+        return {sequence.request.adapter for sequence in self._live.values()}
+
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError when its id is alive or its prompt is empty or cannot fit, ever."""
         sequence = Sequence.of(request, self._decoder_start, self.blocks.block_size)

@@ -30,6 +30,8 @@ from service.engine.core import EngineCore, ModelRunner
 from service.engine.messages import (
     HEADER_BYTES,
     Abort,
+    Adapt,
+    Adapted,
     Add,
     EngineConfig,
     EngineInfo,
@@ -38,6 +40,7 @@ from service.engine.messages import (
     FromEngine,
     Loading,
     Ready,
+    Release,
     Shutdown,
     Start,
     Step,
@@ -140,10 +143,22 @@ class EngineLoop:
                     self._core.add(request)
             case Abort(request_ids):
                 self._core.abort(request_ids)
+            case Adapt(name, directory, ticket):
+                self._channel.send(Adapted(name, ticket, self._adapt(name, directory)))
+            case Release(name):
+                self._core.release(name)
             case Shutdown():
                 self._draining = True
             case Start():
                 raise ValueError("a second Start frame")
+
+    def _adapt(self, name: str, directory: str) -> str:
+        """Why it could not be loaded; "" where it was."""
+        try:
+            self._core.adapt(name, directory)
+        except Exception as error:  # a bad adapter is its own deployment's trouble, not the engine's
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def _step(self) -> None:
         outputs = self._core.step()
@@ -154,14 +169,17 @@ class EngineLoop:
 
 
 def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> EngineCore:
-    """A core on the process's monotonic clock. The step's maximum is raised, where it must be, to the least of a
-    prefill beside a full batch."""
+    """A core on the process's monotonic clock."""
+    return EngineCore(runner, build_scheduler(config, runner, num_blocks), time.monotonic)
+
+
+def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> Scheduler:
+    """The step's maximum is raised, where it must be, to the least of a prefill beside a full batch."""
     blocks = BlockManager(num_blocks, config.block_size, config.prefix_caching)
     max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + _MIN_PREFILL_TOKENS)
     policy = BatchingPolicy(max_tokens, _MIN_PREFILL_TOKENS, config.inter_token_latency_target)
     speculation = config.speculation and runner.verifies_drafts
-    scheduler = Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation, config.decoder_start)
-    return EngineCore(runner, scheduler, time.monotonic)
+    return Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation, config.decoder_start)
 
 
 def main(prepare: Callable[[], BuildRunner], argv: list[str]) -> int:

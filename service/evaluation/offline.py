@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +15,7 @@ from service.deployments.engines import engine_config
 from service.engine.core import EngineCore
 from service.engine.messages import EngineConfig, EngineInfo
 from service.engine.request import Request, StepOutput
+from service.engine.scheduler import Scheduler
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,17 +24,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A version's runner and what was loaded. `core` gives a new engine around it; one of them at a time."""
+    """A version's runner and what was loaded. `core` gives a new engine around it; one of them at a time. `adapter` is
+    the version's own, which answers every request; "" for none."""
 
     config: EngineConfig
     runner: ModelRunner
     info: EngineInfo
+    adapter: str = ""
 
     def core(self, speculation: bool = True) -> EngineCore:
-        from service.engine.worker import build_core
+        from service.engine.worker import build_scheduler
 
         config = msgspec.structs.replace(self.config, speculation=self.config.speculation and speculation)
-        return build_core(config, self.runner, self.info.blocks_total)
+        return _VersionCore(self, build_scheduler(config, self.runner, self.info.blocks_total))
+
+
+class _VersionCore(EngineCore):
+    """An engine that computes every request by its version's adapter."""
+
+    def __init__(self, loaded: Loaded, scheduler: Scheduler) -> None:
+        super().__init__(loaded.runner, scheduler, time.monotonic)
+        self._adapter = loaded.adapter
+
+    def add(self, request: Request) -> None:
+        super().add(replace(request, adapter=self._adapter))
 
 
 def load(settings: Settings, repository: Repository, manifest: Manifest) -> Loaded:
@@ -41,7 +56,7 @@ def load(settings: Settings, repository: Repository, manifest: Manifest) -> Load
 
     config = engine_config(settings, repository, manifest)
     runner, info = build_runner(config, lambda phase, fraction: None)
-    return Loaded(config, runner, info)
+    return Loaded(config, runner, info, manifest.digest if manifest.has_adapter else "")
 
 
 def run_all(

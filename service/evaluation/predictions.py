@@ -61,8 +61,8 @@ def predict(
     likeliest: list[int] = []
     kl: list[float] = []
     for text in texts:
-        start = loaded.config.decoder_start
-        scores = score(loaded.runner, text.token_ids, text.positions, kept, is_first, start)
+        start, adapter = loaded.config.decoder_start, loaded.adapter
+        scores = score(loaded.runner, text.token_ids, text.positions, kept, is_first, start, adapter)
         logprobs += scores.logprobs
         likeliest += scores.likeliest
         kl += scores.kl

@@ -31,6 +31,7 @@ def _import(
     version: str | None,
     precision: str | None,
     revision: str | None,
+    adapter_of: str | None,
     evaluate: str,
 ) -> dict[str, Any]:
     from models.importing import import_source
@@ -45,6 +46,7 @@ def _import(
         author,
         _before(evaluate, progress),
         calibration,
+        adapter_of,
     )
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 

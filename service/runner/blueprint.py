@@ -104,6 +104,31 @@ class Blueprint:
     head: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a linear module's outputs lie: from `first` on in one of a layer's PRODUCTS, or in the HEAD's."""
+
+    layer: int
+    product: str
+    first: int
+
+
+PRODUCTS = ("qkv", "output", "gate_up", "down")
+HEAD = "lm_head"
+
+
+def places_of(whole: Blueprint) -> dict[str, Place]:
+    """Of all linear modules, by name."""
+    found = {HEAD: Place(len(whole.layers), HEAD, 0)}
+    for index, (names, plan) in enumerate(zip(whole.outline.layers, whole.layers, strict=True)):
+        for product in PRODUCTS:
+            first = 0
+            for name, part in zip(getattr(names, product), getattr(plan, product), strict=True):
+                found[name] = Place(index, product, first)
+                first += len(part.weight)
+    return found
+
+
 class Weights(Protocol):
     """Where the names of an outline lead. Both raise LookupError or AttributeError for names without weights."""
 

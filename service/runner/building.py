@@ -64,7 +64,10 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     rules = _row_rules(forward.model, cache, dtype)
     progress("ready", 1.0)
     kernels = _kernels(config, forward, cache, rules) + passed_over
-    return ModelRunner(forward, cache, rules, device), _info(config, forward, cache, kernels, started, packed_weights)
+    runner = ModelRunner(forward, cache, rules, device)
+    for name, directory in config.adapters:
+        runner.adapt(name, directory)
+    return runner, _info(config, forward, cache, kernels, started, packed_weights)
 
 
 def _built(config: EngineConfig, dtype: torch.dtype, device: torch.device, progress: Progress) -> tuple[Built, str]:

@@ -7,7 +7,7 @@ for token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.loading import Outliers
+from models.loading import LowRankWeights, Outliers
+from service.runner.adapters import Adapted
 from service.runner.attention import AttentionPlan
-from service.runner.blueprint import Blueprint, LayerPlan
+from service.runner.blueprint import HEAD, PRODUCTS, Blueprint, LayerPlan, places_of
 from service.runner.forward import CannotServe
 from service.runner.linear import DenseLinear, Int8Linear
 from service.runner.step import Step
@@ -72,6 +73,12 @@ class FusedDecoder(nn.Module):
         self.head = fuse((whole.head,))
         self.layers = nn.ModuleList(Layer(layer, index, whole) for index, layer in enumerate(whole.layers))
         half, dtype = whole.sin.shape[-1] // 2, whole.embedding.dtype
+        modules = {
+            (index, product): getattr(layer, product) for index, layer in enumerate(self.layers) for product in PRODUCTS
+        }
+        modules[len(self.layers), HEAD] = self.head
+        places = {name: (modules[at.layer, at.product], at.first) for name, at in places_of(whole).items()}
+        self._adapted = Adapted(self.head, places)
         self.cos = whole.cos[:, None].to(dtype)
         self.sin = torch.cat((-whole.sin[:, :half], whole.sin[:, half:]), dim=-1)[:, None].to(dtype)
 
@@ -79,7 +86,17 @@ class FusedDecoder(nn.Module):
     def model(self) -> nn.Module:
         return self
 
+    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._adapted.adapt(name, weights)
+
+    def release(self, name: str) -> None:
+        self._adapted.release(name)
+
     def forward(self, step: Step) -> Tensor:
+        with self._adapted.rows_of(step):
+            return self._logits(step)
+
+    def _logits(self, step: Step) -> Tensor:
         x = F.embedding(step.token_ids, self.embedding)
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale

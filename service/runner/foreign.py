@@ -11,7 +11,7 @@ PerSequenceForward  one forward per scheduled sequence, for architectures that c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.pytorch_utils import Conv1D
 
+from models.loading import LowRankWeights
+from service.runner.adapters import Adapted
 from service.runner.attention import AttentionPlan, AttentionSpec, Span
 from service.runner.forward import CannotServe
 from service.runner.kv_cache import KVCache
@@ -132,16 +134,30 @@ class PackedForward:
         transformers.AttentionInterface.register(INTERFACE, _attention)
         model.set_attn_implementation(INTERFACE)
         self.model = model
+        self._adapted = _adapted(model)
+
+    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._adapted.adapt(name, weights)
+
+    def release(self, name: str) -> None:
+        self._adapted.release(name)
 
     def __call__(self, step: Step) -> Tensor:
-        logits: Tensor = self.model(
-            input_ids=step.token_ids[None],
-            position_ids=step.positions[None],
-            use_cache=False,
-            logits_to_keep=step.logit_rows,
-            **{STEP_ARGUMENT: step.plan},
-        ).logits
+        with self._adapted.rows_of(step):
+            logits: Tensor = self.model(
+                input_ids=step.token_ids[None],
+                position_ids=step.positions[None],
+                use_cache=False,
+                logits_to_keep=step.logit_rows,
+                **{STEP_ARGUMENT: step.plan},
+            ).logits
         return logits[0]
+
+
+def _adapted(model: transformers.PreTrainedModel) -> Adapted:
+    """Over the library's modules, each of which is its own place."""
+    head: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return Adapted(head, {name: (module, 0) for name, module in model.named_modules()})
 
 
 class _BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -187,14 +203,23 @@ class PerSequenceForward:
         model.set_attn_implementation(attention)
         self.model = model
         self.cache = cache
+        self._adapted = _adapted(model)
         self.accepted = frozenset(inspect.signature(model.forward).parameters)
+
+    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._adapted.adapt(name, weights)
+
+    def release(self, name: str) -> None:
+        self._adapted.release(name)
 
     def __call__(self, step: Step) -> Tensor:
         wanted = step.logit_rows.tolist()
         found: dict[int, Tensor] = {}
+        adapters = {segment.row: segment.adapter for segment in step.segments}
         for span in step.spans:
             rows = [row for row in dict.fromkeys(wanted) if span.row <= row < span.row + span.count]
-            logits = self._run(step, span)
+            with self._adapted.all_rows(adapters.get(span.row, "")):
+                logits = self._run(step, span)
             found.update((row, logits[row - span.row]) for row in rows)
         return torch.stack([found[row] for row in wanted]) if wanted else step.token_ids.new_zeros(0, 1).float()
 

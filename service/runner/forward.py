@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from torch import Tensor, nn
 
+from models.loading import LowRankWeights
 from service.runner.step import Step
 
 
@@ -18,6 +20,13 @@ class Forward(Protocol):
     @property
     def model(self) -> nn.Module:
         """The weights that this way uses."""
+
+    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        """From now on steps may have rows with this adapter; `weights` by the base's linear module. Raises CannotServe
+        where that is no module of the model."""
+
+    def release(self, name: str) -> None:
+        """No step has rows with this adapter any more."""
 
     def __call__(self, step: Step) -> Tensor:
         """Logits [len(step.logit_rows), vocabulary]; writes the step's keys and values."""

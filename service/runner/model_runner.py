@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from service.engine.request import Batch, SampledToken, TokenLogprobs
+from models.loading import load_adapter
+from service.engine.request import Batch, Request, SampledToken, SamplingParams, Scheduled, Sequence, TokenLogprobs
 from service.runner.forward import Forward
 from service.runner.kv_cache import KVCache
 from service.runner.sampler import SamplerRow, sample, token_logprobs, verified
@@ -22,7 +23,31 @@ class ModelRunner:
         self.cache = cache
         self._rules = rules
         self._device = device
+        self.adapters: set[str] = set()
         self.verifies_drafts = forward.invariant and device.type == "cpu"
+
+    @torch.inference_mode()
+    def adapt(self, name: str, directory: str) -> None:
+        """Loads the adapter of the version in `directory` and tries it. Raises OSError, InvalidSource, or CannotServe
+        for one that this forward cannot compute."""
+        self._forward.adapt(name, load_adapter(directory, self._device))
+        try:
+            self._forward(self._trial(name))
+        except BaseException:
+            self._forward.release(name)
+            raise
+        self.adapters.add(name)
+
+    def _trial(self, adapter: str) -> Step:
+        """Two tokens in the block that nobody reads."""
+        sequence = Sequence.of(Request("trial", (0, 0), SamplingParams(max_tokens=1), adapter=adapter))
+        sequence.block_table = [self.cache.scratch_block]
+        return pack(Batch((Scheduled(sequence, 2),)), self.cache, self._rules, self._device)
+
+    def release(self, name: str) -> None:
+        """Frees an adapter that no sequence uses."""
+        self.adapters.discard(name)
+        self._forward.release(name)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[SampledToken | None]:

@@ -66,15 +66,16 @@ def score(
     kept: Distributions,
     is_first: bool,
     decoder_start: tuple[int, ...] = (),
+    adapter: str = "",
 ) -> Scores:
-    """Of one text; `positions`, from 1 on and ascending, are those whose prediction counts. The first version's
-    distributions go to `kept`, those of others are compared with what is there: the same texts in the same order.
-    `decoder_start` is as EngineConfig's.
+    """Of one text, by the runner's adapter of that name; `positions`, from 1 on and ascending, are those whose
+    prediction counts. The first version's distributions go to `kept`, those of others are compared with what is there:
+    the same texts in the same order. `decoder_start` is as EngineConfig's.
 
     Writes KV blocks from the first on: nothing else may run.
     """
     scores = Scores()
-    for first, logits in _chunks(runner, token_ids, decoder_start):
+    for first, logits in _chunks(runner, token_ids, decoder_start, adapter):
         rows = [at - first for at in positions if first <= at < first + len(logits)]
         if not rows:
             continue
@@ -91,11 +92,11 @@ def score(
 
 
 def _chunks(
-    runner: ModelRunner, token_ids: tuple[int, ...], decoder_start: tuple[int, ...]
+    runner: ModelRunner, token_ids: tuple[int, ...], decoder_start: tuple[int, ...], adapter: str
 ) -> Iterator[tuple[int, Tensor]]:
     """(first, logits): row i predicts the token at first + i."""
     half = len(token_ids) // 2 if decoder_start else len(token_ids)
-    request = Request("text", token_ids[:half], SamplingParams(max_tokens=1, prompt_logprobs=0))
+    request = Request("text", token_ids[:half], SamplingParams(max_tokens=1, prompt_logprobs=0), adapter=adapter)
     known = (*decoder_start, *token_ids[half:])
     sequence = Sequence.of(request, known, runner.cache.block_size)
     slots, last = sequence.num_encoder_slots, sequence.num_tokens - 1

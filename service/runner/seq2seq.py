@@ -10,7 +10,7 @@ decoder's layers see of that is written to the front of the sequence's blocks. T
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from models.loading import LowRankWeights
 from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, Span
 from service.runner.foreign import replace_linears
 from service.runner.forward import CannotServe
@@ -163,6 +164,12 @@ class Seq2SeqForward:
         self._positions = torch.zeros(0, dtype=torch.long, device=cache.device)
         self._give_positions()
         self._biases = self._observe_biases(2) and self._observe_biases(max_positions)
+
+    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        raise CannotServe("an encoder-decoder model takes no adapters: its layers are given other rows than the step's")
+
+    def release(self, name: str) -> None:
+        """There is none."""
 
     @torch.inference_mode()
     def __call__(self, step: Step) -> Tensor:

@@ -49,11 +49,25 @@ class Encoded:
     block_table: Seq[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows from `row` on, `count` of them or, None, all, that have the adapter of that name."""
+
+    row: int
+    count: int | None
+    adapter: str
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.row, None if self.count is None else self.row + self.count)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """Packed rows [rows] and, in `logit_rows`, the packed rows that need logits, padded; `where` is parallel to the
     batch's items and indexes into `logit_rows`. `encoded`, of an encoder-decoder model, is parallel to `spans`, whose
-    positions and blocks are then the decoder's."""
+    positions and blocks are then the decoder's. Rows that have an adapter are in `segments`, and by their places in
+    `logit_rows` in `logit_segments`."""
 
     token_ids: Tensor
     positions: Tensor
@@ -62,6 +76,8 @@ class Step:
     logit_rows: Tensor
     where: tuple[LogitRows, ...]
     encoded: tuple[Encoded, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    logit_segments: tuple[Segment, ...] = ()
 
 
 def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) -> Step:
@@ -73,6 +89,8 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
     rows: list[int] = []
     where: list[LogitRows] = []
     encoded: list[Encoded] = []
+    segments: list[Segment] = []
+    logit_segments: list[Segment] = []
     for item in batch.scheduled:
         sequence, start = item.sequence, item.sequence.num_computed_tokens
         tokens, table = item.token_ids, sequence.block_table
@@ -84,7 +102,11 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
         token_ids += tokens
         positions += range(start, start + span.count)
         spans.append(span)
+        first = len(rows)
         where.append(_logit_rows(item, span, rows))
+        if adapter := sequence.request.adapter:
+            segments.append(Segment(span.row, span.count, adapter))
+            logit_segments.append(Segment(first, len(rows) - first, adapter))
     padding = -len(token_ids) % rules.linear
     rows += [rows[0] if rows else 0] * (-len(rows) % rules.linear)
     plan = AttentionPlan(cache, spans, len(token_ids) + padding, rules.attention, device)
@@ -96,6 +118,8 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
         torch.tensor(rows, dtype=torch.long, device=device),
         tuple(where),
         tuple(encoded),
+        tuple(segments),
+        tuple(logit_segments),
     )
 
 

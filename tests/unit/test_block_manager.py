@@ -190,3 +190,17 @@ def test_a_table_changed_behind_its_back_is_caught() -> None:
     a.block_table[2] = b.block_table[0]
     with pytest.raises(BrokenBlocks):
         blocks.check_integrity()
+
+
+def test_a_prefix_is_known_by_adapter() -> None:
+    blocks = BlockManager(8, 4)
+
+    def sequence(id: str, **fields: str) -> Sequence:
+        return Sequence.of(make_request(id, range(9), **fields))
+
+    one = sequence("a", adapter="one")
+    assert blocks.allocate(one, 9)
+    blocks.mark_computed(one, 9)
+    assert len(blocks.match(sequence("b", adapter="one"))) == 2
+    for other in ({}, {"adapter": "two"}, {"cache_salt": "one"}, {"adapter": "one", "cache_salt": "x"}):
+        assert blocks.match(sequence("c", **other)) == []

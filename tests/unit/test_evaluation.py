@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from models.checkpoint.decoder_start import decoder_start
 from models.errors import NotFound
 from models.importing import import_source
+from models.manifest import ADAPTER_WEIGHTS
 from models.quantize import quantize
 from models.repository import Repository
 from service.errors import InvalidRequest
@@ -24,6 +26,7 @@ from service.evaluation.texts import Text, of_file
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 from tests.checkpoints import save_bart, save_gpt2, save_t5
+from tests.golden.adapters import train
 from tests.versions import FACTS, publish, write_weights
 
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
@@ -81,6 +84,22 @@ def test_a_report_of_the_demo_model(repository: Repository) -> None:
         made.perplexity,
         compared.kl,
     ), "the same text, the same figures"
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("has_effect", [True, False])
+def test_a_report_of_an_adapter_compares_it_with_its_parent(
+    repository: Repository, tmp_path: Path, has_effect: bool
+) -> None:
+    parent = import_source(repository, str(DEMO), "demo")
+    source = train(DEMO, tmp_path / "peft", 1)
+    if not has_effect:
+        tensors = load_file(source / ADAPTER_WEIGHTS)
+        save_file({name: torch.zeros_like(tensor) for name, tensor in tensors.items()}, source / ADAPTER_WEIGHTS)
+    manifest = import_source(repository, str(source), "demo", adapter_of=parent.reference)
+    compared = evaluate(settings(repository), repository, manifest).compared
+    assert compared is not None and (compared.reference, compared.digest) == ("demo:1", parent.digest)
+    assert (compared.kl > 0.1) == (compared.greedy_agreement < 1) == (compared.perplexity_change != 0) == has_effect
 
 
 @pytest.mark.usefixtures("short")

@@ -171,3 +171,20 @@ async def test_who_waits_past_the_deadline_is_told_so() -> None:
     world.release()
     await first
     assert world.made[0].asked == ["a"]
+
+
+async def test_a_beginning_is_known_by_adapter() -> None:
+    """What one adapter has cached is of no use to another."""
+    world = World(2, most_at_once=8)
+    await world.engine.start()
+    await world.engine.adapt("one", "anywhere")
+    prompt = range(300)
+    for id, adapter in (("a", ""), ("b", "one"), ("c", ""), ("d", "one")):
+        others = asking(world, make_request(f"beside {id}", [9], max_tokens=400)) if id == "b" else []
+        await asyncio.sleep(0.005)
+        request = make_request(id, prompt, max_tokens=2, adapter=adapter)
+        assert tokens_of(await answer(world.engine, request)) == expected_tokens(request)
+        for task in others:
+            task.cancel()
+    first, second = (set(replica.asked) & set("abcd") for replica in world.made)
+    assert {frozenset(first), frozenset(second)} == {frozenset("ac"), frozenset("bd")}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from service.api.schemas.base import Absent, Wire
+from service.api.schemas.base import Wire
 
 Reason = Annotated[str, Field(max_length=1000)]
 Version = Annotated[str, Field(min_length=1, max_length=63)]
@@ -14,14 +14,14 @@ Effort = Literal["none", "quick", "full"]
 
 
 class ImportBody(Wire):
-    """`source`: a directory or archive of the server's machine, a hub id, or a BentoML store tag."""
-
-    later: ClassVar[dict[str, Absent]] = {"adapter_of": (None,)}
+    """`source`: a directory or archive of the server's machine, a hub id, or a BentoML store tag; a PEFT adapter where
+    `adapter_of` names the version that it is for."""
 
     source: Annotated[str, Field(min_length=1, max_length=4096)]
     precision: Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8"] | None = None
     version: Version | None = None
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    adapter_of: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     evaluate: Effort = "quick"
 
 

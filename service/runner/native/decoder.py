@@ -5,16 +5,23 @@ Knows a blueprint and packed rows. What it computes is `decoder.FusedDecoder` wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from ctypes import POINTER, cast
+
 import torch
 from torch import Tensor, nn
 
+from models.loading import LowRankWeights
 from service.runner.attention import AttentionPlan
-from service.runner.blueprint import ACTIVATIONS, Blueprint, LayerPlan
+from service.runner.blueprint import ACTIVATIONS, PRODUCTS, Blueprint, LayerPlan, Place, places_of
 from service.runner.forward import CannotServe
 from service.runner.kv_cache import KVCache
+from service.runner.native.adapters import NativeAdded, Placed
 from service.runner.native.attention import heads_struct
 from service.runner.native.library import (
     KINDS,
+    AdaptersStruct,
+    AddedStruct,
     LayerStruct,
     Library,
     ModelStruct,
@@ -44,6 +51,8 @@ class NativeDecoder(nn.Module):
             raise CannotServe("the layers' heads differ")
         self._library, self._cache = kernels, cache
         self._kept: list[Tensor] = []
+        self._places = places_of(whole)
+        self._adapters: dict[str, _Adapter] = {}
         self.layers = nn.ModuleList(_linears(kernels, layer) for layer in whole.layers)
         self.head = NativeLinear(kernels, (whole.head,))
         self.embedding = nn.Buffer(whole.embedding.contiguous(), persistent=False)
@@ -55,13 +64,37 @@ class NativeDecoder(nn.Module):
     def model(self) -> nn.Module:
         return self
 
+    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        missing = sorted(weights.keys() - self._places.keys())
+        if missing:
+            raise CannotServe(f"no linear layer {missing[0]} to adapt")
+        self._adapters[name] = _Adapter(weights, self._places, len(self.layers))
+
+    def release(self, name: str) -> None:
+        self._adapters.pop(name, None)
+
     def forward(self, step: Step) -> Tensor:
         plan: AttentionPlan = step.plan
         logits = torch.empty(len(step.logit_rows), self.head.out_features)
         tensors = (step.token_ids, step.positions, step.logit_rows, plan.tables, plan.span_rows, logits)
         numbers = (len(step.token_ids), len(plan.spans), len(step.logit_rows))
-        self._library.step(self._struct, StepStruct(*numbers, *map(address, tensors)))
+        owners = torch.full((len(step.token_ids) if step.segments else 0,), -1)
+        adapters = self._adapters_struct(step, owners)
+        self._library.step(self._struct, StepStruct(*numbers, *map(address, tensors), adapters))
         return logits
+
+    def _adapters_struct(self, step: Step, owners: Tensor) -> AdaptersStruct:
+        """Fills `owners` [rows], which must live as long as this."""
+        if not step.segments:
+            return AdaptersStruct()
+        names = list(dict.fromkeys(segment.adapter for segment in step.segments))
+        for segment in step.segments:
+            owners[segment.rows] = names.index(segment.adapter)
+        linears = len(self.layers) * len(PRODUCTS) + 1
+        added = (POINTER(AddedStruct) * len(names))(
+            *(cast(self._adapters[name].table, POINTER(AddedStruct)) for name in names)
+        )
+        return AdaptersStruct(address(owners), len(names), linears, added)
 
     def _layer(self, index: int, plan: LayerPlan, whole: Blueprint) -> LayerStruct:
         linears = self.layers[index]
@@ -98,6 +131,21 @@ class NativeDecoder(nn.Module):
             return None
         self._kept.append(tensor.contiguous())
         return address(self._kept[-1])
+
+
+class _Adapter:
+    """One adapter's `table` [linear layers of the model], in the order of `decoder.h`; holds what it points to."""
+
+    def __init__(self, weights: Mapping[str, LowRankWeights], places: Mapping[str, Place], layers: int) -> None:
+        parts: dict[int, list[Placed]] = {}
+        for module, each in weights.items():
+            at = places[module]
+            number = at.layer * len(PRODUCTS) + (PRODUCTS.index(at.product) if at.product in PRODUCTS else 0)
+            parts.setdefault(number, []).append((each, at.first))
+        self._kept = {number: NativeAdded(found) for number, found in parts.items()}
+        self.table = (AddedStruct * (layers * len(PRODUCTS) + 1))()
+        for number, added in self._kept.items():
+            self.table[number] = added.struct
 
 
 def _linears(kernels: Library, plan: LayerPlan) -> nn.ModuleDict:

@@ -94,6 +94,31 @@ class ModelStruct(Structure):
     )
 
 
+class LowRankStruct(Structure):
+    _fields_ = (
+        ("kind", c_int64),
+        ("rank", c_int64),
+        ("first", c_int64),
+        ("outputs", c_int64),
+        ("a", c_void_p),
+        ("b", c_void_p),
+        ("scale", c_double),
+    )
+
+
+class AddedStruct(Structure):
+    _fields_ = (("count", c_int64), ("part", POINTER(LowRankStruct)))
+
+
+class AdaptersStruct(Structure):
+    _fields_ = (
+        ("owners", c_void_p),
+        ("count", c_int64),
+        ("linears", c_int64),
+        ("added", POINTER(POINTER(AddedStruct))),
+    )
+
+
 class StepStruct(Structure):
     _fields_ = (
         ("rows", c_int64),
@@ -105,6 +130,7 @@ class StepStruct(Structure):
         ("tables", c_void_p),
         ("span", c_void_p),
         ("logits", c_void_p),
+        ("adapters", AdaptersStruct),
     )
 
 
@@ -129,6 +155,11 @@ class Library:
         self._linear = functions.dosirak_linear
         self._linear.restype = None
         self._linear.argtypes = (POINTER(LinearStruct), c_void_p, c_int64, c_void_p, c_int)
+        self._add = functions.dosirak_add
+        self._add.restype = None
+        self._add.argtypes = (
+            POINTER(AddedStruct), c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_int,
+        )  # fmt: skip
         self._attend = functions.dosirak_attend
         self._attend.restype = None
         self._attend.argtypes = (POINTER(HeadsStruct), c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int)
@@ -167,6 +198,12 @@ class Library:
         y = torch.empty(len(x), layer.outputs)
         self._linear(layer, x.data_ptr(), len(x), y.data_ptr(), torch.get_num_threads())
         return y
+
+    def add(self, added: AddedStruct, x: Tensor, middle: Tensor, y: Tensor) -> None:
+        """To y [n, outputs] what an adapter adds to a layer of rows x [n, depth]; `middle` [n, all ranks] is room."""
+        rows, depth = x.shape
+        tensors = (x.data_ptr(), depth, rows, middle.data_ptr(), y.data_ptr(), y.shape[1])
+        self._add(added, *tensors, torch.get_num_threads())
 
     def attend(self, heads: HeadsStruct, spans: Tensor, tables: Tensor, query: Tensor) -> Tensor:
         """[rows, heads, value_dim] fp32 for query [rows, heads, key_dim]; rows outside of `spans` [n, 4] get zeros."""

@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "adapters.h"
 #include "attention.h"
 
 namespace dosirak {
@@ -35,7 +36,10 @@ struct Step {  // mirrored in library.py
     const int64_t *token_ids, *positions, *logit_row, *tables;
     const Span* span;
     float* logits;  // [logit_rows, vocabulary]
+    Adapters adapters;  // linears: qkv, out, gate_up, down of every layer, then the head
 };
+
+constexpr int64_t LINEARS = 4;  // of a layer
 
 constexpr int64_t SLICE = 256;
 constexpr int64_t ALONE = 2;  // up to so many rows, every thread prepares them all for itself: cheaper than to wait
@@ -57,13 +61,13 @@ private:
 };
 
 struct Space {  // one step's memory, shared by the team
-    Buffer x, qkv, mixed, middle, codes, scales, outliers, partials, logits;
+    Buffer x, qkv, mixed, middle, codes, scales, outliers, partials, logits, plain, low_rank;
 };
 
 class Pass {
 public:
     Pass(const Model& model, const Step& step, int threads, Space& space)
-        : model_(model), step_(step), threads_(threads), work_(make_work(threads)) {
+        : model_(model), step_(step), threads_(threads), work_(make_work(threads)), adapting_(step.adapters) {
         const Heads& h = model.layer[0].heads;
         const int64_t slice = std::min(step.rows, SLICE), rows = std::max<int64_t>(step.rows, 1);
         widest_ = std::max({model.hidden, model.intermediate, h.heads * h.value_dim});
@@ -81,6 +85,11 @@ public:
             most_outliers_ = std::max({most_outliers_, l.qkv.outliers, l.out.outliers, l.gate_up.outliers, l.down.outliers});
         }
         outliers_ = space.outliers.floats(held * most_outliers_);
+        if (step.adapters.owners) {
+            plain_ = space.plain.floats(held * widest_);
+            low_rank_ = space.low_rank.floats(held * adapting_.most_ranks());
+            for (int64_t i = 0; i < step.logit_rows; i++) head_owners_.push_back(step.adapters.owners[step.logit_row[i]]);
+        }
         partials_ = work_.split ? space.partials.floats(partials_size(h, work_)) : nullptr;
         slots_.assign(rows, -1);
         for (int64_t s = 0; s < step.spans; s++)
@@ -120,27 +129,60 @@ private:
         for (int64_t first = 0; first < step_.rows; first += SLICE) f(first, std::min(SLICE, step_.rows - first));
     }
 
-    // f(row, codes) for each of `rows`, then every thread may read all codes. f writes to its codes only.
+    // A linear layer of the step: which one, and the owners of the rows that it is given now, if any has one.
+    struct Product {
+        const Linear& linear;
+        int64_t number;
+        const int64_t* owners;
+    };
+
+    Product product(const Linear& linear, int64_t number, const int64_t* owners, int64_t first) const {
+        return {linear, number, adapting_.touches(number) ? owners + first : nullptr};
+    }
+
+    Product product(const Layer& layer, int64_t which, int64_t first) const {
+        const Linear* linears[LINEARS] = {&layer.qkv, &layer.out, &layer.gate_up, &layer.down};
+        return product(*linears[which], (&layer - model_.layer) * LINEARS + which, step_.adapters.owners, first);
+    }
+
+    // Each of `rows`, as f(row) gives it, in the form that the layer reads; then every thread may read all of them.
     template <class F>
-    Codes prepare(int64_t rows, int64_t depth, F&& f) {
+    Codes prepare(const Product& into, int64_t rows, F&& f) {
+        const int64_t depth = into.linear.depth;
         Codes codes{codes_, scales_, encoded_stride(depth), outliers_, most_outliers_};
+        float* plain = plain_;
+        const auto put = [&](int64_t r) {
+            const float* row = f(r);
+            encode(into.linear, row, depth, codes, r);
+            if (into.owners && into.owners[r] >= 0) std::memcpy(plain + r * widest_, row, depth * sizeof(float));
+        };
         if (rows <= ALONE) {
             codes.data += thread_ * ALONE * encoded_stride(widest_) * sizeof(float);
             codes.scale += thread_ * ALONE;
             codes.outliers += thread_ * ALONE * most_outliers_;
-            for (int64_t r = 0; r < rows; r++) f(r, codes);
-            return codes;
-        }
+            if (into.owners) plain += thread_ * ALONE * widest_;
+            for (int64_t r = 0; r < rows; r++) put(r);
+        } else {
 #pragma omp for schedule(static)
-        for (int64_t r = 0; r < rows; r++) f(r, codes);
+            for (int64_t r = 0; r < rows; r++) put(r);
+        }
+        if (into.owners) adapting_.shrink_rows(into.number, into.owners, plain, widest_, depth, rows, low_rank_);
         return codes;
     }
 
-    Codes normed(const Linear& into, const float* x, const float* weight, int64_t rows) {
-        return prepare(rows, model_.hidden, [&](int64_t r, const Codes& codes) {
+    // The product of prepared rows, complete at return.
+    void apply(const Product& by, const Codes& codes, int64_t rows, const Output& out) {
+        multiply(by.linear, codes, rows, out, threads_);
+#pragma omp barrier
+        if (by.owners)
+            adapting_.expand_rows(by.number, by.owners, low_rank_, by.linear.outputs, rows, out.data, out.stride);
+    }
+
+    Codes normed(const Product& into, const float* x, const float* weight, int64_t rows) {
+        return prepare(into, rows, [&](int64_t r) {
             float* row = scratch().data();
             rms_norm(x + r * model_.hidden, weight, row, model_.hidden, (float)model_.eps);
-            encode(into, row, model_.hidden, codes, r);
+            return row;
         });
     }
 
@@ -158,9 +200,9 @@ private:
     }
 
     void keys_and_values(const Layer& layer, int64_t first, int64_t rows) {
-        const Codes codes = normed(layer.qkv, x_ + first * model_.hidden, layer.input_norm, rows);
-        multiply(layer.qkv, codes, rows, {qkv_ + first * qkv_width_, qkv_width_, false}, threads_);
-#pragma omp barrier
+        const Product qkv = product(layer, 0, first);
+        const Codes codes = normed(qkv, x_ + first * model_.hidden, layer.input_norm, rows);
+        apply(qkv, codes, rows, {qkv_ + first * qkv_width_, qkv_width_, false});
         const int64_t heads = layer.heads.kv_heads;
 #pragma omp for schedule(static)
         for (int64_t task = 0; task < rows * heads; task++) place(layer, first + task / heads, task % heads);
@@ -198,32 +240,25 @@ private:
     void rest_of_layer(const Layer& layer, int64_t first, int64_t rows) {
         const int64_t mixed = layer.heads.heads * layer.heads.value_dim, wide = model_.intermediate;
         float* x = x_ + first * model_.hidden;
-        const Codes attended = prepare(rows, mixed, [&](int64_t r, const Codes& codes) {
-            encode(layer.out, mixed_ + (first + r) * mixed, mixed, codes, r);
-        });
-        add(layer.out, layer.attention_norm, attended, x, rows);
-        const Codes inner = normed(layer.gate_up, x, layer.middle_norm, rows);
-        multiply(layer.gate_up, inner, rows, {middle_, 2 * wide, false}, threads_);
-#pragma omp barrier
-        const Codes active = prepare(rows, wide, [&](int64_t r, const Codes& codes) {
+        const Product out = product(layer, 1, first), gate_up = product(layer, 2, first), down = product(layer, 3, first);
+        const Codes attended = prepare(out, rows, [&](int64_t r) { return mixed_ + (first + r) * mixed; });
+        add(out, layer.attention_norm, attended, x, rows);
+        const Codes inner = normed(gate_up, x, layer.middle_norm, rows);
+        apply(gate_up, inner, rows, {middle_, 2 * wide, false});
+        const Codes active = prepare(down, rows, [&](int64_t r) {
             gated(middle_ + r * 2 * wide, scratch().data(), wide, model_.activation);
-            encode(layer.down, scratch().data(), wide, codes, r);
+            return scratch().data();
         });
         if (layer.mlp_norm) {
 #pragma omp barrier
         }
-        add(layer.down, layer.mlp_norm, active, x, rows);
+        add(down, layer.mlp_norm, active, x, rows);
     }
 
     // x += layer(codes), with a norm between where there is one.
-    void add(const Linear& layer, const float* norm, const Codes& codes, float* x, int64_t rows) {
-        if (!norm) {
-            multiply(layer, codes, rows, {x, model_.hidden, true}, threads_);
-#pragma omp barrier
-            return;
-        }
-        multiply(layer, codes, rows, {middle_, model_.hidden, false}, threads_);
-#pragma omp barrier
+    void add(const Product& layer, const float* norm, const Codes& codes, float* x, int64_t rows) {
+        if (!norm) return apply(layer, codes, rows, {x, model_.hidden, true});
+        apply(layer, codes, rows, {middle_, model_.hidden, false});
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++) {
             float *y = middle_ + r * model_.hidden, *to = x + r * model_.hidden;
@@ -235,15 +270,15 @@ private:
     void logits() {
         for (int64_t first = 0; first < step_.logit_rows; first += SLICE) {
             const int64_t rows = std::min(SLICE, step_.logit_rows - first), width = model_.head.outputs;
-            const Codes codes = prepare(rows, model_.hidden, [&](int64_t r, const Codes& codes) {
+            const Product head = product(model_.head, model_.layers * LINEARS, head_owners_.data(), first);
+            const Codes codes = prepare(head, rows, [&](int64_t r) {
                 float* row = scratch().data();
                 const float* x = x_ + step_.logit_row[first + r] * model_.hidden;
                 rms_norm(x, model_.final_norm, row, model_.hidden, (float)model_.eps);
-                encode(model_.head, row, model_.hidden, codes, r);
+                return row;
             });
             float* to = step_.logits + first * width;
-            multiply(model_.head, codes, rows, {to, width, false}, threads_);
-#pragma omp barrier
+            apply(head, codes, rows, {to, width, false});
             if (model_.logit_softcap <= 0) continue;
             const float cap = (float)model_.logit_softcap;
 #pragma omp for schedule(static)
@@ -259,9 +294,12 @@ private:
     const Step& step_;
     const int threads_;
     const Work work_;
+    const Adapting adapting_;
     int64_t widest_, qkv_width_, most_outliers_;
     float *x_, *qkv_, *mixed_, *middle_, *scales_, *outliers_, *partials_;
+    float *plain_ = nullptr, *low_rank_ = nullptr;
     char* codes_;
+    std::vector<int64_t> head_owners_;
     std::vector<int64_t> slots_;
     static thread_local int thread_;
 };

@@ -65,6 +65,20 @@ EXPORT void dosirak_linear(const Linear* layer, const float* x, int64_t rows, fl
     }
 }
 
+// y [rows, outputs] += what an adapter adds to a layer of rows x [rows, depth]; middle has room for [rows, all ranks].
+EXPORT void dosirak_add(const Added* added, const float* x, int64_t depth, int64_t rows, float* middle, float* y,
+                        int64_t outputs, int threads) {
+    const std::vector<int64_t> owners(rows, 0);
+    const Adapters alone{owners.data(), 1, 1, &added};
+    const Adapting adapting(alone);
+#pragma omp parallel num_threads(threads)
+    {
+        adapting.shrink_rows(0, owners.data(), x, depth, depth, rows, middle);
+#pragma omp barrier
+        adapting.expand_rows(0, owners.data(), middle, outputs, rows, y, outputs);
+    }
+}
+
 // out [rows, heads, value_dim] for query [rows, heads, key_dim], whose keys and values are in the cache.
 EXPORT void dosirak_attend(const Heads* heads, const Span* spans, int64_t count, const int64_t* tables, float* query,
                            float* out, int threads) {

@@ -1,0 +1,87 @@
+"""An adapter and its parent become a version that needs neither: all files of the parent and the adapter's two.
+
+The parent's files are the parent's on disk as well (see `storage.blobs`), so the adapter's are all that it takes.
+"""
+
+import os
+import shutil
+from importlib.metadata import version as installed
+from pathlib import Path
+
+from models import adapters
+from models.checkpoint import config_policy
+from models.checkpoint.decoder_start import decoder_start
+from models.checkpoint.safetensors_file import read_header
+from models.checkpoint.sources import Source
+from models.errors import Conflict, InvalidSource
+from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Facts, Lineage, Manifest
+from models.progress import Progress, silent
+from models.repository import Repository
+
+_PEFT = "peft_adapter.safetensors"  # as it came, beside what a version keeps of it
+
+
+def publish_adapter(
+    repository: Repository,
+    source: Source,
+    parent: Manifest,
+    name: str,
+    version: str | None = None,
+    author: str = "",
+    progress: Progress = silent,
+) -> Manifest:
+    """Check PEFT's adapter in `source` against `parent` and publish both as one version. Raises InvalidSource, Corrupt
+    for a parent that is not as published, Conflict for one that cannot have an adapter."""
+    from models import skeleton
+    from models.quantize import rewrite
+
+    if parent.has_adapter:
+        raise Conflict(f"{parent.reference} has an adapter already; name its base, {parent.lineage.parent}")
+    if decoder_start(repository.path(parent)):
+        raise Conflict(f"{parent.reference} is an encoder-decoder model: merge the adapter and import the whole model")
+    progress(0.0, f"reading {parent.reference}")
+    with repository.lease(parent), repository.stage() as staged, repository.stage() as aside:
+        repository.verify(parent)
+        progress(0.5, "checking the adapter")
+        source.refuse_code()
+        with source.open(ADAPTER_CONFIG) as stream:
+            config = config_policy.parse_json(stream.read(config_policy.MAX_JSON_BYTES + 1), ADAPTER_CONFIG)
+        source.copy(_weights_of(source), aside / _PEFT)
+        checked = adapters.check(config, read_header(aside / _PEFT), skeleton.build(repository.path(parent)))
+        dtype = "F32" if parent.precision == "fp32" else "BF16"
+        known = {file.path: file.sha256 for file in parent.files}
+        known[ADAPTER_WEIGHTS] = rewrite(aside / _PEFT, staged / ADAPTER_WEIGHTS, dtype, checked.names)
+        (staged / ADAPTER_CONFIG).write_text(adapters.as_text(checked.modules))
+        progress(0.8, "publishing")
+        for file in parent.files:
+            _link(repository.path(parent) / file.path, staged / file.path)
+        return repository.publish(staged, _facts(parent, source, checked.recipe, author), name, version, known)
+
+
+def _weights_of(source: Source) -> str:
+    if ADAPTER_WEIGHTS not in source.files():
+        raise InvalidSource(f"{ADAPTER_WEIGHTS} is missing; give the directory that PEFT's save_pretrained wrote")
+    return ADAPTER_WEIGHTS
+
+
+def _link(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)
+    except OSError:  # another file system, or too many links
+        shutil.copyfile(path, target)
+
+
+def _facts(parent: Manifest, source: Source, recipe: str, author: str) -> Facts:
+    """The parent's in all that determines its digest: see `Manifest.base_digest`."""
+    tools = tuple(f"{package} {installed(package)}" for package in ("torch", "transformers"))
+    return Facts(
+        architecture=parent.architecture,
+        model_type=parent.model_type,
+        precision=parent.precision,
+        dtype=parent.dtype,
+        context_window=parent.context_window,
+        vocab_size=parent.vocab_size,
+        parameters=parent.parameters,
+        license=parent.license,
+        lineage=Lineage(source.description, parent.reference, parent.digest, recipe, tools, author),
+    )

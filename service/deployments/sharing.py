@@ -1,0 +1,197 @@
+"""One engine for all deployments of one base: the version itself and the adapters that were made for it.
+
+    demo:1 ──────────┐
+    demo:2 (adapter) ┼─▶ one engine; a request names its adapter
+    demo:3 (adapter) ┘
+
+Who loads first starts the engine from its own directory, which holds the base's files whoever it is. The others join
+once that directory was found to be as published, else one of them starts another. The last to leave ends the engine.
+Knows no files and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from models.manifest import Manifest
+from models.repository import Repository
+from models.storage.leases import Lease
+from service.engine.client import Engine, EngineState
+from service.engine.messages import EngineInfo
+from service.engine.request import EngineStats, Request, StepOutput
+
+EngineFactory = Callable[[Manifest, int, int], Engine]
+"""Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all; of so
+many replicas."""
+
+_ENGINE_BYTES = 256 << 20
+"""An engine process without its weights: interpreter, libraries, the least KV cache."""
+
+
+class Sharing:
+    """The engines of all deployments, by the digest of their base. Lives in the event loop."""
+
+    def __init__(self, repository: Repository, make: EngineFactory) -> None:
+        self._repository = repository
+        self._make = make
+        self._groups: dict[str, _Group] = {}
+
+    def engine(self, manifest: Manifest, replicas: int) -> Share:
+        """The version's part in its base's engine, not yet started; one made now is of so many `replicas`."""
+        return Share(self, manifest, replicas)
+
+    def replicas_of(self, manifest: Manifest) -> int | None:
+        """Of the engine that the version would join; None where it would start its own."""
+        group = self._living(manifest)
+        return group.replicas if group else None
+
+    def needed_bytes(self, manifest: Manifest) -> int:
+        """What loading the version adds to the memory in use."""
+        return manifest.adapter_bytes if self._living(manifest) else manifest.size + _ENGINE_BYTES
+
+    def trust(self, manifest: Manifest) -> None:
+        """The version is loaded and its files are as published: if it is the one whose engine others wait for, they
+        may join."""
+        group = self._groups.get(manifest.base_digest)
+        if group is not None and group.starter.manifest == manifest:
+            group.trusted = True
+            group.settled.set()
+
+    def _living(self, manifest: Manifest) -> _Group | None:
+        group = self._groups.get(manifest.base_digest)
+        return None if group is None or group.engine.state is EngineState.FAILED else group
+
+    def enter(self, share: Share, replicas: int) -> _Group:
+        """The group of the share's base, of which it is a member from now on; it is the starter of a new one."""
+        manifest = share.manifest
+        group = self._living(manifest)
+        if group is None:
+            group = _Group(self._make(manifest, self._promised_bytes(), replicas), share, replicas)
+            self._groups[manifest.base_digest] = group
+        group.members.append(share)
+        return group
+
+    async def leave(self, share: Share, group: _Group, grace: float) -> None:
+        """The engine goes with its last member, and with a starter whose files were not found good."""
+        group.members.remove(share)
+        if group.members and (group.trusted or group.starter is not share):
+            return
+        if self._groups.get(share.manifest.base_digest) is group:
+            del self._groups[share.manifest.base_digest]
+        try:
+            await group.engine.stop(grace)
+        finally:
+            group.settled.set()
+            if group.lease is not None:
+                group.lease.release()
+
+    def lease(self, manifest: Manifest) -> Lease:
+        return self._repository.lease(manifest)
+
+    def directory(self, manifest: Manifest) -> str:
+        return str(self._repository.path(manifest))
+
+    def _promised_bytes(self) -> int:
+        loaded = [group.engine.info for group in self._groups.values()]
+        return sum(info.blocks_total * info.kv_bytes_per_block for info in loaded if info)
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """One engine, whose directory it reads, and who uses it."""
+
+    engine: Engine
+    starter: Share
+    replicas: int
+    members: list[Share] = field(default_factory=list)
+    lease: Lease | None = None
+    """Of the starter's files, which a restarted engine process reads again."""
+    trusted: bool = False
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Share:
+    """As the engine itself to one deployment, whose adapter, if it has one, computes its requests."""
+
+    def __init__(self, sharing: Sharing, manifest: Manifest, replicas: int) -> None:
+        self.manifest = manifest
+        self._sharing = sharing
+        self._wanted_replicas = replicas
+        self.adapter = manifest.digest if manifest.has_adapter else ""
+        self._group: _Group | None = sharing.enter(self, replicas)
+        self._joined = self._group.starter is self
+
+    @property
+    def _engine(self) -> Engine | None:
+        """None before it has joined and after it has left."""
+        return self._group.engine if self._group is not None and self._joined else None
+
+    @property
+    def info(self) -> EngineInfo | None:
+        return self._engine.info if self._engine else None
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._engine.stats if self._engine else EngineStats()
+
+    @property
+    def state(self) -> EngineState:
+        if self._group is None:
+            return EngineState.STOPPED
+        return self._engine.state if self._engine else EngineState.LOADING
+
+    @property
+    def pid(self) -> int | None:
+        return self._engine.pid if self._engine else None
+
+    @property
+    def restarts(self) -> int:
+        return self._engine.restarts if self._engine else 0
+
+    @property
+    def replicas(self) -> Sequence[Engine]:
+        return self._engine.replicas if self._engine else ()
+
+    async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
+        """Start the engine, or wait for it and join. Raises EngineFailed, Unavailable."""
+        while (group := self._group) is not None and group.starter is not self:
+            await group.settled.wait()
+            if group.trusted:
+                await self._join(group)
+                return
+            group.members.remove(self)
+            self._group = self._sharing.enter(self, self._wanted_replicas)
+            self._joined = self._group.starter is self
+        if group is not None:
+            group.lease = self._sharing.lease(self.manifest)
+            await group.engine.start(on_loading)
+
+    async def _join(self, group: _Group) -> None:
+        if self.adapter:
+            await group.engine.adapt(self.adapter, self._sharing.directory(self.manifest))
+        self._joined = True
+
+    def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        assert self._engine is not None  # its deployment is not READY before
+        return self._engine.generate(replace(request, adapter=self.adapter) if self.adapter else request)
+
+    async def adapt(self, name: str, directory: str) -> None:
+        """As Engine.adapt, for the engine as a whole."""
+        assert self._engine is not None
+        await self._engine.adapt(name, directory)
+
+    def release(self, name: str) -> None:
+        if self._engine is not None:
+            self._engine.release(name)
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """Leave the engine, which ends with its last member."""
+        group, self._group = self._group, None
+        if group is None:
+            return
+        others = {share.adapter for share in group.members if share is not self}
+        if self._joined and self.adapter and self.adapter not in others:
+            group.engine.release(self.adapter)
+        await self._sharing.leave(self, group, grace)

@@ -1,0 +1,151 @@
+"""Adapters in a model of torch modules: what they add to the outputs of linear layers, row by row.
+
+    y = W x + scale * B (A x)
+
+A hook on a layer adds to the rows of the step that have an adapter and leaves the others as they are; a layer that no
+adapter changes has no hook. Sums are in fp32 and in an order of their own, so that a row's result does not depend on
+how many rows there are. `native/src/adapters.h` is the same for the decoder that is one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.loading import LowRankWeights
+from service.runner.forward import CannotServe
+from service.runner.native.adapters import NativeAdded, Placed
+from service.runner.native.library import library
+from service.runner.step import Segment, Step
+
+ROWS = 64
+"""Rows at a time where products are added up pair by pair: they are all in memory then."""
+
+AdapterWeights = Mapping[str, LowRankWeights]
+"""By the base's linear module."""
+
+
+class Adapted:
+    """The adapters of one model, by name, and the rows of the step under way that have one."""
+
+    def __init__(self, head: nn.Module, places: Mapping[str, tuple[nn.Module, int]]) -> None:
+        """`places`: by the base's linear module the module that computes it and the first of its outputs there. `head`
+        is given the rows that need logits, everything else all rows."""
+        self._head = head
+        self._places = places
+        self._hooks: dict[nn.Module, _Hook] = {}
+        self._rows: tuple[Seq[Segment], Seq[Segment]] = ((), ())
+        self._counts: tuple[int, int] | None = None
+
+    def adapt(self, name: str, weights: AdapterWeights) -> None:
+        """Raises CannotServe for an adapter of modules that this model does not have."""
+        missing = sorted(weights.keys() - self._places.keys())
+        if missing:
+            raise CannotServe(f"no linear layer {missing[0]} to adapt")
+        of_layers: dict[nn.Module, list[Placed]] = {}
+        for module, each in weights.items():
+            layer, first = self._places[module]
+            of_layers.setdefault(layer, []).append((each, first))
+        for layer, parts in of_layers.items():
+            if layer not in self._hooks:
+                self._hooks[layer] = _Hook(self, layer)
+            self._hooks[layer].added[name] = _Added(parts)
+
+    def release(self, name: str) -> None:
+        for layer, hook in list(self._hooks.items()):
+            hook.added.pop(name, None)
+            if not hook.added:
+                hook.remove()
+                del self._hooks[layer]
+
+    @contextmanager
+    def rows_of(self, step: Step) -> Iterator[None]:
+        """While the step is computed."""
+        self._rows = (step.segments, step.logit_segments)
+        self._counts = (len(step.token_ids), len(step.logit_rows))
+        try:
+            yield
+        finally:
+            self._rows, self._counts = ((), ()), None
+
+    @contextmanager
+    def all_rows(self, adapter: str) -> Iterator[None]:
+        """While all rows have one adapter, however many a layer is given."""
+        whole = (Segment(0, None, adapter),) if adapter else ()
+        self._rows = (whole, whole)
+        try:
+            yield
+        finally:
+            self._rows = ((), ())
+
+    def segments(self, layer: nn.Module, rows: int) -> Seq[Segment]:
+        """Of a layer that is given so many rows. Raises CannotServe where these are not the step's."""
+        if self._counts is not None and rows != self._counts[layer is self._head]:
+            raise CannotServe("a linear layer that the adapter changes is given other rows than the step's")
+        return self._rows[layer is self._head]
+
+
+class _Hook:
+    def __init__(self, owner: Adapted, layer: nn.Module) -> None:
+        self.added: dict[str, _Added] = {}
+        self._owner = owner
+        self.remove = layer.register_forward_hook(self).remove
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        x, y = inputs[0].flatten(0, -2), output.flatten(0, -2)
+        segments = [each for each in self._owner.segments(layer, len(x)) if each.adapter in self.added]
+        if segments:
+            for each in segments:
+                y[each.rows] = self.added[each.adapter].to(x[each.rows], y[each.rows])
+            return y.view(output.shape)
+        return output
+
+
+class _Added:
+    """What one adapter adds to one layer."""
+
+    def __init__(self, parts: Seq[Placed]) -> None:
+        self._parts = parts
+        self._native = NativeAdded(parts) if parts[0][0].a.device.type == "cpu" else None
+
+    def to(self, x: Tensor, y: Tensor) -> Tensor:
+        """y [n, outputs] with the adapter, for rows x [n, in]; y's dtype."""
+        rows, out = x.float().contiguous(), y.float().clone()
+        kernels = library()
+        if self._native is not None and kernels is not None:
+            self._native.add(kernels, rows, out)
+            return out.to(y.dtype)
+        for weights, first in self._parts:
+            here = out[:, first : first + weights.b.shape[1]]
+            here += low_rank(rows, weights)
+        return out.to(y.dtype)
+
+
+def low_rank(x: Tensor, weights: LowRankWeights) -> Tensor:
+    """scale * B (A x) for rows x [n, in], fp32 [n, out]. On a CPU by additions of whole rows alone, which, unlike
+    matrix products, give a row the same whatever n is."""
+    a, b = weights.a.float(), weights.b.float()
+    if x.device.type != "cpu":
+        return F.linear(x, a).mul_(weights.scale) @ b
+    out = x.new_zeros(len(x), b.shape[1])
+    for first in range(0, len(x), ROWS):
+        rows = slice(first, first + ROWS)
+        middle = weights.scale * _pairwise_sum(x[rows, None] * a)
+        for values, row in zip(middle.T, b, strict=True):
+            out[rows] += values[:, None] * row
+    return out
+
+
+def _pairwise_sum(x: Tensor) -> Tensor:
+    """Over the last dimension, halves added to halves."""
+    width = 1 << (x.shape[-1] - 1).bit_length()
+    x = F.pad(x, (0, width - x.shape[-1]))
+    while width > 1:
+        width //= 2
+        x = x[..., :width] + x[..., width:]
+    return x[..., 0]

@@ -1,0 +1,157 @@
+"""Adapters in real engine processes around the fake model: loaded, refused, released, and there again after a kill."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from service.engine.client import EngineClient, EngineFailed
+from service.engine.endurance import USUAL
+from service.engine.replicas import Replicas
+from service.engine.request import FinishReason, Request, StepOutput
+from service.errors import Unavailable
+from tests.fakes import expected_tokens, make_request, tokens_of
+from tests.faults.test_engine_process import CONFIG, QUICK, answer, engine, environment, kill
+
+
+def requests(count: int = 8, **fields: Any) -> list[Request]:
+    """The same prompts for the base and two adapters in turn."""
+    owners = ("", "one", "two")
+    return [make_request(str(i), range(i // 3, 12), adapter=owners[i % 3], **fields) for i in range(count)]
+
+
+async def check(client: Any, asked: list[Request]) -> None:
+    answers = await asyncio.gather(*(answer(client, request) for request in asked))
+    assert [tokens_of(outputs) for outputs in answers] == [expected_tokens(request) for request in asked]
+
+
+def test_the_fake_model_tells_adapters_apart() -> None:
+    base, one, two = requests(3)
+    assert expected_tokens(base) != expected_tokens(one) != expected_tokens(two)
+
+
+async def test_adapters_in_one_batch() -> None:
+    async with engine() as client:
+        await client.adapt("one", "anywhere")
+        await client.adapt("two", "anywhere")
+        await check(client, requests(12, max_tokens=20))
+
+
+async def test_an_adapter_that_is_not_there_is_an_error() -> None:
+    async with engine() as client:
+        await client.adapt("one", "anywhere")
+        base, one, two = await asyncio.gather(*(answer(client, request) for request in requests(3)))
+        assert [outputs[-1].finish_reason for outputs in (base, one)] == [FinishReason.LENGTH] * 2
+        assert [(output.finish_reason, output.token_ids) for output in two] == [(FinishReason.ERROR, ())]
+        client.release("one")
+        [refused] = await answer(client, replace(requests(2)[1], id="late"))
+        assert refused.finish_reason is FinishReason.ERROR
+
+
+async def test_a_broken_adapter_is_refused_with_its_cause_and_harms_nobody() -> None:
+    async with engine(step_seconds=0.005) as client:
+        await client.adapt("one", "anywhere")
+        running = asyncio.create_task(check(client, requests(2, max_tokens=30)))
+        with pytest.raises(EngineFailed, match="its files do not fit"):
+            await client.adapt("two", "broken")
+        await running
+        await client.adapt("two", "anywhere")
+        await check(client, requests(6))
+
+
+@pytest.mark.parametrize("kills", [1, 3])
+async def test_adapters_survive_a_killed_engine(kills: int) -> None:
+    asked = requests(9, max_tokens=30)
+    async with engine(QUICK, step_seconds=0.005) as client:
+        await client.adapt("one", "anywhere")
+        await client.adapt("two", "anywhere")
+
+        async def read(request: Request) -> list[StepOutput]:
+            outputs: list[StepOutput] = []
+            async for output in client.generate(request):
+                outputs.append(output)
+                if request.id == "1" and len(outputs) % 7 == 0 and len(outputs) <= 7 * kills:
+                    kill(client)
+            return outputs
+
+        answers = await asyncio.gather(*map(read, asked))
+        assert client.restarts == kills
+    assert [tokens_of(outputs) for outputs in answers] == [expected_tokens(request) for request in asked]
+
+
+async def test_a_restart_brings_what_is_used_now() -> None:
+    """Not what the first process began with, and nothing that has become broken keeps the engine from starting."""
+    config = {"adapters": (("first", "anywhere"), ("one", "anywhere"))}
+    async with configured(config) as client:
+        await check(client, [make_request("a", adapter="first"), make_request("b", adapter="one")])
+        client.release("first")
+        await client.adapt("two", "anywhere")
+        client._adapters.drop("one", "")
+        client._adapters.want("one", "broken")
+        kill(client)
+        await check(client, [make_request("c", adapter="two"), make_request("d")])
+        for name in ("first", "one"):
+            [refused] = await answer(client, make_request(name, adapter=name))
+            assert refused.finish_reason is FinishReason.ERROR
+        assert client.restarts == 1
+
+
+async def test_who_waits_for_an_adapter_is_told_of_the_engine_s_end() -> None:
+    async with configured({}, load_seconds=0.3) as client:
+        kill(client)
+        while client.state == "ready":
+            await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(client.adapt("one", "anywhere"))
+        await waiting
+        await check(client, requests(2))
+        kill(client)
+        while client.state == "ready":
+            await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(client.adapt("two", "anywhere"))
+        await asyncio.sleep(0.05)
+        await client.stop()
+        with pytest.raises(EngineFailed, match="was stopped"):
+            await waiting
+        with pytest.raises(Unavailable):
+            await client.adapt("one", "anywhere")
+
+
+async def test_replicas_adapt_all() -> None:
+    def make(number: int, packed: str) -> EngineClient:
+        return EngineClient(CONFIG, module="tests.fake_worker", env=environment(step_seconds=0.003), endurance=QUICK)
+
+    replicas = Replicas(make, 2, most_at_once=4)
+    await replicas.start()
+    try:
+        await replicas.adapt("one", "anywhere")
+        with pytest.raises(EngineFailed, match="do not fit"):
+            await replicas.adapt("two", "broken")
+        await replicas.adapt("two", "anywhere")
+        killing = asyncio.get_running_loop().call_later(0.05, partial(kill, replicas.replicas[1]))  # type: ignore[arg-type]
+        await check(replicas, requests(12, max_tokens=30))
+        assert killing.when() and replicas.restarts == 1
+        replicas.release("one")
+        for at in range(2):
+            [refused] = await answer(replicas.replicas[at], make_request("late", adapter="one"))  # type: ignore[arg-type]
+            assert refused.finish_reason is FinishReason.ERROR
+    finally:
+        await replicas.stop()
+
+
+@asynccontextmanager
+async def configured(changes: dict[str, Any], **fake: Any) -> AsyncIterator[EngineClient]:
+    endurance = replace(USUAL, backoff_seconds=0.02)
+    config = msgspec.structs.replace(CONFIG, **changes)
+    client = EngineClient(config, module="tests.fake_worker", env=environment(**fake), endurance=endurance)
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.stop()

@@ -1,0 +1,44 @@
+"""PEFT adapters of tiny models with weights that matter, and versions with them as the engine sees them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+import transformers
+
+from models import adapters, skeleton
+from models.checkpoint.config_policy import read_json
+from models.checkpoint.safetensors_file import read_header
+from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from models.quantize import rewrite
+
+
+def base_model(directory: Path, dtype: torch.dtype = torch.float32) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+
+
+def train(base: Path, directory: Path, seed: int, **config: Any) -> Path:
+    """What PEFT saves for a base's linear layers; both matrices random, so that every layer's part changes answers."""
+    torch.manual_seed(seed)
+    fields = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "lora_dropout": 0.1, **config}
+    model = peft.get_peft_model(base_model(base), peft.LoraConfig(**fields))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(torch.randn_like(parameter) * 0.15)
+    model.save_pretrained(str(directory), save_embedding_layers=False)
+    return directory
+
+
+def version(base: Path, adapter: Path, directory: Path, dtype: str = "BF16") -> Path:
+    """A directory as an import makes it: the base's files and the adapter's."""
+    shutil.copytree(base, directory)
+    tensors = read_header(adapter / ADAPTER_WEIGHTS)
+    checked = adapters.check(read_json(adapter / ADAPTER_CONFIG), tensors, skeleton.build(base))
+    rewrite(adapter / ADAPTER_WEIGHTS, directory / ADAPTER_WEIGHTS, dtype, checked.names)
+    (directory / ADAPTER_CONFIG).write_text(adapters.as_text(checked.modules))
+    return directory
