@@ -11,21 +11,19 @@ import typer
 
 from models.errors import RepositoryError
 from service.cli import models
-from service.cli.rollouts import rollout
 from service.cli.settings import settings_or_exit
+from service.cli.terminal import console, repository
 from service.errors import DosirakError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve versioned text-generation models.")
 app.add_typer(models.app, name="model")
-models.app.command()(rollout)
-console = models.console
 
 
 def demo_versions() -> list[str]:
     """Both versions of the demo model; a fresh installation gets them now. Imports torch."""
     from models.starter import WEIGHTS, demo_is_wanted, publish_demo
 
-    store = models.repository()
+    store = repository()
     if demo_is_wanted(store):
         publish_demo(store, WEIGHTS)
     return ["demo:1", "demo:2"]

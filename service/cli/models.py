@@ -5,42 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
-from rich.console import Console
 from rich.progress import Progress
-from rich.table import Column, Table
+from rich.table import Table
 
 from models.errors import InvalidReference
 from models.manifest import Manifest, ModelReference
 from models.report import Report
-from models.repository import DEFAULT_ALIAS, Repository
+from models.repository import Repository
+from service.cli.aliases import history, promote, rollback
+from service.cli.rollouts import rollout
 from service.cli.settings import settings_or_exit
+from service.cli.terminal import Json, Reason, Reference, console, print_json, repository, who
 
 app = typer.Typer(no_args_is_help=True, help="The model repository: versions, reports, aliases, history.")
-console = Console()
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Reference = Annotated[str, typer.Argument(help="A model reference: name, name:version or name@alias.")]
-Alias = Annotated[str, typer.Option(help="The alias.")]
-Reason = Annotated[str, typer.Option(help="Why; kept in the history.")]
 Evaluate = Annotated[str, typer.Option(help="Measure the new version: none, quick (a minute) or full.")]
-
-
-def repository() -> Repository:
-    return Repository(settings_or_exit(console).data_dir)
-
-
-def who() -> str:
-    return settings_or_exit(console).who
-
-
-def print_json(value: object) -> None:
-    console.print_json(msgspec.json.encode(value).decode())
 
 
 @contextmanager
@@ -213,62 +195,6 @@ def verify(reference: Reference, json: Json = False) -> None:
 
 
 @app.command()
-def promote(
-    reference: Annotated[str, typer.Argument(help="An exact version, name:version.")],
-    alias: Alias = DEFAULT_ALIAS,
-    reason: Reason = "",
-    override: Annotated[
-        bool, typer.Option(help="Also where its report breaks the gate's limits; takes a reason.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Point an alias at a version. A running server loads it beside the old one and then switches."""
-    settings, store = settings_or_exit(console), repository()
-    manifest = store.resolve(reference)
-    entry = store.promote(
-        manifest.name, alias, manifest.version, reason, settings.who, limits=settings.gate(alias), override=override
-    )
-    _print_change(manifest.name, asdict(entry), json)
-
-
-@app.command()
-def rollback(
-    name: Annotated[str, typer.Argument(help="The model.")],
-    alias: Alias = DEFAULT_ALIAS,
-    reason: Reason = "",
-    json: Json = False,
-) -> None:
-    """Point an alias back at the version before."""
-    _print_change(name, asdict(repository().rollback(name, alias, reason, who())), json)
-
-
-@app.command()
-def history(
-    name: Annotated[str, typer.Argument(help="The model.")],
-    alias: Alias = DEFAULT_ALIAS,
-    at: Annotated[datetime | None, typer.Option(help="Only what was in force at this time (UTC).")] = None,
-    json: Json = False,
-) -> None:
-    """Who pointed an alias where, when and why."""
-    entries = repository().history(name, alias, at.replace(tzinfo=UTC) if at else None)
-    if json:
-        print_json([asdict(entry) for entry in entries])
-        return
-    table = Table(Column("time", overflow="fold"), "who", "change", "version", "before", "reason", "overridden")
-    for entry in entries:
-        table.add_row(
-            entry.time,
-            entry.actor or "–",
-            entry.action,
-            entry.version or "–",
-            entry.previous or "–",
-            entry.reason,
-            "; ".join(entry.overridden),
-        )
-    console.print(table)
-
-
-@app.command()
 def export(
     reference: Reference, target: Annotated[Path, typer.Argument(help="The tar file to write.")], json: Json = False
 ) -> None:
@@ -321,6 +247,10 @@ def gc(
     )
 
 
+for verb in (promote, rollback, history, rollout):
+    app.command()(verb)
+
+
 def _aliases(store: Repository, manifest: Manifest) -> list[str]:
     return sorted(alias for alias, version in store.aliases(manifest.name).items() if version == manifest.version)
 
@@ -338,15 +268,6 @@ def _shown(store: Repository, manifest: Manifest) -> dict[str, Any]:
         **facts,
         "report": store.report(manifest),
     }
-
-
-def _print_change(name: str, entry: dict[str, Any], json: bool) -> None:
-    if json:
-        print_json({"model": name, **entry})
-        return
-    console.print(f"{name}@{entry['alias']} is now {name}:{entry['version']}")
-    for broken in entry["overridden"]:
-        console.print(f"[yellow]overridden[/]: {broken}")
 
 
 def _print_reports(measured: list[tuple[Manifest, Report | None]]) -> None:

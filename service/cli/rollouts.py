@@ -11,8 +11,8 @@ from rich.table import Table
 from models import rollouts
 from models.errors import InvalidReference
 from models.rollouts import Guards, Rollout
-from service.cli.models import Alias, Json, Reason, console, print_json, repository, who
 from service.cli.settings import settings_or_exit
+from service.cli.terminal import Alias, Json, Reason, console, print_json, repository, who
 
 
 def rollout(

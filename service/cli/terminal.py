@@ -1,0 +1,31 @@
+"""What the verbs share: the console, the options that several take, the repository and who asks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from models.repository import Repository
+from service.cli.settings import settings_or_exit
+
+console = Console()
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Reference = Annotated[str, typer.Argument(help="A model reference: name, name:version or name@alias.")]
+Alias = Annotated[str, typer.Option(help="The alias.")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the history.")]
+
+
+def repository() -> Repository:
+    return Repository(settings_or_exit(console).data_dir)
+
+
+def who() -> str:
+    return settings_or_exit(console).who
+
+
+def print_json(value: object) -> None:
+    console.print_json(msgspec.json.encode(value).decode())
