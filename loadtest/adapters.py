@@ -1,5 +1,7 @@
-"""What adapters cost: `GOMP_SPINCOUNT=10000 python -m loadtest.adapters`. Decode and prefill of an engine without adapters, with four that
-are loaded and not used, and with four in the batch; in turn, round by round, on random weights of a 135M Llama's shape.
+"""What adapters cost: `GOMP_SPINCOUNT=10000 python -m loadtest.adapters`, as the engine's own environment has it.
+
+Decode and prefill of an engine without adapters, with four that are loaded and not used, and with four in the batch; in
+turn, round by round, on random weights of a 135M Llama's shape.
 """
 
 from __future__ import annotations
