@@ -30,8 +30,9 @@ struct Adapters {  // mirrored in library.py: those of one step
     const Added* const* added;  // [count] of [linears]
 };
 
-constexpr int64_t RANKS = 4;      // chains at a time: enough to hide an addition's latency
-constexpr int64_t OUTPUTS = 512;  // of one task
+constexpr int64_t RANKS = 4;                   // chains at a time of each row: enough to hide an addition's latency
+constexpr int TOGETHER = LANES == 16 ? 4 : 2;  // rows that share what is read of the matrices, as registers allow
+constexpr int64_t OUTPUTS = 512;               // of one task
 
 template <int N>
 INLINE Vf load_kind(const void* from, int64_t kind, int64_t at) {
@@ -42,45 +43,64 @@ INLINE Vf load_kind(const void* from, int64_t kind, int64_t at) {
     return value;
 }
 
-// middle[first ..] = scale * A x for N ranks of a part.
-template <int N>
-INLINE void shrink(const LowRank& part, const float* x, int64_t depth, int64_t first, float* middle) {
-    Vf sums[N] = {};
+struct Run {  // of rows of one adapter: inputs x, outputs y and what lies between, each so many elements apart
+    const float* x;
+    float *middle, *y;
+    int64_t x_stride, middle_stride, y_stride;
+};
+
+// middle[first ..] = scale * A x for N ranks of a part and M rows.
+template <int M, int N>
+INLINE void shrink(const LowRank& part, const Run& rows, int64_t depth, int64_t first, int64_t at) {
+    Vf sums[M][N] = {};
     for_lanes(depth, [&](int64_t i, auto lanes) {
-        const Vf v = load_some<lanes>(x + i);
-        for (int n = 0; n < N; n++)
-            sums[n] = fma(load_kind<lanes>(part.a, part.kind, (first + n) * depth + i), v, sums[n]);
+        Vf x[M];
+        for (int m = 0; m < M; m++) x[m] = load_some<lanes>(rows.x + m * rows.x_stride + i);
+        for (int n = 0; n < N; n++) {
+            const Vf a = load_kind<lanes>(part.a, part.kind, (first + n) * depth + i);
+            for (int m = 0; m < M; m++) sums[m][n] = fma(a, x[m], sums[m][n]);
+        }
     });
-    for (int n = 0; n < N; n++) middle[first + n] = (float)part.scale * sum(sums[n]);
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++) rows.middle[m * rows.middle_stride + at + n] = (float)part.scale * sum(sums[m][n]);
 }
 
 constexpr int64_t groups_of(const LowRank& part) { return (part.rank + RANKS - 1) / RANKS; }
 
-// The `group`th RANKS of one row's middle, counted over all parts; nothing past the last.
-inline void shrink(const Added& added, int64_t group, const float* x, int64_t depth, float* middle) {
+// The `group`th RANKS of the rows' middles, counted over all parts; nothing past the last.
+template <int M>
+void shrink(const Added& added, int64_t group, const Run& rows, int64_t depth) {
+    int64_t at = 0;
     for (int64_t i = 0; i < added.count; i++) {
         const LowRank& part = added.part[i];
         if (group < groups_of(part)) {
             int64_t n = group * RANKS;
-            if (n + RANKS <= part.rank) return shrink<RANKS>(part, x, depth, n, middle);
-            for (; n < part.rank; n++) shrink<1>(part, x, depth, n, middle);
+            if (n + RANKS <= part.rank) return shrink<M, RANKS>(part, rows, depth, n, at + n);
+            for (; n < part.rank; n++) shrink<M, 1>(part, rows, depth, n, at + n);
             return;
         }
         group -= groups_of(part);
-        middle += part.rank;
+        at += part.rank;
     }
 }
 
-// Adds to the outputs low .. high of one row.
-inline void expand(const Added& added, const float* middle, int64_t low, int64_t high, float* y) {
+// Adds to the rows' outputs low .. high.
+template <int M>
+void expand(const Added& added, const Run& rows, int64_t low, int64_t high) {
+    const float* middle = rows.middle;
     for (int64_t i = 0; i < added.count; i++) {
         const LowRank& part = added.part[i];
         const int64_t from = std::max(low, part.first), to = std::min(high, part.first + part.outputs);
         for_lanes(to - from, [&](int64_t o, auto lanes) {
-            Vf all{};
-            for (int64_t n = 0; n < part.rank; n++)
-                all = fma(load_kind<lanes>(part.b, part.kind, n * part.outputs + from - part.first + o), splat(middle[n]), all);
-            store_some<lanes>(y + from + o, load_some<lanes>(y + from + o) + all);
+            Vf all[M] = {};
+            for (int64_t n = 0; n < part.rank; n++) {
+                const Vf b = load_kind<lanes>(part.b, part.kind, n * part.outputs + from - part.first + o);
+                for (int m = 0; m < M; m++) all[m] = fma(b, splat(middle[m * rows.middle_stride + n]), all[m]);
+            }
+            for (int m = 0; m < M; m++) {
+                float* y = rows.y + m * rows.y_stride + from + o;
+                store_some<lanes>(y, load_some<lanes>(y) + all[m]);
+            }
         });
         middle += part.rank;
     }
@@ -111,27 +131,44 @@ public:
     void shrink_rows(int64_t linear, const int64_t* owners, const float* x, int64_t stride, int64_t depth, int64_t rows,
                      float* middle) const {
         const int64_t groups = most_groups_[linear];
+        const Run all{x, middle, nullptr, stride, most_ranks_, 0};
 #pragma omp for schedule(static) nowait
-        for (int64_t task = 0; task < rows * groups; task++) {
-            const int64_t r = task / groups;
-            if (owners[r] >= 0)
-                shrink(adapters_.added[owners[r]][linear], task % groups, x + r * stride, depth, middle + r * most_ranks_);
-        }
+        for (int64_t task = 0; task < tiles(rows) * groups; task++)
+            each(linear, owners, all, task / groups, rows, [&](const Added& added, const Run& some, auto count) {
+                shrink<decltype(count)::value>(added, task % groups, some, depth);
+            });
     }
 
-    void expand_rows(int64_t linear, const int64_t* owners, const float* middle, int64_t outputs, int64_t rows, float* y,
+    void expand_rows(int64_t linear, const int64_t* owners, float* middle, int64_t outputs, int64_t rows, float* y,
                      int64_t stride) const {
         const int64_t pieces = (outputs + OUTPUTS - 1) / OUTPUTS;
+        const Run all{nullptr, middle, y, 0, most_ranks_, stride};
 #pragma omp for schedule(static)
-        for (int64_t task = 0; task < rows * pieces; task++) {
-            const int64_t r = task / pieces, low = task % pieces * OUTPUTS;
-            if (owners[r] >= 0)
-                expand(adapters_.added[owners[r]][linear], middle + r * most_ranks_, low, std::min(low + OUTPUTS, outputs),
-                       y + r * stride);
+        for (int64_t task = 0; task < tiles(rows) * pieces; task++) {
+            const int64_t low = task % pieces * OUTPUTS, high = std::min(low + OUTPUTS, outputs);
+            each(linear, owners, all, task / pieces, rows, [&](const Added& added, const Run& some, auto count) {
+                expand<decltype(count)::value>(added, some, low, high);
+            });
         }
     }
 
 private:
+    static constexpr int64_t tiles(int64_t rows) { return (rows + TOGETHER - 1) / TOGETHER; }
+
+    // f(what it adds, rows, how many) for each run of rows of one adapter in a tile.
+    template <class F>
+    void each(int64_t linear, const int64_t* owners, const Run& all, int64_t tile, int64_t rows, F&& f) const {
+        const int64_t end = std::min((tile + 1) * TOGETHER, rows);
+        for (int64_t r = tile * TOGETHER, next; r < end; r = next) {
+            for (next = r + 1; next < end && owners[next] == owners[r];) next++;
+            if (owners[r] < 0) continue;
+            const Run some{all.x + r * all.x_stride, all.middle + r * all.middle_stride, all.y + r * all.y_stride,
+                            all.x_stride, all.middle_stride, all.y_stride};
+            const Added& added = adapters_.added[owners[r]][linear];
+            with_rows<TOGETHER>(next - r, [&](auto count) { f(added, some, count); });
+        }
+    }
+
     const Adapters& adapters_;
     std::vector<int64_t> most_groups_;
     int64_t most_ranks_ = 0;
