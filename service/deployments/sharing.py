@@ -122,6 +122,8 @@ class Share:
         self.adapter = manifest.digest if manifest.has_adapter else ""
         self._group: _Group | None = sharing.enter(self, replicas)
         self._joined = self._group.starter is self
+        self._asked = self._joined
+        """Whether the engine may have its adapter."""
 
     @property
     def _engine(self) -> Engine | None:
@@ -163,13 +165,14 @@ class Share:
                 return
             group.members.remove(self)
             self._group = self._sharing.enter(self, self._wanted_replicas)
-            self._joined = self._group.starter is self
+            self._joined = self._asked = self._group.starter is self
         if group is not None:
             group.lease = self._sharing.lease(self.manifest)
             await group.engine.start(on_loading)
 
     async def _join(self, group: _Group) -> None:
         if self.adapter:
+            self._asked = True
             await group.engine.adapt(self.adapter, self._sharing.directory(self.manifest))
         self._joined = True
 
@@ -192,6 +195,6 @@ class Share:
         if group is None:
             return
         others = {share.adapter for share in group.members if share is not self}
-        if self._joined and self.adapter and self.adapter not in others:
+        if self._asked and self.adapter and self.adapter not in others:
             group.engine.release(self.adapter)
         await self._sharing.leave(self, group, grace)

@@ -220,3 +220,21 @@ async def test_an_engine_that_is_dead_for_good_is_not_joined(world: World) -> No
     world.engines[0][1].state = EngineState.FAILED
     await world.answer("demo:2")
     assert world.started == ["demo:1", "demo:2"]
+
+
+async def test_who_fails_while_it_joins_leaves_nothing_behind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files turn out to be damaged while the engine loads its adapter."""
+    await world.answer("demo:1")
+    engine = world.engines[0][1]
+    loading = asyncio.Event()
+
+    async def adapt(name: str, directory: str) -> None:
+        engine.core.adapt(name, directory)
+        await loading.wait()
+
+    monkeypatch.setattr(engine, "adapt", adapt)
+    world.damage(world.two, ADAPTER_WEIGHTS)
+    with pytest.raises(Unavailable, match=ADAPTER_WEIGHTS):
+        await world.answer("demo:2")
+    assert not engine.core._runner.adapters
+    await world.answer("demo:1")
