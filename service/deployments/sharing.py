@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
-from service.engine.client import Engine, EngineState
+from service.engine.client import Engine, EngineFailed, EngineState
 from service.engine.messages import EngineInfo
 from service.engine.request import EngineStats, Request, StepOutput
+from service.errors import Unavailable
 
 EngineFactory = Callable[[Manifest, int, int], Engine]
 """Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all; of so
@@ -176,14 +178,24 @@ class Share:
             await group.engine.adapt(self.adapter, self._sharing.directory(self.manifest))
         self._joined = True
 
-    def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        assert self._engine is not None  # its deployment is not READY before
-        return self._engine.generate(replace(request, adapter=self.adapter) if self.adapter else request)
+    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        """As Engine.generate, by this version's adapter. Ends with EngineFailed once this share has left."""
+        asked = replace(request, adapter=self.adapter) if self.adapter else request
+        async with aclosing(self._there().generate(asked)) as outputs:
+            async for output in outputs:
+                if self._group is None:
+                    raise EngineFailed("the engine was stopped before this answer was done")
+                yield output
 
     async def adapt(self, name: str, directory: str) -> None:
         """As Engine.adapt, for the engine as a whole."""
-        assert self._engine is not None
-        await self._engine.adapt(name, directory)
+        await self._there().adapt(name, directory)
+
+    def _there(self) -> Engine:
+        """Raises Unavailable before it has joined and after it has left."""
+        if self._engine is None:
+            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
+        return self._engine
 
     def release(self, name: str) -> None:
         if self._engine is not None:
