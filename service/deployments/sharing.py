@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
-from service.engine.client import Engine, EngineState
+from service.engine.client import Engine, EngineFailed, EngineState
 from service.engine.messages import EngineInfo
 from service.engine.request import EngineStats, Request, StepOutput
+from service.errors import Unavailable
 
 EngineFactory = Callable[[Manifest, int, int], Engine]
 """Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all; of so
@@ -122,6 +124,8 @@ class Share:
         self.adapter = manifest.digest if manifest.has_adapter else ""
         self._group: _Group | None = sharing.enter(self, replicas)
         self._joined = self._group.starter is self
+        self._asked = self._joined
+        """Whether the engine may have its adapter."""
 
     @property
     def _engine(self) -> Engine | None:
@@ -163,24 +167,35 @@ class Share:
                 return
             group.members.remove(self)
             self._group = self._sharing.enter(self, self._wanted_replicas)
-            self._joined = self._group.starter is self
+            self._joined = self._asked = self._group.starter is self
         if group is not None:
             group.lease = self._sharing.lease(self.manifest)
             await group.engine.start(on_loading)
 
     async def _join(self, group: _Group) -> None:
         if self.adapter:
+            self._asked = True
             await group.engine.adapt(self.adapter, self._sharing.directory(self.manifest))
         self._joined = True
 
-    def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        assert self._engine is not None  # its deployment is not READY before
-        return self._engine.generate(replace(request, adapter=self.adapter) if self.adapter else request)
+    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        """As Engine.generate, by this version's adapter. Ends with EngineFailed once this share has left."""
+        asked = replace(request, adapter=self.adapter) if self.adapter else request
+        async with aclosing(self._there().generate(asked)) as outputs:
+            async for output in outputs:
+                if self._group is None:
+                    raise EngineFailed("the engine was stopped before this answer was done")
+                yield output
 
     async def adapt(self, name: str, directory: str) -> None:
         """As Engine.adapt, for the engine as a whole."""
-        assert self._engine is not None
-        await self._engine.adapt(name, directory)
+        await self._there().adapt(name, directory)
+
+    def _there(self) -> Engine:
+        """Raises Unavailable before it has joined and after it has left."""
+        if self._engine is None:
+            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
+        return self._engine
 
     def release(self, name: str) -> None:
         if self._engine is not None:
@@ -192,6 +207,6 @@ class Share:
         if group is None:
             return
         others = {share.adapter for share in group.members if share is not self}
-        if self._joined and self.adapter and self.adapter not in others:
+        if self._asked and self.adapter and self.adapter not in others:
             group.engine.release(self.adapter)
         await self._sharing.leave(self, group, grace)

@@ -92,6 +92,7 @@ RANKS = (3, 8, 17)
 MODELS = [
     ("llama", "fp32", "native"),
     ("llama", "bf16", "native"),
+    ("llama", "bf16", "two threads"),
     ("llama", "int8", "native"),
     ("gemma2", "bf16", "native"),
     ("gpt2", "bf16", "native"),
@@ -112,8 +113,9 @@ def test_alone_or_in_a_crowd_of_adapters(
     made = [version(base, train(base, tmp_path / f"peft{r}", r, r=r), tmp_path / f"{r}") for r in RANKS]
     served = save_int8(base, tmp_path / "int8") if precision == "int8" else base
     known = tuple((directory.name, str(directory)) for directory in made)
-    loaded = Loaded.of(served, precision, block_size=8, adapters=known)
-    plain = Loaded.of(served, precision, block_size=8)
+    threads = 2 if kernels == "two threads" else 1
+    loaded = Loaded.of(served, precision, block_size=8, adapters=known, threads=threads)
+    plain = Loaded.of(served, precision, block_size=8, threads=threads)
     owners = ("", *(name for name, _ in known))
     requests = [
         replace(each, id=f"{each.id} {owner}", adapter=owner)

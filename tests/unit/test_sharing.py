@@ -15,6 +15,7 @@ from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
 from service.engine.client import EngineState
 from service.engine.request import Request
+from service.engine.streams import EngineFailed
 from service.errors import Conflict, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.tokenizers import write
@@ -37,7 +38,7 @@ class World:
         self.promised: list[int] = []
         self.asked = 0
         self.deployments = Deployments(
-            self.repository, self.engine, default_model="demo:1", preload=False, load_timeout=5, drain_timeout=5
+            self.repository, self.engine, default_model="demo:1", preload=False, load_timeout=5, drain_timeout=0.1
         )
 
     def publish(self, name: str, adapter: str = "", weights: str = "weights") -> Manifest:
@@ -221,3 +222,41 @@ async def test_an_engine_that_is_dead_for_good_is_not_joined(world: World) -> No
     world.engines[0][1].state = EngineState.FAILED
     await world.answer("demo:2")
     assert world.started == ["demo:1", "demo:2"]
+
+
+async def test_who_fails_while_it_joins_leaves_nothing_behind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files turn out to be damaged while the engine loads its adapter."""
+    await world.answer("demo:1")
+    engine = world.engines[0][1]
+    loading = asyncio.Event()
+
+    async def adapt(name: str, directory: str) -> None:
+        engine.core.adapt(name, directory)
+        await loading.wait()
+
+    monkeypatch.setattr(engine, "adapt", adapt)
+    world.damage(world.two, ADAPTER_WEIGHTS)
+    with pytest.raises(Unavailable, match=ADAPTER_WEIGHTS):
+        await world.answer("demo:2")
+    assert not engine.core._runner.adapters
+    await world.answer("demo:1")
+
+
+async def test_what_an_unloaded_version_still_says_is_cut_and_the_others_go_on(world: World) -> None:
+    await world.answer("demo:1")
+    leaving, staying = [await world.deployments.acquire(f"demo:{version}") for version in (2, 1)]
+    endless = make_request("cut", range(9), max_tokens=100_000)
+    answers = [each.generate(replace(endless, id=str(at))) for at, each in enumerate((leaving, staying))]
+    for each in answers:
+        await anext(each)
+    with leaving.occupied():
+        await world.deployments.unload("demo:2")
+        with pytest.raises(EngineFailed, match="stopped"):
+            async for _ in answers[0]:
+                pass
+        with pytest.raises(Unavailable, match="stopped"):
+            await anext(leaving.generate(make_request("late")))
+    assert (await anext(answers[1])).token_ids
+    await until(lambda: not world.engines[0][1].core._runner.adapters)
+    assert world.engines[0][1].stats.running == 1
+    await answers[1].aclose()
