@@ -22,7 +22,18 @@ from models.manifest import Manifest
 from models.repository import Repository
 from models.starter import demo_is_wanted
 from service.answers import Answers
-from service.api import aliases, generate, handlers, models, openai, operations, repository, rollouts, tokenizing
+from service.api import (
+    aliases,
+    context,
+    generate,
+    handlers,
+    models,
+    openai,
+    operations,
+    repository,
+    rollouts,
+    tokenizing,
+)
 from service.api import jobs as jobs_routes
 from service.api.auth import Auth
 from service.api.deps import Service
@@ -94,7 +105,7 @@ def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics
     app.state.deployments = deployments
     app.state.service = Service(settings, deployments, jobs, answers, metrics, software_version(), described)
     handlers.install(app)
-    for part in (generate, openai, models, tokenizing, operations, repository, aliases, rollouts, jobs_routes):
+    for part in (generate, openai, context, models, tokenizing, operations, repository, aliases, rollouts, jobs_routes):
         app.include_router(part.router)
     app.router.routes.append(unknown_route())
     app.add_middleware(Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None)

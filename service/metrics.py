@@ -52,6 +52,7 @@ class Measured:
     """One answer as it ended. Seconds; None where it ended before that phase."""
 
     prompt_tokens: int
+    dropped_tokens: int
     cached_tokens: int
     generation_tokens: int
     queue_seconds: float | None
@@ -112,6 +113,8 @@ class ModelMetrics:
         families.success.labels(*labels, reason.value).inc()
         families.prompt_tokens.labels(*labels).inc(measured.prompt_tokens)
         families.cached_prompt_tokens.labels(*labels).inc(measured.cached_tokens)
+        families.dropped_tokens.labels(*labels).inc(measured.dropped_tokens)
+        families.truncated.labels(*labels).inc(measured.dropped_tokens > 0)
         families.generation_tokens.labels(*labels).inc(measured.generation_tokens)
         families.request_prompt_tokens.labels(*labels).observe(measured.prompt_tokens)
         families.request_generation_tokens.labels(*labels).observe(measured.generation_tokens)
@@ -204,6 +207,8 @@ class _AnswerFamilies(_Families):
         self.request_generation_tokens = histogram("request_generation_tokens", "Tokens sampled for it.", TOKENS)
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens, cached ones included.", *MODEL)
         self.cached_prompt_tokens = counter("cached_prompt_tokens", "Those found in the prefix cache.", *MODEL)
+        self.dropped_tokens = counter("context_dropped_tokens", "Tokens of chats that were left out.", *MODEL)
+        self.truncated = counter("context_truncated_requests", "Answers to chats of which some were.", *MODEL)
         self.generation_tokens = counter("generation_tokens", "Sampled tokens, as `completion_tokens`.", *MODEL)
         self.success = counter("request_success", "Answers by the reason for their end.", *MODEL, "finish_reason")
 

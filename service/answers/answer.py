@@ -108,6 +108,7 @@ class Answer:
         """What the metrics want to know of it."""
         return Measured(
             prompt_tokens=len(self.prompt.token_ids),
+            dropped_tokens=self.prompt.receipt.dropped_tokens,
             cached_tokens=self.cached_tokens,
             generation_tokens=self.completion_tokens,
             queue_seconds=self.queue_seconds,

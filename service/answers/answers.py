@@ -12,14 +12,16 @@ from typing import Any, TypeVar
 from service.answers.admission import Admission, refuse_late, too_late
 from service.answers.answer import Answer, Delta
 from service.answers.ask import SEED_MASK, Ask, conversation_of
-from service.answers.bounds import bounded_max_tokens, build, refuse_unknown_tokens
+from service.answers.bounds import bounded_max_tokens, build
 from service.answers.decoding import Decoding, Piece
 from service.answers.merging import merged
 from service.answers.sequences import pieces
 from service.answers.shadows import Shadows
+from service.context.prompt import Prompt
+from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
 from service.engine.request import FinishReason
-from service.errors import GenerationFailed, Unavailable
+from service.errors import ContextOverflow, GenerationFailed, Unavailable
 from service.metrics import Metrics
 
 T = TypeVar("T")
@@ -51,6 +53,18 @@ class Answers:
                     done[delta.answer.ask.id] = delta.answer
         return [done[ask.id] for ask in asks]
 
+    async def preview(self, ask: Ask) -> tuple[Deployment, Prompt | ContextOverflow]:
+        """Who would answer, and the prompt that they would get, or why there would be none for want of room. Raises as
+        `stream` for everything else."""
+        deployment = (await self._in_time(ask, self.deployments.choose(ask.model, conversation_of(ask)))).deployment
+        with deployment.occupied():
+            try:
+                prompt = await self._in_time(ask, build(ask, deployment))
+                bounded_max_tokens(ask, deployment, prompt)
+            except ContextOverflow as refused:
+                return deployment, refused
+            return deployment, prompt
+
     async def _stream(self, ask: Ask) -> AsyncGenerator[Delta, None]:
         self.admission.enter(ask.best_of)
         try:
@@ -73,7 +87,6 @@ class Answers:
     async def _begin(self, ask: Ask, choice: Choice) -> Answer:
         deployment = choice.deployment
         refuse_late(ask, deployment.engine.stats, time.monotonic())
-        refuse_unknown_tokens(ask, deployment.tokenizer.vocab_size)
         prompt = await build(ask, deployment)
         seed = secrets.randbits(63) if ask.sampling.seed is None else ask.sampling.seed & SEED_MASK
         return Answer(ask, choice, prompt, bounded_max_tokens(ask, deployment, prompt), seed)

@@ -12,8 +12,9 @@ from service.text.tokenizer import LONG_TEXT
 
 
 async def build(ask: Ask, deployment: Deployment) -> Prompt:
-    """The prompt's ids and receipt; a long text is tokenised in a thread, so that the event loop goes on."""
-
+    """The prompt's ids and receipt; a long text is tokenised in a thread, so that the event loop goes on. Raises what
+    `build_prompt` does, and for what the version does not have."""
+    refuse_unknown_tokens(ask, deployment.tokenizer.vocab_size)
     if ask.prompt_logprobs is not None and deployment.answer_window is not None:
         raise UnsupportedField(
             f"An encoder reads the prompt of {deployment.manifest.reference}, which therefore predicts none of its "

@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from service.context.policies import POLICIES, Policy
 from service.errors import InvalidRequest, UnsupportedField
 
 _SIZES = ("max_input_tokens", "reserve_output_tokens", "documents_budget")
+MOST_PINS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """All sizes in tokens; None takes the default. `documents_budget` defaults to a quarter of the input budget."""
+    """All sizes in tokens; None takes the default. `documents_budget` defaults to a quarter of the input budget,
+    `low_water`, a fraction of it, to `policies.LOW_WATER`; `pin` names messages that are never left out."""
 
-    policy: str = "refuse"
+    policy: Policy = "refuse"
     max_input_tokens: int | None = None
     reserve_output_tokens: int | None = None
     documents_budget: int | None = None
+    low_water: float | None = None
+    pin: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest or UnsupportedField, naming the field."""
-        if self.policy != "refuse":
+        if self.policy not in POLICIES:
             raise UnsupportedField(
-                f"context.policy `{self.policy}` is not served here; use `refuse` or leave it out.",
+                f"context.policy `{self.policy}` is not served here; use one of {', '.join(POLICIES)}.",
                 param="context.policy",
             )
+        if self.low_water is not None and not 0 < self.low_water < 1:
+            raise InvalidRequest("context.low_water must be between 0 and 1.", param="context.low_water")
+        if len(self.pin) > MOST_PINS:
+            raise InvalidRequest(f"context.pin names more than {MOST_PINS} messages.", param="context.pin")
         for name in _SIZES:
             size: object = getattr(self, name)
             least = 1 if name == "max_input_tokens" else 0
             if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < least):
                 raise InvalidRequest(f"context.{name} must be a whole number from {least}.", param=f"context.{name}")
-
-    @classmethod
-    def parse(cls, body: Mapping[str, object]) -> ContextOptions:
-        """From a decoded JSON object. A field that cannot act is refused by name."""
-        for name in body:
-            if name != "policy" and name not in _SIZES:
-                raise UnsupportedField(f"context.{name} is not supported here; leave it out.", param=f"context.{name}")
-        policy = body.get("policy", "refuse")
-        if not isinstance(policy, str):
-            raise InvalidRequest("context.policy must be text.", param="context.policy")
-        sizes = {name: body.get(name) for name in _SIZES}
-        return cls(policy, **sizes)  # type: ignore[arg-type]  # checked in __post_init__

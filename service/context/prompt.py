@@ -1,5 +1,5 @@
-"""One call's text, chat or ids → the token ids to send, with their receipt. Policy `refuse`: all of it, or an
-error that says by how much it does not fit.
+"""One call's text, chat or ids → the token ids to send, with their receipt: all of it, or an error that says by how
+much it does not fit; of a chat, what its policy leaves of it.
 
     window            [ prompt ............................ | reserve ....... | free ]
     input budget      [ <= window - reserve, <= max_input_tokens ]
@@ -14,15 +14,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from unicodedata import is_normalized, normalize
 
+from service.context.budget import Budget
 from service.context.options import ContextOptions
-from service.context.receipt import Parts, Receipt
+from service.context.receipt import Cut, Parts, Receipt
+from service.context.trimming import SYSTEM_ROLES, Trimmed, fitting, trim
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 from service.text.chat import Shares
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
 NFC_NOTE = "input normalised to NFC"
-SYSTEM_ROLES = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,84 +63,6 @@ class Prompt:
         return len(self.token_ids) + self.receipt.dropped_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class _Budget:
-    """The numbers of one call. `answer_window` None: prompt and answer share the window."""
-
-    window: int
-    max_new_tokens: int | None
-    options: ContextOptions
-    answer_window: int | None = None
-
-    @property
-    def is_shared(self) -> bool:
-        return self.answer_window is None
-
-    @property
-    def reserve(self) -> int:
-        """Tokens kept free for the answer; at least one where the caller leaves the answer's length open."""
-        if self.options.reserve_output_tokens is not None:
-            return self.options.reserve_output_tokens
-        return 1 if self.max_new_tokens is None else self.max_new_tokens
-
-    @property
-    def limit(self) -> int:
-        """The input budget."""
-        room = self.window - self.needed(0)
-        return room if self.options.max_input_tokens is None else min(room, self.options.max_input_tokens)
-
-    def needed(self, used: int) -> int:
-        """Prompt and answer together, as far as they share the window; an answer that was asked for has at least one
-        token."""
-        if not self.is_shared:
-            return used
-        return used + max(self.reserve, 0 if self.max_new_tokens == 0 else 1)
-
-    @property
-    def documents(self) -> int:
-        asked = self.options.documents_budget
-        return max(0, self.limit) // 4 if asked is None else asked
-
-    def answer(self, used: int) -> int:
-        """How many tokens the answer may have."""
-        room = max(0, self.window - used) if self.answer_window is None else self.answer_window
-        return room if self.max_new_tokens is None else min(room, self.max_new_tokens)
-
-    def require_answer(self) -> None:
-        """Raises ContextOverflow where the answer alone cannot have what is asked for it."""
-        if self.answer_window is not None and self.reserve > self.answer_window:
-            raise ContextOverflow(
-                f"{self.reserve} tokens are asked for the answer; this version's decoder has {self.answer_window}: "
-                f"lower max_new_tokens by {self.reserve - self.answer_window}.",
-                param="max_new_tokens",
-                window=self.answer_window,
-                needed_tokens=self.reserve,
-                reserve=self.reserve,
-            )
-
-    def require(self, used: int, param: str) -> None:
-        """Raises ContextOverflow about the field `param`, with the numbers and what to change."""
-        if used <= self.limit:
-            return
-        over, room = used - self.limit, self.window - used
-        change = f"shorten the input by {over} tokens"
-        if self.limit < self.window - self.needed(0):
-            change += f" or raise context.max_input_tokens ({self.limit})"
-        elif room > 0 and self.options.reserve_output_tokens is not None:
-            change += f" or lower context.reserve_output_tokens to {room}"
-        elif room > 0 and self.max_new_tokens is not None:
-            change += f" or lower max_new_tokens to {room}"
-        needed = self.needed(used)
-        answer = f" and {self.reserve} are reserved for the answer, {needed} together"
-        raise ContextOverflow(
-            f"The prompt has {used} tokens{answer if self.is_shared else ''}; the window has {self.window}: {change}.",
-            param=param,
-            window=self.window,
-            needed_tokens=needed,
-            reserve=self.reserve,
-        )
-
-
 def build_prompt(
     tokenizer: Tokenizer,
     window: int,
@@ -156,12 +79,16 @@ def build_prompt(
 
     Raises ContextOverflow(window, needed_tokens, reserve), InvalidRequest, UnsupportedField. Pure; a text of
     `tokenizer.LONG_TEXT` characters or more is worth a thread."""
-    budget = _Budget(window, max_new_tokens, context or ContextOptions(), answer_window)
+    budget = Budget(window, max_new_tokens, context or ContextOptions(), answer_window)
     budget.require_answer()
     if isinstance(source, Chat):
         if truncate is not None:
             raise UnsupportedField("`truncate` cuts raw `inputs` only; leave it out for messages.", param="truncate")
         return _chat_prompt(tokenizer, budget, source, tuple(documents))
+    if budget.options.policy != "refuse" or budget.options.pin:
+        raise UnsupportedField(
+            "`context.policy` and `context.pin` act on turns; send `messages`.", param="context.policy"
+        )
     if documents:
         raise UnsupportedField("`documents` are placed by the chat template; send `messages`.", param="documents")
     if truncate is not None and truncate < 1:
@@ -171,14 +98,14 @@ def build_prompt(
     return _ids_prompt(tokenizer, budget, source.token_ids, truncate)
 
 
-def _prompt(budget: _Budget, token_ids: Sequence[int], receipt: Receipt) -> Prompt:
+def _prompt(budget: Budget, token_ids: Sequence[int], receipt: Receipt) -> Prompt:
     answer = budget.answer(len(token_ids))
     if budget.is_shared and budget.max_new_tokens is None and budget.options.reserve_output_tokens is None:
         receipt = replace(receipt, reserved_output=answer)
     return Prompt(tuple(token_ids), receipt, answer)
 
 
-def _receipt(budget: _Budget, parts: Parts, notes: Sequence[str]) -> Receipt:
+def _receipt(budget: Budget, parts: Parts, notes: Sequence[str]) -> Receipt:
     reserve = budget.reserve if budget.is_shared else 0
     return Receipt(budget.options.policy, budget.window, reserve, parts, notes=tuple(notes))
 
@@ -188,7 +115,7 @@ def _require_some(count: int, param: str) -> None:
         raise InvalidRequest(f"`{param}` holds no token; send some text.", param=param)
 
 
-def _text_prompt(tokenizer: Tokenizer, budget: _Budget, text: str, truncate: int | None) -> Prompt:
+def _text_prompt(tokenizer: Tokenizer, budget: Budget, text: str, truncate: int | None) -> Prompt:
     composed, notes = _nfc(text)
     encoded = tokenizer.encode_text(composed)
     _require_some(encoded.count, "inputs")
@@ -199,7 +126,7 @@ def _text_prompt(tokenizer: Tokenizer, budget: _Budget, text: str, truncate: int
     return _prompt(budget, encoded.ids()[-kept:], replace(receipt, dropped_tokens=encoded.count - kept))
 
 
-def _ids_prompt(tokenizer: Tokenizer, budget: _Budget, ids: tuple[int, ...], truncate: int | None) -> Prompt:
+def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], truncate: int | None) -> Prompt:
     _require_some(len(ids), "input_ids")
     kept = len(ids) if truncate is None else min(truncate, len(ids))
     budget.require(kept, "input_ids")
@@ -209,16 +136,25 @@ def _ids_prompt(tokenizer: Tokenizer, budget: _Budget, ids: tuple[int, ...], tru
     return _prompt(budget, ids[-kept:], replace(receipt, dropped_tokens=len(ids) - kept))
 
 
-def _chat_prompt(tokenizer: Tokenizer, budget: _Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
+def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
     messages, documents, notes = _compose(chat.messages, documents)
     _require_order(messages)
-    encoded = tokenizer.encode_chat(messages, documents=documents)
-    budget.require(encoded.count, "messages")
-    shares = encoded.shares()
-    _require_documents(budget, encoded.count, shares, documents)
-    receipt = _receipt(budget, _parts(messages, shares), notes)
+    placed = documents if budget.options.policy == "refuse" else fitting(tokenizer, documents, budget.documents)
+    while True:
+        trimmed = trim(tokenizer, budget, messages, placed)
+        encoded, shares = trimmed.encoded, trimmed.encoded.shares()
+        if budget.options.policy == "refuse" or sum(share or 0 for share in shares.documents) <= budget.documents:
+            break
+        placed = placed[:-1]  # the template wrote it longer than it is
+    _require_documents(budget, encoded.count, shares, placed)
+    sent = [messages[at] for at in trimmed.sent]
+    receipt = _receipt(budget, _parts(sent, shares), notes)
+    receipt = _list(tokenizer, receipt, messages, trimmed, shares)
     names = _document_names(documents)
-    return _prompt(budget, encoded.ids(), replace(_list(tokenizer, receipt, messages, shares), documents_kept=names))
+    receipt = replace(receipt, documents_kept=names[: len(placed)], documents_dropped=names[len(placed) :])
+    if trimmed.cut is not None:
+        receipt = replace(receipt, cut=Cut(f"m_{trimmed.cut}", budget.limit - encoded.count))
+    return _prompt(budget, encoded.ids(), receipt)
 
 
 def _compose(
@@ -256,7 +192,7 @@ def _require_order(messages: Sequence[Message]) -> None:
             )
 
 
-def _require_documents(budget: _Budget, used: int, shares: Shares, documents: Sequence[Document]) -> None:
+def _require_documents(budget: Budget, used: int, shares: Shares, documents: Sequence[Document]) -> None:
     for index, (share, document) in enumerate(zip(shares.documents, documents, strict=True)):
         if share is None and document.text.strip():
             raise InvalidRequest(
@@ -289,20 +225,24 @@ def _parts(messages: Sequence[Message], shares: Shares) -> Parts:
     )
 
 
-def _list(tokenizer: Tokenizer, receipt: Receipt, messages: Sequence[Message], shares: Shares) -> Receipt:
-    """Names the messages; those that the template leaves out (all but the current one) are dropped ones."""
+def _list(
+    tokenizer: Tokenizer, receipt: Receipt, messages: Sequence[Message], trimmed: Trimmed, shares: Shares
+) -> Receipt:
+    """Names the messages; dropped are those that the policy leaves out and those that the template does (all but the
+    current one)."""
     last = len(messages) - 1
-    left_out = [
+    left_out = {
         index
-        for index, share in enumerate(shares.messages)
+        for index, share in zip(trimmed.sent, shares.messages, strict=True)
         if share is None and index != last and messages[index].content.strip()
-    ]
-    tokens = sum(len(tokenizer.encode(messages[index].content, add_special_tokens=False)) for index in left_out)
+    }
+    dropped = sorted(left_out | (set(range(len(messages))) - set(trimmed.sent)))
+    tokens = sum(len(tokenizer.encode(messages[index].content, add_special_tokens=False)) for index in dropped)
     notes = ("the chat template leaves messages out",) if left_out else ()
     return replace(
         receipt,
-        kept=tuple(f"m_{index}" for index in range(len(messages)) if index not in set(left_out)),
-        dropped=tuple(f"m_{index}" for index in left_out),
+        kept=tuple(f"m_{index}" for index in range(len(messages)) if index not in dropped),
+        dropped=tuple(f"m_{index}" for index in dropped),
         dropped_tokens=tokens,
         notes=(*receipt.notes, *notes),
     )

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Encoding
 
+from service.errors import InvalidRequest
 from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
 from service.text.messages import Document, Message
@@ -19,6 +21,10 @@ from service.text.streams import TextStream
 from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
 
 __all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
+
+_COUNTED = 16_384
+"""Texts whose number of tokens is remembered."""
+_USUALLY_AROUND = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class Tokenizer:
         self.model_max_length = files.model_max_length
         """Tokens; 0 when no file says."""
         self.chat_template = files.chat_template
+        self.text_tokens = lru_cache(_COUNTED)(self._text_tokens)
+        self._around = lru_cache(1)(self._measured_around)
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
@@ -102,6 +110,22 @@ class Tokenizer:
     ) -> EncodedChat:
         """As `render_chat`, with each token's owner: a message, a document, or the template."""
         return self._chat.encode(tuple(messages), tuple(documents), add_generation_prompt)
+
+    def message_tokens(self, message: Message) -> int:
+        """About what a message takes of a chat, its content counted once: with what the template writes around it."""
+        return self.text_tokens(message.content) + self._around()
+
+    def _text_tokens(self, text: str) -> int:
+        return len(self._vocabulary.encode(text))
+
+    def _measured_around(self) -> int:
+        """Tokens around one message, rounded up; of a template that refuses to be asked, a usual number."""
+        one, answer = Message("user", "a"), Message("assistant", "a")
+        try:
+            once, thrice = (self.encode_chat(chat).count for chat in ((one,), (one, answer, one)))
+        except InvalidRequest:
+            return _USUALLY_AROUND
+        return max(0, -(-(thrice - once) // 2) - self.text_tokens("a"))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Unfinished characters become U+FFFD; unknown ids have no text."""

@@ -154,7 +154,7 @@ async def test_promtool_finds_nothing(world: World) -> None:
 
 def test_several_apps_have_several_registries() -> None:
     first, second = Metrics(), Metrics()
-    first.model("demo", "1").answered(FinishReason.STOP, Measured(1, 0, 1, None, None, None, 0.1))
+    first.model("demo", "1").answered(FinishReason.STOP, Measured(1, 0, 0, 1, None, None, None, 0.1))
     assert b'model="demo"' in first.exposition()
     assert b'model="demo"' not in second.exposition()
 

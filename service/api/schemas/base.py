@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.context.options import ContextOptions
+from service.context.options import MOST_PINS, ContextOptions
 from service.text.messages import Document, Message
 
 MAX_TOKENS: Final = 2**31 - 1
@@ -178,20 +178,24 @@ Documents = Annotated[list[DocumentText], Field(max_length=MAX_DOCUMENTS, fail_f
 
 
 class ContextFields(Wire):
-    """How the prompt is fitted into the window. `refuse`, the default, refuses what does not fit, with the numbers."""
+    """How the prompt is fitted into the window. `refuse`, the default, refuses what does not fit, with the numbers;
+    `window` leaves the oldest turns out, `middle` those behind the first. `pin`: messages that stay, `m_0`, `m_1`, … by
+    position."""
 
-    later: ClassVar[dict[str, Absent]] = dict.fromkeys(("low_water", "pin"), (None, []))
-    policy: Literal["refuse"] = "refuse"
+    policy: Literal["refuse", "window", "middle"] = "refuse"
     max_input_tokens: Tokens | None = None
     reserve_output_tokens: TokenId | None = None
     documents_budget: TokenId | None = None
+    low_water: Annotated[float, Field(gt=0, lt=1)] | None = None
+    pin: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=MOST_PINS)] = []
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_policies(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("policy") in ("window", "middle", "summarise", "retrieve"):
-            raise unsupported("policy", f"{data['policy']} cannot act on this server yet: use refuse")
+        if isinstance(data, dict) and data.get("policy") in ("summarise", "retrieve"):
+            raise unsupported("policy", f"{data['policy']} cannot act on this server yet: use window or middle")
         return data
 
     def options(self) -> ContextOptions:
-        return ContextOptions(self.policy, self.max_input_tokens, self.reserve_output_tokens, self.documents_budget)
+        sizes = (self.max_input_tokens, self.reserve_output_tokens, self.documents_budget)
+        return ContextOptions(self.policy, *sizes, self.low_water, tuple(self.pin))

@@ -1,0 +1,31 @@
+"""`POST /v1/context/preview`: what of a chat the next call would send. Generates nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from service.api.bodies import json_body
+from service.api.deps import ServiceDep
+from service.api.encoding import json_response
+from service.api.generate import ask_of
+from service.api.openapi import takes
+from service.api.schemas.native import GenerateBody
+from service.errors import ContextOverflow
+
+router = APIRouter(prefix="/v1/context", tags=["context"])
+BODY: Final = json_body(GenerateBody)
+
+
+@router.post("/preview", openapi_extra=takes(GenerateBody))
+async def preview(service: ServiceDep, body: GenerateBody = BODY) -> Response:
+    """The receipt that `/generate` would give for the same body; where it would refuse, the numbers of the refusal."""
+    deployment, found = await service.answers.preview(ask_of(body, service.settings, stream=False))
+    manifest = deployment.manifest
+    told = {"model": manifest.reference, "version": manifest.version, "digest": manifest.short_digest}
+    if isinstance(found, ContextOverflow):
+        refusal = {"error": found.message, "code": found.code, **found.numbers}
+        return json_response({**told, "would_refuse": True, "context": None, **refusal})
+    return json_response({**told, "would_refuse": False, "context": found.receipt.to_dict()})

@@ -1,0 +1,86 @@
+"""The numbers of one call: how many tokens the prompt may have, and the answer behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.context.options import ContextOptions
+from service.errors import ContextOverflow
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The numbers of one call. `answer_window` None: prompt and answer share the window."""
+
+    window: int
+    max_new_tokens: int | None
+    options: ContextOptions
+    answer_window: int | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        return self.answer_window is None
+
+    @property
+    def reserve(self) -> int:
+        """Tokens kept free for the answer; at least one where the caller leaves the answer's length open."""
+        if self.options.reserve_output_tokens is not None:
+            return self.options.reserve_output_tokens
+        return 1 if self.max_new_tokens is None else self.max_new_tokens
+
+    @property
+    def limit(self) -> int:
+        """The input budget."""
+        room = self.window - self.needed(0)
+        return room if self.options.max_input_tokens is None else min(room, self.options.max_input_tokens)
+
+    def needed(self, used: int) -> int:
+        """Prompt and answer together, as far as they share the window; an answer that was asked for has at least one
+        token."""
+        if not self.is_shared:
+            return used
+        return used + max(self.reserve, 0 if self.max_new_tokens == 0 else 1)
+
+    @property
+    def documents(self) -> int:
+        asked = self.options.documents_budget
+        return max(0, self.limit) // 4 if asked is None else asked
+
+    def answer(self, used: int) -> int:
+        """How many tokens the answer may have."""
+        room = max(0, self.window - used) if self.answer_window is None else self.answer_window
+        return room if self.max_new_tokens is None else min(room, self.max_new_tokens)
+
+    def require_answer(self) -> None:
+        """Raises ContextOverflow where the answer alone cannot have what is asked for it."""
+        if self.answer_window is not None and self.reserve > self.answer_window:
+            raise ContextOverflow(
+                f"{self.reserve} tokens are asked for the answer; this version's decoder has {self.answer_window}: "
+                f"lower max_new_tokens by {self.reserve - self.answer_window}.",
+                param="max_new_tokens",
+                window=self.answer_window,
+                needed_tokens=self.reserve,
+                reserve=self.reserve,
+            )
+
+    def require(self, used: int, param: str) -> None:
+        """Raises ContextOverflow about the field `param`, with the numbers and what to change."""
+        if used <= self.limit:
+            return
+        over, room = used - self.limit, self.window - used
+        change = f"shorten the input by {over} tokens"
+        if self.limit < self.window - self.needed(0):
+            change += f" or raise context.max_input_tokens ({self.limit})"
+        elif room > 0 and self.options.reserve_output_tokens is not None:
+            change += f" or lower context.reserve_output_tokens to {room}"
+        elif room > 0 and self.max_new_tokens is not None:
+            change += f" or lower max_new_tokens to {room}"
+        needed = self.needed(used)
+        answer = f" and {self.reserve} are reserved for the answer, {needed} together"
+        raise ContextOverflow(
+            f"The prompt has {used} tokens{answer if self.is_shared else ''}; the window has {self.window}: {change}.",
+            param=param,
+            window=self.window,
+            needed_tokens=needed,
+            reserve=self.reserve,
+        )

@@ -1,0 +1,85 @@
+"""What of a chat is sent when it does not fit: pure functions over turns and numbers of tokens.
+
+    refuse   nothing is left out
+    window   system messages, pinned turns, and the newest turns
+    middle   the first turn as well
+
+A turn is what follows a user's message up to the next one: an answer, tool calls and their results stay with it. Only
+whole turns are left out, so that a template that wants roles to alternate still gets them. The last turn is always
+kept.
+
+    turns      | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
+    window                 ^ cut: 0, 1 and 2 are left out until 3 .. 7 and what comes do not fit any more
+
+A cut is made once, down to the low-water mark, and stays where it is while room lasts: what is sent then begins as the
+last call's did, and its keys and values are found in the prefix cache. Where it lies follows from the turns alone, by
+going through them from the first: the same chat with a turn more has the same cut, whoever asks and without a memory.
+
+With turns of t tokens, a budget of B and a low-water mark L every (1-L)·B / t turns L·B tokens are computed again:
+L / (1-L) for each new one, while (1+L)/2 of the budget is history on average. L = 1/2 computes each token twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+Policy = Literal["refuse", "window", "middle"]
+POLICIES: Final[tuple[str, ...]] = get_args(Policy)
+LOW_WATER: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Messages [first, last) of a chat. `tokens` is what they take, `asked` what they took when their answer was asked
+    for. `pinned` is never left out."""
+
+    first: int
+    last: int
+    tokens: int
+    asked: int
+    pinned: bool = False
+
+
+def turns_of(roles: Sequence[str], tokens: Sequence[int], pinned: Sequence[bool]) -> tuple[Turn, ...]:
+    """The turns of a chat's messages behind its system messages. Messages before the first user's are a turn too."""
+    starts = [at for at, role in enumerate(roles) if role == "user" or at == 0]
+    turns = []
+    for first, last in zip(starts, [*starts[1:], len(roles)], strict=True):
+        answer = next((at for at in range(first, last) if roles[at] == "assistant"), last)
+        counts = sum(tokens[first:last]), sum(tokens[first:answer])
+        turns.append(Turn(first, last, *counts, any(pinned[first:last])))
+    return tuple(turns)
+
+
+def cut_of(policy: Policy, turns: Sequence[Turn], budget: int, low_water: float = LOW_WATER, start: int = 0) -> int:
+    """The first of the newest turns that are sent: 0 while all fit. Found by going through every call that led here,
+    each with the answers before it and without its own. `budget` is in tokens, for all turns that are sent; `start` is
+    a cut that was made before. May be the last turn though that alone does not fit.
+    """
+    cut, before = start, used(policy, turns[:start], start)
+    for at in range(start, len(turns)):
+        is_last = at == len(turns) - 1
+        now = turns[at].tokens if is_last else turns[at].asked
+        if before + now > budget:
+            most = int(budget * low_water) - now
+            while cut < at and before > most:
+                before -= 0 if turns[cut].pinned or _is_opening(policy, cut) else turns[cut].tokens
+                cut += 1
+        before += turns[at].tokens
+    return cut
+
+
+def kept(policy: Policy, turns: Sequence[Turn], cut: int) -> tuple[int, ...]:
+    """Indices of the turns that are sent with this cut."""
+    return tuple(at for at, turn in enumerate(turns) if at >= cut or turn.pinned or _is_opening(policy, at))
+
+
+def used(policy: Policy, turns: Sequence[Turn], cut: int) -> int:
+    """Tokens of the turns that are sent with this cut."""
+    return sum(turns[at].tokens for at in kept(policy, turns, cut))
+
+
+def _is_opening(policy: Policy, turn: int) -> bool:
+    return policy == "middle" and turn == 0

@@ -1,0 +1,101 @@
+"""Which messages of a chat are sent, and their tokens. Which turns go where not all fit is for `policies` to say.
+
+Whether a turn fits is told by counts that are made once a message, so that a long history costs a look-up each time it
+comes again; what is then sent is rendered by the version's template and counted as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from service.context import policies
+from service.context.budget import Budget
+from service.context.policies import LOW_WATER, Turn, turns_of
+from service.errors import InvalidRequest
+from service.text.chat import EncodedChat
+from service.text.messages import Document, Message
+from service.text.tokenizer import Tokenizer
+
+SYSTEM_ROLES = ("system", "developer")
+_PARAGRAPH = "\n\n"
+_NAME = re.compile(r"m_(0|[1-9][0-9]{0,8})")
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """`sent` are the indices of the messages in `encoded`, ascending; `cut` is the first of the newest turns' messages,
+    None where all are sent."""
+
+    sent: tuple[int, ...]
+    encoded: EncodedChat
+    cut: int | None = None
+
+
+def trim(tokenizer: Tokenizer, budget: Budget, messages: Sequence[Message], documents: tuple[Document, ...]) -> Trimmed:
+    """By the policy of the budget's options. Raises ContextOverflow where what must be sent does not fit (all of it by
+    `refuse`; else system messages, pinned turns and the last one), InvalidRequest for a pin that is no message."""
+    pinned = _pinned(budget.options.pin, len(messages))
+    policy = budget.options.policy
+    systems = sum(message.role in SYSTEM_ROLES for message in messages)
+    rest = messages[systems:]
+    if policy == "refuse" or not rest:
+        encoded = tokenizer.encode_chat(messages, documents=documents)
+        budget.require(encoded.count, "messages")
+        return Trimmed(tuple(range(len(messages))), encoded)
+    counts = [tokenizer.message_tokens(message) for message in rest]
+    turns = turns_of([message.role for message in rest], counts, pinned[systems:])
+    least = tokenizer.encode_chat([*messages[:systems], *rest[turns[-1].first :]], documents=documents).count
+    budget.require(least, "messages")
+    room = budget.limit - least + turns[-1].tokens
+    low_water = LOW_WATER if budget.options.low_water is None else budget.options.low_water
+    cut = policies.cut_of(policy, turns, room, low_water)
+    while True:
+        sent = (*range(systems), *_messages(turns, policies.kept(policy, turns, cut), systems))
+        encoded = tokenizer.encode_chat([messages[at] for at in sent], documents=documents)
+        if encoded.count <= budget.limit or cut >= len(turns) - 1:
+            break
+        cut += 1  # the template wrote more around these than around others
+    budget.require(encoded.count, "messages")
+    return Trimmed(sent, encoded, systems + turns[cut].first if len(sent) < len(messages) else None)
+
+
+def _messages(turns: Sequence[Turn], kept: Sequence[int], systems: int) -> list[int]:
+    return [systems + at for turn in kept for at in range(turns[turn].first, turns[turn].last)]
+
+
+def _pinned(names: Sequence[str], count: int) -> list[bool]:
+    pinned = [False] * count
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None or int(match[1]) >= count:
+            raise InvalidRequest(
+                f"context.pin: {name[:80]!r} is no message of this chat; they are m_0 to m_{count - 1}.",
+                param="context.pin",
+            )
+        pinned[int(match[1])] = True
+    return pinned
+
+
+def fitting(tokenizer: Tokenizer, documents: Sequence[Document], budget: int) -> tuple[Document, ...]:
+    """Those of the highest rank that fit so many tokens; of the first that does not, its leading paragraphs that do."""
+    kept: list[Document] = []
+    for document in documents:
+        title = tokenizer.text_tokens(document.title or "")
+        budget -= title
+        paragraphs = document.text.split(_PARAGRAPH)
+        count = next(
+            (
+                n
+                for n in range(len(paragraphs), 0, -1)
+                if tokenizer.text_tokens(_PARAGRAPH.join(paragraphs[:n])) <= budget
+            ),
+            0,
+        )
+        if count:
+            kept.append(replace(document, text=_PARAGRAPH.join(paragraphs[:count])))
+        if count < len(paragraphs):
+            break
+        budget -= tokenizer.text_tokens(document.text)
+    return tuple(kept)

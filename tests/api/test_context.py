@@ -1,0 +1,104 @@
+"""Chats past the window over HTTP: every dialect's receipt says what was left out, and a preview says it before."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from service.text.messages import Message
+from tests.api.reading import error
+from tests.api.test_generate import ask
+from tests.fake_service import WINDOW, World
+
+TALK = [
+    {"role": "system", "content": "You sell lunch."},
+    *({"role": role, "content": f"hello {at}, hello world " * 2} for at in range(40) for role in ("user", "assistant")),
+    {"role": "user", "content": "how much?"},
+]
+WINDOWED: dict[str, Any] = {"messages": TALK, "context": {"policy": "window"}, "parameters": {"max_new_tokens": 16}}
+
+
+def recounted(world: World, receipt: dict[str, Any]) -> int:
+    sent = [TALK[int(name.removeprefix("m_"))] for name in receipt["kept"]]
+    return len(world.tokenizer.render_chat([Message(each["role"], each["content"]) for each in sent]))
+
+
+@pytest.mark.parametrize("policy", ["window", "middle"])
+async def test_the_receipt_is_a_recount_and_the_preview_says_the_same(world: World, policy: str) -> None:
+    body = WINDOWED | {"context": {"policy": policy, "pin": ["m_3"]}}
+    preview = await ask(world, path="/v1/context/preview", **body)
+    answer = await ask(world, **body)
+    receipt = answer["context"]
+    assert preview["would_refuse"] is False and preview["digest"] == answer["digest"]
+    assert preview["context"] | {"cached_tokens": receipt["cached_tokens"]} == receipt
+    assert receipt["policy"] == policy and receipt["truncated"] and receipt["window"] == WINDOW
+    assert receipt["used"] == sum(receipt["parts"].values()) == answer["usage"]["prompt_tokens"] <= WINDOW - 16
+    assert receipt["used"] == recounted(world, receipt)
+    assert set(receipt["kept"]) | set(receipt["dropped"]) == {f"m_{at}" for at in range(len(TALK))}
+    assert {"m_0", "m_3", "m_4", f"m_{len(TALK) - 1}"} <= set(receipt["kept"])
+    assert ("m_1" in receipt["kept"]) == (policy == "middle")
+    assert receipt["cut"]["at"] in receipt["kept"]
+    assert receipt["cut"]["stable_for_tokens"] == WINDOW - 16 - receipt["used"]
+    assert answer["usage"]["prompt_tokens_before_truncation"] == receipt["used"] + receipt["dropped_tokens"]
+
+
+async def test_refusing_stays_the_default_and_the_preview_tells_it(world: World) -> None:
+    body = {key: value for key, value in WINDOWED.items() if key != "context"}
+    refused = error(await world.client.post("/generate", json=body), 422, "context_overflow")
+    preview = await ask(world, path="/v1/context/preview", **body)
+    assert preview["would_refuse"] is True and preview["context"] is None and preview["code"] == "context_overflow"
+    assert preview["needed_tokens"] == refused["needed_tokens"] > preview["window"] == WINDOW
+
+
+async def test_other_dialects_trim_and_say_so(world: World) -> None:
+    body = {"model": "demo", "messages": TALK, "max_tokens": 16, "context": {"policy": "window"}}
+    response = await world.client.post("/v1/chat/completions", json=body)
+    receipt = response.json()["context"]
+    assert receipt["truncated"] and response.headers["x-context-truncated"] == "true"
+    assert int(response.headers["x-context-dropped-tokens"]) == receipt["dropped_tokens"] > 0
+    metrics = (await world.client.get("/metrics")).text
+    assert f'dosirak_context_dropped_tokens_total{{model="demo",version="1"}} {receipt["dropped_tokens"]}.0' in metrics
+    assert 'dosirak_context_truncated_requests_total{model="demo",version="1"} 1.0' in metrics
+
+
+async def test_a_turn_more_begins_as_the_chat_before(world: World) -> None:
+    """The client sends the whole chat each time; the engine is sent the same beginning until the next cut."""
+    talk: list[dict[str, str]] = []
+    sent: list[tuple[int, ...]] = []
+    cuts: list[str] = []
+    for at in range(60):
+        talk += [{"role": "user", "content": f"hello {at}, hello world"}]
+        answer = await ask(world, messages=talk, context={"policy": "window"}, parameters={"max_new_tokens": 16})
+        talk += [{"role": "assistant", "content": "hello"}]
+        cuts.append((answer["context"]["cut"] or {"at": "m_0"})["at"])
+        sent.append(world.engine.requests[-1].token_ids)
+    moves = sum(a != b for a, b in pairwise(cuts))
+    assert 1 < moves < 10
+    for (before, after), (cut, next_cut) in zip(pairwise(sent), pairwise(cuts), strict=True):
+        same = next((at for at, pair in enumerate(zip(before, after, strict=False)) if len(set(pair)) > 1), len(before))
+        assert cut != next_cut or same >= len(before) - 4, "but for the prompt to answer"
+
+
+@pytest.mark.parametrize(
+    ("context", "code", "named"),
+    [
+        ({"policy": "retrieve"}, "unsupported_field", "retrieve"),
+        ({"policy": "window", "pin": ["m_99"]}, "invalid_request", "m_99"),
+        ({"policy": "window", "pin": ["first"]}, "invalid_request", "first"),
+        ({"policy": "window", "low_water": 1}, "invalid_request", "low_water"),
+        ({"policy": "window", "max_input_tokens": 9}, "context_overflow", "max_input_tokens"),
+        ({"policy": "window", "pin": [f"m_{at}" for at in range(81)]}, "context_overflow", "shorten"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_by_name(
+    world: World, context: dict[str, Any], code: str, named: str
+) -> None:
+    body = error(await world.client.post("/generate", json=WINDOWED | {"context": context}), 422, code)
+    assert named in body["error"]
+
+
+async def test_policies_act_on_turns(world: World) -> None:
+    body = {"inputs": "hello", "context": {"policy": "window"}}
+    assert "messages" in error(await world.client.post("/generate", json=body), 422, "unsupported_field")["error"]

@@ -1,0 +1,123 @@
+"""Random chats under every policy: what must stay stays, the parts are a recount, what is left out is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.context import trimming
+from service.context.options import ContextOptions
+from service.context.prompt import Chat, Prompt, build_prompt
+from service.errors import ContextOverflow
+from service.text.messages import Document, Message
+from service.text.tokenizer import Tokenizer
+from tests.tokenizers import byte_level, llama, load
+
+TEXTS = st.text(alphabet="ab 가😀\n<|im_end|>", max_size=40)
+
+
+@pytest.fixture(scope="module", params=[byte_level, llama], ids=["byte level", "llama"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load(tmp_path_factory.mktemp("tokenizer"), request.param())
+
+
+@st.composite
+def chats(draw: st.DrawFn) -> tuple[Message, ...]:
+    system = draw(st.lists(st.builds(Message, st.just("system"), TEXTS), max_size=1))
+    exchanges = draw(st.lists(st.tuples(TEXTS, TEXTS), max_size=12))
+    history = [
+        Message(role, text) for pair in exchanges for role, text in zip(("user", "assistant"), pair, strict=True)
+    ]
+    return (*system, *history, Message("user", draw(TEXTS)))
+
+
+@settings(max_examples=2500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    chat=chats(),
+    window=st.integers(20, 400),
+    reserve=st.integers(0, 60),
+    policy=st.sampled_from(["window", "middle"]),
+    low_water=st.sampled_from([None, 0.1, 0.9]),
+    pins=st.sets(st.integers(0, 24), max_size=3),
+    documents=st.lists(TEXTS, max_size=2),
+)
+def test_policies(
+    tokenizer: Tokenizer,
+    chat: tuple[Message, ...],
+    window: int,
+    reserve: int,
+    policy: Any,
+    low_water: float | None,
+    pins: set[int],
+    documents: list[str],
+) -> None:
+    pinned = {at for at in pins if at < len(chat)}
+    options = ContextOptions(policy, low_water=low_water, pin=tuple(f"m_{at}" for at in pinned))
+    given_documents = tuple(Document(text) for text in documents)
+    try:
+        prompt = build_prompt(
+            tokenizer, window, Chat(chat), documents=given_documents, max_new_tokens=reserve, context=options
+        )
+    except ContextOverflow as error:
+        assert error.numbers["needed_tokens"] > window, "refused though it fits"
+        return
+    check(tokenizer, chat, prompt, pinned, policy)
+    receipt = prompt.receipt
+    assert receipt.used + reserve <= window
+    assert receipt.parts.documents <= max(0, window - max(reserve, 1)) // 4
+    assert len(receipt.documents_kept) + len(receipt.documents_dropped) == len(documents)
+
+
+def check(tokenizer: Tokenizer, chat: tuple[Message, ...], prompt: Prompt, pinned: set[int], policy: str) -> None:
+    receipt = prompt.receipt
+    names = [f"m_{at}" for at in range(len(chat))]
+    assert sorted((*receipt.kept, *receipt.dropped), key=names.index) == names
+    sent = [at for at, name in enumerate(names) if name in receipt.kept]
+    must = {at for at, message in enumerate(chat) if message.role == "system"} | pinned | {len(chat) - 1}
+    assert must <= set(sent)
+    turns = [message.role for message in (chat[at] for at in sent) if message.role != "system"]
+    assert turns == ["user", "assistant"] * (len(turns) // 2) + ["user"], "whole turns, so that roles alternate"
+    assert receipt.parts.total == receipt.used == len(prompt.token_ids)
+    assert (receipt.cut is None) == (len(sent) == len(chat))
+    if receipt.cut is None:
+        return
+    newest = int(receipt.cut.at.removeprefix("m_"))
+    assert set(range(newest, len(chat))) <= set(sent)
+    assert receipt.cut.stable_for_tokens >= 0
+    if policy == "middle":
+        first = sum(message.role == "system" for message in chat)
+        assert {first, first + 1} <= set(sent)
+
+
+def test_the_same_checks_find_a_lost_pin(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trimming, "_pinned", lambda names, count: [False] * count)
+    with pytest.raises(AssertionError):
+        test_policies(tokenizer)
+
+
+def test_prefixes_are_stable_and_few_tokens_are_computed_again(tokenizer: Tokenizer) -> None:
+    """A hundred turns through a small window: what is sent begins as the call before did, but at cuts."""
+    chat: list[Message] = [Message("system", "You sell lunch.")]
+    before: tuple[int, ...] = ()
+    prefilled = new = cuts = 0
+    for turn in range(100):
+        chat.append(Message("user", f"{turn} ab 가나 " * 3))
+        prompt = build_prompt(tokenizer, 600, Chat(tuple(chat)), max_new_tokens=40, context=ContextOptions("window"))
+        same = next(
+            (at for at, pair in enumerate(zip(before, prompt.token_ids, strict=False)) if len(set(pair)) > 1),
+            len(before),
+        )
+        prefilled += len(prompt.token_ids) - min(same, len(prompt.token_ids))
+        grown = tokenizer.message_tokens(chat[-1]) + (tokenizer.message_tokens(chat[-2]) if turn else 0)
+        if same < len(before) * 0.9:
+            cuts += 1
+            new += len(prompt.token_ids)
+        else:
+            new += grown
+        before = prompt.token_ids
+        chat.append(Message("assistant", f"answer {turn}"))
+    assert cuts < 20
+    assert prefilled <= 1.3 * new
