@@ -138,13 +138,10 @@ NATIVE_UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("adapter", {"inputs": "x", "parameters": {"adapter_id": "a"}}, "parameters.adapter_id"),
     ("stop_words", {"text_input": "x", "parameters": {"stop_words": ["a"]}}, "parameters.stop_words"),
     ("bad_words 0", {"text_input": "x", "parameters": {"bad_words": 0}}, "parameters.bad_words"),
-    *((f"policy {p}", {"messages": CHAT, "context": {"policy": p}}, "context.policy") for p in ("window", "middle")),
     *(
         (f"policy {p}", {"messages": CHAT, "context": {"policy": p}}, "context.policy")
         for p in ("summarise", "retrieve")
     ),
-    ("low_water", {"messages": CHAT, "context": {"low_water": 0.5}}, "context.low_water"),
-    ("pin", {"messages": CHAT, "context": {"pin": ["m_0"]}}, "context.pin"),
     ("image", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "content[0].type"),
     ("tool role", {"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
     ("tool calls", {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
