@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from models.checkpoint import config_policy
 from models.checkpoint.safetensors_file import FLOATS, Tensor, read_header
 from models.errors import InvalidSource
-from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from models.manifest import ADAPTER_CONFIG, ADAPTER_FILES, ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
     from models.skeleton import Skeleton
@@ -107,7 +107,10 @@ def read(directory: Path) -> tuple[LowRank, ...]:
 
 
 def check_kept(directory: Path, base: "Skeleton") -> None:
-    """That a version's two files fit each other and its base. Raises InvalidSource."""
+    """That a version's two files are there and fit each other and its base. Raises InvalidSource."""
+    missing = [name for name in sorted(ADAPTER_FILES) if not (directory / name).is_file()]
+    if missing:
+        raise InvalidSource(f"{missing[0]} is missing: an adapter is both of {' and '.join(sorted(ADAPTER_FILES))}")
     found = {tensor.name: tensor for tensor in read_header(directory / ADAPTER_WEIGHTS)}
     for each in read(directory):
         pair = {side: found.pop(tensor_name(each.module, side), None) for side in SIDES}

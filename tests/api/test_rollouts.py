@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import msgspec
 import pytest
 
 from models import rollouts
+from models.manifest import ADAPTER_FILES
 from models.repository import Repository
 from service.errors import GenerationFailed
 from tests.api.reading import error
-from tests.fake_service import World, publish, serving, until
+from tests.fake_service import WINDOW, World, publish, serving, until
 from tests.reports import COMPARED, report
+from tests.versions import FACTS
 
 ALIAS = "/v1/repository/models/demo/aliases/production"
 URL = f"{ALIAS}/rollout"
@@ -230,3 +233,27 @@ async def test_rollouts_of_another_process_are_followed(world: World) -> None:
     rollouts.put(elsewhere, wanted)
     await until(lambda: len(world.deployments.all()) == 2 and world.deployments.all()[1].state.value == "ready")
     assert (await ask(world, chat("hi")))["model"] == "demo:2"
+
+
+async def test_an_adapter_on_trial_is_asked_in_its_base_s_engine(world: World) -> None:
+    """demo:3 is demo:1 with an adapter; half of the conversations are its own, and one engine computes both."""
+    repository = world.deployments.repository
+    base = repository.get("demo", "1")
+    with repository.stage() as staged:
+        for file in base.files:
+            (staged / file.path).write_bytes((repository.path(base) / file.path).read_bytes())
+        for name in ADAPTER_FILES:
+            (staged / name).write_text("an adapter")
+        adapter = repository.publish(staged, replace(FACTS, context_window=WINDOW, vocab_size=400), "demo")
+    assert (adapter.version, adapter.base_digest) == ("3", base.digest)
+    await begin(world, candidate="3")
+    answers = [await ask(world, chat(f"opening {number}")) for number in range(40)]
+    [engine] = world.engines
+    asked = {"": 0, adapter.digest: 0}
+    for request in engine.requests:
+        asked[request.adapter] += 1
+    told = [answer["version"] for answer in answers]
+    assert (told.count("1"), told.count("3")) == tuple(asked.values()) and min(asked.values()) > 5
+    assert (await world.client.delete(URL)).status_code == 200
+    await until(lambda: not engine.adapters)
+    assert (await ask(world, chat("opening 0")))["version"] == "1"

@@ -93,6 +93,7 @@ MODELS = [
     ("llama", "fp32", "native"),
     ("llama", "bf16", "native"),
     ("llama", "bf16", "two threads"),
+    ("llama", "bf16", "portable"),
     ("llama", "int8", "native"),
     ("gemma2", "bf16", "native"),
     ("gpt2", "bf16", "native"),
@@ -107,8 +108,8 @@ def test_alone_or_in_a_crowd_of_adapters(
     name: str, precision: str, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Base and three adapters in one batch, in chunks, from cached prefixes and behind drafts: what each says alone."""
-    if kernels == TORCH:
-        use(TORCH, monkeypatch)
+    if kernels in (TORCH, "portable"):
+        use(kernels, monkeypatch)
     base = save_tiny(name, tmp_path / "base")
     made = [version(base, train(base, tmp_path / f"peft{r}", r, r=r), tmp_path / f"{r}") for r in RANKS]
     served = save_int8(base, tmp_path / "int8") if precision == "int8" else base

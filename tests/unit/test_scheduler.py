@@ -393,3 +393,11 @@ def test_nothing_waits_while_something_runs() -> None:
     step(scheduler)
     scheduler.add(make_request("b", [1], arrival=0.041))
     assert scheduler.wait(0.041) == 0
+
+
+def test_rows_of_one_adapter_lie_side_by_side() -> None:
+    scheduler = make_scheduler(num_blocks=64)
+    for id, adapter in (("a", "two"), ("b", ""), ("c", "one"), ("d", "two"), ("e", "")):
+        scheduler.add(make_request(id, range(4), adapter=adapter))
+    assert [id for id, _ in step(scheduler)[0]] == ["b", "e", "c", "a", "d"]
+    assert scheduler.adapters_in_use == {"", "one", "two"}

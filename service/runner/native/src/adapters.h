@@ -84,24 +84,42 @@ void shrink(const Added& added, int64_t group, const Run& rows, int64_t depth) {
     }
 }
 
-// Adds to the rows' outputs low .. high.
+// sums [M][OUTPUTS] of outputs `from` .. += N ranks of B from `first` on, one after the other.
+template <int M, int N>
+INLINE void add_ranks(const LowRank& part, const float* middle, int64_t stride, int64_t first, int64_t from, int64_t count,
+                       float (*sums)[OUTPUTS]) {
+    for_lanes(count, [&](int64_t o, auto lanes) {
+        Vf all[M];
+        for (int m = 0; m < M; m++) all[m] = load_some<lanes>(sums[m] + o);
+        for (int n = 0; n < N; n++) {
+            const Vf b = load_kind<lanes>(part.b, part.kind, (first + n) * part.outputs + from + o);
+            for (int m = 0; m < M; m++) all[m] = fma(b, splat(middle[m * stride + first + n]), all[m]);
+        }
+        for (int m = 0; m < M; m++) store_some<lanes>(sums[m] + o, all[m]);
+    });
+}
+
+// Adds to the rows' outputs low .. high, at most OUTPUTS. B is read a few whole rows at a time, as they lie in memory.
 template <int M>
 void expand(const Added& added, const Run& rows, int64_t low, int64_t high) {
+    alignas(64) float sums[M][OUTPUTS];
     const float* middle = rows.middle;
     for (int64_t i = 0; i < added.count; i++) {
         const LowRank& part = added.part[i];
         const int64_t from = std::max(low, part.first), to = std::min(high, part.first + part.outputs);
-        for_lanes(to - from, [&](int64_t o, auto lanes) {
-            Vf all[M] = {};
-            for (int64_t n = 0; n < part.rank; n++) {
-                const Vf b = load_kind<lanes>(part.b, part.kind, n * part.outputs + from - part.first + o);
-                for (int m = 0; m < M; m++) all[m] = fma(b, splat(middle[m * rows.middle_stride + n]), all[m]);
-            }
-            for (int m = 0; m < M; m++) {
-                float* y = rows.y + m * rows.y_stride + from + o;
-                store_some<lanes>(y, load_some<lanes>(y) + all[m]);
-            }
-        });
+        if (from < to) {
+            const int64_t at = from - part.first, count = to - from;
+            for (int m = 0; m < M; m++) std::memset(sums[m], 0, count * sizeof(float));
+            int64_t n = 0;
+            for (; n + RANKS <= part.rank; n += RANKS)
+                add_ranks<M, RANKS>(part, middle, rows.middle_stride, n, at, count, sums);
+            for (; n < part.rank; n++) add_ranks<M, 1>(part, middle, rows.middle_stride, n, at, count, sums);
+            for (int m = 0; m < M; m++)
+                for_lanes(count, [&](int64_t o, auto lanes) {
+                    float* y = rows.y + m * rows.y_stride + from + o;
+                    store_some<lanes>(y, load_some<lanes>(y) + load_some<lanes>(sums[m] + o));
+                });
+        }
         middle += part.rank;
     }
 }
