@@ -1,7 +1,7 @@
 """What adapters cost: `GOMP_SPINCOUNT=10000 python -m loadtest.adapters`, as the engine's own environment has it.
 
-Decode and prefill of an engine without adapters, with four that are loaded and not used, and with four in the batch; in
-turn, round by round, on random weights of a 135M Llama's shape.
+Decode steps of an engine without adapters, with four that are loaded and not used, with one and with four in the batch;
+in turn, step by step, so that what else the machine does hits all alike. Random weights of a 135M Llama's shape.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import argparse
 import platform
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from statistics import median
+from statistics import quantiles
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ import transformers
 from safetensors.torch import save_file
 
 from models import adapters, skeleton
-from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, precision_of
+from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from models.quantize import quantize_rows
 from service.engine.core import EngineCore
 from service.engine.messages import EngineConfig
@@ -40,8 +39,7 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
 }
-BATCH, ADAPTERS, PROMPT, NEW = 8, 4, 64, 64
-LONG = 512
+ADAPTERS, PROMPT, NEW = 4, 32, 1900
 
 
 def save_base(directory: Path, precision: str) -> Path:
@@ -78,81 +76,76 @@ def save_adapter(base: Path, directory: Path, rank: int) -> Path:
     return directory
 
 
-def measure(core: EngineCore, owners: list[str], draw: Random, prompt: int, new: int) -> float:
-    """Tokens a second: of decode where `new` is more than 1, else of prefill."""
-    params = SamplingParams(max_tokens=new, min_tokens=new)
+def decoding(core: EngineCore, owners: list[str]) -> EngineCore:
+    """With a sequence for each of `owners` past its prompt."""
+    params = SamplingParams(max_tokens=NEW, min_tokens=NEW)
     for number, owner in enumerate(owners):
-        ids = tuple(draw.randrange(49152) for _ in range(prompt))
-        core.add(Request(f"{draw.random()} {number}", ids, params, adapter=owner))
-    started, made, prefilled = time.perf_counter(), 0, 0.0
-    while core.has_work:
-        outputs = core.step()
-        made += sum(len(output.token_ids) for output in outputs)
-        if not prefilled and made >= len(owners):
-            prefilled, made = time.perf_counter(), 0
-    if new == 1:
-        return prompt * len(owners) / (prefilled - started)
-    return made / (time.perf_counter() - prefilled)
+        ids = tuple(Random(number).randrange(SHAPE["vocab_size"]) for _ in range(PROMPT))
+        core.add(Request(str(number), ids, params, adapter=owner))
+    for _ in range(len(owners) + 8):
+        core.step()
+    return core
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--precision", default="bf16", choices=["bf16", "int8"])
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=30)
     options = parser.parse_args()
-    precision_of(options.precision)
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder, "base")
         base.mkdir()
         save_base(base, options.precision)
         made = [save_adapter(base, Path(folder, str(number)), options.rank) for number in range(ADAPTERS)]
         config = EngineConfig(
-            model_dir=str(base), precision=options.precision, max_model_len=2048, speculation=False, max_num_seqs=BATCH
+            model_dir=str(base),
+            precision=options.precision,
+            max_model_len=2048,
+            speculation=False,
+            max_num_seqs=options.batch,
         )
         plain, info = build_runner(config, lambda phase, fraction: None)
         loaded, _ = build_runner(config, lambda phase, fraction: None)
         for directory in made:
             loaded.adapt(directory.name, str(directory))
-        names = [directory.name for directory in made]
-        show(options, info.kernels, rounds(config, info.blocks_total, plain, loaded, names, options.rounds))
+        names = [made[number % ADAPTERS].name for number in range(options.batch)]
+        ways: dict[str, tuple[ModelRunner, list[str]]] = {
+            "no adapters": (plain, [""] * options.batch),
+            "4 loaded, none used": (loaded, [""] * options.batch),
+            "1 adapter in all rows": (loaded, names[:1] * options.batch),
+            "4 adapters in turn": (loaded, names),
+        }
+        cores = {
+            way: decoding(build_core(config, runner, info.blocks_total), owners)
+            for way, (runner, owners) in ways.items()
+        }
+        print(f"{platform.machine()}, {', '.join(info.kernels)}; {options.precision}, rank {options.rank}")
+        show(timed(cores, options.seconds), options.batch)
 
 
-def rounds(
-    config: EngineConfig, blocks: int, plain: ModelRunner, loaded: ModelRunner, names: list[str], count: int
-) -> dict[str, dict[str, list[float]]]:
-    mixed = [names[number % len(names)] for number in range(BATCH)]
-    half = [owner if number % 2 else "" for number, owner in enumerate(mixed)]
-    ways: dict[str, tuple[ModelRunner, list[str]]] = {
-        "no adapters": (plain, [""] * BATCH),
-        "4 loaded, none used": (loaded, [""] * BATCH),
-        "4 rows of 8 with one": (loaded, half),
-        "8 rows with 4 adapters": (loaded, mixed),
-        "8 rows with 1 adapter": (loaded, names[:1] * BATCH),
-    }
-    works: dict[str, Callable[[EngineCore, list[str], Random], float]] = {
-        "decode, 8 at once": lambda core, owners, draw: measure(core, owners, draw, PROMPT, NEW),
-        "decode, alone": lambda core, owners, draw: measure(core, owners[-1:], draw, PROMPT, NEW),
-        f"prefill, {LONG} tokens": lambda core, owners, draw: measure(core, owners[-1:], draw, LONG, 1),
-    }
-    found: dict[str, dict[str, list[float]]] = {work: {way: [] for way in ways} for work in works}
-    for number in range(count + 1):
-        for way, (runner, owners) in ways.items():
-            core = build_core(config, runner, blocks)
-            for work, run in works.items():
-                rate = run(core, owners, Random(number))
-                if number:  # the first round warms up
-                    found[work][way].append(rate)
+def timed(cores: dict[str, EngineCore], seconds: float) -> dict[str, list[float]]:
+    """Seconds of each step."""
+    found: dict[str, list[float]] = {way: [] for way in cores}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end and all(core.has_work for core in cores.values()):
+        for way, core in cores.items():
+            started = time.perf_counter()
+            core.step()
+            found[way].append(time.perf_counter() - started)
     return found
 
 
-def show(options: Any, kernels: tuple[str, ...], found: dict[str, dict[str, list[float]]]) -> None:
-    print(f"{platform.machine()}, {', '.join(kernels)}; {options.precision}, rank {options.rank} on all linear layers")
-    for work, ways in found.items():
-        first = ways["no adapters"]
-        for way, rates in ways.items():
-            ratio = median(mine / theirs for mine, theirs in zip(rates, first, strict=True))
-            print(f"{work:22} {way:24} {median(rates):9.1f} tokens/s  {ratio:6.3f} of none")
+def show(found: dict[str, list[float]], batch: int) -> None:
+    first = quantiles(found["no adapters"], n=10)
+    for way, times in found.items():
+        tenths = quantiles(times, n=10)
+        usual, fastest = tenths[4], tenths[0]
+        print(
+            f"{way:22} {1e3 * usual:7.2f} ms a step, {batch / usual:6.1f} tokens/s, {first[4] / usual:.3f} of none; "
+            f"in the fastest tenth {1e3 * fastest:.2f} ms, {first[0] / fastest:.3f}; {len(times)} steps"
+        )
 
 
 if __name__ == "__main__":
