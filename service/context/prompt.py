@@ -35,9 +35,15 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Messages, oldest first; system messages before all others, the last message is the current one."""
+    """Messages, oldest first; system messages before all others, the last message is the current one. `names` are
+    theirs in a receipt; without any they are `m_0`, `m_1`, … by position."""
 
     messages: tuple[Message, ...]
+    names: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return self.names or tuple(f"m_{at}" for at in range(len(self.messages)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
     _require_order(messages)
     placed = documents if budget.options.policy == "refuse" else fitting(tokenizer, documents, budget.documents)
     while True:
-        trimmed = trim(tokenizer, budget, messages, placed)
+        trimmed = trim(tokenizer, budget, messages, chat.named, placed)
         encoded, shares = trimmed.encoded, trimmed.encoded.shares()
         if budget.options.policy == "refuse" or sum(share or 0 for share in shares.documents) <= budget.documents:
             break
@@ -149,11 +155,11 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
     _require_documents(budget, encoded.count, shares, placed)
     sent = [messages[at] for at in trimmed.sent]
     receipt = _receipt(budget, _parts(sent, shares), notes)
-    receipt = _list(tokenizer, receipt, messages, trimmed, shares)
+    receipt = _list(tokenizer, receipt, messages, chat.named, trimmed, shares)
     names = _document_names(documents)
     receipt = replace(receipt, documents_kept=names[: len(placed)], documents_dropped=names[len(placed) :])
     if trimmed.cut is not None:
-        receipt = replace(receipt, cut=Cut(f"m_{trimmed.cut}", budget.limit - encoded.count))
+        receipt = replace(receipt, cut=Cut(chat.named[trimmed.cut], budget.limit - encoded.count))
     return _prompt(budget, encoded.ids(), receipt)
 
 
@@ -226,7 +232,12 @@ def _parts(messages: Sequence[Message], shares: Shares) -> Parts:
 
 
 def _list(
-    tokenizer: Tokenizer, receipt: Receipt, messages: Sequence[Message], trimmed: Trimmed, shares: Shares
+    tokenizer: Tokenizer,
+    receipt: Receipt,
+    messages: Sequence[Message],
+    names: Sequence[str],
+    trimmed: Trimmed,
+    shares: Shares,
 ) -> Receipt:
     """Names the messages; dropped are those that the policy leaves out and those that the template does (all but the
     current one)."""
@@ -241,8 +252,8 @@ def _list(
     notes = ("the chat template leaves messages out",) if left_out else ()
     return replace(
         receipt,
-        kept=tuple(f"m_{index}" for index in range(len(messages)) if index not in dropped),
-        dropped=tuple(f"m_{index}" for index in dropped),
+        kept=tuple(name for index, name in enumerate(names) if index not in dropped),
+        dropped=tuple(names[index] for index in dropped),
         dropped_tokens=tokens,
         notes=(*receipt.notes, *notes),
     )

@@ -6,7 +6,6 @@ comes again; what is then sent is rendered by the version's template and counted
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +19,6 @@ from service.text.tokenizer import Tokenizer
 
 SYSTEM_ROLES = ("system", "developer")
 _PARAGRAPH = "\n\n"
-_NAME = re.compile(r"m_(0|[1-9][0-9]{0,8})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +31,16 @@ class Trimmed:
     cut: int | None = None
 
 
-def trim(tokenizer: Tokenizer, budget: Budget, messages: Sequence[Message], documents: tuple[Document, ...]) -> Trimmed:
+def trim(
+    tokenizer: Tokenizer,
+    budget: Budget,
+    messages: Sequence[Message],
+    names: Sequence[str],
+    documents: tuple[Document, ...],
+) -> Trimmed:
     """By the policy of the budget's options. Raises ContextOverflow where what must be sent does not fit (all of it by
     `refuse`; else system messages, pinned turns and the last one), InvalidRequest for a pin that is no message."""
-    pinned = _pinned(budget.options.pin, len(messages))
+    pinned = _pinned(budget.options.pin, names)
     policy = budget.options.policy
     systems = sum(message.role in SYSTEM_ROLES for message in messages)
     rest = messages[systems:]
@@ -65,17 +69,15 @@ def _messages(turns: Sequence[Turn], kept: Sequence[int], systems: int) -> list[
     return [systems + at for turn in kept for at in range(turns[turn].first, turns[turn].last)]
 
 
-def _pinned(names: Sequence[str], count: int) -> list[bool]:
-    pinned = [False] * count
-    for name in names:
-        match = _NAME.fullmatch(name)
-        if match is None or int(match[1]) >= count:
-            raise InvalidRequest(
-                f"context.pin: {name[:80]!r} is no message of this chat; they are m_0 to m_{count - 1}.",
-                param="context.pin",
-            )
-        pinned[int(match[1])] = True
-    return pinned
+def _pinned(pins: Sequence[str], names: Sequence[str]) -> list[bool]:
+    wanted = set(pins)
+    unknown = wanted - set(names)
+    if unknown:
+        raise InvalidRequest(
+            f"context.pin: {min(unknown)[:80]!r} is no message of this chat; they are {names[0]} to {names[-1]}.",
+            param="context.pin",
+        )
+    return [name in wanted for name in names]
 
 
 def fitting(tokenizer: Tokenizer, documents: Sequence[Document], budget: int) -> tuple[Document, ...]:

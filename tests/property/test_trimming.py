@@ -93,7 +93,7 @@ def check(tokenizer: Tokenizer, chat: tuple[Message, ...], prompt: Prompt, pinne
 
 
 def test_the_same_checks_find_a_lost_pin(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trimming, "_pinned", lambda names, count: [False] * count)
+    monkeypatch.setattr(trimming, "_pinned", lambda pins, names: [False] * len(names))
     with pytest.raises(AssertionError):
         test_policies(tokenizer)
 
