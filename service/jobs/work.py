@@ -31,8 +31,8 @@ def _import(
     version: str | None,
     precision: str | None,
     revision: str | None,
-    adapter_of: str | None,
     evaluate: str,
+    adapter_of: str | None = None,
 ) -> dict[str, Any]:
     from models.importing import import_source
 

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from models import rollouts
-from models.manifest import ADAPTER_FILES
+from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from models.repository import Repository
 from service.errors import GenerationFailed
 from tests.api.reading import error
 from tests.fake_service import WINDOW, World, publish, serving, until
 from tests.reports import COMPARED, report
-from tests.versions import FACTS
+from tests.versions import FACTS, write_weights
 
 ALIAS = "/v1/repository/models/demo/aliases/production"
 URL = f"{ALIAS}/rollout"
@@ -242,8 +242,8 @@ async def test_an_adapter_on_trial_is_asked_in_its_base_s_engine(world: World) -
     with repository.stage() as staged:
         for file in base.files:
             (staged / file.path).write_bytes((repository.path(base) / file.path).read_bytes())
-        for name in ADAPTER_FILES:
-            (staged / name).write_text("an adapter")
+        (staged / ADAPTER_CONFIG).write_text("an adapter")
+        write_weights(staged, "an adapter", ADAPTER_WEIGHTS)
         adapter = repository.publish(staged, replace(FACTS, context_window=WINDOW, vocab_size=400), "demo")
     assert (adapter.version, adapter.base_digest) == ("3", base.digest)
     await begin(world, candidate="3")
