@@ -10,6 +10,7 @@ import ipaddress
 import os
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -94,6 +95,25 @@ class Settings(BaseSettings):
     gate_decode_ratio: float = Field(
         default=0.8, ge=0, description="Gate: least decode speed, as a multiple of the other's, at every batch size."
     )
+    sessions_url: SecretStr | None = Field(
+        default=None,
+        description="Where chat history is kept: `postgresql+asyncpg://user:password@host/name`, or a file as "
+        "`sqlite+aiosqlite:////path`; `sessions.db` in the data directory where unset.",
+    )
+    sessions_ttl_seconds: float = Field(
+        default=2592000.0,
+        ge=1,
+        le=315360000,
+        description="How long a session is kept after its last write, where it says nothing else; 30 days.",
+    )
+    sessions_max_message_bytes: int = Field(
+        default=262144, ge=1, description="Largest message and system prompt of a session, in UTF-8."
+    )
+    sessions_max_messages: int = Field(default=10000, ge=2, description="Most messages in one session.")
+    sessions_max_per_owner: int = Field(default=10000, ge=1, description="Most sessions of one owner.")
+    sessions_max_metadata_bytes: int = Field(
+        default=16384, ge=2, description="Largest metadata of a session, as JSON in UTF-8."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level that is logged."
     )
@@ -125,6 +145,13 @@ class Settings(BaseSettings):
         """What a version must keep for `alias` to point to it."""
         measured = alias in (self.protected_aliases or "").replace(",", " ").split()
         return Limits(self.gate_top1_agreement, self.gate_perplexity_change, self.gate_decode_ratio, measured)
+
+    @property
+    def session_database(self) -> str:
+        """The URL of the database with the chat history; it may hold a password."""
+        if self.sessions_url is not None:
+            return self.sessions_url.get_secret_value()
+        return f"sqlite+aiosqlite:///{quote(str(self.data_dir / 'sessions.db'))}"
 
     @property
     def who(self) -> str:
