@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, event, func, select
 from sqlalchemy.engine import URL, make_url
@@ -22,6 +23,9 @@ from service.errors import Unavailable
 from service.sessions.failures import busy, failure
 
 DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
+Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
+Self_ = TypeVar("Self_", bound="OnDatabase")
 _POLL_SECONDS = 0.05
 _POOL = 8
 
@@ -35,10 +39,26 @@ class Database:
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self._patience = patience
         self._writer = asyncio.Lock()
+        self._calls: set[asyncio.Task[Any]] = set()
         self.engine = _sqlite(parsed, patience) if self.is_sqlite else _postgresql(parsed, patience)
 
     async def close(self) -> None:
+        """Calls that still run are waited for."""
+        await asyncio.gather(*self._calls, return_exceptions=True)
         await self.engine.dispose()
+
+    async def finish(self, call: Coroutine[Any, Any, Result]) -> Result:
+        """Run `call` to its end even when the caller is cancelled: a transaction that is left in the middle keeps its
+        locks until somebody notices."""
+        task = asyncio.create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has it, or is gone
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -113,6 +133,22 @@ class Database:
         if self.is_sqlite:
             return {"writing": writing}
         return {} if writing else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+
+class OnDatabase(Protocol):
+    _database: Database
+
+
+def uninterrupted(
+    method: Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]]:
+    """A method that goes on to its end when its caller is cancelled, as when a client hangs up."""
+
+    @wraps(method)
+    async def call(self: Self_, /, *arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+        return await self._database.finish(method(self, *arguments, **options))
+
+    return call
 
 
 class translated:

@@ -19,7 +19,7 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, Unavailable
-from service.sessions.database import Database
+from service.sessions.database import Database, uninterrupted
 from service.sessions.limits import check_text
 from service.sessions.owned import Owned
 
@@ -69,6 +69,7 @@ class Idempotency:
         self._database = database
         self._owned = owned
 
+    @uninterrupted
     async def begin(self, owner: str, key: str, body_hash: str) -> Fresh | InProgress | Finished:
         """Raises Conflict where the key came with another body, InvalidRequest for a key that cannot be kept."""
         check_text(key, "key")
@@ -92,17 +93,20 @@ class Idempotency:
             await asyncio.sleep(_POLL_SECONDS)
         return status
 
+    @uninterrupted
     async def renew(self, claim: Claim) -> None:
         """Say that the work goes on. Raises Conflict where another has taken over: stop."""
         mine = self._owned(claim.owner)
         async with self._database.writing() as connection:
             await _change(connection, mine, claim, lease_until=mine.now + timedelta(seconds=LEASE_SECONDS))
 
+    @uninterrupted
     async def finish(self, done: Done) -> None:
         """Keep an answer that belongs to no session. Raises Conflict where another has taken over."""
         async with self._database.writing() as connection:
             await finish(connection, self._owned(done.claim.owner), done, None)
 
+    @uninterrupted
     async def abandon(self, claim: Claim) -> None:
         """Nothing came of it: the next request with the key begins anew. A claim that is lost already is no error."""
         mine = self._owned(claim.owner)

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.sessions import cursors, idempotency, migrating, retention, transfer
 from service.sessions.change import Change
-from service.sessions.database import Database
+from service.sessions.database import Database, uninterrupted
 from service.sessions.grams import fold
 from service.sessions.idempotency import Done, Idempotency
 from service.sessions.limits import Limits, check_distinct, check_limit, check_text
@@ -92,6 +92,7 @@ class SessionStore:
 
     # Sessions
 
+    @uninterrupted
     async def create(self, owner: str, fields: SessionFields | None = None) -> Session:
         """Raises InvalidRequest, StorageFull past the owner's limit."""
         self.limits.check_fields(fields or {})
@@ -100,10 +101,12 @@ class SessionStore:
             change.set(fields or {})
             return await change.save()
 
+    @uninterrupted
     async def get(self, owner: str, session_id: str) -> Session:
         async with self._database.reading() as connection:
             return session_of(await self._owned(owner).session(connection, session_id))
 
+    @uninterrupted
     async def patch(
         self, owner: str, session_id: str, fields: SessionFields, expected_revision: int | None = None
     ) -> Session:
@@ -112,12 +115,14 @@ class SessionStore:
             change.set(fields)
             return await change.save()
 
+    @uninterrupted
     async def delete(self, owner: str, session_id: str, expected_revision: int | None = None) -> None:
         """Gone for every reader at once; `sweep` clears its traces, `erase` does both."""
         self._traces = True
         async with self._change(owner, session_id, expected_revision) as change:
             await retention.remove(change.connection, change.row)
 
+    @uninterrupted
     async def sessions(
         self, owner: str, *, query: str | None = None, cursor: str | None = None, limit: int = DEFAULT_PAGE
     ) -> Page[Session]:
@@ -138,6 +143,7 @@ class SessionStore:
 
     # Messages
 
+    @uninterrupted
     async def messages(
         self, owner: str, session_id: str, *, cursor: str | None = None, limit: int = DEFAULT_PAGE
     ) -> Page[StoredMessage]:
@@ -148,6 +154,7 @@ class SessionStore:
             rows = await self._read(connection, owner, session_id, after, limit + 1)
         return cursors.page(rows, limit, message_of, cursors.of_message)
 
+    @uninterrupted
     async def history(self, owner: str, session_id: str) -> tuple[Session, tuple[StoredMessage, ...]]:
         """The session and all its messages as they are at one moment: what a prompt is made of."""
         async with self._database.reading() as connection:
@@ -155,6 +162,7 @@ class SessionStore:
             rows = await self._read(connection, owner, session_id, -1, session.message_count)
         return session, tuple(map(message_of, rows))
 
+    @uninterrupted
     async def edit_message(
         self,
         owner: str,
@@ -174,6 +182,7 @@ class SessionStore:
             await change.save()
             return message_of(await change.mine.message(change.connection, change.row, message_id))
 
+    @uninterrupted
     async def delete_message(
         self, owner: str, session_id: str, message_id: str, expected_revision: int | None = None
     ) -> Session:
@@ -184,6 +193,7 @@ class SessionStore:
 
     # Turns
 
+    @uninterrupted
     async def check_turn(
         self,
         owner: str,
@@ -199,6 +209,7 @@ class SessionStore:
         self.limits.check_room(session.message_count, len(messages) + 1)
         return session
 
+    @uninterrupted
     async def append_turn(
         self,
         owner: str,
@@ -217,6 +228,7 @@ class SessionStore:
             await change.add([*new, reply])
             return Turn(await self._finish(change, turn.cut, done), tuple(new), reply)
 
+    @uninterrupted
     async def replace_last_reply(
         self,
         owner: str,
@@ -242,6 +254,7 @@ class SessionStore:
 
     # Copies
 
+    @uninterrupted
     async def fork(self, owner: str, session_id: str, at: str) -> Session:
         """A new session with copies of the messages up to `at`, under new ids that its receipts name as well."""
         async with self._database.writing() as connection:
@@ -253,10 +266,12 @@ class SessionStore:
             fields = {name: getattr(source, name) for name in SessionFields.__annotations__}
             return await self._copy(change, fields, kept, source.cut)
 
+    @uninterrupted
     async def export(self, owner: str, session_id: str) -> list[bytes]:
         """Lines of JSON, without their newlines: the session, then its messages."""
         return transfer.lines_of(*await self.history(owner, session_id))
 
+    @uninterrupted
     async def import_lines(self, owner: str, lines: Iterable[bytes]) -> Session:
         """What `export` gave, as a new session of `owner`. Raises InvalidRequest that names the line, StorageFull."""
         fields, cut, messages = transfer.parsed(lines, self.limits)
@@ -265,6 +280,7 @@ class SessionStore:
 
     # Retention
 
+    @uninterrupted
     async def sweep(self) -> int:
         """Remove what has expired, of every owner, and the traces of what was removed; how many sessions that were.
 
@@ -275,12 +291,14 @@ class SessionStore:
             self._traces = False
         return removed
 
+    @uninterrupted
     async def erase(self, owner: str, session_id: str) -> None:
         """Delete a session so that SQLite's files hold no byte of it. Takes time in proportion to the file. When this
         raises Unavailable after the deletion, `erase_owner` or a later `erase` clears the bytes."""
         await self.delete(owner, session_id)
         await retention.rewrite(self._database)
 
+    @uninterrupted
     async def erase_owner(self, owner: str) -> int:
         """All that an owner has, as `erase` does; how many sessions that were."""
         removed = await retention.remove_owner(self._database, owner)
