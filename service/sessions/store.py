@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, tuple_
+from sqlalchemy import Row, literal, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
@@ -133,7 +133,9 @@ class SessionStore:
         its = mine.columns("sessions")
         newest = mine.select("sessions").order_by(its.created_at.desc(), its.id.desc())
         if cursor is not None:
-            newest = newest.where(tuple_(its.created_at, its.id) < tuple_(*cursors.session_before(cursor)))
+            time, id = cursors.session_before(cursor)
+            before = tuple_(literal(time, its.created_at.type), literal(id, its.id.type))
+            newest = newest.where(tuple_(its.created_at, its.id) < before)
         async with self._database.reading() as connection:
             if query is not None and fold(query):
                 rows = await search(connection, mine, newest, query, limit + 1)

@@ -18,6 +18,7 @@ async def pages(store: SessionStore, limit: int, query: str | None = None) -> li
     found = [await store.sessions(OWNER, limit=limit, query=query)]
     while (cursor := found[-1].next_cursor) is not None:
         found.append(await store.sessions(OWNER, limit=limit, query=query, cursor=cursor))
+        assert len(found) < 100, "the list does not end"
     return found
 
 
