@@ -14,18 +14,20 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+import structlog
 from sqlalchemy import Connection, event, func, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from service.errors import Unavailable
-from service.sessions.failures import busy, failure
+from service.sessions.failures import busy, failure, reason
 
 DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 Self_ = TypeVar("Self_", bound="OnDatabase")
+log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.05
 _POOL = 8
 
@@ -159,6 +161,7 @@ class translated:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and (told := failure(error)) is not None:
+            log.warning("session_database_failed", reason=reason(error))
             raise told from error
 
 

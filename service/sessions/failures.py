@@ -51,6 +51,12 @@ def failure(error: BaseException) -> DosirakError | None:
     return None
 
 
+def reason(error: BaseException) -> str:
+    """For the log: the database's own words, without the statement and its values, which are what people wrote."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    return f"{type(original).__name__}: {original}"
+
+
 def _of_sqlite(code: int) -> DosirakError | None:
     if code in _BUSY:
         return busy()

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.sessions import cursors, idempotency, migrating, retention, transfer
 from service.sessions.change import Change
-from service.sessions.database import Database, uninterrupted
+from service.sessions.database import Database, translated, uninterrupted
 from service.sessions.grams import fold
 from service.sessions.idempotency import Done, Idempotency
 from service.sessions.limits import Limits, check_distinct, check_limit, check_text
@@ -72,7 +72,8 @@ class SessionStore:
         """`url`: `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`. Brings the schema up to date. `patience` is
         the longest wait for the database, in seconds. Raises ValueError for another URL, NewerDatabase, Unavailable.
         """
-        database = Database(url, patience)
+        with translated():
+            database = Database(url, patience)
         deadline = asyncio.get_running_loop().time() + patience
         while True:
             try:
