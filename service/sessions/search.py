@@ -36,7 +36,7 @@ from service.sessions.owned import Owned
 
 Indexed = Literal["session_grams", "message_grams"]
 INDEXES: tuple[Indexed, ...] = ("session_grams", "message_grams")
-_BATCH = 50
+_SMALLEST_BATCH, _LARGEST_BATCH = 50, 1000  # rows whose texts are read at once; a rare match needs many
 
 postgresql = MetaData()
 for _name in INDEXES:
@@ -85,16 +85,18 @@ async def search(
     spoken = mine.select("messages", "session").where(proposed)
     newest = newest.where(or_(_matches(connection, "session_grams", its.number, grams), its.number.in_(spoken)))
     found: list[Row[Any]] = []
-    for offset in range(0, 1 << 62, _BATCH):
-        batch = (await connection.execute(newest.offset(offset).limit(_BATCH))).all()
+    looked_at, size = 0, _SMALLEST_BATCH
+    while len(found) < wanted:
+        batch = (await connection.execute(newest.offset(looked_at).limit(size))).all()
         numbers = [row.number for row in batch]
         said = mine.select("messages", "session", "content").where(of_message.session.in_(numbers), proposed)
         heard = {number for number, content in await connection.execute(said) if contains(content, needle)}
         for row in batch:
             if row.number in heard or any(contains(each, needle) for each in words_of(row.title, row.metadata)):
                 found.append(row)
-        if len(found) >= wanted or len(batch) < _BATCH:
+        if len(batch) < size:
             break
+        looked_at, size = looked_at + size, min(2 * size, _LARGEST_BATCH)
     return found[:wanted]
 
 
