@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -172,6 +173,8 @@ def _parsed(url: str) -> URL:
         raise ValueError("not a database URL: write postgresql+asyncpg://user:password@host/name") from None
     if parsed.drivername not in DRIVERS:
         raise ValueError(f"{parsed.drivername} is not supported: begin the URL with {' or '.join(DRIVERS)}")
+    if parsed.get_backend_name() == "postgresql" and find_spec("asyncpg") is None:
+        raise ValueError("PostgreSQL needs its driver: pip install 'dosirak[postgres]'")
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise ValueError("a database in memory keeps nothing: name a file, as sqlite+aiosqlite:////var/lib/sessions.db")
     return parsed
