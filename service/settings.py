@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.gate import Limits
 
 MIB = 1024 * 1024
+DATABASES = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
 
 
 class Settings(BaseSettings):
@@ -131,6 +132,13 @@ class Settings(BaseSettings):
     def _multiple_of_eight(cls, value: int) -> int:
         if value % 8:
             raise ValueError("must be a multiple of 8")
+        return value
+
+    @field_validator("sessions_url")
+    @classmethod
+    def _database_that_we_know(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(DATABASES):
+            raise ValueError(f"must begin with {' or '.join(DATABASES)}")
         return value
 
     @model_validator(mode="after")

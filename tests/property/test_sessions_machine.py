@@ -24,6 +24,8 @@ from tests.sessions import Clock, a_turn, needs_postgresql, new_database
 
 Result = TypeVar("Result")
 OWNERS = ("ann", "bob")
+CALLERS = st.sampled_from([True, True, True, True, False])
+"""Whether the session's own owner calls, or the other one."""
 TEXTS = st.text("가나 aA\n", max_size=12)
 TTL = 100.0
 
@@ -92,6 +94,10 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
         kept = self.kept.get(id)
         return kept if kept is not None and kept.expires > self.now else None
 
+    def caller(self, id: str, own: bool) -> str:
+        owner = self.kept[id].owner if id in self.kept else OWNERS[0]
+        return owner if own else OWNERS[1 - OWNERS.index(owner)]
+
     def call(self, id: str, owner: str, call: Coroutine[Any, Any, Result]) -> tuple[Kept, Result] | None:
         """The result beside the model's session; None where the model says that there is none, and so does the store"""
         kept = self.alive(id)
@@ -119,12 +125,13 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(
         store=st.integers(0, 1),
-        owner=st.sampled_from(OWNERS),
+        own=CALLERS,
         id=sessions,
         said=TEXTS,
         behind=st.none() | st.integers(0, 2),
     )
-    def append(self, store: int, owner: str, id: str, said: str, behind: int | None) -> None:
+    def append(self, store: int, own: bool, id: str, said: str, behind: int | None) -> None:
+        owner = self.caller(id, own)
         turn = a_turn(said, "reply " + said)
         kept = self.alive(id)
         expected = None if behind is None or kept is None else kept.revision - behind
@@ -137,8 +144,9 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
             done[0].written(self.now)
             assert done[1].session.revision == done[0].revision
 
-    @stateful.rule(store=st.integers(0, 1), owner=st.sampled_from(OWNERS), id=sessions)
-    def regenerate(self, store: int, owner: str, id: str) -> None:
+    @stateful.rule(store=st.integers(0, 1), own=CALLERS, id=sessions)
+    def regenerate(self, store: int, own: bool, id: str) -> None:
+        owner = self.caller(id, own)
         reply = NewReply("another reply")
         kept, call = self.alive(id), self.stores[store].replace_last_reply(owner, id, reply)
         if kept is not None and kept.owner == owner and (not kept.messages or kept.messages[-1].role == "user"):
@@ -151,13 +159,14 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(
         store=st.integers(0, 1),
-        owner=st.sampled_from(OWNERS),
+        own=CALLERS,
         id=sessions,
         at=st.integers(0, 8),
         content=st.none() | TEXTS,
         pinned=st.none() | st.booleans(),
     )
-    def edit(self, store: int, owner: str, id: str, at: int, content: str | None, pinned: bool | None) -> None:
+    def edit(self, store: int, own: bool, id: str, at: int, content: str | None, pinned: bool | None) -> None:
+        owner = self.caller(id, own)
         message = self.message(id, at)
         call = self.stores[store].edit_message(owner, id, message.id, content=content, pinned=pinned)
         if message.role == "none":
@@ -168,8 +177,9 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
             message.pinned = message.pinned if pinned is None else pinned
             done[0].written(self.now)
 
-    @stateful.rule(store=st.integers(0, 1), owner=st.sampled_from(OWNERS), id=sessions, at=st.integers(0, 8))
-    def delete_message(self, store: int, owner: str, id: str, at: int) -> None:
+    @stateful.rule(store=st.integers(0, 1), own=CALLERS, id=sessions, at=st.integers(0, 8))
+    def delete_message(self, store: int, own: bool, id: str, at: int) -> None:
+        owner = self.caller(id, own)
         message = self.message(id, at)
         call = self.stores[store].delete_message(owner, id, message.id)
         if message.role == "none":
@@ -179,10 +189,9 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
             done[0].remove(message)
             done[0].written(self.now)
 
-    @stateful.rule(
-        target=sessions, store=st.integers(0, 1), owner=st.sampled_from(OWNERS), id=sessions, at=st.integers(0, 8)
-    )
-    def fork(self, store: int, owner: str, id: str, at: int) -> str:
+    @stateful.rule(target=sessions, store=st.integers(0, 1), own=CALLERS, id=sessions, at=st.integers(0, 8))
+    def fork(self, store: int, own: bool, id: str, at: int) -> str:
+        owner = self.caller(id, own)
         message = self.message(id, at)
         self.clock.move(0.001)
         call = self.stores[store].fork(owner, id, message.id)
@@ -198,10 +207,9 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
         assert done[0].messages[len(copies) - 1] is message and done[1].title in (done[0].title, cut(before[0][1]))
         return self.keep(done[1], copies)
 
-    @stateful.rule(
-        target=sessions, store=st.integers(0, 1), owner=st.sampled_from(OWNERS), to=st.sampled_from(OWNERS), id=sessions
-    )
-    def carry_over(self, store: int, owner: str, to: str, id: str) -> str:
+    @stateful.rule(target=sessions, store=st.integers(0, 1), own=CALLERS, to=st.sampled_from(OWNERS), id=sessions)
+    def carry_over(self, store: int, own: bool, to: str, id: str) -> str:
+        owner = self.caller(id, own)
         self.clock.move(0.001)
         if (done := self.call(id, owner, self.stores[store].export(owner, id))) is None:
             return id
@@ -212,14 +220,16 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
         ]
         return self.keep(made, copies)
 
-    @stateful.rule(store=st.integers(0, 1), owner=st.sampled_from(OWNERS), id=sessions, title=st.none() | TEXTS)
-    def patch(self, store: int, owner: str, id: str, title: str | None) -> None:
+    @stateful.rule(store=st.integers(0, 1), own=CALLERS, id=sessions, title=st.none() | TEXTS)
+    def patch(self, store: int, own: bool, id: str, title: str | None) -> None:
+        owner = self.caller(id, own)
         if (done := self.call(id, owner, self.stores[store].patch(owner, id, {"title": title}))) is not None:
             done[0].title = title
             done[0].written(self.now)
 
-    @stateful.rule(store=st.integers(0, 1), owner=st.sampled_from(OWNERS), id=sessions)
-    def delete(self, store: int, owner: str, id: str) -> None:
+    @stateful.rule(store=st.integers(0, 1), own=CALLERS, id=sessions)
+    def delete(self, store: int, own: bool, id: str) -> None:
+        owner = self.caller(id, own)
         if self.call(id, owner, self.stores[store].delete(owner, id)) is not None:
             del self.kept[id]
 
@@ -234,7 +244,12 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
         for id in gone:
             del self.kept[id]
 
-    @stateful.rule(store=st.integers(0, 1), owner=st.sampled_from(OWNERS), query=TEXTS, limit=st.integers(1, 4))
+    @stateful.rule(
+        store=st.integers(0, 1),
+        owner=st.sampled_from(OWNERS),
+        query=st.text("가나 aA", max_size=2),
+        limit=st.integers(1, 4),
+    )
     def search(self, store: int, owner: str, query: str, limit: int) -> None:
         needle = fold(query)
         texts = {k.id: [k.title or "", *(said.content for said in k.messages)] for k in self.listed(owner)}
@@ -292,7 +307,7 @@ class OnPostgresql(SessionsMachine):
     kind = "postgresql"
 
 
-ROUNDS = settings(max_examples=12, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ROUNDS = settings(max_examples=10, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TestOnSqlite = OnSqlite.TestCase
 TestOnSqlite.settings = ROUNDS
 TestOnPostgresql = needs_postgresql(OnPostgresql.TestCase)

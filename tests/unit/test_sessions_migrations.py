@@ -11,11 +11,13 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from pydantic import SecretStr, ValidationError
 from sqlalchemy import Connection, text
 
 from service.sessions import NewerDatabase, SessionStore
 from service.sessions.database import Database
 from service.sessions.migrating import HEAD, upgrade
+from service.settings import Settings
 from tests.sessions import say
 
 SCRIPTS = Path(__file__).parents[2] / "service" / "sessions" / "migrations"
@@ -133,3 +135,16 @@ async def test_a_file_is_private_and_its_commits_are_synced(tmp_path: Path) -> N
         for pragma, value in {"journal_mode": "wal", "synchronous": 2, "secure_delete": 1, "foreign_keys": 1}.items():
             assert (await connection.exec_driver_sql(f"PRAGMA {pragma}")).scalar_one() == value, pragma
     await store.close()
+
+
+async def test_the_settings_name_the_database(tmp_path: Path) -> None:
+    """A file in the data directory, whatever characters that has, else what was set; its password is never shown."""
+    odd = tmp_path / "a b#c?d%41"
+    store = await SessionStore.open(Settings(data_dir=odd).session_database)
+    await store.close()
+    assert (odd / "sessions.db").exists()
+    url = "postgresql+asyncpg://dosirak:hunter2@db/chats"
+    settings = Settings(sessions_url=SecretStr(url))
+    assert settings.session_database == url and "hunter2" not in repr(settings.shown())
+    with pytest.raises(ValidationError, match="sessions_url"):
+        Settings(sessions_url=SecretStr("mysql://host/name"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 import string
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from service.errors import NotFound
 from service.sessions import Answered, Fresh, Limits, NewMessage, NewReply, NewTurn, SessionStore
+from service.sessions.database import Database
 from service.sessions.idempotency import KEPT_SECONDS, Done
 from tests.sessions import Clock, a_turn, new_database, say
 
@@ -110,6 +112,7 @@ async def test_no_byte_is_left_of_what_is_erased(tmp_path: Path, seed: int) -> N
 
     session = await store.create("ann", {"metadata": {"k": CANARY}, "system": CANARY})
     others = [(await store.create("bob")).id for _ in range(5)]
+    growing: list[tuple[str, str]] = []
     for n in range(40):
         begun = await store.idempotency.begin("ann", str(n), "hash")
         assert isinstance(begun, Fresh)
@@ -117,8 +120,11 @@ async def test_no_byte_is_left_of_what_is_erased(tmp_path: Path, seed: int) -> N
         turn = NewTurn((NewMessage(filler() + CANARY),), NewReply(CANARY + filler(), answered), {"at": CANARY})
         stored = await store.append_turn("ann", session.id, turn, done=Done(begun.claim, CANARY.encode()))
         await store.edit_message("ann", session.id, stored.reply.id, content=CANARY + filler())
-        noise = await say(store, "bob", draw.choice(others), filler(), filler())
-        await store.edit_message("bob", noise.session.id, noise.reply.id, content=filler())
+        noise = await say(store, "bob", draw.choice(others), filler(), "short")
+        growing.append((noise.session.id, noise.reply.id))
+        await say(store, "ann", session.id, CANARY, CANARY)
+    for other, message in growing:  # pages overflow, and the rows beside move
+        await store.edit_message("bob", other, message, content="y" * draw.randrange(400, 1500))
     await reader.history("ann", session.id)
     assert bytes_of(tmp_path).count(CANARY.encode()) > 100
     before = [await store.export("bob", other) for other in others]
@@ -126,9 +132,49 @@ async def test_no_byte_is_left_of_what_is_erased(tmp_path: Path, seed: int) -> N
     assert [path.name for path in files(tmp_path)] == ["sessions.db", "sessions.db-shm", "sessions.db-wal"]
     assert bytes_of(tmp_path).count(CANARY.encode()) == 0
     assert [await reader.export("bob", other) for other in others] == before
+    async with store._database.alone() as connection:  # written anew, without a free page
+        assert (await connection.exec_driver_sql("PRAGMA freelist_count")).scalar_one() == 0
     assert len((await store.sessions("bob", query="a")).data) == 5
     await store.close()
     await reader.close()
+
+
+def scattered(path: Path, seed: int) -> None:
+    """A file whose rows with the canary were deleted, after rows that come, grow and go moved them between pages."""
+    draw = random.Random(seed)
+    connection = sqlite3.connect(path, isolation_level=None)
+    for pragma in ("journal_mode=WAL", "secure_delete=ON", "synchronous=OFF"):
+        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, id TEXT UNIQUE, content TEXT)")
+    for number in range(600):
+        said = "x" * draw.choice([5, 50]) + draw.choice([CANARY, "", "", "", ""]) + "y" * draw.choice([5, 50])
+        connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, draw.randbytes(12).hex(), said))
+        other = (draw.randrange(number + 1), CANARY)
+        if draw.random() < 0.5:
+            size = draw.choice([1, 400, 1500])
+            connection.execute(
+                "UPDATE rows SET content = ? WHERE number = ? AND NOT instr(content, ?)", ("z" * size, *other)
+            )
+        if draw.random() < 0.3:
+            connection.execute("DELETE FROM rows WHERE number = ? AND NOT instr(content, ?)", other)
+    connection.execute("DELETE FROM rows WHERE instr(content, ?)", (CANARY,))
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+async def test_what_moved_rows_leave_behind_goes_as_well(tmp_path: Path) -> None:
+    """SQLite's `secure_delete` leaves copies of rows that had moved; writing the file anew does not."""
+    before = 0
+    for seed in range(24):
+        path = tmp_path / f"sessions.db-{seed}"
+        scattered(path, seed)
+        before += path.read_bytes().count(CANARY.encode())
+        database = Database(f"sqlite+aiosqlite:///{path}", 5)
+        await database.rewrite()
+        await database.truncate_log()
+        await database.close()
+    assert before > 0, "secure_delete alone was enough in every file: rewriting is for nothing"
+    assert bytes_of(tmp_path).count(CANARY.encode()) == 0
 
 
 async def test_the_index_forgets_after_a_sweep(tmp_path: Path, clock: Clock) -> None:

@@ -171,6 +171,19 @@ async def test_a_cancelled_write_is_whole_or_absent(store: SessionStore) -> None
     assert "a99" in said and len(said) == session.message_count
 
 
+async def test_a_call_goes_on_when_its_caller_is_gone(store: SessionStore) -> None:
+    session = await store.create("ann")
+    writing = asyncio.create_task(say(store, "ann", session.id, "q", "a"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    async with asyncio.timeout(10):
+        while await contents(store, "ann", session.id) != ["q", "a"]:
+            await asyncio.sleep(0.01)
+
+
 async def test_fork_shares_nothing(store: SessionStore) -> None:
     session = await store.create("ann", {"metadata": {"a": 1}, "system": "s", "ttl_seconds": 99})
     first = await say(store, "ann", session.id, "one", "1")
