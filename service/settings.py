@@ -10,6 +10,7 @@ import ipaddress
 import os
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -17,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.gate import Limits
 
 MIB = 1024 * 1024
+DATABASES = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
 
 
 class Settings(BaseSettings):
@@ -94,6 +96,25 @@ class Settings(BaseSettings):
     gate_decode_ratio: float = Field(
         default=0.8, ge=0, description="Gate: least decode speed, as a multiple of the other's, at every batch size."
     )
+    sessions_url: SecretStr | None = Field(
+        default=None,
+        description="Where chat history is kept: `postgresql+asyncpg://user:password@host/name`, or a file as "
+        "`sqlite+aiosqlite:////path`; `sessions.db` in the data directory where unset.",
+    )
+    sessions_ttl_seconds: float = Field(
+        default=2592000.0,
+        ge=1,
+        le=315360000,
+        description="How long a session is kept after its last write, where it says nothing else; 30 days.",
+    )
+    sessions_max_message_bytes: int = Field(
+        default=262144, ge=1, description="Largest message and system prompt of a session, in UTF-8."
+    )
+    sessions_max_messages: int = Field(default=10000, ge=2, description="Most messages in one session.")
+    sessions_max_per_owner: int = Field(default=10000, ge=1, description="Most sessions of one owner.")
+    sessions_max_metadata_bytes: int = Field(
+        default=16384, ge=2, description="Largest metadata of a session, as JSON in UTF-8."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level that is logged."
     )
@@ -113,6 +134,13 @@ class Settings(BaseSettings):
             raise ValueError("must be a multiple of 8")
         return value
 
+    @field_validator("sessions_url")
+    @classmethod
+    def _database_that_we_know(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(DATABASES):
+            raise ValueError(f"must begin with {' or '.join(DATABASES)}")
+        return value
+
     @model_validator(mode="after")
     def _open_only_on_loopback(self) -> Settings:
         if self.admin_key is None and not self.is_loopback:
@@ -125,6 +153,13 @@ class Settings(BaseSettings):
         """What a version must keep for `alias` to point to it."""
         measured = alias in (self.protected_aliases or "").replace(",", " ").split()
         return Limits(self.gate_top1_agreement, self.gate_perplexity_change, self.gate_decode_ratio, measured)
+
+    @property
+    def session_database(self) -> str:
+        """The URL of the database with the chat history; it may hold a password."""
+        if self.sessions_url is not None:
+            return self.sessions_url.get_secret_value()
+        return f"sqlite+aiosqlite:///{quote(str(self.data_dir / 'sessions.db'))}"
 
     @property
     def who(self) -> str:

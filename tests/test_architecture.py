@@ -62,6 +62,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.text": {"service.errors"},
     "service.context": {"service.errors", "service.text"},
     "service.metrics": {"service.engine.request"},
+    "service.sessions": {"service.errors"},
     "service.deployments": {
         "models",
         "service.errors",
@@ -156,6 +157,8 @@ ONLY: dict[str, tuple[str, ...]] = {
     "pydantic": ("service.api", "service.app", "service.bento", "service.settings", "service.cli"),
     "prometheus_client": ("service.metrics",),
     "bentoml": ("service.bento",),
+    "sqlalchemy": ("service.sessions",),
+    "alembic": ("service.sessions.migrating", "service.sessions.migrations"),
 }
 FORBIDDEN = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
 
@@ -219,6 +222,29 @@ def test_environment_is_read_in_settings_only(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute | ast.Name):
             assert ast.unparse(node) not in {"os.environ", "os.getenv", "environ", "getenv"}, f"{path}:{node.lineno}"
+
+
+SESSION_TABLES = ("service.sessions.owned", "service.sessions.retention", "service.sessions.migrations")
+SESSION_STATEMENTS = (
+    *SESSION_TABLES,
+    "service.sessions.search",
+    "service.sessions.migrating",
+    "service.sessions.database",
+)
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if "sessions" in path.parts], ids=module_name)
+def test_only_owner_bound_statements_reach_the_sessions(path: Path) -> None:
+    """A query that forgets its owner cannot be written by accident: the tables and the words for it are not at hand."""
+    module = module_name(path)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        names = {alias.name for alias in node.names}
+        if node.module == "service.sessions.tables" or (node.module == "service.sessions" and "tables" in names):
+            assert any(within(module, each) for each in SESSION_TABLES), f"{module} reaches the tables"
+        if node.module == "sqlalchemy" and names & {"select", "insert", "update", "delete", "text"}:
+            assert any(within(module, each) for each in SESSION_STATEMENTS), f"{module} builds statements"
 
 
 def test_the_table_names_only_parts_that_exist() -> None:

@@ -1,0 +1,65 @@
+"""Pages of a list, and where it goes on, as text that callers pass back and do not read.
+
+A cursor holds a position only: a forged one shows its forger another part of his own list. Positions are those of rows
+and not numbers of rows, so that inserts and deletions move nobody else's page.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Row
+
+from service.errors import InvalidRequest
+from service.sessions.values import Page
+
+Item = TypeVar("Item")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LARGEST: Final = {"sessions": 1 << 52, "messages": (1 << 31) - 1}
+
+
+def page(
+    rows: Sequence[Row[Any]], limit: int, value: Callable[[Row[Any]], Item], cursor: Callable[[Row[Any]], str]
+) -> Page[Item]:
+    """The first `limit` of `rows`, with a cursor where there are more."""
+    shown = rows[:limit]
+    return Page(tuple(map(value, shown)), cursor(shown[-1]) if len(rows) > limit else None)
+
+
+def of_session(row: Row[Any]) -> str:
+    return _encode("sessions", (row.created_at - _EPOCH) // _MICROSECOND, row.id)
+
+
+def session_before(cursor: str) -> tuple[datetime, str]:
+    """Raises InvalidRequest."""
+    moment, id = _decode("sessions", cursor)
+    return _EPOCH + moment * _MICROSECOND, id
+
+
+def of_message(row: Row[Any]) -> str:
+    return _encode("messages", row.position, "")
+
+
+def message_after(cursor: str) -> int:
+    """Raises InvalidRequest."""
+    return _decode("messages", cursor)[0]
+
+
+def _encode(kind: str, position: int, id: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps([kind, position, id]).encode()).decode().rstrip("=")
+
+
+def _decode(kind: str, cursor: str) -> tuple[int, str]:
+    try:
+        found, position, id = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True))
+    except (ValueError, TypeError, RecursionError):
+        found, position, id = None, None, None
+    good = found == kind and type(position) is int and abs(position) <= _LARGEST[kind]
+    if not good or not isinstance(id, str) or not id.isascii() or "\x00" in id:
+        raise InvalidRequest("`cursor` is not one of this list: pass `next_cursor` of the page before", param="cursor")
+    return position, id

@@ -1,0 +1,218 @@
+"""One database, SQLite or PostgreSQL: transactions that are durable when they end, and waits that are bounded.
+
+Knows no tables. In SQLite one writer at a time holds the file (`BEGIN IMMEDIATE`), readers go on beside it; a commit
+returns when its log is on the disk (WAL, `synchronous=FULL`). PostgreSQL does the same by `synchronous_commit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import structlog
+from sqlalchemy import Connection, event, func, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from service.errors import Unavailable
+from service.sessions.failures import busy, failure, reason
+
+DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
+Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
+Self_ = TypeVar("Self_", bound="OnDatabase")
+log = structlog.get_logger(__name__)
+_POLL_SECONDS = 0.05
+_POOL = 8
+
+
+class Database:
+    """`patience` seconds are the longest wait for a lock, a free connection or an answer. Used by one event loop."""
+
+    def __init__(self, url: str, patience: float) -> None:
+        """Raises ValueError for a URL of another database; nothing is opened yet."""
+        parsed = _parsed(url)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._patience = patience
+        self._writer = asyncio.Lock()
+        self._calls: set[asyncio.Task[Any]] = set()
+        self.engine = _sqlite(parsed, patience) if self.is_sqlite else _postgresql(parsed, patience)
+
+    async def close(self) -> None:
+        """Calls that still run are waited for."""
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self.engine.dispose()
+
+    async def finish(self, call: Coroutine[Any, Any, Result]) -> Result:
+        """Run `call` to its end even when the caller is cancelled: a transaction that is left in the middle keeps its
+        locks until somebody notices."""
+        task = asyncio.create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has it, or is gone
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """A snapshot: all that is read inside is of one moment. Raises what `failures` says."""
+        async with self._transaction(writing=False) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[AsyncConnection]:
+        """All that is written inside is there, durably, when this ends; or none of it, when it raises."""
+        async with self._turn(), self._transaction(writing=True) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[AsyncConnection]:
+        """A connection without a transaction, for statements that allow none."""
+        with translated():
+            async with self.engine.connect() as connection:
+                yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    async def lock(self, connection: AsyncConnection, *name: str) -> None:
+        """Hold the lock `name` to the end of the transaction. SQLite's writers are alone anyway."""
+        if not self.is_sqlite:
+            number = func.hashtextextended("\x1f".join(name), 0)
+            await connection.execute(select(func.pg_advisory_xact_lock(number)))
+
+    async def truncate_log(self) -> None:
+        """Move SQLite's log into its file and leave it empty. Raises Unavailable where a reader holds it too long."""
+        deadline = asyncio.get_running_loop().time() + self._patience
+        while True:
+            async with self.alone() as connection:
+                blocked = (await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")).one()[0]
+            if not blocked:
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise Unavailable(
+                    "It is deleted, but a reader holds the database's log with its bytes: ask again", retry_after=5
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def rewrite(self) -> None:
+        """Write SQLite's file anew, without the copies of deleted rows that moving rows between pages left behind.
+        Takes time and disk in proportion to the file; nobody writes meanwhile."""
+        async with self._turn(), self.alone() as connection:
+            await connection.exec_driver_sql("VACUUM")
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """SQLite has one writer at a time: those of this process stand in line. Raises Unavailable."""
+        if not self.is_sqlite:
+            yield
+            return
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._writer.acquire()
+        except TimeoutError:
+            raise busy() from None
+        try:
+            yield
+        finally:
+            self._writer.release()
+
+    @asynccontextmanager
+    async def _transaction(self, *, writing: bool) -> AsyncIterator[AsyncConnection]:
+        with translated():
+            async with self.engine.connect() as connection:
+                await connection.execution_options(**self._options(writing))
+                async with connection.begin():
+                    yield connection
+
+    def _options(self, writing: bool) -> dict[str, Any]:
+        if self.is_sqlite:
+            return {"writing": writing}
+        return {} if writing else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+
+class OnDatabase(Protocol):
+    _database: Database
+
+
+def uninterrupted(
+    method: Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]]:
+    """A method that goes on to its end when its caller is cancelled, as when a client hangs up."""
+
+    @wraps(method)
+    async def call(self: Self_, /, *arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+        return await self._database.finish(method(self, *arguments, **options))
+
+    return call
+
+
+class translated:
+    """Errors of the database come out as `failures` words them."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and (told := failure(error)) is not None:
+            log.warning("session_database_failed", reason=reason(error))
+            raise told from error
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ValueError("not a database URL: write postgresql+asyncpg://user:password@host/name") from None
+    if parsed.drivername not in DRIVERS:
+        raise ValueError(f"{parsed.drivername} is not supported: begin the URL with {' or '.join(DRIVERS)}")
+    if parsed.get_backend_name() == "postgresql" and find_spec("asyncpg") is None:
+        raise ValueError("PostgreSQL needs its driver: pip install 'dosirak[postgres]'")
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ValueError("a database in memory keeps nothing: name a file, as sqlite+aiosqlite:////var/lib/sessions.db")
+    return parsed
+
+
+def _sqlite(url: URL, patience: float) -> AsyncEngine:
+    path = Path(str(url.database))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its log and index take over who may read it
+    engine = create_async_engine(url, pool_size=_POOL, max_overflow=0, pool_timeout=patience)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def prepare(connection: Any, record: object) -> None:
+        connection.isolation_level = None  # we begin transactions, not the driver
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={int(patience * 1000)}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        for pragma in ("synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        options = connection.get_execution_options()
+        if options.get("isolation_level") != "AUTOCOMMIT":
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("writing") else "BEGIN")
+
+    return engine
+
+
+def _postgresql(url: URL, patience: float) -> AsyncEngine:
+    waits = str(int(patience * 1000))
+    settings = {"synchronous_commit": "on", "lock_timeout": waits, "idle_in_transaction_session_timeout": "60000"}
+    return create_async_engine(
+        url,
+        pool_size=_POOL,
+        max_overflow=0,
+        pool_timeout=patience,
+        pool_pre_ping=True,
+        connect_args={"timeout": patience, "command_timeout": 4 * patience, "server_settings": settings},
+    )

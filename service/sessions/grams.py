@@ -1,0 +1,59 @@
+"""What of a text goes into the search index: its characters and its pairs of neighbours, as 32-bit numbers.
+
+Pairs find Korean words of two syllables, which indexes of words or of three characters miss. The index only proposes:
+`contains` decides, in the same words for every database, so that two characters with one number do no harm.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+import zlib
+from collections.abc import Mapping
+
+from service.sessions.values import Json
+
+
+def fold(text: str) -> str:
+    """Equal for texts that differ in case, in composition of Hangul or accents, or in kind and number of spaces."""
+    return " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).split())
+
+
+def contains(text: str, needle: str) -> bool:
+    """Whether `text` has the folded `needle` in it."""
+    return needle in fold(text)
+
+
+def grams_of(owner: str, text: str) -> set[int]:
+    """All that `text` can be found by, and its owner, so that a search reads one owner's entries."""
+    found = {_signed(zlib.crc32(owner.encode()))}
+    for word in fold(text).split():
+        found.update(_pair(character, "\x00") for character in word)
+        found.update(map(_pair, word, word[1:]))
+    return found
+
+
+def words_of(title: str | None, metadata: Json) -> list[str]:
+    """The texts of a session itself: its title, the keys of its metadata and their values."""
+    found = [title] if title else []
+    _collect(metadata, found)
+    return found
+
+
+def _collect(value: object, found: list[str]) -> None:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            found.append(str(key))
+            _collect(each, found)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _collect(each, found)
+    elif value is not None:
+        found.append(str(value))
+
+
+def _pair(first: str, second: str) -> int:
+    return _signed((ord(first) & 0xFFFF) << 16 | (ord(second) & 0xFFFF))
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 32) if number >= 1 << 31 else number

@@ -1,0 +1,160 @@
+"""One generation for one `Idempotency-Key`: who asks first gets to work, the others get his answer, byte for byte.
+
+    begin ──> Fresh ──(renew …)──> finish, in the transaction of the turn ──> Finished for 24 hours
+      └─────> InProgress: another works on it, and renews his lease; when he died, the next one to ask takes over
+
+A worker whose lease was taken over can no longer finish, so that no turn is stored twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Row
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.errors import Conflict, Unavailable
+from service.sessions.database import Database, uninterrupted
+from service.sessions.limits import check_text
+from service.sessions.owned import Owned
+
+KEPT_SECONDS = 24 * 3600.0
+LEASE_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to finish a key; worth nothing once another has taken over."""
+
+    owner: str
+    key: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Generate, renew within `LEASE_SECONDS`, then finish or abandon."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class InProgress:
+    """Another works on it, or has died less than `seconds` ago."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    response: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An answer to be kept under a claimed key."""
+
+    claim: Claim
+    response: bytes
+
+
+class Idempotency:
+    def __init__(self, database: Database, owned: Callable[[str], Owned]) -> None:
+        self._database = database
+        self._owned = owned
+
+    @uninterrupted
+    async def begin(self, owner: str, key: str, body_hash: str) -> Fresh | InProgress | Finished:
+        """Raises Conflict where the key came with another body, InvalidRequest for a key that cannot be kept."""
+        check_text(key, "key")
+        mine = self._owned(owner)
+        async with self._database.reading() as connection:
+            known = _status(await _record(connection, mine, key), mine, body_hash)
+        if known is not None:
+            return known
+        async with self._database.writing() as connection:
+            await self._database.lock(connection, "idempotency", owner, key)
+            mine = self._owned(owner)
+            known = _status(await _record(connection, mine, key), mine, body_hash)
+            return known or await _claim(connection, mine, key, body_hash)
+
+    async def wait(self, owner: str, key: str, body_hash: str, seconds: float) -> Fresh | Finished:
+        """As `begin`, but behind another's work waits for its end. Raises Unavailable when that takes longer."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while isinstance(status := await self.begin(owner, key, body_hash), InProgress):
+            if asyncio.get_running_loop().time() > deadline:
+                raise Unavailable("The first request with this Idempotency-Key still runs: try again", retry_after=5)
+            await asyncio.sleep(_POLL_SECONDS)
+        return status
+
+    @uninterrupted
+    async def renew(self, claim: Claim) -> None:
+        """Say that the work goes on. Raises Conflict where another has taken over: stop."""
+        mine = self._owned(claim.owner)
+        async with self._database.writing() as connection:
+            await _change(connection, mine, claim, lease_until=mine.now + timedelta(seconds=LEASE_SECONDS))
+
+    @uninterrupted
+    async def finish(self, done: Done) -> None:
+        """Keep an answer that belongs to no session. Raises Conflict where another has taken over."""
+        async with self._database.writing() as connection:
+            await finish(connection, self._owned(done.claim.owner), done, None)
+
+    @uninterrupted
+    async def abandon(self, claim: Claim) -> None:
+        """Nothing came of it: the next request with the key begins anew. A claim that is lost already is no error."""
+        mine = self._owned(claim.owner)
+        its = mine.columns("idempotency")
+        held = (its.key == claim.key, its.claim == claim.token, its.response.is_(None))
+        async with self._database.writing() as connection:
+            await connection.execute(mine.delete("idempotency").where(*held))
+
+
+async def finish(connection: AsyncConnection, mine: Owned, done: Done, session_id: str | None) -> None:
+    """Keep the answer, in the transaction that stores its turn. Raises Conflict where another has taken over."""
+    kept = mine.now + timedelta(seconds=KEPT_SECONDS)
+    await _change(connection, mine, done.claim, response=done.response, session_id=session_id, expires_at=kept)
+
+
+async def _record(connection: AsyncConnection, mine: Owned, key: str) -> Row[Any] | None:
+    statement = mine.select("idempotency").where(mine.columns("idempotency").key == key)
+    record: Row[Any] | None = (await connection.execute(statement)).one_or_none()
+    return record
+
+
+def _status(record: Row[Any] | None, mine: Owned, body_hash: str) -> InProgress | Finished | None:
+    """None where the key is free: never used, kept long enough, or left by somebody who died."""
+    if record is None or record.expires_at <= mine.now:
+        return None
+    if record.body_hash != body_hash:
+        raise Conflict("This Idempotency-Key came with another body before: use a new key for a new request")
+    if record.response is not None:
+        return Finished(record.response)
+    left = (record.lease_until - mine.now).total_seconds()
+    return InProgress(left) if left > 0 else None
+
+
+async def _claim(connection: AsyncConnection, mine: Owned, key: str, body_hash: str) -> Fresh:
+    claim = Claim(mine.owner, key, secrets.token_urlsafe(16))
+    await connection.execute(mine.delete("idempotency").where(mine.columns("idempotency").key == key))
+    record = {"key": key, "body_hash": body_hash, "claim": claim.token, "session_id": None, "response": None}
+    times = {
+        "lease_until": mine.now + timedelta(seconds=LEASE_SECONDS),
+        "expires_at": mine.now + timedelta(seconds=KEPT_SECONDS),
+    }
+    await mine.insert(connection, "idempotency", [{**record, **times}])
+    return Fresh(claim)
+
+
+async def _change(connection: AsyncConnection, mine: Owned, claim: Claim, **values: object) -> None:
+    its = mine.columns("idempotency")
+    held = (its.key == claim.key, its.claim == claim.token, its.response.is_(None))
+    changed = await connection.execute(mine.update("idempotency").where(*held).values(values))
+    if changed.rowcount != 1:
+        raise Conflict("Another request took this Idempotency-Key over, since this one showed no sign of life")

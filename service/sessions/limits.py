@@ -1,0 +1,139 @@
+"""What the store accepts, each limit refused by the name of what passed it. Knows no database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from service.errors import InvalidRequest, StorageFull, UnsupportedField
+from service.sessions.values import Json, NewMessage, SessionFields
+
+MOST_CHARACTERS = {
+    "title": 200,
+    "model": 300,
+    "policy": 100,
+    "query": 200,
+    "key": 255,
+    "name": 100,
+    "role": 50,
+    "version": 300,
+    "digest": 300,
+    "finish_reason": 100,
+}
+MOST_LEVELS = 20
+LONGEST_TTL_SECONDS = 10 * 365 * 86400.0
+LARGEST_PAGE = 100
+_FIELDS = frozenset(SessionFields.__annotations__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings of the same names, with `sessions_` before them."""
+
+    ttl_seconds: float = 30 * 86400.0
+    max_message_bytes: int = 256 * 1024
+    max_messages: int = 10_000
+    max_per_owner: int = 10_000
+    max_metadata_bytes: int = 16 * 1024
+
+    def check_fields(self, fields: SessionFields) -> None:
+        """Raises UnsupportedField for an unknown key, InvalidRequest for a value that cannot be kept."""
+        for name in fields.keys() - _FIELDS:
+            raise UnsupportedField(f"`{name}` is not a field of a session: remove it", param=name)
+        for name in ("title", "model", "policy"):
+            check_text(fields.get(name), name)  # type: ignore[arg-type]  # a str or None by the type's definition
+        self.check_content(fields.get("system") or "", "system")
+        if "metadata" in fields:
+            self.check_metadata(fields["metadata"])
+        ttl = fields.get("ttl_seconds")
+        if ttl is not None and not 1 <= ttl <= LONGEST_TTL_SECONDS:
+            raise InvalidRequest(f"`ttl_seconds` must be 1 to {LONGEST_TTL_SECONDS:.0f}", param="ttl_seconds")
+
+    def check_metadata(self, metadata: Json) -> None:
+        check_levels(metadata, "metadata")
+        try:
+            size = len(json.dumps(metadata, ensure_ascii=False, allow_nan=False).encode())
+        except (TypeError, ValueError):
+            raise InvalidRequest(
+                "`metadata` must be a JSON object of well-formed text and finite numbers", param="metadata"
+            ) from None
+        if size > self.max_metadata_bytes:
+            raise InvalidRequest(
+                f"`metadata` has {size} bytes; keep it within {self.max_metadata_bytes}",
+                param="metadata",
+                limit_bytes=self.max_metadata_bytes,
+            )
+
+    def check_message(self, message: NewMessage) -> None:
+        check_text(message.name, "name")
+        check_text(message.role, "role")
+        self.check_content(message.content, "content")
+
+    def check_content(self, content: str, param: str) -> None:
+        size = len(_encoded(content, param))
+        if size > self.max_message_bytes:
+            raise InvalidRequest(
+                f"`{param}` has {size} bytes; keep it within {self.max_message_bytes}, or split it",
+                param=param,
+                limit_bytes=self.max_message_bytes,
+            )
+
+    def check_room(self, present: int, more: int) -> None:
+        """Raises StorageFull where a session with `present` messages would pass its limit with `more`."""
+        if present + more > self.max_messages:
+            raise StorageFull(
+                f"A session holds at most {self.max_messages} messages: delete some, or start a new session",
+                limit=self.max_messages,
+            )
+
+    def check_sessions(self, present: int) -> None:
+        """Raises StorageFull where an owner with `present` sessions may not start another."""
+        if present >= self.max_per_owner:
+            raise StorageFull(
+                f"You have {self.max_per_owner} sessions, the most allowed: delete some", limit=self.max_per_owner
+            )
+
+
+def check_text(value: str | None, param: str) -> None:
+    """Raises InvalidRequest for text that is too long or cannot be stored as it is."""
+    if value is None:
+        return
+    _encoded(value, param)
+    if len(value) > MOST_CHARACTERS[param]:
+        raise InvalidRequest(
+            f"`{param}` has {len(value)} characters; keep it within {MOST_CHARACTERS[param]}", param=param
+        )
+
+
+def check_limit(limit: int) -> None:
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise InvalidRequest(f"`limit` must be 1 to {LARGEST_PAGE}", param="limit")
+
+
+def check_levels(value: object, param: str) -> None:
+    """Raises InvalidRequest for JSON that is nested too deep to be walked through."""
+    if _deeper(value, MOST_LEVELS):
+        raise InvalidRequest(f"`{param}` is nested deeper than {MOST_LEVELS} levels: flatten it", param=param)
+
+
+def check_distinct(ids: Iterable[str]) -> None:
+    seen = list(ids)
+    if len(set(seen)) < len(seen):
+        raise InvalidRequest("Two messages of one turn have the same `id`: give each its own", param="id")
+
+
+def _deeper(value: object, levels: int) -> bool:
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return bool(inside) and (levels == 0 or any(_deeper(each, levels - 1) for each in inside))
+
+
+def _encoded(value: str, param: str) -> bytes:
+    if "\x00" in value:
+        raise InvalidRequest(f"`{param}` contains the character U+0000, which cannot be stored: remove it", param=param)
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"`{param}` contains half of a surrogate pair, which is no text: send whole characters", param=param
+        ) from None

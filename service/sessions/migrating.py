@@ -1,0 +1,54 @@
+"""Bring a database to this version's schema when it is opened, safely where several instances start at once.
+
+Alembic is imported only where there is something to do, since that takes longer than opening.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, inspect, text
+
+from service.sessions.database import Database
+
+HEAD: Final = "0001"
+_SCRIPTS: Final = Path(__file__).parent / "migrations"
+
+
+class NewerDatabase(Exception):
+    """The database was written by a newer version, which this one must not touch."""
+
+
+async def upgrade(database: Database) -> None:
+    """Raises NewerDatabase, or what `failures` says."""
+    async with database.reading() as connection:
+        if await connection.run_sync(_version) == HEAD:
+            return
+    async with database.writing() as connection:
+        await database.lock(connection, "migration")
+        await connection.run_sync(_upgrade)
+
+
+def _version(connection: Connection) -> str | None:
+    """The revision that the database is at; None before the first."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(_SCRIPTS))
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    present = _version(connection)
+    if present is not None and present not in known:
+        raise NewerDatabase(
+            f"The session database is at revision {present}, this version knows none above {HEAD}: "
+            "run the newer version, or restore a backup from before it"
+        )
+    command.upgrade(config, "head")

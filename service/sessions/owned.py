@@ -1,0 +1,85 @@
+"""The one place that builds statements for a caller: each is bound to its owner, and to sessions that live.
+
+Nobody else in the package can reach the tables (tests/test_architecture.py), so no query can forget whose rows it is
+about. A foreign row is not refused; it is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Delete, Row, Select, Update, and_, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.errors import NotFound
+from service.sessions import tables
+
+Name = Literal["sessions", "messages", "idempotency"]
+Columns = Mapping[str, ColumnElement[Any]]
+
+
+class Owned:
+    """Statements about what `owner` has at the time `now`."""
+
+    def __init__(self, owner: str, now: datetime) -> None:
+        self.owner = owner
+        self.now = now
+
+    def columns(self, name: Name) -> Any:
+        """The columns of a table, for conditions and orders on top of the owner's."""
+        return tables.metadata.tables[name].c
+
+    def select(self, name: Name, *columns: str) -> Select[Any]:
+        table = tables.metadata.tables[name]
+        return select(*(table.c[column] for column in columns or table.c.keys())).where(self._mine(name))
+
+    def update(self, name: Name) -> Update:
+        return update(tables.metadata.tables[name]).where(self._mine(name))
+
+    def delete(self, name: Name) -> Delete:
+        return delete(tables.metadata.tables[name]).where(self._mine(name))
+
+    async def insert(self, connection: AsyncConnection, name: Name, rows: Sequence[Mapping[str, object]]) -> list[int]:
+        """Store `rows` as the owner's; the numbers they got, in their order (for tables that have numbers)."""
+        table = tables.metadata.tables[name]
+        owned = [{**row, "owner": self.owner} for row in rows]
+        if "number" not in table.c:
+            await connection.execute(insert(table), owned)
+            return []
+        statement = insert(table).returning(table.c.number, sort_by_parameter_order=True)
+        return list((await connection.execute(statement, owned)).scalars())
+
+    async def session(self, connection: AsyncConnection, id: str, *, lock: bool = False) -> Row[Any]:
+        """The session's row; with `lock` no other transaction changes it before this one ends. Raises NotFound, also
+        for what is another's or has expired."""
+        statement = self.select("sessions").where(self.columns("sessions").id == id)
+        found = await connection.execute(statement.with_for_update() if lock else statement) if _is_id(id) else None
+        if found is None or (row := found.one_or_none()) is None:
+            raise NotFound(f"There is no session {id[:80]!r}; GET /v1/sessions lists yours", param="session_id")
+        return row
+
+    async def message(self, connection: AsyncConnection, session: Row[Any], id: str) -> Row[Any]:
+        """Raises NotFound where the session has no such message."""
+        its = self.columns("messages")
+        statement = self.select("messages").where(its.session == session.number, its.id == id)
+        found = await connection.execute(statement) if _is_id(id) else None
+        if found is None or (row := found.one_or_none()) is None:
+            raise NotFound(f"The session has no message {id[:80]!r}", param="message_id")
+        return row
+
+    async def count_sessions(self, connection: AsyncConnection, most: int) -> int:
+        """How many sessions live, counted to `most`."""
+        some = self.select("sessions", "number").limit(most).subquery()
+        return (await connection.execute(select(func.count()).select_from(some))).scalar_one()
+
+    def _mine(self, name: Name) -> ColumnElement[bool]:
+        table = tables.metadata.tables[name]
+        mine: ColumnElement[bool] = table.c.owner == self.owner
+        return and_(mine, table.c.expires_at > self.now) if name == "sessions" else mine
+
+
+def _is_id(text: str) -> bool:
+    """Whether a database may be asked for it: PostgreSQL takes no U+0000, no driver half a character."""
+    return text.isascii() and "\x00" not in text

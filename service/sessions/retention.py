@@ -1,0 +1,96 @@
+"""What goes away, whosoever it is: one session, an owner's all, and what has expired; and the traces they leave.
+
+    remove    the rows are gone for every reader, in the transaction of the caller
+    compact   SQLite: the index forgets them too, and the log is emptied; what is left of a row is zeroes, save for
+              copies from when rows moved between pages
+    rewrite   SQLite: the file is written anew, so that not one byte of them is in it
+
+PostgreSQL keeps dead rows until its vacuum, and its log as long as it is told to (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.sessions import search
+from service.sessions.change import text_of
+from service.sessions.database import Database
+from service.sessions.tables import idempotency, messages, sessions
+
+_BATCH = 100
+_MERGED_PAGES = 500
+
+
+async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
+    """A session whose row the caller has locked, with all that belongs to it: also the answers kept for replays."""
+    its = messages.c.session == session.number
+    while True:
+        some = select(messages.c.number, messages.c.content).where(its).order_by(messages.c.number).limit(_BATCH)
+        texts = {row.number: row.content for row in await connection.execute(some)}
+        if not texts:
+            break
+        await search.remove(connection, "message_grams", session.owner, texts)
+        await connection.execute(delete(messages).where(messages.c.number.in_(texts)))
+    own = text_of(session.title, session.metadata)
+    await search.remove(connection, "session_grams", session.owner, {session.number: own})
+    await connection.execute(delete(idempotency).where(idempotency.c.session_id == session.id))
+    await connection.execute(delete(sessions).where(sessions.c.number == session.number))
+
+
+async def remove_expired(database: Database, now: datetime) -> int:
+    """Sessions and kept answers whose time is over, a few at a time so that writers get in between; how many sessions
+    there were."""
+    async with database.writing() as connection:
+        await connection.execute(delete(idempotency).where(idempotency.c.expires_at <= now))
+    return await _remove_all(database, sessions.c.expires_at <= now)
+
+
+async def remove_owner(database: Database, owner: str) -> int:
+    """All that an owner has, expired or not."""
+    async with database.writing() as connection:
+        await connection.execute(delete(idempotency).where(idempotency.c.owner == owner))
+    return await _remove_all(database, sessions.c.owner == owner)
+
+
+async def compact(database: Database) -> None:
+    if not database.is_sqlite:
+        return
+    for name in search.INDEXES:
+        pages = -_MERGED_PAGES  # negative begins a merge of everything, positive goes on with it
+        while await _merge(database, name, pages):
+            pages = _MERGED_PAGES
+    await database.truncate_log()
+
+
+async def rewrite(database: Database) -> None:
+    await compact(database)
+    if database.is_sqlite:
+        await database.rewrite()
+        await database.truncate_log()
+
+
+async def _remove_all(database: Database, condition: Any) -> int:
+    removed = 0
+    while True:
+        async with database.writing() as connection:
+            some = select(sessions).where(condition).order_by(sessions.c.number).limit(_BATCH)
+            rows = (await connection.execute(some.with_for_update())).all()
+            for row in rows:
+                await remove(connection, row)
+        if not rows:
+            return removed
+        removed += len(rows)
+
+
+async def _merge(database: Database, name: search.Indexed, pages: int) -> bool:
+    """One short step towards an index without traces of what was removed; whether there is more to do."""
+    async with database.writing() as connection:
+        changes = text("SELECT total_changes()")
+        before = (await connection.execute(changes)).scalar_one()
+        await connection.execute(text(f"INSERT INTO {name}({name}, rank) VALUES ('merge', :pages)"), {"pages": pages})
+        changed: int = (await connection.execute(changes)).scalar_one() - before
+    return changed >= 2  # SQLite's own words for "nothing left to merge" are fewer than two changes

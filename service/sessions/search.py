@@ -1,0 +1,119 @@
+"""The index that `query` uses, in each database's own words, and the search itself, in the same words for both.
+
+    SQLite       an FTS5 table without content: hexadecimal numbers as words, lists of rows and nothing else
+    PostgreSQL   arrays of the numbers under a GIN index
+
+The index may propose rows that do not match, never miss one that does; the texts themselves decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    MetaData,
+    Row,
+    Select,
+    Table,
+    bindparam,
+    column,
+    delete,
+    insert,
+    or_,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.sessions.grams import contains, fold, grams_of, words_of
+from service.sessions.owned import Owned
+
+Indexed = Literal["session_grams", "message_grams"]
+INDEXES: tuple[Indexed, ...] = ("session_grams", "message_grams")
+_SMALLEST_BATCH, _LARGEST_BATCH = 50, 1000  # rows whose texts are read at once; a rare match needs many
+
+postgresql = MetaData()
+for _name in INDEXES:
+    Table(
+        _name,
+        postgresql,
+        Column("number", BigInteger, primary_key=True, autoincrement=False),
+        Column("grams", ARRAY(Integer), nullable=False),
+        Index(f"{_name}_all", "grams", postgresql_using="gin"),
+    )
+
+
+async def add(connection: AsyncConnection, name: Indexed, owner: str, texts: Mapping[int, str]) -> None:
+    """Index each text under its row's number."""
+    if not texts:
+        return
+    if connection.dialect.name == "sqlite":
+        statement = text(f"INSERT INTO {name}(rowid, grams) VALUES (:number, :grams)")
+        await connection.execute(statement, list(_entries(owner, texts)))
+    else:
+        rows = [{"number": number, "grams": sorted(grams_of(owner, each))} for number, each in texts.items()]
+        await connection.execute(insert(postgresql.tables[name]), rows)
+
+
+async def remove(connection: AsyncConnection, name: Indexed, owner: str, texts: Mapping[int, str]) -> None:
+    """Take texts out of the index; `texts` are exactly what was added under these numbers."""
+    if not texts:
+        return
+    if connection.dialect.name == "sqlite":
+        statement = text(f"INSERT INTO {name}({name}, rowid, grams) VALUES ('delete', :number, :grams)")
+        await connection.execute(statement, list(_entries(owner, texts)))
+    else:
+        table = postgresql.tables[name]
+        await connection.execute(delete(table).where(table.c.number == bindparam("n")), [{"n": n} for n in texts])
+
+
+async def search(
+    connection: AsyncConnection, mine: Owned, newest: Select[Any], query: str, wanted: int
+) -> list[Row[Any]]:
+    """The first `wanted` rows of `newest`, a statement over the owner's sessions in the order of the list, that have
+    `query` in their title, their metadata or a message."""
+    needle = fold(query)
+    grams = grams_of(mine.owner, needle)
+    its, of_message = mine.columns("sessions"), mine.columns("messages")
+    proposed = _matches(connection, "message_grams", of_message.number, grams)
+    spoken = mine.select("messages", "session").where(proposed)
+    newest = newest.where(or_(_matches(connection, "session_grams", its.number, grams), its.number.in_(spoken)))
+    found: list[Row[Any]] = []
+    looked_at, size = 0, _SMALLEST_BATCH
+    while len(found) < wanted:
+        batch = (await connection.execute(newest.offset(looked_at).limit(size))).all()
+        numbers = [row.number for row in batch]
+        said = mine.select("messages", "session", "content").where(of_message.session.in_(numbers), proposed)
+        heard = {number for number, content in await connection.execute(said) if contains(content, needle)}
+        for row in batch:
+            if row.number in heard or any(contains(each, needle) for each in words_of(row.title, row.metadata)):
+                found.append(row)
+        if len(batch) < size:
+            break
+        looked_at, size = looked_at + size, min(2 * size, _LARGEST_BATCH)
+    return found[:wanted]
+
+
+def _matches(
+    connection: AsyncConnection, name: Indexed, number: ColumnElement[Any], grams: set[int]
+) -> ColumnElement[bool]:
+    if connection.dialect.name == "sqlite":
+        statement = text(f"SELECT rowid FROM {name} WHERE {name} MATCH :{name}")
+        return number.in_(statement.bindparams(**{name: _words(grams)}).columns(column("rowid", BigInteger)))
+    table = postgresql.tables[name]
+    return number.in_(table.select().with_only_columns(table.c.number).where(table.c.grams.contains(sorted(grams))))
+
+
+def _entries(owner: str, texts: Mapping[int, str]) -> Iterator[dict[str, object]]:
+    for number, each in texts.items():
+        yield {"number": number, "grams": _words(grams_of(owner, each))}
+
+
+def _words(grams: set[int]) -> str:
+    return " ".join(f"{gram & 0xFFFFFFFF:08x}" for gram in sorted(grams))

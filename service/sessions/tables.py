@@ -1,0 +1,126 @@
+"""The schema, once. Only `owned`, `retention` and the migrations may name these tables (tests/test_architecture.py).
+
+    sessions ─< messages          idempotency (a key of an owner, the answer it got)
+    session_grams, message_grams  what `query` looks things up in; in each database's own words, see `search`
+
+Rows have a `number` for joins and for the index, and a random `id` for callers. Each carries its owner.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.types import TypeDecorator
+
+from service.sessions.values import Json
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Moment(TypeDecorator[datetime]):
+    """Microseconds since 1970, so that order and equality are those of whole numbers in both databases."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
+        return None if value is None else (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else _EPOCH + value * _MICROSECOND
+
+
+class JsonText(TypeDecorator[Json]):
+    """JSON as text, unescaped, with its keys in the order they came in."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Json | None, dialect: Dialect) -> str | None:
+        return None if value is None else json.dumps(value, ensure_ascii=False)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Json | None:
+        return None if value is None else json.loads(value)
+
+
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")  # SQLite's own row number, never used twice
+metadata = MetaData()
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("owner", Text, nullable=False),
+    Column("title", Text),
+    Column("model", Text),
+    Column("system", Text),
+    Column("policy", Text),
+    Column("metadata", JsonText, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("message_count", Integer, nullable=False),
+    Column("next_position", Integer, nullable=False),
+    Column("ttl_seconds", Double, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Column("cut", JsonText),
+    Index("sessions_newest", "owner", "created_at", "id"),
+    Index("sessions_expiry", "expires_at"),
+    sqlite_autoincrement=True,
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("session", NUMBER, ForeignKey("sessions.number", name="messages_session"), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("name", Text),
+    Column("pinned", Boolean, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("context", JsonText),
+    Column("model", Text),
+    Column("version", Text),
+    Column("digest", Text),
+    Column("usage", JsonText),
+    Column("finish_reason", Text),
+    UniqueConstraint("session", "position", name="messages_order"),
+    sqlite_autoincrement=True,
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("body_hash", Text, nullable=False),
+    Column("claim", Text, nullable=False),
+    Column("lease_until", Moment, nullable=False),
+    Column("session_id", Text),
+    Column("response", LargeBinary),
+    Column("expires_at", Moment, nullable=False),
+    Index("idempotency_expiry", "expires_at"),
+    Index("idempotency_session", "session_id"),
+)

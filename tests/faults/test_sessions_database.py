@@ -1,0 +1,138 @@
+"""The database is locked, full, damaged or gone: the caller is told so, and nothing is half done."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from service.errors import NotFound, StorageFull, Unavailable
+from service.sessions import SessionStore
+from tests import postgres
+from tests.sessions import a_turn, contents, needs_postgresql, new_database, say
+
+PATIENCE = 0.3
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SessionStore]:
+    opened = await SessionStore.open(new_database("sqlite", tmp_path), patience=PATIENCE)
+    yield opened
+    await opened.close()
+
+
+async def test_locked(store: SessionStore, tmp_path: Path) -> None:
+    session = await store.create("ann")
+    holder = sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    started = asyncio.get_running_loop().time()
+    refused = await asyncio.gather(*(say(store, "ann", session.id, "x") for _ in range(5)), return_exceptions=True)
+    assert asyncio.get_running_loop().time() - started < 10 * PATIENCE
+    assert all(isinstance(each, Unavailable) and each.retry_after for each in refused)
+    assert (await store.get("ann", session.id)).message_count == 0  # readers go on
+    holder.execute("ROLLBACK")
+    holder.close()
+    await say(store, "ann", session.id, "after")
+    assert await contents(store, "ann", session.id) == ["after", "네"]
+
+
+async def test_full(store: SessionStore) -> None:
+    session = await store.create("ann")
+    await say(store, "ann", session.id, "before")
+    limit = "PRAGMA max_page_count=%d"
+    pages = 200
+
+    def small(connection: object, record: object, proxy: object) -> None:
+        connection.cursor().execute(limit % pages)  # type: ignore[attr-defined]
+
+    event.listen(store._database.engine.sync_engine, "checkout", small)
+    told = 0
+    for n in range(40):
+        try:
+            await store.append_turn("ann", session.id, a_turn(f"{n}", "x" * 100_000))
+        except StorageFull as error:
+            told += 1
+            assert error.status == 507
+    said = await contents(store, "ann", session.id)
+    assert told > 10 and len(said) == (await store.get("ann", session.id)).message_count
+    assert [reply == "네" or len(reply) == 100_000 for reply in said[1::2]] == [True] * (len(said) // 2)
+    pages = 1_000_000
+    await say(store, "ann", session.id, "after")
+    assert (await contents(store, "ann", session.id))[-2] == "after"
+
+
+async def test_damaged(store: SessionStore, tmp_path: Path) -> None:
+    session = await store.create("ann")
+    await say(store, "ann", session.id, "x" * 20_000)
+    await store.close()
+    path = tmp_path / "sessions.db"
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    with pytest.raises(Unavailable):
+        opened = await SessionStore.open(f"sqlite+aiosqlite:///{path}", patience=PATIENCE)
+        try:
+            await opened.history("ann", session.id)
+        finally:
+            await opened.close()
+
+
+async def test_no_directory_to_write_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable):
+        await SessionStore.open(f"sqlite+aiosqlite:///{tmp_path}/file/sessions.db", patience=PATIENCE)
+
+
+@needs_postgresql
+async def test_the_server_goes_and_comes_back() -> None:
+    """A server of its own, killed as by `kill -9` while turns are written."""
+    server = postgres.Server()
+    store = None
+    try:
+        store = await SessionStore.open(server.new_database(), patience=2)
+        session = await store.create("ann")
+        acknowledged: list[str] = []
+
+        async def write() -> None:
+            for n in range(2000):
+                await say(store, "ann", session.id, str(n))
+                acknowledged.append(str(n))
+
+        writing = asyncio.create_task(write())
+        while len(acknowledged) < 20:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(server.stop)
+        with pytest.raises(Unavailable):
+            await writing
+        for _ in range(3):
+            with pytest.raises(Unavailable) as told:
+                await store.get("ann", session.id)
+            assert told.value.retry_after
+        await asyncio.to_thread(server.start)
+        said = (await contents(store, "ann", session.id))[::2]
+        assert said[: len(acknowledged)] == acknowledged and len(said) <= len(acknowledged) + 1
+        await say(store, "ann", session.id, "after")
+        with pytest.raises(NotFound):
+            await store.get("bob", session.id)
+    finally:
+        if store is not None:
+            await store.close()
+        server.remove()
+
+
+@needs_postgresql
+async def test_a_locked_row_holds_nobody_for_long() -> None:
+    url = postgres.server().new_database()
+    store = await SessionStore.open(url, patience=PATIENCE)
+    session, other = await store.create("ann"), await store.create("ann")
+    async with store._database.writing() as holder:
+        await store._owned("ann").session(holder, session.id, lock=True)
+        with pytest.raises(Unavailable):
+            await say(store, "ann", session.id, "x")
+        await say(store, "ann", other.id, "goes on")
+        assert (await store.get("ann", session.id)).message_count == 0
+    await say(store, "ann", session.id, "after")
+    await store.close()

@@ -1,0 +1,105 @@
+"""A private PostgreSQL for tests: one server a run, on a socket in a temporary directory, with a database per test.
+
+Started when it is first asked for; ended with the run. Where there are no binaries, `missing` says so.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+from functools import cache
+from pathlib import Path
+
+_ROOTS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+_ACCOUNTS = ("postgres", "nobody")
+
+
+def binaries() -> Path | None:
+    found = shutil.which("initdb")
+    return next((root for root in _ROOTS if (root / "initdb").exists()), Path(found).parent if found else None)
+
+
+def account() -> str | None:
+    """Who runs the server where we are root, which it refuses; None where we need nobody else."""
+    if os.getuid() != 0:
+        return None
+    known = {each.pw_name for each in pwd.getpwall()}
+    return next((name for name in _ACCOUNTS if name in known), None)
+
+
+def missing() -> str | None:
+    """Why there is no PostgreSQL here, or None."""
+    if binaries() is None:
+        return "no PostgreSQL binaries (initdb, pg_ctl) on this machine"
+    if os.getuid() == 0 and account() is None:
+        return "PostgreSQL refuses to run as root, and there is no other account"
+    return None
+
+
+class Server:
+    def __init__(self) -> None:
+        found = binaries()
+        assert found is not None
+        self._binaries = found
+        self.directory = Path(tempfile.mkdtemp(prefix="pg-"))
+        self.directory.chmod(0o755)
+        self._data = self.directory / "data"
+        self._data.mkdir(mode=0o700)
+        if (name := account()) is not None:
+            shutil.chown(self.directory, name)
+            shutil.chown(self._data, name)
+        self._run("initdb", "-D", str(self._data), "-U", "postgres", "--auth=trust", "--no-sync", "-E", "UTF8")
+        self.start()
+
+    def start(self) -> None:
+        options = f"-c listen_addresses= -k {self.directory} -c max_connections=200"
+        log = str(self.directory / "log")
+        self._run("pg_ctl", "-D", str(self._data), "-o", options, "-l", log, "-w", "-t", "60", "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        return self._run("psql", "-h", str(self.directory), "-U", "postgres", "-d", database, "-Atc", statement)
+
+    def new_database(self) -> str:
+        """Its URL."""
+        name = f"t{uuid.uuid4().hex}"
+        self.sql(f'CREATE DATABASE "{name}"')
+        return f"postgresql+asyncpg://postgres@/{name}?host={self.directory}"
+
+    def remove(self) -> None:
+        subprocess.run(
+            [self._binaries / "pg_ctl", "-D", self._data, "-m", "immediate", "stop"],
+            user=account(),
+            check=False,
+            capture_output=True,
+        )
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [self._binaries / program, *arguments],
+            user=account(),
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=90,
+        )
+        assert done.returncode == 0, f"{program}: {done.stdout}"
+        return done.stdout.strip()
+
+
+@cache
+def server() -> Server:
+    started = Server()
+    atexit.register(started.remove)
+    return started

@@ -1,0 +1,150 @@
+"""A database is brought to this version's schema once, whoever opens it, and a newer one is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from pydantic import SecretStr, ValidationError
+from sqlalchemy import Connection, text
+
+from service.sessions import NewerDatabase, SessionStore
+from service.sessions.database import Database
+from service.sessions.migrating import HEAD, upgrade
+from service.settings import Settings
+from tests.sessions import say
+
+SCRIPTS = Path(__file__).parents[2] / "service" / "sessions" / "migrations"
+
+
+def config(connection: Connection) -> Config:
+    made = Config(attributes={"connection": connection})
+    made.set_main_option("script_location", str(SCRIPTS))
+    return made
+
+
+async def check(url: str) -> None:
+    """Raises what alembic finds different between the tables of the code and those of the database."""
+    database = Database(url, 5)
+    async with database.writing() as connection:
+        await connection.run_sync(lambda sync: command.check(config(sync)))
+    await database.close()
+
+
+async def test_code_and_migrations_agree(store: SessionStore, database_url: str) -> None:
+    await check(database_url)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE sessions ADD COLUMN colour TEXT",
+        "DROP INDEX sessions_expiry",
+        "ALTER TABLE messages DROP COLUMN name",
+    ],
+)
+async def test_a_difference_would_be_seen(store: SessionStore, database_url: str, change: str) -> None:
+    async with store._database.writing() as connection:
+        await connection.execute(text(change))
+    with pytest.raises(Exception, match="New upgrade operations detected"):
+        await check(database_url)
+
+
+def test_head_is_the_newest_script() -> None:
+    assert ScriptDirectory(str(SCRIPTS)).get_heads() == [HEAD]
+
+
+async def test_a_newer_database_is_refused_and_not_touched(store: SessionStore, database_url: str) -> None:
+    async with store._database.writing() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(NewerDatabase, match="9999"):
+        await SessionStore.open(database_url)
+    async with store._database.reading() as connection:
+        assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one() == "9999"
+
+
+async def test_a_migration_that_fails_leaves_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(database_url, 5)
+
+    def fail(self: object, *arguments: object, **options: object) -> None:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("alembic.operations.Operations.create_index", fail)
+        with pytest.raises(RuntimeError, match="planted"):
+            await upgrade(database)
+    listed = (
+        "SELECT name FROM sqlite_master"
+        if database.is_sqlite
+        else "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    )
+    async with database.reading() as connection:
+        assert (await connection.execute(text(listed))).all() == []
+    await upgrade(database)
+    await database.close()
+
+
+async def test_many_open_an_empty_database_at_once(database_url: str) -> None:
+    stores = await asyncio.gather(*(SessionStore.open(database_url) for _ in range(4)))
+    session = await stores[0].create("ann")
+    for store in stores:
+        await say(store, "ann", session.id, "hello")
+        await store.close()
+
+
+async def test_processes_open_an_empty_database_at_once(database_url: str) -> None:
+    program = (
+        "import asyncio, sys; from service.sessions import SessionStore\n"
+        "async def main():\n"
+        "    store = await SessionStore.open(sys.argv[1], patience=20)\n"
+        "    print((await store.create('ann')).id)\n"
+        "    await store.close()\n"
+        "asyncio.run(main())"
+    )
+    arguments = [sys.executable, "-c", program, database_url]
+    started = [await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE) for _ in range(3)]
+    ended = await asyncio.gather(*(process.communicate() for process in started))
+    assert [process.returncode for process in started] == [0, 0, 0]
+    store = await SessionStore.open(database_url)
+    assert {session.id for session in (await store.sessions("ann")).data} == {out.decode().strip() for out, _ in ended}
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://host/name", "postgresql://host/name", "sqlite+aiosqlite://", "sqlite+aiosqlite:///:memory:", "nonsense"],
+)
+async def test_other_databases_are_refused_by_name(url: str) -> None:
+    with pytest.raises(ValueError, match=r"postgresql\+asyncpg|name a file"):
+        await SessionStore.open(url)
+
+
+async def test_a_file_is_private_and_its_commits_are_synced(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "sessions.db"
+    store = await SessionStore.open(f"sqlite+aiosqlite:///{path}")
+    session = await store.create("ann")
+    await say(store, "ann", session.id, "hello")
+    assert {each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == {0o600}
+    async with store._database.reading() as connection:
+        for pragma, value in {"journal_mode": "wal", "synchronous": 2, "secure_delete": 1, "foreign_keys": 1}.items():
+            assert (await connection.exec_driver_sql(f"PRAGMA {pragma}")).scalar_one() == value, pragma
+    await store.close()
+
+
+async def test_the_settings_name_the_database(tmp_path: Path) -> None:
+    """A file in the data directory, whatever characters that has, else what was set; its password is never shown."""
+    odd = tmp_path / "a b#c?d%41"
+    store = await SessionStore.open(Settings(data_dir=odd).session_database)
+    await store.close()
+    assert (odd / "sessions.db").exists()
+    url = "postgresql+asyncpg://dosirak:hunter2@db/chats"
+    settings = Settings(sessions_url=SecretStr(url))
+    assert settings.session_database == url and "hunter2" not in repr(settings.shown())
+    with pytest.raises(ValidationError, match="sessions_url"):
+        Settings(sessions_url=SecretStr("mysql://host/name"))

@@ -1,0 +1,111 @@
+"""What another owner has is not there: every call of the store, with every id that is his."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from service.errors import Conflict, NotFound
+from service.sessions import Fresh, Idempotency, NewMessage, NewReply, SessionStore
+from service.sessions.idempotency import Claim, Done
+from tests.sessions import a_turn, say
+
+Call = Callable[[SessionStore, str, str], Awaitable[Any]]
+
+# As mallory, with ann's session and message.
+REFUSED: dict[str, Call] = {
+    "get": lambda store, session, message: store.get("mallory", session),
+    "patch": lambda store, session, message: store.patch("mallory", session, {"title": "x"}),
+    "delete": lambda store, session, message: store.delete("mallory", session),
+    "erase": lambda store, session, message: store.erase("mallory", session),
+    "messages": lambda store, session, message: store.messages("mallory", session),
+    "history": lambda store, session, message: store.history("mallory", session),
+    "edit_message": lambda store, session, message: store.edit_message("mallory", session, message, content="x"),
+    "delete_message": lambda store, session, message: store.delete_message("mallory", session, message),
+    "check_turn": lambda store, session, message: store.check_turn("mallory", session, [NewMessage("x")]),
+    "append_turn": lambda store, session, message: store.append_turn("mallory", session, a_turn()),
+    "replace_last_reply": lambda store, session, message: store.replace_last_reply("mallory", session, NewReply("x")),
+    "fork": lambda store, session, message: store.fork("mallory", session, message),
+    "export": lambda store, session, message: store.export("mallory", session),
+}
+HARMLESS: dict[str, Call] = {
+    "create": lambda store, session, message: store.create("mallory"),
+    "sessions": lambda store, session, message: store.sessions("mallory", query="secret"),
+    "import_lines": lambda store, session, message: store.import_lines("mallory", [b'{"type":"session","format":1}']),
+    "erase_owner": lambda store, session, message: store.erase_owner("mallory"),
+    "sweep": lambda store, session, message: store.sweep(),
+}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name, each in vars(kind).items() if inspect.iscoroutinefunction(each) and name[0] != "_"}
+
+
+def test_every_call_is_tried() -> None:
+    assert public(SessionStore) == {*REFUSED, *HARMLESS, "close"}
+    assert public(Idempotency) == {"begin", "wait", "renew", "finish", "abandon"}  # below
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *HARMLESS])
+async def test_a_foreign_session_is_not_there(store: SessionStore, name: str) -> None:
+    session = await store.create("ann", {"title": "secret"})
+    turn = await say(store, "ann", session.id, "a secret")
+    before = await store.export("ann", session.id), await store.get("ann", session.id)
+    if name in REFUSED:
+        with pytest.raises(NotFound) as foreign:
+            await REFUSED[name](store, session.id, turn.reply.id)
+        with pytest.raises(NotFound) as unknown:
+            await REFUSED[name](store, "s_unknown", turn.reply.id)
+        assert foreign.value.message.replace(session.id, "s_unknown") == unknown.value.message
+    else:
+        await HARMLESS[name](store, session.id, turn.reply.id)
+    assert (await store.export("ann", session.id), await store.get("ann", session.id)) == before
+    assert (await store.sessions("mallory", query="secret")).data == ()
+
+
+@pytest.mark.parametrize("name", ["edit_message", "delete_message", "fork"])
+async def test_a_foreign_message_is_not_there(store: SessionStore, name: str) -> None:
+    """In a session of one's own, with the id of a message in another's."""
+    session = await store.create("ann")
+    turn = await say(store, "ann", session.id, "a secret")
+    own = await store.create("mallory")
+    await say(store, "mallory", own.id, "mine")
+    with pytest.raises(NotFound):
+        await REFUSED[name](store, own.id, turn.reply.id)
+    with pytest.raises(NotFound):
+        await REFUSED[name](store, own.id, "m_\x00")
+    assert len((await store.history("ann", session.id))[1]) == 2
+
+
+async def test_a_cursor_of_another_shows_nothing_of_his(store: SessionStore) -> None:
+    for _ in range(3):
+        await store.create("ann")
+    cursor = (await store.sessions("ann", limit=1)).next_cursor
+    assert (await store.sessions("mallory", cursor=cursor)).data == ()
+
+
+async def test_a_key_is_of_its_owner(store: SessionStore) -> None:
+    begun = await store.idempotency.begin("ann", "key", "hash")
+    assert isinstance(begun, Fresh)
+    await store.idempotency.finish(Done(begun.claim, b"ann's"))
+    assert isinstance(await store.idempotency.begin("mallory", "key", "other hash"), Fresh)
+    assert isinstance(await store.idempotency.wait("mallory", "key 2", "other hash", 1), Fresh)
+    stolen = Claim("mallory", "key", begun.claim.token)
+    for call in (store.idempotency.renew(stolen), store.idempotency.finish(Done(stolen, b"x"))):
+        with pytest.raises(Conflict):
+            await call
+    await store.idempotency.abandon(stolen)
+    assert getattr(await store.idempotency.begin("ann", "key", "hash"), "response", None) == b"ann's"
+
+
+async def test_a_turn_cannot_spend_a_foreign_claim(store: SessionStore) -> None:
+    session = await store.create("mallory")
+    begun = await store.idempotency.begin("ann", "key", "hash")
+    assert isinstance(begun, Fresh)
+    with pytest.raises(Conflict):
+        await store.append_turn("mallory", session.id, a_turn(), done=Done(begun.claim, b"mallory's"))
+    assert (await store.get("mallory", session.id)).message_count == 0
+    await store.idempotency.finish(Done(begun.claim, b"ann's"))

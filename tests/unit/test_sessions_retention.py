@@ -1,0 +1,209 @@
+"""What expires is unreadable at once and gone after a sweep; what is erased is in no byte of SQLite's files."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import string
+from pathlib import Path
+
+import pytest
+
+from service.errors import NotFound
+from service.sessions import Answered, Fresh, Limits, NewMessage, NewReply, NewTurn, SessionStore
+from service.sessions.database import Database
+from service.sessions.idempotency import KEPT_SECONDS, Done
+from tests.sessions import Clock, a_turn, new_database, say
+
+CANARY = "카나리아-9f31c7"
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("sessions.db*"))
+
+
+def bytes_of(directory: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in files(directory))
+
+
+async def rows(store: SessionStore) -> int:
+    """Of every table, the index included."""
+    total = 0
+    async with store._database.reading() as connection:
+        for name in ("sessions", "messages", "idempotency"):
+            total += (await connection.exec_driver_sql(f"SELECT count(*) FROM {name}")).scalar_one()
+        for name in ("session_grams", "message_grams"):
+            index = f"{name}_docsize" if store._database.is_sqlite else name
+            total += (await connection.exec_driver_sql(f"SELECT count(*) FROM {index}")).scalar_one()
+    return total
+
+
+async def test_reading_does_not_extend_and_writing_does(store: SessionStore, clock: Clock) -> None:
+    session = await store.create("ann", {"ttl_seconds": 100})
+    for _ in range(3):
+        clock.move(60)
+        turn = await say(store, "ann", session.id, "hello")
+        assert (turn.session.expires_at - clock.now).total_seconds() == 100
+    clock.move(60)
+    await store.messages("ann", session.id)
+    assert (await store.sessions("ann")).data[0].id == session.id
+    clock.move(41)
+    with pytest.raises(NotFound):
+        await store.get("ann", session.id)
+    with pytest.raises(NotFound):
+        await store.append_turn("ann", session.id, a_turn())
+    assert (await store.sessions("ann")).data == ()
+
+
+async def test_a_sweep_removes_what_expired_and_nothing_else(store: SessionStore, clock: Clock) -> None:
+    kept = await store.create("ann", {"ttl_seconds": 1000})
+    await say(store, "ann", kept.id, "stays")
+    stay = await rows(store)
+    for n in range(120):
+        gone = await store.create(f"owner {n % 3}", {"ttl_seconds": 10})
+        await say(store, f"owner {n % 3}", gone.id, "goes")
+    claim = await store.idempotency.begin("ann", "key", "hash")
+    assert isinstance(claim, Fresh)
+    clock.move(11)
+    assert await store.sweep() == 120
+    assert await rows(store) == stay + 1
+    clock.move(KEPT_SECONDS)
+    assert await store.sweep() == 1  # `kept`, by now
+    assert await rows(store) == 0
+
+
+async def test_room_is_counted_without_what_expired(database_url: str, clock: Clock) -> None:
+    store = await SessionStore.open(database_url, Limits(max_per_owner=1), clock=clock)
+    await store.create("ann", {"ttl_seconds": 10})
+    clock.move(11)
+    await store.create("ann")
+    await store.close()
+
+
+async def test_deleting_takes_the_kept_answers_along(store: SessionStore) -> None:
+    session = await store.create("ann")
+    begun = await store.idempotency.begin("ann", "key", "hash")
+    assert isinstance(begun, Fresh)
+    await store.append_turn("ann", session.id, a_turn(), done=Done(begun.claim, b"answer"))
+    await store.delete("ann", session.id)
+    assert await rows(store) == 0
+
+
+async def test_erase_owner(store: SessionStore, clock: Clock) -> None:
+    await store.create("ann", {"ttl_seconds": 1})
+    await store.create("ann")
+    await store.idempotency.begin("ann", "key", "hash")
+    clock.move(2)
+    other = await store.create("bob")
+    assert await store.erase_owner("ann") == 2
+    assert (await store.sessions("bob")).data == (other,) and await rows(store) == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_byte_is_left_of_what_is_erased(tmp_path: Path, seed: int) -> None:
+    """Between random neighbours that come, change and go, so that rows move between pages; with readers at work."""
+    draw = random.Random(seed)
+    url = new_database("sqlite", tmp_path)
+    store, reader = await SessionStore.open(url), await SessionStore.open(url)
+
+    def filler() -> str:
+        return "".join(draw.choices(string.ascii_letters, k=draw.choice([5, 300, 900, 5000])))
+
+    session = await store.create("ann", {"metadata": {"k": CANARY}, "system": CANARY})
+    others = [(await store.create("bob")).id for _ in range(5)]
+    growing: list[tuple[str, str]] = []
+    for n in range(40):
+        begun = await store.idempotency.begin("ann", str(n), "hash")
+        assert isinstance(begun, Fresh)
+        answered = Answered(context={"notes": [CANARY + filler()]}, model=CANARY)
+        turn = NewTurn((NewMessage(filler() + CANARY),), NewReply(CANARY + filler(), answered), {"at": CANARY})
+        stored = await store.append_turn("ann", session.id, turn, done=Done(begun.claim, CANARY.encode()))
+        await store.edit_message("ann", session.id, stored.reply.id, content=CANARY + filler())
+        noise = await say(store, "bob", draw.choice(others), filler(), "short")
+        growing.append((noise.session.id, noise.reply.id))
+        await say(store, "ann", session.id, CANARY, CANARY)
+    for other, message in growing:  # pages overflow, and the rows beside move
+        await store.edit_message("bob", other, message, content="y" * draw.randrange(400, 1500))
+    await reader.history("ann", session.id)
+    assert bytes_of(tmp_path).count(CANARY.encode()) > 100
+    before = [await store.export("bob", other) for other in others]
+    await store.erase("ann", session.id)
+    assert [path.name for path in files(tmp_path)] == ["sessions.db", "sessions.db-shm", "sessions.db-wal"]
+    assert bytes_of(tmp_path).count(CANARY.encode()) == 0
+    assert [await reader.export("bob", other) for other in others] == before
+    async with store._database.alone() as connection:  # written anew, without a free page
+        assert (await connection.exec_driver_sql("PRAGMA freelist_count")).scalar_one() == 0
+    assert len((await store.sessions("bob", query="a")).data) == 5
+    await store.close()
+    await reader.close()
+
+
+def scattered(path: Path, seed: int) -> None:
+    """A file whose rows with the canary were deleted, after rows that come, grow and go moved them between pages."""
+    draw = random.Random(seed)
+    connection = sqlite3.connect(path, isolation_level=None)
+    for pragma in ("journal_mode=WAL", "secure_delete=ON", "synchronous=OFF"):
+        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, id TEXT UNIQUE, content TEXT)")
+    for number in range(600):
+        said = "x" * draw.choice([5, 50]) + draw.choice([CANARY, "", "", "", ""]) + "y" * draw.choice([5, 50])
+        connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, draw.randbytes(12).hex(), said))
+        other = (draw.randrange(number + 1), CANARY)
+        if draw.random() < 0.5:
+            size = draw.choice([1, 400, 1500])
+            connection.execute(
+                "UPDATE rows SET content = ? WHERE number = ? AND NOT instr(content, ?)", ("z" * size, *other)
+            )
+        if draw.random() < 0.3:
+            connection.execute("DELETE FROM rows WHERE number = ? AND NOT instr(content, ?)", other)
+    connection.execute("DELETE FROM rows WHERE instr(content, ?)", (CANARY,))
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+async def test_what_moved_rows_leave_behind_goes_as_well(tmp_path: Path) -> None:
+    """SQLite's `secure_delete` leaves copies of rows that had moved; writing the file anew does not."""
+    before = 0
+    for seed in range(24):
+        path = tmp_path / f"sessions.db-{seed}"
+        scattered(path, seed)
+        before += path.read_bytes().count(CANARY.encode())
+        database = Database(f"sqlite+aiosqlite:///{path}", 5)
+        await database.rewrite()
+        await database.truncate_log()
+        await database.close()
+    assert before > 0, "secure_delete alone was enough in every file: rewriting is for nothing"
+    assert bytes_of(tmp_path).count(CANARY.encode()) == 0
+
+
+async def test_the_index_forgets_after_a_sweep(tmp_path: Path, clock: Clock) -> None:
+    """The pairs of an erased text are in no list of the index either."""
+    store = await SessionStore.open(new_database("sqlite", tmp_path), clock=clock)
+    session = await store.create("ann", {"ttl_seconds": 10})
+    other = await store.create("ann")
+    await say(store, "ann", session.id, "\uf8ff\uf8fe")  # a pair that nothing else has: f8ff and f8fe in the index
+    for n in range(20):
+        await say(store, "ann", other.id, f"neighbour {n}")
+    words = "SELECT count(*) FROM message_grams_data WHERE instr(block, CAST('f8fe' AS BLOB)) > 0"
+
+    async def count() -> int:
+        async with store._database.reading() as connection:
+            found: int = (await connection.exec_driver_sql(words)).scalar_one()
+            return found
+
+    assert await count() > 0
+    clock.move(11)
+    await store.sweep()
+    assert await count() == 0
+    await store.close()
+
+
+async def test_writers_go_on_beside_a_sweep(store: SessionStore, clock: Clock) -> None:
+    for _ in range(30):
+        gone = await store.create("ann", {"ttl_seconds": 1})
+        await say(store, "ann", gone.id, "goes")
+    kept = await store.create("ann", {"ttl_seconds": 1000})
+    clock.move(2)
+    swept, *_ = await asyncio.gather(store.sweep(), *(say(store, "ann", kept.id, f"{n}") for n in range(10)))
+    assert swept == 30 and (await store.get("ann", kept.id)).message_count == 20

@@ -1,0 +1,335 @@
+"""Sessions, messages and turns: what is stored is what was given, and what a write changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from service.errors import Conflict, InvalidRequest, NotFound, Stale, StorageFull, UnsupportedField
+from service.sessions import Answered, Limits, NewMessage, NewReply, NewTurn, SessionStore
+from tests.sessions import Clock, a_turn, contents, say
+
+
+async def test_create_and_get(store: SessionStore, clock: Clock) -> None:
+    made = await store.create(
+        "ann",
+        {
+            "title": "점심 주문",
+            "model": "demo@production",
+            "system": "짧게 답하세요",
+            "policy": "middle",
+            "metadata": {"table": 7, "tags": ["a", {"b": None}]},
+            "ttl_seconds": 60,
+        },
+    )
+    assert await store.get("ann", made.id) == made
+    assert made.title == "점심 주문" and made.metadata == {"table": 7, "tags": ["a", {"b": None}]}
+    assert (made.model, made.system, made.policy) == ("demo@production", "짧게 답하세요", "middle")
+    assert (made.revision, made.message_count, made.cut) == (1, 0, None)
+    assert made.created_at == clock.now and (made.expires_at - clock.now).total_seconds() == 60
+    assert made.id.startswith("s_") and len(made.id) >= 23
+
+
+async def test_a_turn_is_stored_with_all_it_has(store: SessionStore, clock: Clock) -> None:
+    session = await store.create("ann")
+    clock.move(5)
+    answered = Answered({"used": 12, "kept": ["m_1"]}, "demo:2", "2", "0123abcd", {"total_tokens": 20}, "stop")
+    asked = NewMessage("김치찌개 하나", name="앤", pinned=True)
+    turn = NewTurn((asked,), NewReply("네\n알겠습니다", answered), {"at": asked.id})
+    stored = await store.append_turn("ann", session.id, turn)
+    assert (stored.session.revision, stored.session.message_count) == (2, 2)
+    assert stored.session.cut == {"at": asked.id}
+    assert (stored.session.expires_at - clock.now).days == 30
+    page = await store.messages("ann", session.id)
+    assert page.data == (*stored.messages, stored.reply) and page.next_cursor is None
+    user, reply = page.data
+    assert (user.id, user.role, user.content, user.name, user.pinned) == (asked.id, "user", "김치찌개 하나", "앤", True)
+    assert user.answered is None and user.created_at == clock.now
+    assert (reply.role, reply.content, reply.answered) == ("assistant", "네\n알겠습니다", answered)
+
+
+async def test_patch_changes_what_it_names(store: SessionStore) -> None:
+    session = await store.create("ann", {"system": "be brief", "metadata": {"a": 1}, "model": "demo"})
+    patched = await store.patch("ann", session.id, {"model": None, "ttl_seconds": 10})
+    assert (patched.model, patched.system, patched.metadata) == (None, "be brief", {"a": 1})
+    assert (patched.ttl_seconds, patched.revision) == (10, 2)
+    assert (await store.patch("ann", session.id, {"ttl_seconds": None})).ttl_seconds == store.limits.ttl_seconds
+    with pytest.raises(UnsupportedField, match="colour"):
+        await store.patch("ann", session.id, {"colour": "red"})  # type: ignore[typeddict-unknown-key]
+
+
+async def test_title_is_the_first_user_message(store: SessionStore) -> None:
+    session = await store.create("ann")
+    turn = await say(store, "ann", session.id, "  점심\n메뉴가 " + "길" * 100)
+    assert turn.session.title == ("점심 메뉴가 " + "길" * 100)[:80]
+    await say(store, "ann", session.id, "another")
+    assert (await store.get("ann", session.id)).title == turn.session.title
+    named = await store.create("ann", {"title": "mine"})
+    assert (await say(store, "ann", named.id, "hello")).session.title == "mine"
+
+
+async def test_a_title_goes_with_the_message_it_was_made_of(store: SessionStore) -> None:
+    session = await store.create("ann")
+    first = await say(store, "ann", session.id, "a secret")
+    await say(store, "ann", session.id, "the weather")
+    after = await store.delete_message("ann", session.id, first.messages[0].id)
+    assert after.title == "the weather"
+
+
+async def test_edit_pin_and_delete_touch_one_message(store: SessionStore) -> None:
+    session = await store.create("ann")
+    turns = [await say(store, "ann", session.id, f"question {n}", f"answer {n}") for n in range(3)]
+    before = (await store.messages("ann", session.id)).data
+    edited = await store.edit_message("ann", session.id, before[2].id, content="edited")
+    pinned = await store.edit_message("ann", session.id, before[3].id, pinned=True)
+    assert edited.content == "edited" and pinned.pinned and pinned.content == "answer 1"
+    after = (await store.messages("ann", session.id)).data
+    assert [old for old, new in zip(before, after, strict=True) if old != new] == [before[2], before[3]]
+    session = await store.delete_message("ann", session.id, before[2].id)
+    assert (session.message_count, session.revision) == (5, turns[-1].session.revision + 3)
+    assert await contents(store, "ann", session.id) == ["question 0", "answer 0", "answer 1", "question 2", "answer 2"]
+    with pytest.raises(NotFound):
+        await store.edit_message("ann", session.id, before[2].id, content="again")
+
+
+async def test_replace_last_reply(store: SessionStore) -> None:
+    session = await store.create("ann")
+    with pytest.raises(Conflict):
+        await store.replace_last_reply("ann", session.id, NewReply("no"))
+    turn = await say(store, "ann", session.id, "hello", "first")
+    again = await store.replace_last_reply("ann", session.id, NewReply("second", Answered(finish_reason="length")))
+    assert await contents(store, "ann", session.id) == ["hello", "second"]
+    assert again.reply.id != turn.reply.id and again.session.message_count == 2
+    await store.delete_message("ann", session.id, again.reply.id)
+    with pytest.raises(Conflict):
+        await store.replace_last_reply("ann", session.id, NewReply("third"))
+
+
+async def test_a_stale_writer_is_told(store: SessionStore) -> None:
+    session = await store.create("ann")
+    await store.append_turn("ann", session.id, a_turn("one"), expected_revision=1)
+    writes: list[Any] = [
+        store.append_turn("ann", session.id, a_turn("two"), expected_revision=1),
+        store.patch("ann", session.id, {"title": "x"}, expected_revision=1),
+        store.delete("ann", session.id, expected_revision=1),
+        store.replace_last_reply("ann", session.id, NewReply("x"), expected_revision=1),
+        store.check_turn("ann", session.id, [NewMessage("x")], expected_revision=1),
+    ]
+    for write in writes:
+        with pytest.raises(Stale, match="revision 2"):
+            await write
+    assert await contents(store, "ann", session.id) == ["one", "네, 반갑습니다"]
+
+
+async def test_writers_of_one_session_come_one_after_the_other(store: SessionStore, database_url: str) -> None:
+    other = await SessionStore.open(database_url)
+    session = await store.create("ann")
+    stores = [store, other]
+    await asyncio.gather(*(say(stores[n % 2], "ann", session.id, f"q{n}", f"a{n}") for n in range(24)))
+    said = await contents(store, "ann", session.id)
+    assert [reply[1:] for reply in said[1::2]] == [question[1:] for question in said[::2]]
+    assert sorted(said[::2]) == sorted(f"q{n}" for n in range(24))
+    assert (await other.get("ann", session.id)).revision == 25
+    await other.close()
+
+
+async def test_one_of_two_conditional_writers_wins(store: SessionStore, database_url: str) -> None:
+    other = await SessionStore.open(database_url)
+    session = await store.create("ann")
+    for revision in range(1, 9):
+        written = await asyncio.gather(
+            *(each.append_turn("ann", session.id, a_turn(), expected_revision=revision) for each in (store, other)),
+            return_exceptions=True,
+        )
+        assert sorted(type(each).__name__ for each in written) == ["Stale", "Turn"]
+    await other.close()
+
+
+async def test_a_turn_is_stored_once(store: SessionStore) -> None:
+    session = await store.create("ann")
+    turn = a_turn()
+    await store.append_turn("ann", session.id, turn)
+    with pytest.raises(Conflict, match="stored already"):
+        await store.append_turn("ann", session.id, turn)
+    assert (await store.get("ann", session.id)).revision == 2
+
+
+async def test_a_cancelled_write_is_whole_or_absent(store: SessionStore) -> None:
+    session = await store.create("ann")
+    for n in range(30):
+        writing = asyncio.create_task(say(store, "ann", session.id, f"q{n}", f"a{n}"))
+        await asyncio.sleep(0.0004 * n)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+    await say(store, "ann", session.id, "q99", "a99")
+    session, messages = await store.history("ann", session.id)
+    said = [message.content for message in messages]
+    assert [reply[1:] for reply in said[1::2]] == [question[1:] for question in said[::2]]
+    assert "a99" in said and len(said) == session.message_count
+
+
+async def test_a_call_goes_on_when_its_caller_is_gone(store: SessionStore) -> None:
+    session = await store.create("ann")
+    writing = asyncio.create_task(say(store, "ann", session.id, "q", "a"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    async with asyncio.timeout(10):
+        while await contents(store, "ann", session.id) != ["q", "a"]:
+            await asyncio.sleep(0.01)
+
+
+async def test_fork_shares_nothing(store: SessionStore) -> None:
+    session = await store.create("ann", {"metadata": {"a": 1}, "system": "s", "ttl_seconds": 99})
+    first = await say(store, "ann", session.id, "one", "1")
+    receipt = {"kept": [first.messages[0].id, "m_0"], "cut": {"at": first.reply.id}}
+    turn = NewTurn((NewMessage("two", pinned=True),), NewReply("2", Answered(context=receipt)), {"at": first.reply.id})
+    second = await store.append_turn("ann", session.id, turn)
+    await say(store, "ann", session.id, "three", "3")
+    fork = await store.fork("ann", session.id, second.reply.id)
+    copies = (await store.messages("ann", fork.id)).data
+    assert [copy.content for copy in copies] == ["one", "1", "two", "2"] and copies[2].pinned
+    assert (fork.system, fork.metadata, fork.ttl_seconds, fork.revision) == ("s", {"a": 1}, 99, 1)
+    originals = (await store.messages("ann", session.id)).data
+    assert {copy.id for copy in copies}.isdisjoint(original.id for original in originals)
+    assert fork.cut == {"at": copies[1].id}
+    assert copies[3].answered == Answered(context={"kept": [copies[0].id, "m_0"], "cut": {"at": copies[1].id}})
+    await store.edit_message("ann", fork.id, copies[0].id, content="changed")
+    await store.delete("ann", session.id)
+    assert await contents(store, "ann", fork.id) == ["changed", "1", "two", "2"]
+
+
+async def test_a_fork_before_the_cut_is_not_cut(store: SessionStore) -> None:
+    session = await store.create("ann")
+    first = await say(store, "ann", session.id, "one")
+    turn = a_turn("two")
+    await store.append_turn("ann", session.id, NewTurn(turn.messages, turn.reply, {"at": turn.messages[0].id}))
+    assert (await store.fork("ann", session.id, first.reply.id)).cut is None
+
+
+async def test_import_of_an_export(store: SessionStore, clock: Clock) -> None:
+    session = await store.create("ann", {"title": "제목", "metadata": {"k": "값"}, "policy": "window"})
+    asked = NewMessage("질문\n둘", name="n", pinned=True)
+    answered = Answered({"kept": [asked.id]}, "demo:2", "2", "abc", {"n": 1}, "stop")
+    await store.append_turn("ann", session.id, NewTurn((asked,), NewReply("답", answered), {"at": asked.id}))
+    clock.move(100)
+    lines = await store.export("ann", session.id)
+    assert len(lines) == 3 and "질문".encode() in lines[1] and b"\n" not in b"".join(lines)
+    imported = await store.import_lines("bob", [*lines, b""])
+    assert (imported.owner, imported.title, imported.policy) == ("bob", "제목", "window")
+    assert imported.id != session.id and imported.created_at == clock.now
+    old, new = (await store.messages("ann", session.id)).data, (await store.messages("bob", imported.id)).data
+    assert [(m.role, m.content, m.name, m.pinned, m.created_at) for m in new] == [
+        (m.role, m.content, m.name, m.pinned, m.created_at) for m in old
+    ]
+    assert imported.cut == {"at": new[0].id}
+    assert new[1].answered == Answered({"kept": [new[0].id]}, "demo:2", "2", "abc", {"n": 1}, "stop")
+    again = await store.export("bob", imported.id)
+    for before, after in zip(old, new, strict=True):
+        again = [line.replace(after.id.encode(), before.id.encode()) for line in again]
+    assert again == lines
+
+
+HEAD = b'{"type":"session","format":1}'
+MESSAGE = b'{"type":"message","id":"m_1","role":"user","content":"hi","created_at":"2026-01-01T00:00:00Z"}'
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ([], "first line"),
+        ([MESSAGE], "first line"),
+        ([HEAD, HEAD], "Line 2"),
+        ([HEAD, b"{"], "Line 2"),
+        ([HEAD, b"[" * 100_000], "Line 2"),
+        ([HEAD, MESSAGE[:-1] + b',"colour":1}'], "colour"),
+        ([HEAD, MESSAGE.replace(b"hi", b"\\u0000")], "content"),
+        ([HEAD, MESSAGE.replace(b"hi", b"x" * 101)], "content"),
+        ([HEAD, MESSAGE.replace(b"Z", b"")], "time zone"),
+        ([HEAD, MESSAGE[:-1] + b',"model":"demo"}'], "receipt"),
+        ([HEAD, MESSAGE, MESSAGE], "same `id`"),
+        ([HEAD.replace(b"1", b"2")], "Line 1"),
+        ([HEAD[:-1] + b',"metadata":' + b'{"a":' * 30 + b"1" + b"}" * 30 + b"}"], "metadata"),
+    ],
+)
+async def test_what_is_no_export_is_refused_by_line(small: SessionStore, lines: list[bytes], named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named):
+        await small.import_lines("ann", lines)
+    assert (await small.sessions("ann")).data == ()
+
+
+@pytest.fixture
+async def small(database_url: str) -> AsyncIterator[SessionStore]:
+    limits = Limits(max_message_bytes=100, max_messages=4, max_per_owner=2, max_metadata_bytes=50)
+    store = await SessionStore.open(database_url, limits)
+    yield store
+    await store.close()
+
+
+async def test_limits_are_refused_by_name(small: SessionStore) -> None:
+    session = await small.create("ann")
+    refused: list[tuple[Any, str]] = [
+        (small.create("ann", {"title": "x" * 201}), "title"),
+        (small.create("ann", {"system": "x" * 101}), "system"),
+        (small.create("ann", {"metadata": {"a": "가" * 20}}), "metadata"),
+        (small.create("ann", {"metadata": {"a": float("nan")}}), "metadata"),
+        (small.create("ann", {"ttl_seconds": 0}), "ttl_seconds"),
+        (small.create("ann", {"ttl_seconds": float("inf")}), "ttl_seconds"),
+        (small.append_turn("ann", session.id, a_turn("가" * 34)), "content"),
+        (small.append_turn("ann", session.id, a_turn("a\x00b")), "content"),
+        (small.append_turn("ann", session.id, a_turn("\ud800")), "content"),
+        (small.append_turn("ann", session.id, NewTurn((), NewReply("x"))), "messages"),
+        (small.check_turn("ann", session.id, [NewMessage("x" * 101)]), "content"),
+        (small.sessions("ann", limit=0), "limit"),
+        (small.sessions("ann", limit=101), "limit"),
+        (small.sessions("ann", query="x" * 201), "query"),
+        (small.sessions("ann", cursor="nonsense"), "cursor"),
+        (small.messages("ann", session.id, cursor="한글"), "cursor"),
+    ]
+    for call, param in refused:
+        with pytest.raises(InvalidRequest) as error:
+            await call
+        assert error.value.param == param and param in error.value.message
+
+
+async def test_room_of_a_session_and_of_an_owner(small: SessionStore) -> None:
+    session = await small.create("ann")
+    await say(small, "ann", session.id, "1")
+    await small.check_turn("ann", session.id, [NewMessage("2")])
+    last = await say(small, "ann", session.id, "2")
+    for call in (
+        small.check_turn("ann", session.id, [NewMessage("3")]),
+        small.append_turn("ann", session.id, a_turn()),
+    ):
+        with pytest.raises(StorageFull, match="4 messages"):
+            await call
+    await small.replace_last_reply("ann", session.id, NewReply("still possible"))
+    await small.fork("ann", session.id, last.messages[0].id)
+    made: list[Any] = [
+        small.create("ann"),
+        small.fork("ann", session.id, last.messages[0].id),
+        small.import_lines("ann", [HEAD]),
+    ]
+    for call in made:
+        with pytest.raises(StorageFull, match="2 sessions"):
+            await call
+    await small.create("bob")
+    assert len((await small.sessions("ann")).data) == 2
+
+
+async def test_an_owner_cannot_outrun_the_limit(small: SessionStore, database_url: str) -> None:
+    other = await SessionStore.open(database_url, small.limits)
+    made = await asyncio.gather(*(each.create("ann") for each in (small, other) * 4), return_exceptions=True)
+    assert sum(not isinstance(each, BaseException) for each in made) == 2
+    await other.close()
+
+
+async def test_a_reply_is_kept_whatever_it_is(small: SessionStore) -> None:
+    session = await small.create("ann")
+    await say(small, "ann", session.id, "hi", "x" * 200 + "\x00")
+    assert (await contents(small, "ann", session.id))[1] == "x" * 200 + "\N{REPLACEMENT CHARACTER}"
