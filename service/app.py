@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from models.manifest import Manifest
 from models.repository import Repository
 from models.starter import demo_is_wanted
-from service.answers import Answers
+from service.answers import Answers, Conversations
 from service.api import (
     aliases,
     context,
@@ -32,6 +32,7 @@ from service.api import (
     operations,
     repository,
     rollouts,
+    sessions,
     tokenizing,
 )
 from service.api import jobs as jobs_routes
@@ -48,6 +49,7 @@ from service.engine.process import Started
 from service.engine.replicas import Replicas
 from service.jobs.jobs import Jobs
 from service.metrics import Metrics
+from service.sessions import Limits, SessionStore
 from service.settings import Settings, engine_environment
 
 TITLE: Final = "Dosirak"
@@ -100,12 +102,25 @@ def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics
         redirect_slashes=False,
         lifespan=_lifespan,
     )
-    answers = Answers(deployments, metrics, max_in_progress=settings.max_in_progress)
+    conversations = Conversations(partial(_open_sessions, settings))
+    answers = Answers(deployments, metrics, conversations, max_in_progress=settings.max_in_progress)
     described = cache(lambda: document(app))
     app.state.deployments = deployments
     app.state.service = Service(settings, deployments, jobs, answers, metrics, software_version(), described)
     handlers.install(app)
-    for part in (generate, openai, context, models, tokenizing, operations, repository, aliases, rollouts, jobs_routes):
+    for part in (
+        generate,
+        openai,
+        context,
+        sessions,
+        models,
+        tokenizing,
+        operations,
+        repository,
+        aliases,
+        rollouts,
+        jobs_routes,
+    ):
         app.include_router(part.router)
     app.router.routes.append(unknown_route())
     app.add_middleware(Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None)
@@ -120,11 +135,25 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     jobs: Jobs = app.state.service.jobs
     await jobs.start()
     await deployments.start()
+    conversations: Conversations = app.state.service.answers.conversations
+    conversations.start()
     try:
         yield
     finally:
         await jobs.stop()
         await deployments.stop()
+        await conversations.stop()
+
+
+async def _open_sessions(settings: Settings) -> SessionStore:
+    limits = Limits(
+        settings.sessions_ttl_seconds,
+        settings.sessions_max_message_bytes,
+        settings.sessions_max_messages,
+        settings.sessions_max_per_owner,
+        settings.sessions_max_metadata_bytes,
+    )
+    return await SessionStore.open(settings.session_database, limits)
 
 
 @cache

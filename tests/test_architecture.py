@@ -82,6 +82,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.context",
         "service.deployments",
         "service.metrics",
+        "service.sessions",
     },
     "service.api": {
         "models",
@@ -93,6 +94,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.deployments",
         "service.answers",
         "service.jobs",
+        "service.sessions",
     },
     "service.app": {
         "models",
@@ -105,6 +107,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.answers",
         "service.jobs",
         "service.api",
+        "service.sessions",
     },
     "service.deferred": {"service.settings", "service.engine", "service.app"},
     "service.bento": {"service.settings", "service.api", "service.deferred"},

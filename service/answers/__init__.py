@@ -6,8 +6,21 @@ Ask ──▶ Answers.stream ──▶ Delta, Delta, … (the last one has `last
 
 from service.answers.answer import Answer, Delta
 from service.answers.answers import Answers
-from service.answers.ask import Ask, Sampling
+from service.answers.ask import Ask, InSession, Sampling
+from service.answers.conversations import Conversations
 from service.answers.decoding import Decoding, Token
 from service.engine.request import FinishReason, TokenLogprobs
 
-__all__ = ["Answer", "Answers", "Ask", "Decoding", "Delta", "FinishReason", "Sampling", "Token", "TokenLogprobs"]
+__all__ = [
+    "Answer",
+    "Answers",
+    "Ask",
+    "Conversations",
+    "Decoding",
+    "Delta",
+    "FinishReason",
+    "InSession",
+    "Sampling",
+    "Token",
+    "TokenLogprobs",
+]

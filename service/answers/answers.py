@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 from service.answers.admission import Admission, refuse_late, too_late
 from service.answers.answer import Answer, Delta
-from service.answers.ask import SEED_MASK, Ask, conversation_of
+from service.answers.ask import SEED_MASK, Ask, InSession, conversation_of
 from service.answers.bounds import bounded_max_tokens, build
+from service.answers.conversations import Conversations, OpenTurn
 from service.answers.decoding import Decoding, Piece
 from service.answers.merging import merged
 from service.answers.sequences import pieces
@@ -30,8 +31,11 @@ T = TypeVar("T")
 class Answers:
     """Owned by the event loop. `max_in_progress` bounds the sequences that wait or run."""
 
-    def __init__(self, deployments: Deployments, metrics: Metrics, *, max_in_progress: int) -> None:
+    def __init__(
+        self, deployments: Deployments, metrics: Metrics, conversations: Conversations, *, max_in_progress: int
+    ) -> None:
         self.deployments = deployments
+        self.conversations = conversations
         self.metrics = metrics
         self.admission = Admission(max_in_progress)
         self._shadows = Shadows(deployments)
@@ -56,6 +60,8 @@ class Answers:
     async def preview(self, ask: Ask) -> tuple[Deployment, Prompt | ContextOverflow]:
         """Who would answer, and the prompt that they would get, or why there would be none for want of room. Raises as
         `stream` for everything else."""
+        if ask.place is not None:
+            ask = await self._in_time(ask, self.conversations.asked(ask, ask.place))
         deployment = (await self._in_time(ask, self.deployments.choose(ask.model, conversation_of(ask)))).deployment
         with deployment.occupied():
             try:
@@ -68,14 +74,32 @@ class Answers:
     async def _stream(self, ask: Ask) -> AsyncGenerator[Delta, None]:
         self.admission.enter(ask.best_of)
         try:
-            choice = await self._in_time(ask, self.deployments.choose(ask.model, conversation_of(ask)))
-            with choice.deployment.occupied():
-                answer = await self._in_time(ask, self._begin(ask, choice))
-                async with aclosing(self._measured(answer)) as deltas:
+            if ask.place is None:
+                async with aclosing(self._unstored(ask)) as deltas:
                     async for delta in deltas:
                         yield delta
+                return
+            async with self._turn(ask, ask.place) as turn, aclosing(self._unstored(turn.ask)) as deltas:
+                async for delta in deltas:
+                    if delta.last:
+                        await turn.keep(delta.answer)
+                    yield delta
         finally:
             self.admission.leave(ask.best_of)
+
+    @asynccontextmanager
+    async def _turn(self, ask: Ask, place: InSession) -> AsyncIterator[OpenTurn]:
+        """The wait for the session's other turns ends at the deadline."""
+        async with AsyncExitStack() as stack:
+            yield await self._in_time(ask, stack.enter_async_context(self.conversations.turn(ask, place)))
+
+    async def _unstored(self, ask: Ask) -> AsyncGenerator[Delta, None]:
+        choice = await self._in_time(ask, self.deployments.choose(ask.model, conversation_of(ask)))
+        with choice.deployment.occupied():
+            answer = await self._in_time(ask, self._begin(ask, choice))
+            async with aclosing(self._measured(answer)) as deltas:
+                async for delta in deltas:
+                    yield delta
 
     async def _in_time(self, ask: Ask, work: Coroutine[Any, Any, T]) -> T:
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from service.context.options import ContextOptions
 from service.context.prompt import Chat, Source
 from service.engine.request import SamplingParams
-from service.text.messages import Document
+from service.text.messages import Document, Message
 
 SEED_MASK = (1 << 63) - 1
 
@@ -30,6 +30,17 @@ class Sampling:
     seed: int | None = None
     min_tokens: int = 0
     ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InSession:
+    """A turn of a stored session: its new messages, none to answer the last question again. `expected_revision` None
+    takes the session as it is."""
+
+    owner: str
+    session: str
+    messages: tuple[Message, ...] = ()
+    expected_revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,7 @@ class Ask:
     deadline_ms: int | None = None
     cache_salt: str = ""
     user: str = ""
+    place: InSession | None = None
     arrival: float = field(default_factory=time.monotonic)
 
     @property
@@ -89,8 +101,10 @@ class Ask:
 
 
 def conversation_of(ask: Ask) -> str | None:
-    """The same opaque key for every turn of a chat: its user and its messages up to the first of the user's. Chats of
-    one user that begin alike share it. None where there is nothing to tell conversations apart by."""
+    """The same opaque key for every turn of a chat: its session; else its user and its messages up to the first of the
+    user's. Chats of one user that begin alike share it. None where there is nothing to tell conversations apart by."""
+    if ask.place is not None:
+        return hashlib.sha256(repr((ask.place.owner, ask.place.session)).encode()).hexdigest()
     match ask.source:
         case Chat(messages):
             opening = list[tuple[str, str]]()

@@ -18,11 +18,14 @@ from service.errors import Unauthorized
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 ANONYMOUS: Final = "anonymous"
 """Who asks where no key is needed."""
+_KEY: Final = "key:"
+_SHORT: Final = len(_KEY) + 8
 
 
 class Auth:
     """ASGI middleware. The comparison takes the same time for every key, and every refusal is the same sentence.
-    `scope["state"]` gets `actor`, who asks: `anonymous`, or `key:` and the first 8 hex digits of the key's sha256."""
+    `scope["state"]` gets `owner`, who asks: `anonymous`, or `key:` and the key's sha256 in hex, and `actor`, the same
+    with 8 digits, for people to read."""
 
     def __init__(self, app: ASGIApp, admin_key: str | None) -> None:
         self._app = app
@@ -32,7 +35,7 @@ class Auth:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif actor := self._actor(scope):
-            scope.setdefault("state", {})["actor"] = actor
+            scope.setdefault("state", {}).update(actor=actor[:_SHORT], owner=actor)
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await _refusal(scope)(scope, receive, send)
@@ -46,7 +49,7 @@ class Auth:
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
         sent = _digest(key.strip())
         matches = hmac.compare_digest(sent, self._expected)
-        return f"key:{sent.hex()[:8]}" if matches and scheme.lower() == "bearer" else None
+        return f"{_KEY}{sent.hex()}" if matches and scheme.lower() == "bearer" else None
 
 
 def _digest(key: str) -> bytes:

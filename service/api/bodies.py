@@ -57,11 +57,17 @@ async def read_object(request: Request) -> Json:
     return value
 
 
-def _check_type(request: Request) -> None:
+async def read_lines(request: Request, kind: str) -> list[bytes]:
+    """The lines of a body of that media type, without their ends. Raises UnsupportedMediaType or TooLarge."""
+    _check_type(request, kind)
+    return (await _read_bounded(request, request.app.state.service.settings.max_body_bytes)).splitlines()
+
+
+def _check_type(request: Request, wanted: str = "application/json") -> None:
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().removeprefix("charset=").strip('"')
-    if kind.strip().lower() != "application/json" or charset not in ("", "utf-8", "utf8"):
-        raise UnsupportedMediaType("Send the body as UTF-8 JSON with the header Content-Type: application/json")
+    if kind.strip().lower() != wanted or charset not in ("", "utf-8", "utf8"):
+        raise UnsupportedMediaType(f"Send the body as UTF-8 JSON with the header Content-Type: {wanted}")
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType("Compressed bodies are not read: send the JSON without Content-Encoding")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.api.bodies import json_body
@@ -12,6 +12,7 @@ from service.api.deps import ServiceDep
 from service.api.encoding import json_response
 from service.api.generate import ask_of
 from service.api.openapi import takes
+from service.api.places import placed
 from service.api.schemas.native import GenerateBody
 from service.errors import ContextOverflow
 
@@ -20,9 +21,10 @@ BODY: Final = json_body(GenerateBody)
 
 
 @router.post("/preview", openapi_extra=takes(GenerateBody))
-async def preview(service: ServiceDep, body: GenerateBody = BODY) -> Response:
+async def preview(request: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """The receipt that `/generate` would give for the same body; where it would refuse, the numbers of the refusal."""
-    deployment, found = await service.answers.preview(ask_of(body, service.settings, stream=False))
+    ask = placed(request, ask_of(body, service.settings, stream=False), body.session_id, body.messages)
+    deployment, found = await service.answers.preview(ask)
     manifest = deployment.manifest
     told = {"model": manifest.reference, "version": manifest.version, "digest": manifest.short_digest}
     if isinstance(found, ContextOverflow):

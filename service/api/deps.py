@@ -38,6 +38,13 @@ def _actor(request: Request) -> str:
     return actor
 
 
+def _owner(request: Request) -> str:
+    owner: str = request.state.owner
+    return owner
+
+
 ServiceDep = Annotated[Service, Depends(_service)]
 ActorDep = Annotated[str, Depends(_actor)]
 """Who asks, as histories and lineage say it (see `auth`)."""
+OwnerDep = Annotated[str, Depends(_owner)]
+"""Whose sessions these are: told apart by the whole key."""

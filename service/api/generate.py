@@ -15,6 +15,7 @@ from service.api.bodies import json_body
 from service.api.deps import Service, ServiceDep
 from service.api.encoding import json_response
 from service.api.openapi import takes
+from service.api.places import placed
 from service.api.replies import completed, headers, streamed
 from service.api.schemas.native import GenerateBody, Parameters
 from service.context.prompt import Chat, Ids, Text
@@ -49,6 +50,7 @@ async def _answer(request: Request, service: Service, body: GenerateBody, stream
     if body.user:
         request.state.log["user"] = body.user
     ask = replace(ask_of(body, service.settings, stream), arrival=request.state.arrival)
+    ask = placed(request, ask, body.session_id, body.messages)
     is_triton = body.text_input is not None
     if stream:
         return await streamed(request, service, [ask], tgi.triton_events if is_triton else tgi.events)

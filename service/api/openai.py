@@ -17,6 +17,7 @@ from service.api.bodies import json_body
 from service.api.deps import Service, ServiceDep
 from service.api.encoding import json_response
 from service.api.openapi import takes
+from service.api.places import placed
 from service.api.replies import completed, headers, streamed
 from service.api.schemas.openai import ChatBody, CompletionBody, OpenAISampling
 from service.context.prompt import Chat, Source
@@ -35,6 +36,7 @@ async def chat_completions(request: Request, service: ServiceDep, body: ChatBody
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     documents = tuple(each.document() for each in body.documents or ())
     asks = _asks(body, service, sources, kind="chatcmpl", logprobs=logprobs, documents=documents)
+    asks = [placed(request, ask, body.session_id, body.messages) for ask in asks]
     return await _reply(request, service, asks, ChatDialect(body, asks))
 
 

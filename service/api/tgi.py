@@ -20,6 +20,7 @@ def facts(answer: Answer) -> dict[str, Any]:
         "usage": answer.usage(),
         "timings": answer.timings(),
         "context": answer.receipt.to_dict(),
+        **({"session_id": answer.ask.place.session} if answer.ask.place else {}),
     }
 
 

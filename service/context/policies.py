@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 Policy = Literal["refuse", "window", "middle"]
-POLICIES: Final[tuple[str, ...]] = get_args(Policy)
+POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 LOW_WATER: Final = 0.5
 
 

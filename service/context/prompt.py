@@ -36,10 +36,12 @@ class Text:
 @dataclass(frozen=True, slots=True)
 class Chat:
     """Messages, oldest first; system messages before all others, the last message is the current one. `names` are
-    theirs in a receipt; without any they are `m_0`, `m_1`, … by position."""
+    theirs in a receipt; without any they are `m_0`, `m_1`, … by position. `cut` names the message at which the same
+    chat was cut before; one that is not there any more counts for nothing."""
 
     messages: tuple[Message, ...]
     names: tuple[str, ...] = ()
+    cut: str = ""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -147,7 +149,7 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
     _require_order(messages)
     placed = documents if budget.options.policy == "refuse" else fitting(tokenizer, documents, budget.documents)
     while True:
-        trimmed = trim(tokenizer, budget, messages, chat.named, placed)
+        trimmed = trim(tokenizer, budget, messages, chat.named, placed, chat.cut)
         encoded, shares = trimmed.encoded, trimmed.encoded.shares()
         if budget.options.policy == "refuse" or sum(share or 0 for share in shares.documents) <= budget.documents:
             break

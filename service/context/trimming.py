@@ -37,6 +37,7 @@ def trim(
     messages: Sequence[Message],
     names: Sequence[str],
     documents: tuple[Document, ...],
+    before: str = "",
 ) -> Trimmed:
     """By the policy of the budget's options. Raises ContextOverflow where what must be sent does not fit (all of it by
     `refuse`; else system messages, pinned turns and the last one), InvalidRequest for a pin that is no message."""
@@ -54,7 +55,8 @@ def trim(
     budget.require(least, "messages")
     room = budget.limit - least + turns[-1].tokens
     low_water = LOW_WATER if budget.options.low_water is None else budget.options.low_water
-    cut = policies.cut_of(policy, turns, room, low_water)
+    start = next((at for at, turn in enumerate(turns) if names[systems + turn.first] == before), 0)
+    cut = policies.cut_of(policy, turns, room, low_water, start)
     while True:
         sent = (*range(systems), *_messages(turns, policies.kept(policy, turns, cut), systems))
         encoded = tokenizer.encode_chat([messages[at] for at in sent], documents=documents)

@@ -237,7 +237,6 @@ OPENAI: list[tuple[str, dict[str, Any], str, str]] = [
     ("modalities", {"modalities": ["audio"]}, UNSUPPORTED, "modalities"),
     ("template", {"chat_template": "{{ 7 * 7 }}"}, UNSUPPORTED, "chat_template"),
     ("template kwargs", {"chat_template_kwargs": {"a": 1}}, UNSUPPORTED, "chat_template_kwargs"),
-    ("session", {"session_id": "s_1"}, UNSUPPORTED, "session_id"),
     ("options", {"stream": True, "stream_options": {"x": 1}}, UNSUPPORTED, "stream_options.x"),
 ]
 

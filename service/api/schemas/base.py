@@ -137,6 +137,9 @@ ModelReference = Annotated[
 DeadlineMs = Annotated[int, Field(ge=1, le=DAY_MS, description="Answer within so many milliseconds, or what there is.")]
 Priority = Annotated[int, Field(ge=0, le=9, description="9 goes before 0.")]
 RequestIdText = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+SessionId = Annotated[
+    str, Field(min_length=1, max_length=64, description="A stored session: its history comes before the messages.")
+]
 UserText = Annotated[str, Field(max_length=256, description="Who asks; appears in the server's log.")]
 
 

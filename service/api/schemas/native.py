@@ -10,6 +10,7 @@ from service.api.schemas.base import (
     MAX_LOGPROBS,
     MAX_TOKENS,
     Absent,
+    ChatMessage,
     ContextFields,
     DeadlineMs,
     Documents,
@@ -23,6 +24,7 @@ from service.api.schemas.base import (
     Repetition,
     RequestIdText,
     Sequences,
+    SessionId,
     StopOrStops,
     TokenId,
     Tokens,
@@ -96,10 +98,20 @@ class Parameters(Wire):
         return bool(self.do_sample) or shaped
 
 
+def fit_a_session(messages: list[ChatMessage] | None, sequences: int, n: str) -> None:
+    """Raises for what a turn of a stored session cannot be."""
+    if messages is None:
+        raise unsupported("session_id", "needs messages: what the user says now")
+    if any(message.role != "user" for message in messages):
+        raise wrong("messages", "of a session's turn are the user's: the system prompt is the session's own")
+    if sequences > 1:
+        raise unsupported(n, "cannot act in a session: one answer is stored")
+
+
 class GenerateBody(Wire):
     """Exactly one of `inputs`, `messages`, `input_ids`, `text_input`."""
 
-    later: ClassVar[dict[str, Absent]] = {"session_id": (None,)}
+    session_id: SessionId | None = None
     inputs: str | None = None
     messages: Messages | None = None
     input_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
@@ -130,6 +142,8 @@ class GenerateBody(Wire):
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise wrong("inputs", f"or messages, input_ids or text_input: send exactly one of them (found {found})")
+        if self.session_id is not None:
+            fit_a_session(self.messages, self.parameters.best_of or self.parameters.n or 1, "parameters.n")
         if self.documents and self.messages is None:
             raise unsupported("documents", "are placed by the chat template: send messages")
         if self.parameters.return_full_text and self.inputs is None:

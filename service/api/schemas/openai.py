@@ -26,6 +26,7 @@ from service.api.schemas.base import (
     Repetition,
     RequestIdText,
     Sequences,
+    SessionId,
     StopOrStops,
     Tokens,
     UserText,
@@ -33,6 +34,7 @@ from service.api.schemas.base import (
     unsupported,
     wrong,
 )
+from service.api.schemas.native import fit_a_session
 from service.context.prompt import Ids, Text
 
 MAX_PROMPTS: Final = 64
@@ -97,7 +99,7 @@ class OpenAISampling(Wire):
 
 class ChatBody(OpenAISampling):
     later: ClassVar[dict[str, Absent]] = {
-        **LATER_EVERYWHERE,
+        **{field: neutral for field, neutral in LATER_EVERYWHERE.items() if field != "session_id"},
         "response_format": (None, {"type": "text"}),
         "tools": (None, []),
         "tool_choice": (None, "none", "auto"),
@@ -118,6 +120,7 @@ class ChatBody(OpenAISampling):
         ),
     }
     messages: Messages
+    session_id: SessionId | None = None
     max_completion_tokens: Tokens | None = None
     max_tokens: Annotated[Tokens | None, Field(description="Older name of `max_completion_tokens`.")] = None
     logprobs: bool | None = None
@@ -127,6 +130,12 @@ class ChatBody(OpenAISampling):
     @property
     def new_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @model_validator(mode="after")
+    def _fits_its_session(self) -> Self:
+        if self.session_id is not None:
+            fit_a_session(self.messages, self.n or 1, "n")
+        return self
 
     @model_validator(mode="after")
     def _logprobs_agree(self) -> Self:

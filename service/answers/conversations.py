@@ -1,0 +1,192 @@
+"""Turns of stored sessions: the history becomes the prompt's chat, and the answer is stored before its end is told.
+
+    lock the session ─▶ history ─▶ an Ask over system, history and the new messages ─▶ answer ─▶ stored ─▶ last delta
+
+Turns sent at once to one session wait for each other, in order of arrival. Where another instance has written to the
+session meanwhile, the answer is not stored and its caller is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+
+from service.answers.answer import Answer
+from service.answers.ask import Ask, InSession
+from service.context.options import ContextOptions
+from service.context.policies import POLICIES, Policy
+from service.context.prompt import Chat
+from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
+from service.sessions import Answered, NewMessage, NewReply, NewTurn, Session, SessionStore, StoredMessage
+from service.text.messages import Message
+
+SYSTEM = "system"
+"""The name of a session's system message in receipts."""
+DEFAULT_POLICY: Policy = "window"
+RETRY_SECONDS = 1.0
+SWEEP_SECONDS = 600.0
+NO_DATABASE = "The database of sessions cannot be had: try again shortly; DOSIRAK_SESSIONS_URL says where it is"
+
+
+class Conversations:
+    """Owned by the event loop. The store is opened when it is first needed, and again after it could not be."""
+
+    def __init__(self, open_store: Callable[[], Awaitable[SessionStore]], sweep_seconds: float = SWEEP_SECONDS) -> None:
+        self._open = open_store
+        self._sweep_seconds = sweep_seconds
+        self._sweeping: asyncio.Task[None] | None = None
+        self._store: SessionStore | None = None
+        self._opening = asyncio.Lock()
+        self._failed_at = float("-inf")
+        self._turns: dict[tuple[str, str], _Queue] = {}
+
+    async def store(self) -> SessionStore:
+        """Raises Unavailable while the database cannot be had; tried once a second, whoever asks."""
+        async with self._opening:
+            if self._store is None:
+                if time.monotonic() - self._failed_at < RETRY_SECONDS:
+                    raise Unavailable(NO_DATABASE, retry_after=RETRY_SECONDS)
+                try:
+                    self._store = await self._open()
+                except (Unavailable, OSError):
+                    self._failed_at = time.monotonic()
+                    raise Unavailable(NO_DATABASE, retry_after=RETRY_SECONDS) from None
+            return self._store
+
+    def start(self) -> None:
+        """From now on, what has expired is removed now and then."""
+        self._sweeping = asyncio.create_task(self._sweep())
+
+    async def stop(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._sweep_seconds)
+            with suppress(DosirakError):
+                await (await self.store()).sweep()
+
+    @asynccontextmanager
+    async def turn(self, ask: Ask, place: InSession) -> AsyncIterator[OpenTurn]:
+        """The session is this turn's until the block ends. Raises NotFound, Stale, StorageFull, InvalidRequest."""
+        store, new = await self.store(), _new(place)
+        key = (place.owner, place.session)
+        queue = self._turns.setdefault(key, _Queue())
+        queue.members += 1
+        try:
+            async with queue.lock:
+                session, stored = await _read(store, place, new)
+                yield OpenTurn(store, place, session, new, _asked(ask, session, stored, place.messages, new))
+        finally:
+            queue.members -= 1
+            if not queue.members:
+                del self._turns[key]
+
+    async def asked(self, ask: Ask, place: InSession) -> Ask:
+        """What the turn would ask now, without taking it."""
+        store, new = await self.store(), _new(place)
+        session, stored = await _read(store, place, new)
+        return _asked(ask, session, stored, place.messages, new)
+
+
+@dataclass(slots=True)
+class _Queue:
+    lock: asyncio.Lock
+    members: int = 0
+
+    def __init__(self) -> None:
+        self.lock, self.members = asyncio.Lock(), 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
+    """`ask` is what the engine is to answer; no new messages replace the last reply."""
+
+    _store: SessionStore
+    _place: InSession
+    _session: Session
+    _new: tuple[NewMessage, ...]
+    ask: Ask
+
+    async def keep(self, answer: Answer) -> None:
+        """Store the turn, durably. Raises Conflict where another instance was here meanwhile."""
+        receipt = answer.receipt
+        best = answer.best[0]
+        answered = Answered(
+            receipt.to_dict(),
+            answer.manifest.reference,
+            answer.manifest.version,
+            answer.manifest.short_digest,
+            dict(answer.usage()),
+            answer.finish_reason.value,
+        )
+        reply = NewReply(best.text, answered)
+        cut = None if receipt.cut is None else {"at": receipt.cut.at, "policy": receipt.policy}
+        owner, session, revision = self._place.owner, self._session.id, self._session.revision
+        try:
+            if self._new:
+                await self._store.append_turn(owner, session, NewTurn(self._new, reply, cut), revision)
+            else:
+                await self._store.replace_last_reply(owner, session, reply, revision, cut=cut)
+        except Stale:
+            raise Conflict(
+                "Another writer changed the session while this answer was made: send the turn again"
+            ) from None
+
+
+def _new(place: InSession) -> tuple[NewMessage, ...]:
+    return tuple(NewMessage(message.content, message.role, message.name) for message in place.messages)
+
+
+async def _read(
+    store: SessionStore, place: InSession, new: tuple[NewMessage, ...]
+) -> tuple[Session, tuple[StoredMessage, ...]]:
+    """The session and the messages before the turn."""
+    if new:
+        await store.check_turn(place.owner, place.session, new, place.expected_revision)
+    session, stored = await store.history(place.owner, place.session)
+    if place.expected_revision is not None and session.revision != place.expected_revision:
+        raise Stale(f"The session is at revision {session.revision}: read it again and send the turn once more")
+    return session, stored if new else _without_last_reply(stored)
+
+
+def _asked(
+    ask: Ask,
+    session: Session,
+    stored: tuple[StoredMessage, ...],
+    given: tuple[Message, ...],
+    new: tuple[NewMessage, ...],
+) -> Ask:
+    """The same ask over the whole chat, by the session's model and policy where it names none of its own."""
+    system = [Message("system", session.system)] if session.system else []
+    history = [Message(message.role, message.content, message.name) for message in stored]
+    names = [*([SYSTEM] if system else []), *(message.id for message in stored), *(message.id for message in new)]
+    options = ask.context or ContextOptions(_policy(session))
+    pins = (*options.pin, *(message.id for message in stored if message.pinned))
+    cut = session.cut or {}
+    chat = Chat(
+        (*system, *history, *given),
+        tuple(names),
+        str(cut.get("at", "")) if cut.get("policy") == options.policy else "",
+    )
+    context = replace(options, pin=() if options.policy == "refuse" else tuple(dict.fromkeys(pins)))
+    return replace(ask, source=chat, model=ask.model or session.model, context=context)
+
+
+def _policy(session: Session) -> Policy:
+    return next((policy for policy in POLICIES if policy == session.policy), DEFAULT_POLICY)
+
+
+def _without_last_reply(stored: tuple[StoredMessage, ...]) -> tuple[StoredMessage, ...]:
+    if not stored or stored[-1].role != "assistant":
+        raise Conflict("The session's last message is not an answer: send a message to get one")
+    if len(stored) < 2:
+        raise InvalidRequest("The session holds no question to answer again", param="session_id")
+    return stored[:-1]

@@ -1,0 +1,197 @@
+"""Stored chats over HTTP: make, list, read, change, fork, answer again, export and import.
+
+Every answer about one session has its revision as `ETag`; `If-Match` with another is 412. A session of somebody else is
+404, as one that never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response
+
+from service.answers import InSession
+from service.api import tgi
+from service.api.bodies import json_body, read_lines
+from service.api.deps import OwnerDep, Service, ServiceDep
+from service.api.encoding import json_response
+from service.api.generate import ask_of
+from service.api.openapi import takes
+from service.api.places import revision_of
+from service.api.replies import completed, headers, streamed
+from service.api.schemas.native import GenerateBody
+from service.api.schemas.sessions import ForkBody, MessageBody, RegenerateBody, SessionBody
+from service.errors import InvalidRequest
+from service.sessions import Page, Session, SessionStore, StoredMessage
+
+PREFIX: Final = "/v1/sessions"
+NDJSON: Final = "application/x-ndjson"
+router = APIRouter(prefix=PREFIX, tags=["sessions"])
+IfMatch = Annotated[str | None, Header()]
+Text = Annotated[str, Query(max_length=1024)]
+Limit = Annotated[int, Query(ge=1, le=100)]
+SESSION: Final = json_body(SessionBody)
+MESSAGE: Final = json_body(MessageBody)
+FORK: Final = json_body(ForkBody)
+REGENERATE: Final = json_body(RegenerateBody)
+
+
+@router.post("", status_code=201, openapi_extra=takes(SessionBody))
+async def create(service: ServiceDep, owner: OwnerDep, body: SessionBody = SESSION) -> Response:
+    """A new session. `policy` is `window` where it says nothing else."""
+    return _one(await (await _store(service)).create(owner, body.fields()), 201)  # type: ignore[arg-type]
+
+
+@router.get("")
+async def list_sessions(
+    service: ServiceDep, owner: OwnerDep, query: Text | None = None, cursor: Text | None = None, limit: Limit = 50
+) -> Response:
+    """The caller's sessions, newest first; `query` searches title, metadata and messages."""
+    page = await (await _store(service)).sessions(owner, query=query, cursor=cursor, limit=limit)
+    return _page(page, [_session(each) for each in page.data])
+
+
+@router.get("/{session_id}")
+async def get_session(service: ServiceDep, owner: OwnerDep, session_id: str) -> Response:
+    """One session without its messages."""
+    return _one(await (await _store(service)).get(owner, session_id))
+
+
+@router.patch("/{session_id}", openapi_extra=takes(SessionBody))
+async def patch_session(
+    service: ServiceDep, owner: OwnerDep, session_id: str, body: SessionBody = SESSION, if_match: IfMatch = None
+) -> Response:
+    """Change title, model, system prompt, policy, metadata or time to live."""
+    store = await _store(service)
+    return _one(await store.patch(owner, session_id, body.fields(), revision_of(if_match)))  # type: ignore[arg-type]
+
+
+@router.delete("/{session_id}", status_code=204)
+async def delete_session(
+    service: ServiceDep, owner: OwnerDep, session_id: str, erase: bool = False, if_match: IfMatch = None
+) -> Response:
+    """Gone for every reader at once; with `erase`, also from every byte of the database before this answers."""
+    store, revision = await _store(service), revision_of(if_match)
+    if erase and revision is not None:
+        raise InvalidRequest("If-Match cannot act with erase: send one of them", param="If-Match")
+    if erase:
+        await store.erase(owner, session_id)
+    else:
+        await store.delete(owner, session_id, revision)
+    return Response(status_code=204)
+
+
+@router.get("/{session_id}/messages")
+async def list_messages(
+    service: ServiceDep, owner: OwnerDep, session_id: str, cursor: Text | None = None, limit: Limit = 50
+) -> Response:
+    """Oldest first; an assistant's message has its receipt as `context`."""
+    page = await (await _store(service)).messages(owner, session_id, cursor=cursor, limit=limit)
+    return _page(page, [_message(each) for each in page.data])
+
+
+@router.patch("/{session_id}/messages/{message_id}", openapi_extra=takes(MessageBody))
+async def patch_message(
+    service: ServiceDep,
+    owner: OwnerDep,
+    session_id: str,
+    message_id: str,
+    body: MessageBody = MESSAGE,
+    if_match: IfMatch = None,
+) -> Response:
+    """Edit or pin one message; the others, and its receipt, stay as they are."""
+    store = await _store(service)
+    changed = await store.edit_message(
+        owner,
+        session_id,
+        message_id,
+        content=body.content,
+        pinned=body.pinned,
+        expected_revision=revision_of(if_match),
+    )
+    return json_response(_message(changed), headers=_tag(await store.get(owner, session_id)))
+
+
+@router.delete("/{session_id}/messages/{message_id}")
+async def delete_message(
+    service: ServiceDep, owner: OwnerDep, session_id: str, message_id: str, if_match: IfMatch = None
+) -> Response:
+    """Take one message out; answers with the session as it is then."""
+    return _one(await (await _store(service)).delete_message(owner, session_id, message_id, revision_of(if_match)))
+
+
+@router.post("/{session_id}/fork", status_code=201, openapi_extra=takes(ForkBody))
+async def fork(service: ServiceDep, owner: OwnerDep, session_id: str, body: ForkBody = FORK) -> Response:
+    """A new session with the messages up to `at`."""
+    return _one(await (await _store(service)).fork(owner, session_id, body.at), 201)
+
+
+@router.post("/{session_id}/regenerate", openapi_extra=takes(RegenerateBody))
+async def regenerate(
+    request: Request,
+    service: ServiceDep,
+    owner: OwnerDep,
+    session_id: str,
+    body: RegenerateBody = REGENERATE,
+    if_match: IfMatch = None,
+) -> Response:
+    """Answer the last question again; the new answer takes the old one's place."""
+    fields = body.model_dump(exclude_unset=True) | {"session_id": session_id, "messages": [_QUESTION]}
+    ask = ask_of(GenerateBody.model_validate(fields), service.settings, body.stream)
+    place = InSession(owner, session_id, (), revision_of(if_match))
+    ask = replace(ask, place=place, arrival=request.state.arrival)
+    if body.stream:
+        return await streamed(request, service, [ask], tgi.events)
+    [answer] = await completed(request, service, [ask])
+    return json_response(tgi.answered(answer), headers=headers(answer))
+
+
+@router.get("/{session_id}/export")
+async def export(service: ServiceDep, owner: OwnerDep, session_id: str) -> Response:
+    """JSON lines: the session, then its messages; what `import` takes."""
+    lines = await (await _store(service)).export(owner, session_id)
+    return Response(b"".join(line + b"\n" for line in lines), media_type=NDJSON)
+
+
+@router.post("/import", status_code=201)
+async def import_session(request: Request, service: ServiceDep, owner: OwnerDep) -> Response:
+    """What `export` gave becomes a new session of the caller's, under new ids."""
+    lines = await read_lines(request, NDJSON)
+    return _one(await (await _store(service)).import_lines(owner, lines), 201)
+
+
+_QUESTION: Final = {"role": "user", "content": "-"}
+"""In the place of the messages that a session has: `ask_of` wants some."""
+
+
+async def _store(service: Service) -> SessionStore:
+    return await service.answers.conversations.store()
+
+
+def _one(session: Session, status: int = 200) -> Response:
+    return json_response(_session(session), status, _tag(session))
+
+
+def _tag(session: Session) -> Mapping[str, str]:
+    return {"ETag": f'"{session.revision}"'}
+
+
+def _page(page: Page[Any], data: list[dict[str, Any]]) -> Response:
+    return json_response({"data": data, "next_cursor": page.next_cursor})
+
+
+def _session(session: Session) -> dict[str, Any]:
+    return {key: _shown(value) for key, value in asdict(session).items() if key not in ("owner", "cut")}
+
+
+def _message(message: StoredMessage) -> dict[str, Any]:
+    shown = {key: _shown(value) for key, value in asdict(message).items() if key != "answered"}
+    return shown | (asdict(message.answered) if message.answered else {})
+
+
+def _shown(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,261 @@
+"""Stored chats over HTTP: turns, receipts, revisions, owners, trimming, what is kept when something fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import KEY, Serve
+from tests.api.reading import error, events
+from tests.fake_service import REPLY, WINDOW, World, over_http, until
+
+SESSIONS = "/v1/sessions"
+SHORT = {"max_new_tokens": 16}
+
+
+@pytest.fixture
+async def world(serve: Serve, tmp_path: Path) -> AsyncIterator[World]:
+    async with serve(sessions_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db") as served:
+        yield served
+
+
+async def made(world: World, **fields: Any) -> str:
+    response = await world.client.post(SESSIONS, json=fields)
+    assert response.status_code == 201, response.text
+    assert response.headers["etag"] == '"1"'
+    return str(response.json()["id"])
+
+
+async def say(world: World, session: str, text: str = "hello", status: int = 200, **more: Any) -> dict[str, Any]:
+    headers = more.pop("headers", {})
+    body = {"session_id": session, "messages": [{"role": "user", "content": text}], "parameters": SHORT, **more}
+    response = await world.client.post("/generate", json=body, headers=headers)
+    assert response.status_code == status, response.text
+    return dict(response.json())
+
+
+async def messages(world: World, session: str) -> list[dict[str, Any]]:
+    response = await world.client.get(f"{SESSIONS}/{session}/messages", params={"limit": 100})
+    assert response.status_code == 200, response.text
+    return list(response.json()["data"])
+
+
+async def test_a_turn_is_stored_with_its_receipt_before_it_is_told(world: World) -> None:
+    session = await made(world, system="You sell lunch.", metadata={"shop": 1})
+    answer = await say(world, session, "안녕하세요")
+    assert answer["session_id"] == session
+    stored = await messages(world, session)
+    assert [each["role"] for each in stored] == ["user", "assistant"]
+    assert [each["content"] for each in stored] == ["안녕하세요", answer["generated_text"]]
+    assert stored[1]["context"] == answer["context"] and stored[1]["digest"] == answer["digest"]
+    assert stored[1]["usage"] == answer["usage"] and stored[1]["finish_reason"] == answer["finish_reason"]
+    assert answer["context"]["policy"] == "window"
+    assert answer["context"]["kept"] == ["system", stored[0]["id"]]
+    again = await say(world, session, "again")
+    assert again["context"]["kept"][:3] == ["system", stored[0]["id"], stored[1]["id"]]
+    assert again["context"]["parts"]["history"] > 0
+    shown = (await world.client.get(f"{SESSIONS}/{session}")).json()
+    assert (shown["message_count"], shown["title"], shown["metadata"]) == (4, "안녕하세요", {"shop": 1})
+    assert "owner" not in shown
+
+
+async def test_streams_and_openai_store_turns_too(world: World) -> None:
+    session = await made(world)
+    body = {"session_id": session, "messages": [{"role": "user", "content": "hi"}], "parameters": SHORT}
+    async with world.client.stream("POST", "/generate_stream", json=body) as response:
+        await response.aread()
+    last = events(response)[-1]
+    assert last["session_id"] == session
+    chat = {"model": "demo", "session_id": session, "messages": body["messages"], "max_tokens": 8}
+    told = (await world.client.post("/v1/chat/completions", json=chat)).json()
+    stored = await messages(world, session)
+    assert [each["content"] for each in stored if each["role"] == "assistant"] == [
+        last["generated_text"],
+        told["choices"][0]["message"]["content"],
+    ]
+
+
+async def test_a_long_session_is_cut_by_turns_and_the_cut_stays(world: World) -> None:
+    session = await made(world)
+    cuts = []
+    for turn in range(30):
+        answer = await say(world, session, f"hello {turn}, hello world")
+        receipt = answer["context"]
+        stored = await messages(world, session)
+        assert [*receipt["dropped"], *receipt["kept"]] == [each["id"] for each in stored[:-1]]
+        assert receipt["used"] + 16 <= WINDOW
+        cuts.append((receipt["cut"] or {"at": None})["at"])
+    assert 2 < len(set(cuts)) < 12
+    assert cuts == sorted(cuts, key=lambda cut: [None, *[each["id"] for each in stored]].index(cut))
+
+
+async def test_pinned_messages_stay_and_a_preview_stores_nothing(world: World) -> None:
+    session = await made(world)
+    await say(world, session, "my name is kim")
+    first = (await messages(world, session))[0]["id"]
+    response = await world.client.patch(f"{SESSIONS}/{session}/messages/{first}", json={"pinned": True})
+    assert response.json()["pinned"] is True
+    for turn in range(20):
+        await say(world, session, f"hello {turn}, hello world")
+    body = {"session_id": session, "messages": [{"role": "user", "content": "who am I?"}], "parameters": SHORT}
+    before = len(await messages(world, session))
+    preview = (await world.client.post("/v1/context/preview", json=body)).json()
+    assert first in preview["context"]["kept"] and preview["context"]["dropped"]
+    assert len(await messages(world, session)) == before
+    answer = await say(world, session, "who am I?")
+    assert answer["context"]["kept"][:-1] == preview["context"]["kept"][:-1], "but for the new message's own id"
+    assert answer["context"]["parts"] == preview["context"]["parts"]
+
+
+async def test_turns_sent_at_once_are_served_one_after_the_other(serve: Serve, tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    async with serve(engine={"step_seconds": 0.002}, sessions_url=url) as world:
+        session = await made(world)
+        answers = await asyncio.gather(*(say(world, session, f"turn {at}") for at in range(6)))
+        stored = await messages(world, session)
+        assert [each["role"] for each in stored] == ["user", "assistant"] * 6
+        assert {each["content"] for each in stored if each["role"] == "user"} == {f"turn {at}" for at in range(6)}
+        assert sorted(len(each["context"]["kept"]) for each in answers) == [1, 3, 5, 7, 9, 11]
+        assert not world.app.state.service.answers.conversations._turns
+
+
+async def test_a_stale_writer_is_told(world: World) -> None:
+    session = await made(world)
+    await say(world, session, headers={"If-Match": '"1"'})
+    refused = await say(world, session, status=412, headers={"If-Match": '"1"'})
+    assert refused["code"] == "stale"
+    assert len(await messages(world, session)) == 2
+    error(
+        await world.client.patch(f"{SESSIONS}/{session}", json={"title": "x"}, headers={"If-Match": '"1"'}),
+        412,
+        "stale",
+    )
+    response = await world.client.patch(f"{SESSIONS}/{session}", json={"title": "x"}, headers={"If-Match": '"2"'})
+    assert response.json()["title"] == "x" and response.headers["etag"] == '"3"'
+    error(await world.client.patch(f"{SESSIONS}/{session}", json={}, headers={"If-Match": "2"}), 422, "invalid_request")
+
+
+async def test_an_answer_that_fails_or_is_left_stores_nothing(serve: Serve, tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    async with serve(engine={"fail_after": 2, "failure": RuntimeError("planted")}, sessions_url=url) as world:
+        session = await made(world)
+        await say(world, session, status=500)
+        assert await messages(world, session) == []
+    async with serve(engine={"step_seconds": 0.05}, sessions_url=url) as world:
+        body = {"session_id": session, "messages": [{"role": "user", "content": "hi"}], "parameters": SHORT}
+        async with over_http(world) as url, httpx.AsyncClient(base_url=url) as client:
+            async with client.stream("POST", "/generate_stream", json=body) as response:
+                async for _ in response.aiter_lines():
+                    break
+            await until(lambda: world.engine.aborted)
+        assert await messages(world, session) == []
+        await say(world, session)
+        assert len(await messages(world, session)) == 2
+
+
+async def test_regenerate_fork_edit_export_and_import(world: World) -> None:
+    session = await made(world, system="Be short.")
+    await say(world, session, "one")
+    await say(world, session, "two")
+    before = await messages(world, session)
+    sampled = {"parameters": {**SHORT, "temperature": 1.0, "seed": 3}}
+    response = await world.client.post(f"{SESSIONS}/{session}/regenerate", json=sampled)
+    assert response.status_code == 200, response.text
+    after = await messages(world, session)
+    assert [each["id"] for each in after[:3]] == [each["id"] for each in before[:3]]
+    assert after[3]["content"] == response.json()["generated_text"] != before[3]["content"]
+    forked = (await world.client.post(f"{SESSIONS}/{session}/fork", json={"at": after[1]["id"]})).json()
+    assert (forked["message_count"], forked["system"]) == (2, "Be short.") and forked["id"] != session
+    edited = await world.client.patch(f"{SESSIONS}/{session}/messages/{after[0]['id']}", json={"content": "uno"})
+    assert edited.json()["content"] == "uno"
+    exported = await world.client.get(f"{SESSIONS}/{session}/export")
+    assert exported.headers["content-type"].startswith("application/x-ndjson")
+    headers = {"content-type": "application/x-ndjson"}
+    copy = (await world.client.post(f"{SESSIONS}/import", content=exported.content, headers=headers)).json()
+    assert [each["content"] for each in await messages(world, copy["id"])] == [
+        "uno",
+        *(each["content"] for each in after[1:]),
+    ]
+    gone = await world.client.delete(f"{SESSIONS}/{session}/messages/{after[3]['id']}")
+    assert gone.json()["message_count"] == 3
+    error(await world.client.post(f"{SESSIONS}/{session}/regenerate", json={}), 409, "conflict")
+
+
+async def test_lists_have_cursors_and_search(world: World) -> None:
+    ids = [await made(world, title=f"chat {at}") for at in range(5)]
+    await say(world, ids[2], "김밥 두 줄 주세요")
+    first = (await world.client.get(SESSIONS, params={"limit": 3})).json()
+    rest = (await world.client.get(SESSIONS, params={"limit": 3, "cursor": first["next_cursor"]})).json()
+    assert [each["id"] for each in (*first["data"], *rest["data"])] == ids[::-1] and rest["next_cursor"] is None
+    found = (await world.client.get(SESSIONS, params={"query": "김밥"})).json()
+    assert [each["id"] for each in found["data"]] == [ids[2]]
+
+
+@pytest.mark.parametrize("erase", [False, True])
+async def test_a_deleted_session_is_gone(world: World, tmp_path: Path, erase: bool) -> None:
+    session = await made(world)
+    await say(world, session, "canary-5531")
+    response = await world.client.delete(f"{SESSIONS}/{session}", params={"erase": erase})
+    assert response.status_code == 204
+    error(await world.client.get(f"{SESSIONS}/{session}"), 404, "not_found")
+    await say(world, session, status=404)
+    held = b"".join(path.read_bytes() for path in tmp_path.glob("sessions.db*"))  # noqa: ASYNC240 - a few pages
+    assert not erase or b"canary-5531" not in held
+
+
+async def test_a_session_is_its_owners(serve: Serve, tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    async with serve(sessions_url=url) as world:
+        session = await made(world)
+        await say(world, session)
+        message = (await messages(world, session))[0]["id"]
+    async with serve(sessions_url=url, admin_key=KEY) as world:
+        client: httpx.AsyncClient = world.client
+        client.headers["authorization"] = f"Bearer {KEY}"
+        assert (await client.get(SESSIONS)).json()["data"] == []
+        await say(world, session, status=404)
+        for method, path, body in (
+            ("GET", "", None),
+            ("PATCH", "", {"title": "mine"}),
+            ("DELETE", "", None),
+            ("GET", "/messages", None),
+            ("PATCH", f"/messages/{message}", {"pinned": True}),
+            ("DELETE", f"/messages/{message}", None),
+            ("POST", "/fork", {"at": message}),
+            ("POST", "/regenerate", {}),
+            ("GET", "/export", None),
+        ):
+            error(await client.request(method, f"{SESSIONS}/{session}{path}", json=body), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"inputs": "x"}, "unsupported_field"),
+        ({"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]}, "invalid_request"),
+        ({"messages": [{"role": "user", "content": "x"}], "parameters": {"n": 2}}, "unsupported_field"),
+    ],
+)
+async def test_what_a_turn_cannot_be_is_refused(world: World, body: dict[str, Any], code: str) -> None:
+    session = await made(world)
+    error(await world.client.post("/generate", json={"session_id": session, **body}), 422, code)
+
+
+async def test_stateless_calls_go_on_without_the_database(serve: Serve, tmp_path: Path) -> None:
+    """Whoever comes while the database cannot be had is told soon, and served again once it is there."""
+    place = tmp_path / "not a folder"
+    place.write_text("in the way")
+    async with serve(sessions_url=f"sqlite+aiosqlite:///{place}/sessions.db") as world:
+        assert (await world.client.post("/generate", json={"inputs": "hi"})).json()["generated_text"] == REPLY
+        responses = await asyncio.gather(*(world.client.get(SESSIONS) for _ in range(20)))
+        for response in responses:
+            error(response, 503, "unavailable")
+            assert int(response.headers["retry-after"]) <= 2
+        place.unlink()
+        await asyncio.sleep(1.1)
+        await made(world)
