@@ -74,6 +74,13 @@ def test_streamed_and_unary_answers_are_the_same(served: Server, model: str) -> 
             assert unary["model"] == model and unary["usage"]["completion_tokens"] == 48
 
 
+def test_a_long_chat_is_cut_as_its_preview_says(served: Server) -> None:
+    command = python("-m", "loadtest.longchat", "--url", served.url, "--turns", "24", "--words", "120")
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "48 receipts, all as previewed and recounted" in shown.stdout
+
+
 def test_an_engine_that_is_killed_is_a_pause(served: Server) -> None:
     """Started answers are replayed: the stream is the same as an undisturbed one."""
     asked = body(max_new_tokens=400, temperature=0.9, seed=11)
