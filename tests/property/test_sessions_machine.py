@@ -24,6 +24,7 @@ from tests.sessions import Clock, a_turn, needs_postgresql, new_database
 
 Result = TypeVar("Result")
 OWNERS = ("ann", "bob")
+WHICH = st.integers(0, 30)
 CALLERS = st.sampled_from([True, True, True, True, False])
 """Whether the session's own owner calls, or the other one."""
 TEXTS = st.text("가나 aA\n", max_size=12)
@@ -71,7 +72,6 @@ def cut(text: str) -> str | None:
 
 class SessionsMachine(stateful.RuleBasedStateMachine):
     kind: ClassVar[str]
-    sessions = stateful.Bundle("sessions")
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,6 +82,14 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
         self.stores = [self.run(SessionStore.open(url, clock=self.clock)) for _ in range(2)]
         self.kept: dict[str, Kept] = {}
         self.made = 0
+        self.looks = 0
+        self.gone = "s_none"
+        """One that is deleted or has expired, once there is one."""
+        for owner in OWNERS:
+            for _ in range(2):
+                id = self.start(0, owner, None)
+                for said in ("가나", "b"):
+                    self.say(0, owner, id, said)
 
     def run(self, call: Coroutine[Any, Any, Result]) -> Result:
         return self.runner.run(call)
@@ -94,9 +102,13 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
         kept = self.kept.get(id)
         return kept if kept is not None and kept.expires > self.now else None
 
-    def caller(self, id: str, own: bool) -> str:
-        owner = self.kept[id].owner if id in self.kept else OWNERS[0]
-        return owner if own else OWNERS[1 - OWNERS.index(owner)]
+    def pick(self, which: int, own: bool) -> tuple[str, str]:
+        """A session, mostly one that lives, and who calls: its owner or the other."""
+        living = [kept for kept in self.kept.values() if kept.expires > self.now]
+        if which == 0 or not living:
+            return self.gone, OWNERS[0]
+        kept = living[which % len(living)]
+        return kept.id, kept.owner if own else OWNERS[1 - OWNERS.index(kept.owner)]
 
     def call(self, id: str, owner: str, call: Coroutine[Any, Any, Result]) -> tuple[Kept, Result] | None:
         """The result beside the model's session; None where the model says that there is none, and so does the store"""
@@ -118,35 +130,41 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
         stored = self.run(self.stores[0].history(made.owner, made.id))[1]
         return [Said(each.id, each.role, each.content, each.pinned) for each in stored]
 
-    @stateful.rule(target=sessions, store=st.integers(0, 1), owner=st.sampled_from(OWNERS), title=st.none() | TEXTS)
-    def create(self, store: int, owner: str, title: str | None) -> str:
+    @stateful.rule(store=st.integers(0, 1), owner=st.sampled_from(OWNERS), title=st.none() | TEXTS)
+    def create(self, store: int, owner: str, title: str | None) -> None:
+        self.start(store, owner, title)
+
+    def start(self, store: int, owner: str, title: str | None) -> str:
         self.clock.move(0.001)
         return self.keep(self.run(self.stores[store].create(owner, {"title": title, "ttl_seconds": TTL})), [])
 
     @stateful.rule(
         store=st.integers(0, 1),
         own=CALLERS,
-        id=sessions,
+        which=WHICH,
         said=TEXTS,
-        behind=st.none() | st.integers(0, 2),
+        behind=st.sampled_from([0, 0, 0, 1]),
     )
-    def append(self, store: int, own: bool, id: str, said: str, behind: int | None) -> None:
-        owner = self.caller(id, own)
-        turn = a_turn(said, "reply " + said)
+    def append(self, store: int, own: bool, which: int, said: str, behind: int) -> None:
+        id, owner = self.pick(which, own)
         kept = self.alive(id)
-        expected = None if behind is None or kept is None else kept.revision - behind
-        call = self.stores[store].append_turn(owner, id, turn, expected)
-        if kept is not None and kept.owner == owner and behind:
+        if behind and kept is not None and kept.owner == owner:
             with pytest.raises(Stale):
-                self.run(call)
-        elif (done := self.call(id, owner, call)) is not None:
+                self.run(self.stores[store].append_turn(owner, id, a_turn(said), kept.revision - behind))
+        else:
+            self.say(store, owner, id, said)
+
+    def say(self, store: int, owner: str, id: str, said: str) -> None:
+        turn = a_turn(said, "reply " + said)
+        expected = self.kept[id].revision if id in self.kept else None
+        if (done := self.call(id, owner, self.stores[store].append_turn(owner, id, turn, expected))) is not None:
             done[0].add(Said(turn.messages[0].id, "user", said), Said(turn.reply.id, "assistant", "reply " + said))
             done[0].written(self.now)
             assert done[1].session.revision == done[0].revision
 
-    @stateful.rule(store=st.integers(0, 1), own=CALLERS, id=sessions)
-    def regenerate(self, store: int, own: bool, id: str) -> None:
-        owner = self.caller(id, own)
+    @stateful.rule(store=st.integers(0, 1), own=CALLERS, which=WHICH)
+    def regenerate(self, store: int, own: bool, which: int) -> None:
+        id, owner = self.pick(which, own)
         reply = NewReply("another reply")
         kept, call = self.alive(id), self.stores[store].replace_last_reply(owner, id, reply)
         if kept is not None and kept.owner == owner and (not kept.messages or kept.messages[-1].role == "user"):
@@ -160,13 +178,13 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(
         store=st.integers(0, 1),
         own=CALLERS,
-        id=sessions,
+        which=WHICH,
         at=st.integers(0, 8),
         content=st.none() | TEXTS,
         pinned=st.none() | st.booleans(),
     )
-    def edit(self, store: int, own: bool, id: str, at: int, content: str | None, pinned: bool | None) -> None:
-        owner = self.caller(id, own)
+    def edit(self, store: int, own: bool, which: int, at: int, content: str | None, pinned: bool | None) -> None:
+        id, owner = self.pick(which, own)
         message = self.message(id, at)
         call = self.stores[store].edit_message(owner, id, message.id, content=content, pinned=pinned)
         if message.role == "none":
@@ -176,10 +194,12 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
             message.content = message.content if content is None else content
             message.pinned = message.pinned if pinned is None else pinned
             done[0].written(self.now)
+            found = self.run(self.stores[1 - store].sessions(owner, query=message.content, limit=100)).data
+            assert id in [session.id for session in found]
 
-    @stateful.rule(store=st.integers(0, 1), own=CALLERS, id=sessions, at=st.integers(0, 8))
-    def delete_message(self, store: int, own: bool, id: str, at: int) -> None:
-        owner = self.caller(id, own)
+    @stateful.rule(store=st.integers(0, 1), own=CALLERS, which=WHICH, at=st.integers(0, 8))
+    def delete_message(self, store: int, own: bool, which: int, at: int) -> None:
+        id, owner = self.pick(which, own)
         message = self.message(id, at)
         call = self.stores[store].delete_message(owner, id, message.id)
         if message.role == "none":
@@ -189,51 +209,52 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
             done[0].remove(message)
             done[0].written(self.now)
 
-    @stateful.rule(target=sessions, store=st.integers(0, 1), own=CALLERS, id=sessions, at=st.integers(0, 8))
-    def fork(self, store: int, own: bool, id: str, at: int) -> str:
-        owner = self.caller(id, own)
+    @stateful.rule(store=st.integers(0, 1), own=CALLERS, which=WHICH, at=st.integers(0, 8))
+    def fork(self, store: int, own: bool, which: int, at: int) -> None:
+        id, owner = self.pick(which, own)
         message = self.message(id, at)
         self.clock.move(0.001)
         call = self.stores[store].fork(owner, id, message.id)
         if message.role == "none":
             with pytest.raises(NotFound):
                 self.run(call)
-            return id
+            return
         if (done := self.call(id, owner, call)) is None:
-            return id
+            return
         before = [(each.role, each.content, each.pinned) for each in done[0].messages]
         copies = self.new(done[1])
         assert [(each.role, each.content, each.pinned) for each in copies] == before[: len(copies)]
         assert done[0].messages[len(copies) - 1] is message and done[1].title in (done[0].title, cut(before[0][1]))
-        return self.keep(done[1], copies)
+        self.keep(done[1], copies)
 
-    @stateful.rule(target=sessions, store=st.integers(0, 1), own=CALLERS, to=st.sampled_from(OWNERS), id=sessions)
-    def carry_over(self, store: int, own: bool, to: str, id: str) -> str:
-        owner = self.caller(id, own)
+    @stateful.rule(store=st.integers(0, 1), own=CALLERS, to=st.sampled_from(OWNERS), which=WHICH)
+    def carry_over(self, store: int, own: bool, to: str, which: int) -> None:
+        id, owner = self.pick(which, own)
         self.clock.move(0.001)
         if (done := self.call(id, owner, self.stores[store].export(owner, id))) is None:
-            return id
+            return
         made = self.run(self.stores[1 - store].import_lines(to, done[1]))
         copies = self.new(made)
         assert [(each.role, each.content, each.pinned) for each in copies] == [
             (each.role, each.content, each.pinned) for each in done[0].messages
         ]
-        return self.keep(made, copies)
+        self.keep(made, copies)
 
-    @stateful.rule(store=st.integers(0, 1), own=CALLERS, id=sessions, title=st.none() | TEXTS)
-    def patch(self, store: int, own: bool, id: str, title: str | None) -> None:
-        owner = self.caller(id, own)
+    @stateful.rule(store=st.integers(0, 1), own=CALLERS, which=WHICH, title=st.none() | TEXTS)
+    def patch(self, store: int, own: bool, which: int, title: str | None) -> None:
+        id, owner = self.pick(which, own)
         if (done := self.call(id, owner, self.stores[store].patch(owner, id, {"title": title}))) is not None:
             done[0].title = title
             done[0].written(self.now)
 
-    @stateful.rule(store=st.integers(0, 1), own=CALLERS, id=sessions)
-    def delete(self, store: int, own: bool, id: str) -> None:
-        owner = self.caller(id, own)
+    @stateful.rule(store=st.integers(0, 1), own=CALLERS, which=WHICH)
+    def delete(self, store: int, own: bool, which: int) -> None:
+        id, owner = self.pick(which, own)
         if self.call(id, owner, self.stores[store].delete(owner, id)) is not None:
             del self.kept[id]
+            self.gone = id
 
-    @stateful.rule(seconds=st.sampled_from([1.0, TTL / 2, TTL]))
+    @stateful.rule(seconds=st.sampled_from([1.0, TTL / 20, TTL / 3]))
     def time_goes_by(self, seconds: float) -> None:
         self.clock.move(seconds)
 
@@ -243,6 +264,7 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
         assert self.run(self.stores[store].sweep()) == len(gone)
         for id in gone:
             del self.kept[id]
+            self.gone = id
 
     @stateful.rule(
         store=st.integers(0, 1),
@@ -267,12 +289,14 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def both_stores_show_the_model(self) -> None:
-        for store in self.stores:
-            for owner in OWNERS:
-                shown = self.run(store.sessions(owner, limit=100)).data
-                assert [session.id for session in shown] == [kept.id for kept in self.listed(owner)]
-                for session in shown:
-                    self.same(self.kept[session.id], session, store)
+        """One after the other, step by step."""
+        self.looks += 1
+        store = self.stores[self.looks % 2]
+        for owner in OWNERS:
+            shown = self.run(store.sessions(owner, limit=100)).data
+            assert [session.id for session in shown] == [kept.id for kept in self.listed(owner)]
+            for session in shown:
+                self.same(self.kept[session.id], session, store)
 
     def same(self, kept: Kept, session: Session, store: SessionStore) -> None:
         assert (session.title, session.revision) == (kept.title, kept.revision)
@@ -307,7 +331,7 @@ class OnPostgresql(SessionsMachine):
     kind = "postgresql"
 
 
-ROUNDS = settings(max_examples=10, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ROUNDS = settings(max_examples=15, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TestOnSqlite = OnSqlite.TestCase
 TestOnSqlite.settings = ROUNDS
 TestOnPostgresql = needs_postgresql(OnPostgresql.TestCase)

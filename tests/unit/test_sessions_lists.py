@@ -63,8 +63,9 @@ async def test_messages_oldest_first_in_pages(store: SessionStore) -> None:
     last = (await store.history(OWNER, session.id))[1][-1]
     await store.delete_message(OWNER, session.id, last.id)
     await say(store, OWNER, session.id, "q4", "a4")
+    await say(store, OWNER, session.id, "q5", "a5")
     second = await store.messages(OWNER, session.id, limit=100, cursor=first.next_cursor)
-    assert [message.content for message in second.data] == ["a1", "q2", "a2", "q3", "q4", "a4"]
+    assert [message.content for message in second.data] == ["a1", "q2", "a2", "q3", "q4", "a4", "q5", "a5"]
     at_the_end = await store.messages(OWNER, session.id, limit=3, cursor=first.next_cursor)
     assert at_the_end.next_cursor is not None
 
