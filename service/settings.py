@@ -96,7 +96,7 @@ class Settings(BaseSettings):
     gate_decode_ratio: float = Field(
         default=0.8, ge=0, description="Gate: least decode speed, as a multiple of the other's, at every batch size."
     )
-    sessions_url: SecretStr | None = Field(
+    database_url: SecretStr | None = Field(
         default=None,
         description="Where chat history is kept: `postgresql+asyncpg://user:password@host/name`, or a file as "
         "`sqlite+aiosqlite:////path`; `sessions.db` in the data directory where unset.",
@@ -134,7 +134,7 @@ class Settings(BaseSettings):
             raise ValueError("must be a multiple of 8")
         return value
 
-    @field_validator("sessions_url")
+    @field_validator("database_url")
     @classmethod
     def _database_that_we_know(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not value.get_secret_value().startswith(DATABASES):
@@ -157,8 +157,8 @@ class Settings(BaseSettings):
     @property
     def session_database(self) -> str:
         """The URL of the database with the chat history; it may hold a password."""
-        if self.sessions_url is not None:
-            return self.sessions_url.get_secret_value()
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
         return f"sqlite+aiosqlite:///{quote(str(self.data_dir / 'sessions.db'))}"
 
     @property

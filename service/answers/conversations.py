@@ -28,7 +28,7 @@ SYSTEM = "system"
 DEFAULT_POLICY: Policy = "window"
 RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 600.0
-NO_DATABASE = "The database of sessions cannot be had: try again shortly; DOSIRAK_SESSIONS_URL says where it is"
+NO_DATABASE = "The database of sessions cannot be had: try again shortly; DOSIRAK_DATABASE_URL says where it is"
 
 
 class Conversations:

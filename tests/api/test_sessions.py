@@ -20,7 +20,7 @@ SHORT = {"max_new_tokens": 16}
 
 @pytest.fixture
 async def world(serve: Serve, tmp_path: Path) -> AsyncIterator[World]:
-    async with serve(sessions_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db") as served:
+    async with serve(database_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db") as served:
         yield served
 
 
@@ -114,7 +114,7 @@ async def test_pinned_messages_stay_and_a_preview_stores_nothing(world: World) -
 
 async def test_turns_sent_at_once_are_served_one_after_the_other(serve: Serve, tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
-    async with serve(engine={"step_seconds": 0.002}, sessions_url=url) as world:
+    async with serve(engine={"step_seconds": 0.002}, database_url=url) as world:
         session = await made(world)
         answers = await asyncio.gather(*(say(world, session, f"turn {at}") for at in range(6)))
         stored = await messages(world, session)
@@ -142,11 +142,11 @@ async def test_a_stale_writer_is_told(world: World) -> None:
 
 async def test_an_answer_that_fails_or_is_left_stores_nothing(serve: Serve, tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
-    async with serve(engine={"fail_after": 2, "failure": RuntimeError("planted")}, sessions_url=url) as world:
+    async with serve(engine={"fail_after": 2, "failure": RuntimeError("planted")}, database_url=url) as world:
         session = await made(world)
         await say(world, session, status=500)
         assert await messages(world, session) == []
-    async with serve(engine={"step_seconds": 0.05}, sessions_url=url) as world:
+    async with serve(engine={"step_seconds": 0.05}, database_url=url) as world:
         body = {"session_id": session, "messages": [{"role": "user", "content": "hi"}], "parameters": SHORT}
         async with over_http(world) as url, httpx.AsyncClient(base_url=url) as client:
             async with client.stream("POST", "/generate_stream", json=body) as response:
@@ -210,11 +210,11 @@ async def test_a_deleted_session_is_gone(world: World, tmp_path: Path, erase: bo
 
 async def test_a_session_is_its_owners(serve: Serve, tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
-    async with serve(sessions_url=url) as world:
+    async with serve(database_url=url) as world:
         session = await made(world)
         await say(world, session)
         message = (await messages(world, session))[0]["id"]
-    async with serve(sessions_url=url, admin_key=KEY) as world:
+    async with serve(database_url=url, admin_key=KEY) as world:
         client: httpx.AsyncClient = world.client
         client.headers["authorization"] = f"Bearer {KEY}"
         assert (await client.get(SESSIONS)).json()["data"] == []
@@ -250,7 +250,7 @@ async def test_stateless_calls_go_on_without_the_database(serve: Serve, tmp_path
     """Whoever comes while the database cannot be had is told soon, and served again once it is there."""
     place = tmp_path / "not a folder"
     place.write_text("in the way")
-    async with serve(sessions_url=f"sqlite+aiosqlite:///{place}/sessions.db") as world:
+    async with serve(database_url=f"sqlite+aiosqlite:///{place}/sessions.db") as world:
         assert (await world.client.post("/generate", json={"inputs": "hi"})).json()["generated_text"] == REPLY
         responses = await asyncio.gather(*(world.client.get(SESSIONS) for _ in range(20)))
         for response in responses:

@@ -144,7 +144,7 @@ async def test_the_settings_name_the_database(tmp_path: Path) -> None:
     await store.close()
     assert (odd / "sessions.db").exists()
     url = "postgresql+asyncpg://dosirak:hunter2@db/chats"
-    settings = Settings(sessions_url=SecretStr(url))
+    settings = Settings(database_url=SecretStr(url))
     assert settings.session_database == url and "hunter2" not in repr(settings.shown())
-    with pytest.raises(ValidationError, match="sessions_url"):
-        Settings(sessions_url=SecretStr("mysql://host/name"))
+    with pytest.raises(ValidationError, match="database_url"):
+        Settings(database_url=SecretStr("mysql://host/name"))
