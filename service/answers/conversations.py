@@ -168,7 +168,8 @@ def _asked(
     system = [Message("system", session.system)] if session.system else []
     history = [Message(message.role, message.content, message.name) for message in stored]
     names = [*([SYSTEM] if system else []), *(message.id for message in stored), *(message.id for message in new)]
-    options = ask.context or ContextOptions(_policy(session))
+    options = ask.context or ContextOptions()
+    options = replace(options, policy=options.policy or _policy(session))
     pins = (*options.pin, *(message.id for message in stored if message.pinned))
     cut = session.cut or {}
     chat = Chat(
@@ -176,7 +177,7 @@ def _asked(
         tuple(names),
         str(cut.get("at", "")) if cut.get("policy") == options.policy else "",
     )
-    context = replace(options, pin=() if options.policy == "refuse" else tuple(dict.fromkeys(pins)))
+    context = replace(options, pin=tuple(dict.fromkeys(pins)))
     return replace(ask, source=chat, model=ask.model or session.model, context=context)
 
 

@@ -13,10 +13,11 @@ MOST_PINS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """All sizes in tokens; None takes the default. `documents_budget` defaults to a quarter of the input budget,
-    `low_water`, a fraction of it, to `policies.LOW_WATER`; `pin` names messages that are never left out."""
+    """All sizes in tokens; None takes the default. `policy` defaults to the session's, else to `refuse`,
+    `documents_budget` to a quarter of the input budget, `low_water`, a fraction of it, to `policies.LOW_WATER`; `pin`
+    names messages that are never left out."""
 
-    policy: Policy = "refuse"
+    policy: Policy | None = None
     max_input_tokens: int | None = None
     reserve_output_tokens: int | None = None
     documents_budget: int | None = None
@@ -25,7 +26,7 @@ class ContextOptions:
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest or UnsupportedField, naming the field."""
-        if self.policy not in POLICIES:
+        if self.policy is not None and self.policy not in POLICIES:
             raise UnsupportedField(
                 f"context.policy `{self.policy}` is not served here; use one of {', '.join(POLICIES)}.",
                 param="context.policy",
@@ -39,3 +40,7 @@ class ContextOptions:
             least = 1 if name == "max_input_tokens" else 0
             if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < least):
                 raise InvalidRequest(f"context.{name} must be a whole number from {least}.", param=f"context.{name}")
+
+    @property
+    def chosen(self) -> Policy:
+        return self.policy or "refuse"

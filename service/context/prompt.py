@@ -93,7 +93,7 @@ def build_prompt(
         if truncate is not None:
             raise UnsupportedField("`truncate` cuts raw `inputs` only; leave it out for messages.", param="truncate")
         return _chat_prompt(tokenizer, budget, source, tuple(documents))
-    if budget.options.policy != "refuse" or budget.options.pin:
+    if budget.options.chosen != "refuse" or budget.options.pin:
         raise UnsupportedField(
             "`context.policy` and `context.pin` act on turns; send `messages`.", param="context.policy"
         )
@@ -115,7 +115,7 @@ def _prompt(budget: Budget, token_ids: Sequence[int], receipt: Receipt) -> Promp
 
 def _receipt(budget: Budget, parts: Parts, notes: Sequence[str]) -> Receipt:
     reserve = budget.reserve if budget.is_shared else 0
-    return Receipt(budget.options.policy, budget.window, reserve, parts, notes=tuple(notes))
+    return Receipt(budget.options.chosen, budget.window, reserve, parts, notes=tuple(notes))
 
 
 def _require_some(count: int, param: str) -> None:
@@ -147,11 +147,11 @@ def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], trun
 def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
     messages, documents, notes = _compose(chat.messages, documents)
     _require_order(messages)
-    placed = documents if budget.options.policy == "refuse" else fitting(tokenizer, documents, budget.documents)
+    placed = documents if budget.options.chosen == "refuse" else fitting(tokenizer, documents, budget.documents)
     while True:
         trimmed = trim(tokenizer, budget, messages, chat.named, placed, chat.cut)
         encoded, shares = trimmed.encoded, trimmed.encoded.shares()
-        if budget.options.policy == "refuse" or sum(share or 0 for share in shares.documents) <= budget.documents:
+        if budget.options.chosen == "refuse" or sum(share or 0 for share in shares.documents) <= budget.documents:
             break
         placed = placed[:-1]  # the template wrote it longer than it is
     _require_documents(budget, encoded.count, shares, placed)

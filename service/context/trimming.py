@@ -6,8 +6,10 @@ comes again; what is then sent is rendered by the version's template and counted
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from service.context import policies
 from service.context.budget import Budget
@@ -42,7 +44,7 @@ def trim(
     """By the policy of the budget's options. Raises ContextOverflow where what must be sent does not fit (all of it by
     `refuse`; else system messages, pinned turns and the last one), InvalidRequest for a pin that is no message."""
     pinned = _pinned(budget.options.pin, names)
-    policy = budget.options.policy
+    policy = budget.options.chosen
     systems = sum(message.role in SYSTEM_ROLES for message in messages)
     rest = messages[systems:]
     if policy == "refuse" or not rest:
@@ -57,12 +59,13 @@ def trim(
     low_water = LOW_WATER if budget.options.low_water is None else budget.options.low_water
     start = next((at for at, turn in enumerate(turns) if names[systems + turn.first] == before), 0)
     cut = policies.cut_of(policy, turns, room, low_water, start)
+    step = 1
     while True:
         sent = (*range(systems), *_messages(turns, policies.kept(policy, turns, cut), systems))
         encoded = tokenizer.encode_chat([messages[at] for at in sent], documents=documents)
         if encoded.count <= budget.limit or cut >= len(turns) - 1:
             break
-        cut += 1  # the template wrote more around these than around others
+        cut, step = min(cut + step, len(turns) - 1), 2 * step  # the template wrote more around these than around others
     budget.require(encoded.count, "messages")
     return Trimmed(sent, encoded, systems + turns[cut].first if len(sent) < len(messages) else None)
 
@@ -86,20 +89,17 @@ def fitting(tokenizer: Tokenizer, documents: Sequence[Document], budget: int) ->
     """Those of the highest rank that fit so many tokens; of the first that does not, its leading paragraphs that do."""
     kept: list[Document] = []
     for document in documents:
-        title = tokenizer.text_tokens(document.title or "")
-        budget -= title
+        budget -= tokenizer.text_tokens(document.title or "")
         paragraphs = document.text.split(_PARAGRAPH)
-        count = next(
-            (
-                n
-                for n in range(len(paragraphs), 0, -1)
-                if tokenizer.text_tokens(_PARAGRAPH.join(paragraphs[:n])) <= budget
-            ),
-            0,
-        )
+        leading = partial(_tokens_of_first, tokenizer, paragraphs)
+        count = bisect_right(range(1, len(paragraphs) + 1), budget, key=leading)
         if count:
             kept.append(replace(document, text=_PARAGRAPH.join(paragraphs[:count])))
         if count < len(paragraphs):
             break
         budget -= tokenizer.text_tokens(document.text)
     return tuple(kept)
+
+
+def _tokens_of_first(tokenizer: Tokenizer, paragraphs: Sequence[str], count: int) -> int:
+    return tokenizer.text_tokens(_PARAGRAPH.join(paragraphs[:count]))

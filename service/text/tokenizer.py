@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Encoding
@@ -22,7 +22,7 @@ from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
 
 __all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
 
-_COUNTED = 16_384
+_COUNTED = 100_000
 """Texts whose number of tokens is remembered."""
 _USUALLY_AROUND = 8
 
@@ -61,8 +61,7 @@ class Tokenizer:
         self.model_max_length = files.model_max_length
         """Tokens; 0 when no file says."""
         self.chat_template = files.chat_template
-        self.text_tokens = lru_cache(_COUNTED)(self._text_tokens)
-        self._around = lru_cache(1)(self._measured_around)
+        self._counted: dict[int, int] = {}
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
@@ -113,12 +112,20 @@ class Tokenizer:
 
     def message_tokens(self, message: Message) -> int:
         """About what a message takes of a chat, its content counted once: with what the template writes around it."""
-        return self.text_tokens(message.content) + self._around()
+        return self.text_tokens(message.content) + self._around
 
-    def _text_tokens(self, text: str) -> int:
-        return len(self._vocabulary.encode(text))
+    def text_tokens(self, text: str) -> int:
+        """Of a text by itself, remembered by its hash: enough for an estimate, and no text is kept."""
+        key = hash(text)
+        count = self._counted.get(key)
+        if count is None:
+            if len(self._counted) >= _COUNTED:
+                self._counted.clear()
+            count = self._counted[key] = len(self._vocabulary.encode(text))
+        return count
 
-    def _measured_around(self) -> int:
+    @cached_property
+    def _around(self) -> int:
         """Tokens around one message, rounded up; of a template that refuses to be asked, a usual number."""
         one, answer = Message("user", "a"), Message("assistant", "a")
         try:

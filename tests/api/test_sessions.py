@@ -112,6 +112,12 @@ async def test_pinned_messages_stay_and_a_preview_stores_nothing(world: World) -
     assert answer["context"]["parts"] == preview["context"]["parts"]
 
 
+async def test_the_session_s_policy_holds_where_a_turn_names_none(world: World) -> None:
+    session = await made(world, policy="middle")
+    assert (await say(world, session, context={"max_input_tokens": 300}))["context"]["policy"] == "middle"
+    assert (await say(world, session, context={"policy": "refuse"}))["context"]["policy"] == "refuse"
+
+
 async def test_turns_sent_at_once_are_served_one_after_the_other(serve: Serve, tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
     async with serve(engine={"step_seconds": 0.002}, database_url=url) as world:

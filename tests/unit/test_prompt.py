@@ -107,6 +107,20 @@ def test_ids_are_sent_as_they_are(tokenizer: Tokenizer) -> None:
         assert caught.value.param == "input_ids"
 
 
+def test_documents_give_way_by_rank_then_by_paragraphs(tokenizer: Tokenizer) -> None:
+    parts = ("aa bb", "cc dd", "ee ff")
+    first, second = Document("\n\n".join(parts), id="one"), Document("gg hh", id="two")
+    tokens = count(tokenizer, "\n\n".join(parts[:2])) + 2
+    options = ContextOptions("window", documents_budget=tokens)
+    prompt = build(tokenizer, Chat(TALK), documents=(first, second), context=options)
+    assert prompt.receipt.to_dict()["documents"] == {"kept": ["one"], "dropped": ["two"]}
+    told = tokenizer.decode(prompt.token_ids)
+    assert "cc dd" in told and "ee ff" not in told and "gg hh" not in told
+    assert prompt.receipt.parts.documents <= tokens
+    with pytest.raises(ContextOverflow, match="documents have"):
+        build(tokenizer, Chat(TALK), documents=(first, second), context=ContextOptions(documents_budget=tokens))
+
+
 def test_an_encoder_has_the_window_for_itself(tokenizer: Tokenizer) -> None:
     used = len(tokenizer.encode("one two three"))
     apart: dict[str, Any] = {"window": used, "answer_window": 30}

@@ -185,7 +185,7 @@ class ContextFields(Wire):
     `window` leaves the oldest turns out, `middle` those behind the first. `pin`: messages that stay, `m_0`, `m_1`, … by
     position."""
 
-    policy: Literal["refuse", "window", "middle"] = "refuse"
+    policy: Literal["refuse", "window", "middle"] | None = None
     max_input_tokens: Tokens | None = None
     reserve_output_tokens: TokenId | None = None
     documents_budget: TokenId | None = None
