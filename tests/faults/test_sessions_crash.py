@@ -13,7 +13,7 @@ from loadtest.session_crashes import OWNER, Written, check, inspect
 from service.sessions import NewMessage, NewReply, NewTurn, SessionStore, StoredMessage
 from tests.sessions import KINDS, new_database
 
-KILLS = 30
+KILLS = 12
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 TURNS = [Written("s", "w.0", n) for n in range(4)]
 

@@ -22,7 +22,7 @@ from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
 from tests.kernels import KERNELS, use
 
 MIXES = 16
-DEMO_MIXES = 500
+DEMO_MIXES = 100
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 NEW_TOKENS = 20
 MODELS = [("llama", "fp32"), ("llama", "bf16"), ("llama", "int8"), ("gemma2", "bf16"), ("gpt2", "int8")]
