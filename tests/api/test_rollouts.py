@@ -99,7 +99,7 @@ async def test_exact_references_and_other_aliases_are_left_alone(world: World) -
 
 
 async def test_a_bad_candidate_is_rolled_back_and_its_conversations_are_told(world: World) -> None:
-    await begin(world, weight=50, guards={"min_requests": 5})
+    await begin(world, weight=50, guards={"min_requests": 5, "ttft_p95_ratio": 1000})
     openings = [f"opening {at}" for at in range(40)]
     moved = [opening for opening in openings if (await ask(world, chat(opening)))["model"] == "demo:2"]
     world.engines[-1].failure, world.engines[-1].fail_after = GenerationFailed("bad"), 0
