@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from service.answers.answer import Answer
 from service.answers.ask import Ask, InSession
@@ -98,11 +98,8 @@ class Conversations:
 
 @dataclass(slots=True)
 class _Queue:
-    lock: asyncio.Lock
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     members: int = 0
-
-    def __init__(self) -> None:
-        self.lock, self.members = asyncio.Lock(), 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,18 +160,28 @@ def _adapted(model: transformers.PreTrainedModel) -> Adapted:
     return Adapted(head, {name: (module, 0) for name, module in model.named_modules()})
 
 
-class _BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """One layer of one sequence's cache, as the library sees it; the tensors stay in our blocks."""
+class LayerInBlocks(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """One layer of a cache as the library sees it, whose tensors are in our blocks."""
 
     is_sliding = False
 
-    def __init__(self, cache: KVCache, layer: int, span: Span) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.cache, self.layer, self.span = cache, layer, span
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: the blocks exist."""
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class _BlockLayer(LayerInBlocks):  # type: ignore[no-untyped-call]
+    """Of one sequence."""
+
+    def __init__(self, cache: KVCache, layer: int, span: Span) -> None:
+        super().__init__()
+        self.cache, self.layer, self.span = cache, layer, span
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Stores new keys [1, heads, n, dim] and gives all of the sequence's, the new ones included."""
@@ -190,9 +200,6 @@ class _BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.span.start + query_length, 0
-
-    def get_max_length(self) -> int:
-        return -1
 
 
 class PerSequenceForward:

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from models.loading import LowRankWeights
 from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, Span
-from service.runner.foreign import replace_linears
+from service.runner.foreign import LayerInBlocks, replace_linears
 from service.runner.forward import CannotServe
 from service.runner.kv_cache import KVCache
 from service.runner.linear import QUANTA
@@ -115,19 +115,13 @@ OWN, CROSS = torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1)
 """What the library sees as a layer's keys and values, of which it reads the number, 1: ours are in the blocks."""
 
 
-class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """One layer of the library's cache: what it is given goes where `call` keeps it."""
-
-    is_sliding = False
+class _Layer(LayerInBlocks):  # type: ignore[no-untyped-call]
+    """What it is given goes where `call` keeps it."""
 
     def __init__(self, layer: int, crosses: bool, call: _Decoding | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.layer, self.crosses, self.call = layer, crosses, call
         self.seen = self.keys = self.values = CROSS if crosses else OWN
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the blocks exist."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Keys and values [1, heads, rows, dim]."""
@@ -140,9 +134,6 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return query_length, 0
-
-    def get_max_length(self) -> int:
-        return -1
 
 
 class Seq2SeqForward:
