@@ -34,7 +34,12 @@ def chats(draw: st.DrawFn) -> tuple[Message, ...]:
     return (*system, *history, Message("user", draw(TEXTS)))
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=600,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     chat=chats(),
     window=st.integers(20, 400),
