@@ -60,9 +60,10 @@ ALLOWED: dict[str, set[str]] = {
     },
     "service.runner": {"models", "service.host", "service.engine.request", "service.engine.messages"},
     "service.text": {"service.errors"},
-    "service.context": {"service.errors", "service.text"},
+    "service.text.grams": set(),
+    "service.context": {"service.errors", "service.text", "service.text.grams"},
     "service.metrics": {"service.engine.request"},
-    "service.sessions": {"service.errors"},
+    "service.sessions": {"service.errors", "service.text.grams"},
     "service.deployments": {
         "models",
         "service.errors",

@@ -19,6 +19,7 @@ from service.answers.ask import Ask, InSession
 from service.context.options import ContextOptions
 from service.context.policies import POLICIES, Policy
 from service.context.prompt import Chat
+from service.context.trimming import Past
 from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
 from service.sessions import Answered, NewMessage, NewReply, NewTurn, Session, SessionStore, StoredMessage
 from service.text.messages import Message
@@ -172,7 +173,7 @@ def _asked(
     chat = Chat(
         (*system, *history, *given),
         tuple(names),
-        str(cut.get("at", "")) if cut.get("policy") == options.policy else "",
+        Past(str(cut.get("at", "")) if cut.get("policy") == options.policy else ""),
     )
     context = replace(options, pin=tuple(dict.fromkeys(pins)))
     return replace(ask, source=chat, model=ask.model or session.model, context=context)

@@ -46,6 +46,16 @@ class Budget:
         asked = self.options.documents_budget
         return max(0, self.limit) // 4 if asked is None else asked
 
+    @property
+    def aside(self) -> int:
+        """For what stands in the place of old turns."""
+        room, options = max(0, self.limit), self.options
+        if options.chosen == "retrieve":
+            return room // 4 if options.recall_budget is None else min(room, options.recall_budget)
+        if options.chosen == "summarise":
+            return room // 8 if options.summary_budget is None else min(room, options.summary_budget)
+        return 0
+
     def answer(self, used: int) -> int:
         """How many tokens the answer may have."""
         room = max(0, self.window - used) if self.answer_window is None else self.answer_window

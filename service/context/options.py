@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from service.context.policies import POLICIES, Policy
 from service.errors import InvalidRequest, UnsupportedField
 
-_SIZES = ("max_input_tokens", "reserve_output_tokens", "documents_budget")
+_SIZES = ("max_input_tokens", "reserve_output_tokens", "documents_budget", "recall_budget", "summary_budget")
 MOST_PINS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
     """All sizes in tokens; None takes the default. `policy` defaults to the session's, else to `refuse`,
-    `documents_budget` to a quarter of the input budget, `low_water`, a fraction of it, to `policies.LOW_WATER`; `pin`
-    names messages that are never left out."""
+    `documents_budget` and `recall_budget`, of old turns that match, to a quarter of the input budget, `summary_budget`
+    to an eighth, `low_water`, a fraction of it, to what `policies` says; `pin` names messages that are never left out.
+    `knowledge`: passages of the caller's knowledge base that match are placed too; by default with `retrieve`."""
 
     policy: Policy | None = None
     max_input_tokens: int | None = None
@@ -23,6 +24,9 @@ class ContextOptions:
     documents_budget: int | None = None
     low_water: float | None = None
     pin: tuple[str, ...] = ()
+    recall_budget: int | None = None
+    summary_budget: int | None = None
+    knowledge: bool | None = None
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest or UnsupportedField, naming the field."""
@@ -44,3 +48,7 @@ class ContextOptions:
     @property
     def chosen(self) -> Policy:
         return self.policy or "refuse"
+
+    @property
+    def wants_knowledge(self) -> bool:
+        return self.chosen == "retrieve" if self.knowledge is None else self.knowledge

@@ -1,8 +1,10 @@
 """What of a chat is sent when it does not fit: pure functions over turns and numbers of tokens.
 
-    refuse   nothing is left out
-    window   system messages, pinned turns, and the newest turns
-    middle   the first turn as well
+    refuse     nothing is left out
+    window     system messages, pinned turns, and the newest turns
+    middle     the first turn as well
+    summarise  as window, with a summary of what is left out
+    retrieve   as window, with those old turns that match the question
 
 A turn is what follows a user's message up to the next one: an answer, tool calls and their results stay with it. Only
 whole turns are left out, so that a template that wants roles to alternate still gets them. The last turn is always
@@ -15,19 +17,50 @@ A cut is made once, down to the low-water mark, and stays where it is while room
 last call's did, and its keys and values are found in the prefix cache. Where it lies follows from the turns alone, by
 going through them from the first: the same chat with a turn more has the same cut, whoever asks and without a memory.
 
-With turns of t tokens, a budget of B and a low-water mark L every (1-L)·B / t turns L·B tokens are computed again:
-L / (1-L) for each new one, while (1+L)/2 of the budget is history on average. L = 1/2 computes each token twice.
+What is to stand in the place of old turns, a summary or those that match, has room set aside from the first cut on, so
+that a cut does not depend on it.
+
+Where the low-water mark lies: with turns of t tokens, a budget of B and a mark of L every (1-L)·B / t turns L·B tokens
+are computed again, L / (1-L) for each new one, and (1+L)/2 of the budget is history on average. Of a turn's time let q
+go into its answer and 1 - q into its new tokens. The mark is where history kept per time of a turn is greatest,
+
+    (1+L)/2 / (1 + (1-q) L / (1-L))      =>      L = (1 - sqrt(1 - q²)) / q
+
+    q     0.50   0.70   0.80   0.90   0.95   0.98
+    L     0.27   0.41   0.50   0.63   0.72   0.82
+
+so that a machine that computes prompts slowly, or a chat of long questions and short answers, cuts deeper and less
+often.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-Policy = Literal["refuse", "window", "middle"]
+Policy = Literal["refuse", "window", "middle", "summarise", "retrieve"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
-LOW_WATER: Final = 0.5
+LOWEST, HIGHEST = 0.25, 0.875
+USUAL_DECODE_RATIO: Final = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class LowWater:
+    """The mark as a share of the budget: `fixed`, or by cost. `decode_ratio`: how many times as long as a token of a
+    prompt one of an answer takes."""
+
+    fixed: float | None = None
+    decode_ratio: float = USUAL_DECODE_RATIO
+
+    def share(self, asked: int, answered: int) -> float:
+        """For a chat whose questions had `asked` tokens in all so far, and its answers `answered`."""
+        if self.fixed is not None:
+            return self.fixed
+        answering = self.decode_ratio * answered
+        q = answering / (asked + answering) if answered else 0.0
+        return min(HIGHEST, max(LOWEST, (1 - math.sqrt(1 - q * q)) / q if q else 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +74,10 @@ class Turn:
     asked: int
     pinned: bool = False
 
+    @property
+    def answered(self) -> int:
+        return self.tokens - self.asked
+
 
 def turns_of(roles: Sequence[str], tokens: Sequence[int], pinned: Sequence[bool]) -> tuple[Turn, ...]:
     """The turns of a chat's messages behind its system messages. Messages before the first user's are a turn too."""
@@ -53,21 +90,32 @@ def turns_of(roles: Sequence[str], tokens: Sequence[int], pinned: Sequence[bool]
     return tuple(turns)
 
 
-def cut_of(policy: Policy, turns: Sequence[Turn], budget: int, low_water: float = LOW_WATER, start: int = 0) -> int:
+def cut_of(
+    policy: Policy,
+    turns: Sequence[Turn],
+    budget: int,
+    low_water: LowWater = LowWater(),
+    start: int = 0,
+    aside: int = 0,
+) -> int:
     """The first of the newest turns that are sent: 0 while all fit. Found by going through every call that led here,
-    each with the answers before it and without its own. `budget` is in tokens, for all turns that are sent; `start` is
-    a cut that was made before. May be the last turn though that alone does not fit.
+    each with the answers before it and without its own. `budget` is in tokens, for all turns that are sent; `aside` of
+    them are for what stands in the place of old turns; `start` is a cut that was made before. May be the last turn
+    though that alone does not fit.
     """
     cut, before = start, used(policy, turns[:start], start)
+    asked, answered = sum(turn.asked for turn in turns[:start]), sum(turn.answered for turn in turns[:start])
     for at in range(start, len(turns)):
         is_last = at == len(turns) - 1
         now = turns[at].tokens if is_last else turns[at].asked
-        if before + now > budget:
-            most = int(budget * low_water) - now
+        asked += turns[at].asked
+        if before + now > budget - (aside if cut else 0):
+            most = int((budget - aside) * low_water.share(asked, answered)) - now
             while cut < at and before > most:
                 before -= 0 if turns[cut].pinned or _is_opening(policy, cut) else turns[cut].tokens
                 cut += 1
         before += turns[at].tokens
+        answered += turns[at].answered
     return cut
 
 

@@ -10,20 +10,22 @@ prompt's length is built before it is known to fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from unicodedata import is_normalized, normalize
 
 from service.context.budget import Budget
 from service.context.options import ContextOptions
+from service.context.placing import KNOWLEDGE, SUMMARY, Line
 from service.context.receipt import Cut, Parts, Receipt
-from service.context.trimming import SYSTEM_ROLES, Trimmed, fitting, trim
+from service.context.trimming import SYSTEM_ROLES, Past, Trimmed, fitting, trim
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 from service.text.chat import Shares
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
 NFC_NOTE = "input normalised to NFC"
+NO_SUMMARY_NOTE = "no summary was ready: older messages are left out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,11 @@ class Text:
 @dataclass(frozen=True, slots=True)
 class Chat:
     """Messages, oldest first; system messages before all others, the last message is the current one. `names` are
-    theirs in a receipt; without any they are `m_0`, `m_1`, … by position. `cut` names the message at which the same
-    chat was cut before; one that is not there any more counts for nothing."""
+    theirs in a receipt; without any they are `m_0`, `m_1`, … by position. `past` is what the server knows of it."""
 
     messages: tuple[Message, ...]
     names: tuple[str, ...] = ()
-    cut: str = ""
+    past: Past = Past()  # noqa: RUF009  (frozen)
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -149,17 +150,18 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
     _require_order(messages)
     placed = documents if budget.options.chosen == "refuse" else fitting(tokenizer, documents, budget.documents)
     while True:
-        trimmed = trim(tokenizer, budget, messages, chat.named, placed, chat.cut)
+        trimmed = trim(tokenizer, budget, messages, chat.named, placed, chat.past)
         encoded, shares = trimmed.encoded, trimmed.encoded.shares()
         if budget.options.chosen == "refuse" or sum(share or 0 for share in shares.documents) <= budget.documents:
             break
         placed = placed[:-1]  # the template wrote it longer than it is
     _require_documents(budget, encoded.count, shares, placed)
-    sent = [messages[at] for at in trimmed.sent]
-    receipt = _receipt(budget, _parts(sent, shares), notes)
+    receipt = _receipt(budget, _parts(trimmed.lines, shares), notes)
     receipt = _list(tokenizer, receipt, messages, chat.named, trimmed, shares)
-    names = _document_names(documents)
-    receipt = replace(receipt, documents_kept=names[: len(placed)], documents_dropped=names[len(placed) :])
+    names, passages = _document_names(documents), _document_names(trimmed.passages)
+    receipt = replace(
+        receipt, documents_kept=(*names[: len(placed)], *passages), documents_dropped=names[len(placed) :]
+    )
     if trimmed.cut is not None:
         receipt = replace(receipt, cut=Cut(chat.named[trimmed.cut], budget.limit - encoded.count))
     return _prompt(budget, encoded.ids(), receipt)
@@ -221,15 +223,21 @@ def _require_documents(budget: Budget, used: int, shares: Shares, documents: Seq
         )
 
 
-def _parts(messages: Sequence[Message], shares: Shares) -> Parts:
-    counts = [share or 0 for share in shares.messages]
-    system = sum(n for n, message in zip(counts[:-1], messages, strict=False) if message.role in SYSTEM_ROLES)
+def _parts(lines: Sequence[Line], shares: Shares) -> Parts:
+    """The last line is the current message."""
+    *before, current = ((line, share or 0) for line, share in zip(lines, shares.messages, strict=True))
+
+    def of(source: int) -> int:
+        return sum(share for line, share in before if line.source == source)
+
+    own = [(line.message.role in SYSTEM_ROLES, share) for line, share in before if line.source >= 0]
     return Parts(
         template=shares.template,
-        system=system,
-        documents=sum(share or 0 for share in shares.documents),
-        history=sum(counts[:-1]) - system,
-        current=counts[-1],
+        system=sum(share for is_system, share in own if is_system),
+        documents=sum(share or 0 for share in shares.documents) + of(KNOWLEDGE),
+        summary=of(SUMMARY),
+        history=sum(share for is_system, share in own if not is_system),
+        current=current[1],
     )
 
 
@@ -245,20 +253,31 @@ def _list(
     current one)."""
     last = len(messages) - 1
     left_out = {
-        index
-        for index, share in zip(trimmed.sent, shares.messages, strict=True)
-        if share is None and index != last and messages[index].content.strip()
+        line.source
+        for line, share in zip(trimmed.lines, shares.messages, strict=True)
+        if share is None and 0 <= line.source != last and line.message.content.strip()
     }
-    dropped = sorted(left_out | (set(range(len(messages))) - set(trimmed.sent)))
-    tokens = sum(len(tokenizer.encode(messages[index].content, add_special_tokens=False)) for index in dropped)
-    notes = ("the chat template leaves messages out",) if left_out else ()
+    missing = sorted(left_out | (set(range(len(messages))) - trimmed.sent))
+    summarised = [at for at in missing if at < trimmed.summarised]
+    tokens = sum(len(tokenizer.encode(messages[at].content, add_special_tokens=False)) for at in missing)
     return replace(
         receipt,
-        kept=tuple(name for index, name in enumerate(names) if index not in dropped),
-        dropped=tuple(names[index] for index in dropped),
-        dropped_tokens=tokens,
-        notes=(*receipt.notes, *notes),
+        kept=tuple(name for at, name in enumerate(names) if at not in missing),
+        dropped=tuple(names[at] for at in missing if at >= trimmed.summarised),
+        summarised=tuple(names[at] for at in summarised),
+        recalled=tuple(names[at] for at in trimmed.recalled),
+        dropped_tokens=tokens + trimmed.shortened,
+        notes=(*receipt.notes, *_notes(receipt.policy, trimmed, bool(left_out))),
     )
+
+
+def _notes(policy: str, trimmed: Trimmed, left_out: bool) -> Iterator[str]:
+    if left_out:
+        yield "the chat template leaves messages out"
+    if trimmed.shortened:
+        yield f"the middle of the last turn is left out: {trimmed.shortened} tokens"
+    if policy == "summarise" and trimmed.cut is not None and not trimmed.summarised:
+        yield NO_SUMMARY_NOTE
 
 
 def _document_names(documents: Sequence[Document]) -> tuple[str, ...]:

@@ -35,8 +35,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """`used` is the number of ids sent. `kept`, `dropped` and `summarised` partition the message ids. Documents are
-    listed where there were any. `truncated`: something that was asked to be sent was not."""
+    """`used` is the number of ids sent. `kept`, `dropped` and `summarised` partition the message ids; `recalled` are
+    those of `kept` that came back because they match the question. Documents are listed where there were any.
+    `truncated`: something that was asked to be sent was not. `dropped_tokens` were not sent as they are."""
 
     policy: str
     window: int
@@ -51,6 +52,7 @@ class Receipt:
     notes: tuple[str, ...] = ()
     documents_kept: tuple[str, ...] = ()
     documents_dropped: tuple[str, ...] = ()
+    recalled: tuple[str, ...] = ()
 
     @property
     def used(self) -> int:
@@ -90,4 +92,6 @@ class Receipt:
         }
         if self.documents_kept or self.documents_dropped:
             body["documents"] = {"kept": list(self.documents_kept), "dropped": list(self.documents_dropped)}
+        if self.recalled:
+            body["recalled"] = list(self.recalled)
         return body

@@ -1,4 +1,5 @@
-"""Which messages of a chat are sent, and their tokens. Which turns go where not all fit is for `policies` to say.
+"""Which messages of a chat are sent, what stands in the place of the others, and the tokens of it all. Which turns go
+where not all fit is for `policies` to say, which come back for `retrieval`, and where all stands for `placing`.
 
 Whether a turn fits is told by counts that are made once a message, so that a long history costs a look-up each time it
 comes again; what is then sent is rendered by the version's template and counted as it is.
@@ -11,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from service.context import policies
+from service.context import policies, retrieval
 from service.context.budget import Budget
-from service.context.policies import LOW_WATER, Turn, turns_of
+from service.context.placing import KNOWLEDGE, Line, knowledge_lines, of_chat, summary_lines
+from service.context.policies import LowWater, Turn, turns_of
+from service.context.shortening import without_middle
 from service.errors import InvalidRequest
 from service.text.chat import EncodedChat
 from service.text.messages import Document, Message
@@ -21,16 +24,46 @@ from service.text.tokenizer import Tokenizer
 
 SYSTEM_ROLES = ("system", "developer")
 _PARAGRAPH = "\n\n"
+_LEAST_LEFT = 16  # tokens of an overlong message that are worth sending
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of a chat beside its messages. `cut`: the name of the message at which it was cut before;
+    `summaries`: pairs of a place and a text that stands for the messages before it; `passages`: of the caller's
+    knowledge base, best first; `decode_ratio`: see `policies.LowWater`."""
+
+    cut: str = ""
+    summaries: tuple[tuple[int, str], ...] = ()
+    passages: tuple[Document, ...] = ()
+    decode_ratio: float = policies.USUAL_DECODE_RATIO
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """`sent` are the indices of the messages in `encoded`, ascending; `cut` is the first of the newest turns' messages,
-    None where all are sent."""
+    """`lines` are what `encoded` holds. `cut` is the first of the newest turns' messages, None where all are sent;
+    messages `recalled` came back, those before `summarised` are in a summary, `passages` are of the knowledge base, and
+    `shortened` tokens of the last turn are left out."""
 
-    sent: tuple[int, ...]
+    lines: tuple[Line, ...]
     encoded: EncodedChat
     cut: int | None = None
+    recalled: tuple[int, ...] = ()
+    summarised: int = 0
+    passages: tuple[Document, ...] = ()
+    shortened: int = 0
+
+    @property
+    def sent(self) -> frozenset[int]:
+        """Places of the chat's messages."""
+        return frozenset(line.source for line in self.lines if line.source >= 0)
+
+    @property
+    def knowledge_tokens(self) -> int:
+        if not self.passages:
+            return 0
+        shares = zip(self.lines, self.encoded.shares().messages, strict=True)
+        return sum(share or 0 for line, share in shares if line.source == KNOWLEDGE)
 
 
 def trim(
@@ -38,40 +71,167 @@ def trim(
     budget: Budget,
     messages: Sequence[Message],
     names: Sequence[str],
-    documents: tuple[Document, ...],
-    before: str = "",
+    documents: tuple[Document, ...] = (),
+    past: Past = Past(),
 ) -> Trimmed:
     """By the policy of the budget's options. Raises ContextOverflow where what must be sent does not fit (all of it by
     `refuse`; else system messages, pinned turns and the last one), InvalidRequest for a pin that is no message."""
     pinned = _pinned(budget.options.pin, names)
-    policy = budget.options.chosen
     systems = sum(message.role in SYSTEM_ROLES for message in messages)
-    rest = messages[systems:]
-    if policy == "refuse" or not rest:
+    if systems == len(messages) or (budget.options.chosen == "refuse" and not past.passages):
+        lines = of_chat(messages, range(len(messages)))
         encoded = tokenizer.encode_chat(messages, documents=documents)
         budget.require(encoded.count, "messages")
-        return Trimmed(tuple(range(len(messages))), encoded)
-    counts = [tokenizer.message_tokens(message) for message in rest]
-    turns = turns_of([message.role for message in rest], counts, pinned[systems:])
-    least = tokenizer.encode_chat([*messages[:systems], *rest[turns[-1].first :]], documents=documents).count
-    budget.require(least, "messages")
-    room = budget.limit - least + turns[-1].tokens
-    low_water = LOW_WATER if budget.options.low_water is None else budget.options.low_water
-    start = next((at for at, turn in enumerate(turns) if names[systems + turn.first] == before), 0)
-    cut = policies.cut_of(policy, turns, room, low_water, start)
-    step = 1
-    while True:
-        sent = (*range(systems), *_messages(turns, policies.kept(policy, turns, cut), systems))
-        encoded = tokenizer.encode_chat([messages[at] for at in sent], documents=documents)
-        if encoded.count <= budget.limit or cut >= len(turns) - 1:
-            break
-        cut, step = min(cut + step, len(turns) - 1), 2 * step  # the template wrote more around these than around others
-    budget.require(encoded.count, "messages")
-    return Trimmed(sent, encoded, systems + turns[cut].first if len(sent) < len(messages) else None)
+        return Trimmed(tuple(lines), encoded)
+    chat = _Chat(tokenizer, budget, messages, systems, documents, past)
+    chat.divide(pinned)
+    if budget.options.chosen == "middle":
+        chat.shorten(pinned)
+    start = next((at for at, turn in enumerate(chat.turns) if names[systems + turn.first] == past.cut), 0)
+    return chat.fit(chat.cut(start))
 
 
-def _messages(turns: Sequence[Turn], kept: Sequence[int], systems: int) -> list[int]:
-    return [systems + at for turn in kept for at in range(turns[turn].first, turns[turn].last)]
+@dataclass(slots=True)
+class _Chat:
+    """One call's chat on its way into the budget. `turns` begin behind the `systems`."""
+
+    tokenizer: Tokenizer
+    budget: Budget
+    messages: Sequence[Message]
+    systems: int
+    documents: tuple[Document, ...]
+    past: Past
+    turns: tuple[Turn, ...] = ()
+    shortened: int = 0
+
+    def divide(self, pinned: Sequence[bool]) -> None:
+        rest = self.messages[self.systems :]
+        counts = [self.tokenizer.message_tokens(message) for message in rest]
+        self.turns = turns_of([message.role for message in rest], counts, pinned[self.systems :])
+
+    def shorten(self, pinned: Sequence[bool]) -> None:
+        """Leave out the middle of the last turn's longest message where the turn does not fit beside what must stay.
+        One that would keep next to nothing stays whole, and is refused."""
+        must = policies.kept(self.budget.options.chosen, self.turns, len(self.turns) - 1)
+        given, left_out = self.messages, 0
+        tokens = [self.tokenizer.text_tokens(each.content) for each in given[self._place(self.turns[-1]) :]]
+        at = self._place(self.turns[-1]) + tokens.index(max(tokens))
+        while (over := self._encode(self._lines(must)).count - self.budget.limit) > 0:
+            left_out += over + (0 if self.shortened else _LEAST_LEFT)
+            if left_out > max(tokens) - _LEAST_LEFT:
+                self.messages, self.shortened = given, 0
+                return
+            text, self.shortened = without_middle(self.tokenizer, given[at].content, left_out)
+            self.messages = [*given[:at], replace(given[at], content=text), *given[at + 1 :]]
+        if self.shortened:
+            self.divide(pinned)
+
+    def cut(self, start: int) -> int:
+        """The first of the newest turns. Raises ContextOverflow where the last one alone does not fit."""
+        if self.budget.options.chosen == "refuse":
+            return 0
+        least = self._encode(self._lines((len(self.turns) - 1,))).count
+        self.budget.require(least, "messages")
+        room = self.budget.limit - least + self.turns[-1].tokens - (self._documents_left if self.past.passages else 0)
+        low_water = LowWater(self.budget.options.low_water, self.past.decode_ratio)
+        return policies.cut_of(self.budget.options.chosen, self.turns, room, low_water, start, self.budget.aside)
+
+    def fit(self, cut: int) -> Trimmed:
+        """What is sent with this cut; where the template wrote more than was counted, first fewer passages, then fewer
+        turns that match, then fewer of the newest."""
+        passages = list(fitting(self.tokenizer, self.past.passages, self._documents_left))
+        aside, step, last = self.budget.aside, 1, len(self.turns) - 1
+        while True:
+            trimmed = self._arranged(cut, aside, passages)
+            over = trimmed.encoded.count - self.budget.limit
+            if over <= 0 and trimmed.knowledge_tokens <= self._documents_left:
+                return trimmed
+            if passages:
+                passages.pop()
+            elif trimmed.recalled or trimmed.summarised:
+                aside -= max(over, aside // 4)
+            elif cut < last and self.budget.options.chosen != "refuse":
+                cut, step = min(cut + step, last), 2 * step
+            else:
+                self.budget.require(trimmed.encoded.count, "messages")
+
+    def _arranged(self, cut: int, aside: int, passages: list[Document]) -> Trimmed:
+        policy = self.budget.options.chosen
+        summarised, summary = self._summary(cut, aside) if policy == "summarise" else (0, "")
+        if summarised:
+            cut = next(at for at, turn in enumerate(self.turns) if self._place(turn) == summarised)
+        kept = policies.kept(policy, self.turns, cut)
+        recalled = self._recalled(kept, aside) if policy == "retrieve" else ()
+        lines = [
+            *of_chat(self.messages, range(self.systems)),
+            *(summary_lines(self.tokenizer, summary) if summarised else ()),
+            *self._of_turns(kept[:-1]),
+            *self._of_turns(recalled),
+            *knowledge_lines(passages),
+            *self._of_turns(kept[-1:]),
+        ]
+        is_cut = len(kept) < len(self.turns)
+        return Trimmed(
+            tuple(lines),
+            self._encode(lines),
+            self._place(self.turns[cut]) if is_cut else None,
+            tuple(line.source for line in self._of_turns(recalled)),
+            summarised,
+            tuple(passages),
+            self.shortened,
+        )
+
+    def _summary(self, cut: int, aside: int) -> tuple[int, str]:
+        """The shortest that stands for all that is left out, and its place; (0, "") where there is none."""
+        least, most = self._place(self.turns[cut]), self._place(self.turns[-1])
+        fitting = [
+            (place, text)
+            for place, text in self.past.summaries
+            if cut and least <= place <= most and self.tokenizer.text_tokens(text) <= aside
+        ]
+        return min(fitting, default=(0, ""))
+
+    def _recalled(self, kept: Sequence[int], aside: int) -> tuple[int, ...]:
+        """Turns that are left out and match the last one, best first while they fit, then in their order."""
+        others = [at for at in range(len(self.turns)) if at not in kept]
+        if not others:
+            return ()
+        texts = [self._texts(at) for at in range(len(self.turns))]
+        found = retrieval.scores(
+            "\n".join(texts[-1]),
+            ["\n".join(texts[at]) for at in others],
+            [retrieval.asks(texts[at][0]) for at in others],
+            ["\n".join(texts[at]) for at in kept[:-1]],
+        )
+        recalled = []
+        for place in retrieval.ranked(found):
+            turn = self.turns[others[place]]
+            if found[place] > 0 and turn.tokens <= aside:
+                aside -= turn.tokens
+                recalled.append(others[place])
+        return tuple(sorted(recalled))
+
+    @property
+    def _documents_left(self) -> int:
+        """Of the documents' budget, for passages of the knowledge base."""
+        texts = (text for document in self.documents for text in (document.title or "", document.text))
+        return max(0, self.budget.documents - sum(map(self.tokenizer.text_tokens, texts)))
+
+    def _place(self, turn: Turn) -> int:
+        return self.systems + turn.first
+
+    def _texts(self, turn: int) -> list[str]:
+        return [self.messages[line.source].content for line in self._of_turns((turn,))]
+
+    def _of_turns(self, turns: Sequence[int]) -> list[Line]:
+        places = (range(self._place(self.turns[at]), self.systems + self.turns[at].last) for at in turns)
+        return of_chat(self.messages, [place for those in places for place in those])
+
+    def _lines(self, turns: Sequence[int]) -> list[Line]:
+        return [*of_chat(self.messages, range(self.systems)), *self._of_turns(turns)]
+
+    def _encode(self, lines: Sequence[Line]) -> EncodedChat:
+        return self.tokenizer.encode_chat([line.message for line in lines], documents=self.documents)
 
 
 def _pinned(pins: Sequence[str], names: Sequence[str]) -> list[bool]:

@@ -6,16 +6,11 @@ Pairs find Korean words of two syllables, which indexes of words or of three cha
 
 from __future__ import annotations
 
-import unicodedata
 import zlib
 from collections.abc import Mapping
 
 from service.sessions.values import Json
-
-
-def fold(text: str) -> str:
-    """Equal for texts that differ in case, in composition of Hangul or accents, or in kind and number of spaces."""
-    return " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).split())
+from service.text.grams import fold
 
 
 def contains(text: str, needle: str) -> bool:

@@ -31,8 +31,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.sessions.grams import contains, fold, grams_of, words_of
+from service.sessions.grams import contains, grams_of, words_of
 from service.sessions.owned import Owned
+from service.text.grams import fold
 
 Indexed = Literal["session_grams", "message_grams"]
 INDEXES: tuple[Indexed, ...] = ("session_grams", "message_grams")

@@ -23,7 +23,6 @@ from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.sessions import cursors, idempotency, migrating, retention, transfer
 from service.sessions.change import Change
 from service.sessions.database import Database, translated, uninterrupted
-from service.sessions.grams import fold
 from service.sessions.idempotency import Done, Idempotency
 from service.sessions.limits import Limits, check_distinct, check_limit, check_text
 from service.sessions.owned import Owned
@@ -40,6 +39,7 @@ from service.sessions.values import (
     StoredMessage,
     Turn,
 )
+from service.text.grams import fold
 
 PATIENCE_SECONDS = 5.0
 DEFAULT_PAGE = 20

@@ -125,6 +125,15 @@ class Tokenizer:
         return count
 
     @cached_property
+    def has_later_systems(self) -> bool:
+        """Whether the template writes a system message that is not the chat's first."""
+        chat = (Message("system", "a"), Message("system", "b"), Message("user", "c"))
+        try:
+            return None not in self.encode_chat(chat).shares().messages
+        except InvalidRequest:
+            return False
+
+    @cached_property
     def _around(self) -> int:
         """Tokens around one message, rounded up; of a template that refuses to be asked, a usual number."""
         one, answer = Message("user", "a"), Message("assistant", "a")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from service.errors import Conflict, NotFound, Stale
 from service.sessions import NewReply, Session, SessionStore
 from service.sessions.change import TITLE_CHARACTERS
-from service.sessions.grams import fold
+from service.text.grams import fold
 from tests.sessions import Clock, a_turn, needs_postgresql, new_database
 
 Result = TypeVar("Result")

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from service.context import trimming
 from service.context.options import ContextOptions
 from service.context.prompt import Chat, Prompt, build_prompt
+from service.context.trimming import Past
 from service.errors import ContextOverflow
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 from tests.tokenizers import byte_level, llama, load
 
+HALF = ContextOptions("window", low_water=0.5)
 TEXTS = st.text(alphabet="ab 가😀\n<|im_end|>", max_size=40)
 
 
@@ -44,10 +46,12 @@ def chats(draw: st.DrawFn) -> tuple[Message, ...]:
     chat=chats(),
     window=st.integers(20, 400),
     reserve=st.integers(0, 60),
-    policy=st.sampled_from(["window", "middle"]),
+    policy=st.sampled_from(["window", "middle", "summarise", "retrieve"]),
     low_water=st.sampled_from([None, 0.1, 0.9]),
     pins=st.sets(st.integers(0, 24), max_size=3),
     documents=st.lists(TEXTS, max_size=2),
+    passages=st.lists(TEXTS, max_size=2),
+    summaries=st.lists(st.tuples(st.integers(0, 25), TEXTS), max_size=3),
 )
 def test_policies(
     tokenizer: Tokenizer,
@@ -58,13 +62,21 @@ def test_policies(
     low_water: float | None,
     pins: set[int],
     documents: list[str],
+    passages: list[str],
+    summaries: list[tuple[int, str]],
 ) -> None:
     pinned = {at for at in pins if at < len(chat)}
     options = ContextOptions(policy, low_water=low_water, pin=tuple(f"m_{at}" for at in pinned))
     given_documents = tuple(Document(text) for text in documents)
+    first = sum(message.role == "system" for message in chat)
+    starts = set(range(first, len(chat), 2))
+    past = Past(
+        summaries=tuple(each for each in summaries if each[0] in starts),
+        passages=tuple(Document(text, id="k_1") for text in passages),
+    )
     try:
         prompt = build_prompt(
-            tokenizer, window, Chat(chat), documents=given_documents, max_new_tokens=reserve, context=options
+            tokenizer, window, Chat(chat, past=past), documents=given_documents, max_new_tokens=reserve, context=options
         )
     except ContextOverflow as error:
         assert error.numbers["needed_tokens"] > window, "refused though it fits"
@@ -72,14 +84,18 @@ def test_policies(
     check(tokenizer, chat, prompt, pinned, policy)
     receipt = prompt.receipt
     assert receipt.used + reserve <= window
-    assert receipt.parts.documents <= max(0, window - max(reserve, 1)) // 4
-    assert len(receipt.documents_kept) + len(receipt.documents_dropped) == len(documents)
+    assert receipt.parts.documents <= max(0, window - reserve) // 4
+    of_knowledge = sum(name == "k_1" for name in receipt.documents_kept)
+    assert len(receipt.documents_kept) - of_knowledge + len(receipt.documents_dropped) == len(documents)
+    assert of_knowledge <= len(passages)
+    assert (receipt.parts.summary > 0) == bool(receipt.summarised)
 
 
 def check(tokenizer: Tokenizer, chat: tuple[Message, ...], prompt: Prompt, pinned: set[int], policy: str) -> None:
     receipt = prompt.receipt
     names = [f"m_{at}" for at in range(len(chat))]
-    assert sorted((*receipt.kept, *receipt.dropped), key=names.index) == names
+    assert sorted((*receipt.kept, *receipt.dropped, *receipt.summarised), key=names.index) == names
+    assert set(receipt.recalled) <= set(receipt.kept) and (policy == "retrieve" or not receipt.recalled)
     sent = [at for at, name in enumerate(names) if name in receipt.kept]
     must = {at for at, message in enumerate(chat) if message.role == "system"} | pinned | {len(chat) - 1}
     assert must <= set(sent)
@@ -90,6 +106,7 @@ def check(tokenizer: Tokenizer, chat: tuple[Message, ...], prompt: Prompt, pinne
     if receipt.cut is None:
         return
     newest = int(receipt.cut.at.removeprefix("m_"))
+    assert all(int(name.removeprefix("m_")) < newest for name in (*receipt.recalled, *receipt.summarised))
     assert set(range(newest, len(chat))) <= set(sent)
     assert receipt.cut.stable_for_tokens >= 0
     if policy == "middle":
@@ -110,7 +127,7 @@ def test_prefixes_are_stable_and_few_tokens_are_computed_again(tokenizer: Tokeni
     prefilled = new = cuts = 0
     for turn in range(100):
         chat.append(Message("user", f"{turn} ab 가나 " * 3))
-        prompt = build_prompt(tokenizer, 600, Chat(tuple(chat)), max_new_tokens=40, context=ContextOptions("window"))
+        prompt = build_prompt(tokenizer, 600, Chat(tuple(chat)), max_new_tokens=40, context=HALF)
         same = next(
             (at for at, pair in enumerate(zip(before, prompt.token_ids, strict=False)) if len(set(pair)) > 1),
             len(before),

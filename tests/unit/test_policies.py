@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from service.context.policies import Policy, Turn, cut_of, kept, turns_of, used
+from service.context.policies import LowWater, Policy, Turn, cut_of, kept, turns_of, used
+
+HALF = LowWater(0.5)
 
 
 def turns(*tokens: int, pinned: tuple[int, ...] = ()) -> tuple[Turn, ...]:
@@ -25,8 +27,8 @@ def test_a_turn_begins_with_a_users_message() -> None:
 
 def test_nothing_is_cut_while_all_fit() -> None:
     assert cut_of("window", turns(10, 10, 10), 30) == 0
-    assert cut_of("window", turns(10, 10, 11), 30) == 2, "down to the low-water mark"
-    assert cut_of("window", turns(10, 10, 11), 30, low_water=0.9) == 1
+    assert cut_of("window", turns(10, 10, 11), 30, HALF) == 2, "down to the low-water mark"
+    assert cut_of("window", turns(10, 10, 11), 30, LowWater(0.9)) == 1
 
 
 def test_the_last_turn_stays_though_it_does_not_fit() -> None:
@@ -36,8 +38,8 @@ def test_the_last_turn_stays_though_it_does_not_fit() -> None:
 
 def test_pinned_turns_and_the_first_one_stay() -> None:
     chat = turns(10, 10, 10, 10, 10, pinned=(1,))
-    assert kept("window", chat, cut_of("window", chat, 40)) == (1, 4)
-    assert kept("middle", chat, cut_of("middle", chat, 40)) == (0, 1, 4)
+    assert kept("window", chat, cut_of("window", chat, 40, HALF)) == (1, 4)
+    assert kept("middle", chat, cut_of("middle", chat, 40, HALF)) == (0, 1, 4)
     assert used("middle", chat, 4) == 30
 
 
@@ -51,13 +53,13 @@ def test_a_cut_stays_while_room_lasts(policy: Policy) -> None:
     for at in range(400):
         question, answer = rng.randint(5, 40), rng.randint(5, 60)
         call = (*chat, Turn(at, at + 1, question, question))
-        now = cut_of(policy, call, budget)
+        now = cut_of(policy, call, budget, HALF)
         assert now >= cut and used(policy, call, now) <= budget
         if now != cut:
             assert used(policy, call, cut) > budget
             assert used(policy, call, now) <= budget / 2
             assert used(policy, call, now - 1) > budget / 2
-            assert cut_of(policy, call, budget, start=cut) == now, "the same from a cut that was remembered"
+            assert cut_of(policy, call, budget, HALF, start=cut) == now, "the same from a cut that was remembered"
             moves, cut = moves + 1, now
         chat.append(Turn(at, at + 1, question + answer, question))
     assert 20 < moves < 60

@@ -8,7 +8,8 @@ import pytest
 
 from service.errors import InvalidRequest
 from service.sessions import Page, Session, SessionStore
-from service.sessions.grams import fold, words_of
+from service.sessions.grams import words_of
+from service.text.grams import fold
 from tests.sessions import Clock, say
 
 OWNER = "ann"

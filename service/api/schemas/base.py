@@ -182,23 +182,20 @@ Documents = Annotated[list[DocumentText], Field(max_length=MAX_DOCUMENTS, fail_f
 
 class ContextFields(Wire):
     """How the prompt is fitted into the window. `refuse`, the default, refuses what does not fit, with the numbers;
-    `window` leaves the oldest turns out, `middle` those behind the first. `pin`: messages that stay, `m_0`, `m_1`, … by
-    position."""
+    `window` leaves the oldest turns out, `middle` those behind the first, and the middle of an overlong question;
+    `summarise` has a summary in their place, `retrieve` those of them that match the question. `pin`: messages that
+    stay, `m_0`, `m_1`, … by position."""
 
-    policy: Literal["refuse", "window", "middle"] | None = None
+    policy: Literal["refuse", "window", "middle", "summarise", "retrieve"] | None = None
     max_input_tokens: Tokens | None = None
     reserve_output_tokens: TokenId | None = None
     documents_budget: TokenId | None = None
+    recall_budget: TokenId | None = None
+    summary_budget: TokenId | None = None
+    knowledge: bool | None = None
     low_water: Annotated[float, Field(gt=0, lt=1)] | None = None
     pin: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=MOST_PINS)] = []
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_policies(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("policy") in ("summarise", "retrieve"):
-            raise unsupported("policy", f"{data['policy']} cannot act on this server yet: use window or middle")
-        return data
-
     def options(self) -> ContextOptions:
-        sizes = (self.max_input_tokens, self.reserve_output_tokens, self.documents_budget)
-        return ContextOptions(self.policy, *sizes, self.low_water, tuple(self.pin))
+        given = self.model_dump(exclude={"pin"})
+        return ContextOptions(**given, pin=tuple(self.pin))

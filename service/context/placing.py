@@ -1,0 +1,53 @@
+"""A chat as it is sent: its messages in their places, and between them what the server adds. Knows the template's
+limits; decides nothing about what is left out.
+
+    [system] [summary] [the newest turns] [old turns that match] [passages that match] [the question]
+
+What depends on the question stands as near to it as roles allow, so that all before it begins as the last call did and
+is found in the prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from service.text.messages import Document, Message
+from service.text.tokenizer import Tokenizer
+
+SUMMARY: Final = -1
+KNOWLEDGE: Final = -2
+SUMMARY_TITLE: Final = "[Summary of the earlier conversation, made by the model]"
+NOTED: Final = "OK."
+_PARAGRAPH: Final = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One message that is sent. `source`: its place in the chat, or SUMMARY or KNOWLEDGE, whose part it counts for."""
+
+    message: Message
+    source: int
+
+
+def of_chat(messages: Sequence[Message], places: Sequence[int]) -> list[Line]:
+    return [Line(messages[at], at) for at in places]
+
+
+def summary_lines(tokenizer: Tokenizer, text: str) -> list[Line]:
+    """A system message, or where the template has but one of them an exchange."""
+    titled = f"{SUMMARY_TITLE}\n{text}"
+    if tokenizer.has_later_systems:
+        return [Line(Message("system", titled), SUMMARY)]
+    return _exchange(titled, SUMMARY)
+
+
+def knowledge_lines(passages: Sequence[Document]) -> list[Line]:
+    """An exchange before the question, which every template has room for: the passages, and that they are noted."""
+    texts = [f"{passage.title}\n{passage.text}" if passage.title else passage.text for passage in passages]
+    return _exchange(_PARAGRAPH.join(texts), KNOWLEDGE) if texts else []
+
+
+def _exchange(text: str, source: int) -> list[Line]:
+    return [Line(Message("user", text), source), Line(Message("assistant", NOTED), source)]

@@ -1,0 +1,21 @@
+"""The middle of one overlong text left out, and marked. Knows a tokenizer; no chat and no budget."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.text.tokenizer import Tokenizer
+
+MARK: Final = "\n[… {count} tokens left out …]\n"
+
+
+def without_middle(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[str, int]:
+    """`text` with about `tokens` of its tokens taken out of its middle, and how many those were. Both ends stay as long
+    as each other, and are whole characters."""
+    pieces = tokenizer.encode_with_offsets(text, add_special_tokens=False)
+    kept = max(0, len(pieces) - tokens)
+    head, tail = (kept + 1) // 2, kept // 2
+    first = pieces[head - 1][3] if head else 0
+    last = pieces[len(pieces) - tail][2] if tail else len(text)
+    left_out = len(pieces) - kept
+    return f"{text[:first]}{MARK.format(count=left_out)}{text[max(first, last) :]}", left_out
