@@ -61,9 +61,10 @@ ALLOWED: dict[str, set[str]] = {
     "service.runner": {"models", "service.host", "service.engine.request", "service.engine.messages"},
     "service.text": {"service.errors"},
     "service.text.grams": set(),
+    "service.text.passages": set(),
     "service.context": {"service.errors", "service.text", "service.text.grams"},
     "service.metrics": {"service.engine.request"},
-    "service.sessions": {"service.errors", "service.text.grams"},
+    "service.sessions": {"service.errors", "service.text.grams", "service.text.passages"},
     "service.deployments": {
         "models",
         "service.errors",

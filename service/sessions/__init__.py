@@ -1,6 +1,7 @@
 """Chat history: sessions, their messages and turns, kept in SQLite or PostgreSQL."""
 
 from service.sessions.idempotency import Claim, Done, Finished, Fresh, Idempotency, InProgress
+from service.sessions.knowledge import Knowledge, KnowledgeBase, Passage
 from service.sessions.limits import Limits
 from service.sessions.migrating import NewerDatabase
 from service.sessions.store import SessionStore
@@ -25,12 +26,15 @@ __all__ = [
     "Fresh",
     "Idempotency",
     "InProgress",
+    "Knowledge",
+    "KnowledgeBase",
     "Limits",
     "NewMessage",
     "NewReply",
     "NewTurn",
     "NewerDatabase",
     "Page",
+    "Passage",
     "Session",
     "SessionFields",
     "SessionStore",

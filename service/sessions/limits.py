@@ -94,6 +94,13 @@ class Limits:
                 f"You have {self.max_per_owner} sessions, the most allowed: delete some", limit=self.max_per_owner
             )
 
+    def check_documents(self, present: int) -> None:
+        """Raises StorageFull where an owner with `present` documents may not add another."""
+        if present >= self.max_per_owner:
+            raise StorageFull(
+                f"You have {self.max_per_owner} documents, the most allowed: delete some", limit=self.max_per_owner
+            )
+
 
 def check_text(value: str | None, param: str) -> None:
     """Raises InvalidRequest for text that is too long or cannot be stored as it is."""

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.errors import NotFound
 from service.sessions import tables
 
-Name = Literal["sessions", "messages", "idempotency"]
+Name = Literal["sessions", "messages", "summaries", "knowledge", "passages", "idempotency"]
 Columns = Mapping[str, ColumnElement[Any]]
 
 
@@ -69,9 +69,9 @@ class Owned:
             raise NotFound(f"The session has no message {id[:80]!r}", param="message_id")
         return row
 
-    async def count_sessions(self, connection: AsyncConnection, most: int) -> int:
-        """How many sessions live, counted to `most`."""
-        some = self.select("sessions", "number").limit(most).subquery()
+    async def count(self, connection: AsyncConnection, statement: Select[Any], most: int | None = None) -> int:
+        """How many rows a statement of this object's finds, counted to `most`."""
+        some = statement.limit(most).subquery()
         return (await connection.execute(select(func.count()).select_from(some))).scalar_one()
 
     def _mine(self, name: Name) -> ColumnElement[bool]:

@@ -19,7 +19,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.sessions import search
 from service.sessions.change import text_of
 from service.sessions.database import Database
-from service.sessions.tables import idempotency, messages, sessions
+from service.sessions.knowledge import remove as remove_document
+from service.sessions.owned import Owned
+from service.sessions.tables import idempotency, knowledge, messages, sessions, summaries
 
 _BATCH = 100
 _MERGED_PAGES = 500
@@ -35,6 +37,8 @@ async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
             break
         await search.remove(connection, "message_grams", session.owner, texts)
         await connection.execute(delete(messages).where(messages.c.number.in_(texts)))
+    await connection.execute(delete(summaries).where(summaries.c.session == session.number))
+    await _remove_knowledge(connection, knowledge.c.session_id == session.id)
     own = text_of(session.title, session.metadata)
     await search.remove(connection, "session_grams", session.owner, {session.number: own})
     await connection.execute(delete(idempotency).where(idempotency.c.session_id == session.id))
@@ -53,6 +57,7 @@ async def remove_owner(database: Database, owner: str) -> int:
     """All that an owner has, expired or not."""
     async with database.writing() as connection:
         await connection.execute(delete(idempotency).where(idempotency.c.owner == owner))
+        await _remove_knowledge(connection, knowledge.c.owner == owner)
     return await _remove_all(database, sessions.c.owner == owner)
 
 
@@ -71,6 +76,11 @@ async def rewrite(database: Database) -> None:
     if database.is_sqlite:
         await database.rewrite()
         await database.truncate_log()
+
+
+async def _remove_knowledge(connection: AsyncConnection, condition: Any) -> None:
+    for document in (await connection.execute(select(knowledge).where(condition))).all():
+        await remove_document(connection, Owned(document.owner, document.created_at), document)
 
 
 async def _remove_all(database: Database, condition: Any) -> int:

@@ -8,7 +8,7 @@ The index may propose rows that do not match, never miss one that does; the text
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -35,8 +35,8 @@ from service.sessions.grams import contains, grams_of, words_of
 from service.sessions.owned import Owned
 from service.text.grams import fold
 
-Indexed = Literal["session_grams", "message_grams"]
-INDEXES: tuple[Indexed, ...] = ("session_grams", "message_grams")
+Indexed = Literal["session_grams", "message_grams", "passage_grams"]
+INDEXES: tuple[Indexed, ...] = ("session_grams", "message_grams", "passage_grams")
 _SMALLEST_BATCH, _LARGEST_BATCH = 50, 1000  # rows whose texts are read at once; a rare match needs many
 
 postgresql = MetaData()
@@ -101,6 +101,24 @@ async def search(
     return found[:wanted]
 
 
+async def alike(connection: AsyncConnection, name: Indexed, owner: str, question: str, most: int) -> list[int]:
+    """Numbers of the owner's texts that share pairs with `question`, the most alike first: by BM25 in SQLite, by how
+    many pairs they share in PostgreSQL."""
+    grams = sorted(grams_of(owner, question) - grams_of(owner, ""))
+    if not grams:
+        return []
+    if connection.dialect.name == "sqlite":
+        match = f"{_words(grams_of(owner, ''))} AND ({_words(grams).replace(' ', ' OR ')})"
+        ordered = text(f"SELECT rowid FROM {name} WHERE {name} MATCH :match ORDER BY rank LIMIT :most")
+        return list((await connection.execute(ordered, {"match": match, "most": most})).scalars())
+    ordered = text(
+        f"SELECT number FROM {name} WHERE grams @> :owner AND grams && :grams ORDER BY "
+        "(SELECT count(*) FROM unnest(grams) AS gram WHERE gram = ANY(:grams)) DESC, number DESC LIMIT :most"
+    ).bindparams(bindparam("owner", type_=ARRAY(Integer)), bindparam("grams", type_=ARRAY(Integer)))
+    values = {"owner": sorted(grams_of(owner, "")), "grams": grams, "most": most}
+    return list((await connection.execute(ordered, values)).scalars())
+
+
 def _matches(
     connection: AsyncConnection, name: Indexed, number: ColumnElement[Any], grams: set[int]
 ) -> ColumnElement[bool]:
@@ -116,5 +134,5 @@ def _entries(owner: str, texts: Mapping[int, str]) -> Iterator[dict[str, object]
         yield {"number": number, "grams": _words(grams_of(owner, each))}
 
 
-def _words(grams: set[int]) -> str:
+def _words(grams: Iterable[int]) -> str:
     return " ".join(f"{gram & 0xFFFFFFFF:08x}" for gram in sorted(grams))

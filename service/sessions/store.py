@@ -24,10 +24,12 @@ from service.sessions import cursors, idempotency, migrating, retention, transfe
 from service.sessions.change import Change
 from service.sessions.database import Database, translated, uninterrupted
 from service.sessions.idempotency import Done, Idempotency
+from service.sessions.knowledge import KnowledgeBase
 from service.sessions.limits import Limits, check_distinct, check_limit, check_text
 from service.sessions.owned import Owned
 from service.sessions.records import ASSISTANT, message_of, session_of, stored, stored_reply
 from service.sessions.search import search
+from service.sessions.summaries import StoredSummaries
 from service.sessions.values import (
     Json,
     NewMessage,
@@ -59,6 +61,8 @@ class SessionStore:
         self._clock = clock
         self._traces = True  # of what was removed, perhaps before this process began
         self.idempotency = Idempotency(database, self._owned)
+        self.summaries = StoredSummaries(database, self._owned)
+        self.knowledge = KnowledgeBase(database, self._owned, limits)
 
     @classmethod
     async def open(
@@ -321,7 +325,8 @@ class SessionStore:
         """A session to be filled, where the owner may have one more."""
         await self._database.lock(connection, "owner", owner)
         mine = self._owned(owner)
-        self.limits.check_sessions(await mine.count_sessions(connection, self.limits.max_per_owner))
+        present = await mine.count(connection, mine.select("sessions", "number"), self.limits.max_per_owner)
+        self.limits.check_sessions(present)
         return await Change.create(connection, mine, self.limits)
 
     @asynccontextmanager

@@ -1,7 +1,7 @@
 """The schema, once. Only `owned`, `retention` and the migrations may name these tables (tests/test_architecture.py).
 
-    sessions ─< messages          idempotency (a key of an owner, the answer it got)
-    session_grams, message_grams  what `query` looks things up in; in each database's own words, see `search`
+    sessions ─< messages, summaries    knowledge ─< passages    idempotency (a key of an owner, the answer it got)
+    session_grams, message_grams, passage_grams    what texts are looked up in; in each database's words, see `search`
 
 Rows have a `number` for joins and for the index, and a random `id` for callers. Each carries its owner.
 """
@@ -107,6 +107,43 @@ messages = Table(
     Column("usage", JsonText),
     Column("finish_reason", Text),
     UniqueConstraint("session", "position", name="messages_order"),
+    sqlite_autoincrement=True,
+)
+
+summaries = Table(
+    "summaries",
+    metadata,
+    Column("owner", Text, nullable=False),
+    Column("session", NUMBER, ForeignKey("sessions.number", name="summaries_session"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+)
+
+knowledge = Table(
+    "knowledge",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("owner", Text, nullable=False),
+    Column("session_id", Text),
+    Column("title", Text),
+    Column("content", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Index("knowledge_newest", "owner", "created_at", "id"),
+    Index("knowledge_session", "session_id"),
+    sqlite_autoincrement=True,
+)
+
+passages = Table(
+    "passages",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("knowledge", NUMBER, ForeignKey("knowledge.number", name="passages_knowledge"), nullable=False),
+    Column("session_id", Text),
+    Column("content", Text, nullable=False),
+    Index("passages_knowledge_number", "knowledge"),
     sqlite_autoincrement=True,
 )
 

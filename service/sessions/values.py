@@ -25,6 +25,10 @@ def new_message_id() -> str:
     return f"m_{secrets.token_urlsafe(_ID_BYTES)}"
 
 
+def new_knowledge_id() -> str:
+    return f"k_{secrets.token_urlsafe(_ID_BYTES)}"
+
+
 class SessionFields(TypedDict, total=False):
     """What a caller may set of a session; a key that is absent keeps what is there, None takes it away.
 

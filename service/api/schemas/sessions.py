@@ -18,7 +18,7 @@ class SessionBody(Wire):
     title: str | None = None
     model: str | None = None
     system: str | None = None
-    policy: Literal["refuse", "window", "middle"] | None = None
+    policy: Literal["refuse", "window", "middle", "summarise", "retrieve"] | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     ttl_seconds: float | int | None = None
 

@@ -1,0 +1,165 @@
+"""The knowledge base: documents that an owner fills in, for all his chats or for one session, found by passages.
+
+document ─< passages ── passage_grams, the index of their pairs of characters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, literal, or_, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.errors import NotFound
+from service.sessions import cursors, search
+from service.sessions.database import Database, uninterrupted
+from service.sessions.limits import Limits, check_limit, check_text
+from service.sessions.owned import Owned
+from service.sessions.values import Page, new_knowledge_id
+from service.text.passages import passages_of
+
+MOST_FOUND = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """`session_id` None: for all chats of its owner. `passages` is their number."""
+
+    id: str
+    title: str | None
+    text: str
+    session_id: str | None
+    passages: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """`id` is the document's."""
+
+    id: str
+    title: str | None
+    text: str
+
+
+class KnowledgeBase:
+    def __init__(self, database: Database, owned: Callable[[str], Owned], limits: Limits) -> None:
+        self._database = database
+        self._owned = owned
+        self._limits = limits
+
+    @uninterrupted
+    async def add(self, owner: str, text: str, title: str | None = None, session_id: str | None = None) -> Knowledge:
+        """Raises InvalidRequest, NotFound for a session, StorageFull past the owner's limit."""
+        check_text(title, "title")
+        self._limits.check_content(text, "text")
+        mine = self._owned(owner)
+        async with self._database.writing() as connection:
+            await self._database.lock(connection, "owner", owner)
+            if session_id is not None:
+                await mine.session(connection, session_id, lock=True)
+            present = await mine.count(connection, mine.select("knowledge", "number"), self._limits.max_per_owner)
+            self._limits.check_documents(present)
+            id, passages = new_knowledge_id(), passages_of(text)
+            row = {"id": id, "title": title, "content": text, "session_id": session_id, "created_at": mine.now}
+            [number] = await mine.insert(connection, "knowledge", [row])
+            rows = [{"knowledge": number, "session_id": session_id, "content": each} for each in passages]
+            numbers = await mine.insert(connection, "passages", rows) if rows else []
+            texts = dict(zip(numbers, (_indexed(title, each) for each in passages), strict=True))
+            await search.add(connection, "passage_grams", owner, texts)
+        return Knowledge(id, title, text, session_id, len(passages), mine.now)
+
+    @uninterrupted
+    async def get(self, owner: str, id: str) -> Knowledge:
+        """Raises NotFound."""
+        mine = self._owned(owner)
+        async with self._database.reading() as connection:
+            row = await _row(connection, mine, id)
+            return _knowledge(row, await _passages(connection, mine, row))
+
+    @uninterrupted
+    async def all(
+        self, owner: str, *, session_id: str | None = None, cursor: str | None = None, limit: int = 20
+    ) -> Page[Knowledge]:
+        """Newest first; with `session_id` those of one session."""
+        check_limit(limit)
+        mine = self._owned(owner)
+        its = mine.columns("knowledge")
+        newest = mine.select("knowledge").order_by(its.created_at.desc(), its.id.desc())
+        if session_id is not None:
+            newest = newest.where(its.session_id == session_id)
+        if cursor is not None:
+            time, id = cursors.session_before(cursor)
+            newest = newest.where(
+                tuple_(its.created_at, its.id) < tuple_(literal(time, its.created_at.type), literal(id, its.id.type))
+            )
+        async with self._database.reading() as connection:
+            rows = list((await connection.execute(newest.limit(limit + 1))).all())
+            counts = {row.number: await _passages(connection, mine, row) for row in rows}
+        return cursors.page(rows, limit, lambda row: _knowledge(row, counts[row.number]), cursors.of_session)
+
+    @uninterrupted
+    async def delete(self, owner: str, id: str) -> None:
+        """Raises NotFound."""
+        mine = self._owned(owner)
+        async with self._database.writing() as connection:
+            row = await _row(connection, mine, id)
+            await remove(connection, mine, row)
+
+    @uninterrupted
+    async def find(self, owner: str, question: str, session_id: str | None = None) -> Sequence[Passage] | None:
+        """Passages that share pairs of characters with `question`, of the owner's shared documents and of those of the
+        session, the most alike first, at most MOST_FOUND; None where there are no such documents."""
+        mine = self._owned(owner)
+        its, of_document = mine.columns("passages"), mine.columns("knowledge")
+        visible = or_(its.session_id.is_(None), its.session_id == session_id)
+        async with self._database.reading() as connection:
+            some = mine.select("passages", "number").where(visible).limit(1)
+            if (await connection.execute(some)).first() is None:
+                return None
+            proposed = await search.alike(connection, "passage_grams", owner, question, MOST_FOUND)
+            if not proposed:
+                return ()
+            joined = (
+                mine.select("passages")
+                .where(visible, its.number.in_(proposed))
+                .join(of_document.number.table, of_document.number == its.knowledge)
+                .add_columns(of_document.id.label("document"), of_document.title)
+            )
+            rows = {row.number: row for row in await connection.execute(joined)}
+        found = [rows[number] for number in proposed if number in rows]
+        return [Passage(row.document, row.title, row.content) for row in found]
+
+
+async def remove(connection: AsyncConnection, mine: Owned, document: Row[Any]) -> None:
+    """A document with its passages, out of the index too."""
+    its = mine.columns("passages")
+    statement = mine.select("passages", "number", "content").where(its.knowledge == document.number)
+    texts = {row.number: _indexed(document.title, row.content) for row in await connection.execute(statement)}
+    await search.remove(connection, "passage_grams", document.owner, texts)
+    await connection.execute(mine.delete("passages").where(its.knowledge == document.number))
+    await connection.execute(mine.delete("knowledge").where(mine.columns("knowledge").number == document.number))
+
+
+def _indexed(title: str | None, passage: str) -> str:
+    return f"{title}\n{passage}" if title else passage
+
+
+async def _row(connection: AsyncConnection, mine: Owned, id: str) -> Row[Any]:
+    statement = mine.select("knowledge").where(mine.columns("knowledge").id == id)
+    found = await connection.execute(statement) if id.isascii() and "\x00" not in id else None
+    if found is None or (row := found.one_or_none()) is None:
+        raise NotFound(f"There is no document {id[:80]!r}; GET /v1/knowledge lists yours", param="knowledge_id")
+    return row
+
+
+async def _passages(connection: AsyncConnection, mine: Owned, document: Row[Any]) -> int:
+    its = mine.columns("passages").knowledge == document.number
+    return await mine.count(connection, mine.select("passages", "number").where(its))
+
+
+def _knowledge(row: Row[Any], passages: int) -> Knowledge:
+    return Knowledge(row.id, row.title, row.content, row.session_id, passages, row.created_at)

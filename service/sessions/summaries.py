@@ -1,0 +1,43 @@
+"""Summaries of a session's messages up to a place, kept with the session and gone with it. What the keys stand for is
+the caller's to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from service.sessions.database import Database, uninterrupted
+from service.sessions.owned import Owned
+
+MOST_KEPT = 4
+"""Of one session; those of older cuts go."""
+
+
+class StoredSummaries:
+    def __init__(self, database: Database, owned: Callable[[str], Owned]) -> None:
+        self._database = database
+        self._owned = owned
+
+    @uninterrupted
+    async def of(self, owner: str, session_id: str) -> Mapping[str, str]:
+        """Key → text. Raises NotFound."""
+        mine = self._owned(owner)
+        async with self._database.reading() as connection:
+            session = await mine.session(connection, session_id)
+            its = mine.columns("summaries")
+            rows = mine.select("summaries", "key", "content").where(its.session == session.number)
+            return {row.key: row.content for row in await connection.execute(rows)}
+
+    @uninterrupted
+    async def keep(self, owner: str, session_id: str, key: str, text: str) -> None:
+        """Counts as no write of the session: its revision stays. Raises NotFound."""
+        mine = self._owned(owner)
+        its = mine.columns("summaries")
+        async with self._database.writing() as connection:
+            session = await mine.session(connection, session_id, lock=True)
+            held = its.session == session.number
+            kept = mine.select("summaries", "key").where(held).order_by(its.created_at.desc()).limit(MOST_KEPT - 1)
+            keys = [each for each in (await connection.execute(kept)).scalars() if each != key]
+            await connection.execute(mine.delete("summaries").where(held, its.key.not_in(keys)))
+            content = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+            row = {"session": session.number, "key": key, "content": content, "created_at": mine.now}
+            await mine.insert(connection, "summaries", [row])

@@ -1,0 +1,39 @@
+"""A document as passages that can be found and sent by themselves: whole paragraphs where they are short enough."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+LONGEST: Final = 600
+"""Characters."""
+_PARAGRAPH: Final = "\n\n"
+_ENDS: Final = re.compile(r"(?<=[.!?。？！])\s+|\n")
+
+
+def passages_of(text: str) -> list[str]:
+    """In order, each of at most LONGEST characters, short neighbours together; nothing but white space is left out."""
+    return list(_joined(_parts(text)))
+
+
+def _parts(text: str) -> Iterator[tuple[str, str]]:
+    """Each part with what stands between it and the one before it."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        between = _PARAGRAPH
+        for sentence in _ENDS.split(paragraph.strip()) if len(paragraph) > LONGEST else [paragraph.strip()]:
+            while sentence:
+                yield between, sentence[:LONGEST]
+                sentence, between = sentence[LONGEST:], "\n"
+            between = "\n"
+
+
+def _joined(parts: Iterator[tuple[str, str]]) -> Iterator[str]:
+    passage = ""
+    for between, part in parts:
+        if passage and len(passage) + len(between) + len(part) > LONGEST:
+            yield passage
+            passage = ""
+        passage = f"{passage}{between}{part}" if passage else part
+    if passage:
+        yield passage
