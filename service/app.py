@@ -27,6 +27,7 @@ from service.api import (
     context,
     generate,
     handlers,
+    knowledge,
     models,
     openai,
     operations,
@@ -113,6 +114,7 @@ def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics
         openai,
         context,
         sessions,
+        knowledge,
         models,
         tokenizing,
         operations,
@@ -141,6 +143,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         await jobs.stop()
+        await app.state.service.answers.summaries.stop()
         await deployments.stop()
         await conversations.stop()
 

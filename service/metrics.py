@@ -70,6 +70,7 @@ class Metrics:
         self._answers = _AnswerFamilies(self.registry)
         self._engine = _EngineFamilies(self.registry)
         self._http = _HttpFamilies(self.registry)
+        self.summaries = self._answers.summaries
         self._models: dict[tuple[str, str], ModelMetrics] = {}
 
     def model(self, name: str, version: str) -> ModelMetrics:
@@ -210,6 +211,7 @@ class _AnswerFamilies(_Families):
         self.dropped_tokens = counter("context_dropped_tokens", "Tokens of chats that were left out.", *MODEL)
         self.truncated = counter("context_truncated_requests", "Answers to chats of which some were.", *MODEL)
         self.generation_tokens = counter("generation_tokens", "Sampled tokens, as `completion_tokens`.", *MODEL)
+        self.summaries = counter("summaries", "Summaries of chats, by `made` or `failed`.", "outcome")
         self.success = counter("request_success", "Answers by the reason for their end.", *MODEL, "finish_reason")
 
 

@@ -16,8 +16,10 @@ from service.answers.bounds import bounded_max_tokens, build
 from service.answers.conversations import Conversations, OpenTurn
 from service.answers.decoding import Decoding, Piece
 from service.answers.merging import merged
+from service.answers.recollection import Recollection
 from service.answers.sequences import pieces
 from service.answers.shadows import Shadows
+from service.answers.summaries import Summaries
 from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
@@ -39,6 +41,8 @@ class Answers:
         self.metrics = metrics
         self.admission = Admission(max_in_progress)
         self._shadows = Shadows(deployments)
+        self.summaries = Summaries(self._unstored, conversations, metrics)
+        self._recollection = Recollection(conversations, self.summaries)
 
     def stream(self, asks: Sequence[Ask]) -> AsyncGenerator[Delta, None]:
         """One delta a token, as soon as it is sampled; several asks run side by side. Closing it aborts in the engine.
@@ -65,6 +69,7 @@ class Answers:
         deployment = (await self._in_time(ask, self.deployments.choose(ask.model, conversation_of(ask)))).deployment
         with deployment.occupied():
             try:
+                ask = await self._in_time(ask, self._recollection.of(ask, deployment))
                 prompt = await self._in_time(ask, build(ask, deployment))
                 bounded_max_tokens(ask, deployment, prompt)
             except ContextOverflow as refused:
@@ -100,6 +105,7 @@ class Answers:
             async with aclosing(self._measured(answer)) as deltas:
                 async for delta in deltas:
                     yield delta
+        self.summaries.prepare(answer)
 
     async def _in_time(self, ask: Ask, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -111,6 +117,7 @@ class Answers:
     async def _begin(self, ask: Ask, choice: Choice) -> Answer:
         deployment = choice.deployment
         refuse_late(ask, deployment.engine.stats, time.monotonic())
+        ask = await self._recollection.of(ask, deployment)
         prompt = await build(ask, deployment)
         seed = secrets.randbits(63) if ask.sampling.seed is None else ask.sampling.seed & SEED_MASK
         return Answer(ask, choice, prompt, bounded_max_tokens(ask, deployment, prompt), seed)

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.api.dialects import is_openai
-from service.api.schemas import native, openai, repository, sessions
+from service.api.schemas import knowledge, native, openai, repository, sessions
 
 MODELS: Final[tuple[type[BaseModel], ...]] = (
     native.GenerateBody,
@@ -26,6 +26,7 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     repository.RolloutBody,
     openai.ChatBody,
     openai.CompletionBody,
+    knowledge.KnowledgeBody,
     sessions.SessionBody,
     sessions.MessageBody,
     sessions.ForkBody,

@@ -31,11 +31,11 @@ _LEAST_LEFT = 16  # tokens of an overlong message that are worth sending
 class Past:
     """What is known of a chat beside its messages. `cut`: the name of the message at which it was cut before;
     `summaries`: pairs of a place and a text that stands for the messages before it; `passages`: of the caller's
-    knowledge base, best first; `decode_ratio`: see `policies.LowWater`."""
+    knowledge base, best first, None where there is none to have room for; `decode_ratio`: see `policies.LowWater`."""
 
     cut: str = ""
     summaries: tuple[tuple[int, str], ...] = ()
-    passages: tuple[Document, ...] = ()
+    passages: tuple[Document, ...] | None = None
     decode_ratio: float = policies.USUAL_DECODE_RATIO
 
 
@@ -132,14 +132,16 @@ class _Chat:
             return 0
         least = self._encode(self._lines((len(self.turns) - 1,))).count
         self.budget.require(least, "messages")
-        room = self.budget.limit - least + self.turns[-1].tokens - (self._documents_left if self.past.passages else 0)
+        room = self.budget.limit - least + self.turns[-1].tokens
+        if self.past.passages is not None:
+            room -= self._documents_left
         low_water = LowWater(self.budget.options.low_water, self.past.decode_ratio)
         return policies.cut_of(self.budget.options.chosen, self.turns, room, low_water, start, self.budget.aside)
 
     def fit(self, cut: int) -> Trimmed:
         """What is sent with this cut; where the template wrote more than was counted, first fewer passages, then fewer
         turns that match, then fewer of the newest."""
-        passages = list(fitting(self.tokenizer, self.past.passages, self._documents_left))
+        passages = list(fitting(self.tokenizer, self.past.passages or (), self._documents_left))
         aside, step, last = self.budget.aside, 1, len(self.turns) - 1
         while True:
             trimmed = self._arranged(cut, aside, passages)

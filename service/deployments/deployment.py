@@ -14,10 +14,13 @@ from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
 from service.engine.client import Engine
+from service.engine.cost import decode_ratio
 from service.engine.request import Request, StepOutput
 from service.errors import Unavailable
 from service.host import available_memory
 from service.text.tokenizer import Tokenizer
+
+MEASURED_STEPS = 64
 
 
 class DeploymentState(StrEnum):
@@ -44,6 +47,7 @@ class Deployment:
         """Asked for by its own name, and so never unloaded but by that."""
         self.used_at = time.monotonic()
         self._occupants = 0
+        self._decode_ratio: float | None = None
         self._tokenizer: Tokenizer | None = None
         self._decoder_start: tuple[int, ...] = ()
         self._lease: Lease | None = None
@@ -69,6 +73,15 @@ class Deployment:
     def answer_window(self) -> int | None:
         """Tokens of an answer at most, where an encoder reads the prompt; None where they share the window."""
         return self.window - len(self._decoder_start) if self._decoder_start else None
+
+    @property
+    def decode_ratio(self) -> float | None:
+        """What `engine.cost.decode_ratio` says of half the window, asked once, so that what is decided by it stays;
+        None before the engine has measured enough."""
+        stats = self.engine.stats
+        if self._decode_ratio is None and stats.cost and stats.steps_total >= MEASURED_STEPS:
+            self._decode_ratio = decode_ratio(stats.cost, self.window // 2)
+        return self._decode_ratio
 
     def answer_room(self, used: int) -> int:
         """Tokens of an answer that the KV pool has room for behind a prompt of `used`; it may be negative."""

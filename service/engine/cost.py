@@ -57,6 +57,15 @@ _WARM_UP: Final = 16
 _LOST: Final = 0.5  # a mean error past this is no noise: the machine is another one than it was
 
 
+def decode_ratio(cost: tuple[float, ...], context: int) -> float:
+    """How many times as long as one more token of a prompt a token of an answer takes, alone in its step behind
+    `context` tokens; the nearest power of two, since what is decided by it should stay. `cost`: a line's coefficients.
+    """
+    a, b, c, d = cost
+    ratio = (a + b + c * context) / max(b + d * context, 1e-12)
+    return 2.0 ** round(math.log2(min(max(ratio, 1.0), 4096.0)))
+
+
 class CostLine:
     """Step seconds = a + b·tokens + c·kv_tokens + d·attention, fitted online with forgetting, no coefficient negative.
 

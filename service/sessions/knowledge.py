@@ -5,7 +5,7 @@ document ─< passages ── passage_grams, the index of their pairs of charact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -110,7 +110,7 @@ class KnowledgeBase:
             await remove(connection, mine, row)
 
     @uninterrupted
-    async def find(self, owner: str, question: str, session_id: str | None = None) -> Sequence[Passage] | None:
+    async def find(self, owner: str, question: str, session_id: str | None = None) -> tuple[Passage, ...] | None:
         """Passages that share pairs of characters with `question`, of the owner's shared documents and of those of the
         session, the most alike first, at most MOST_FOUND; None where there are no such documents."""
         mine = self._owned(owner)
@@ -131,7 +131,7 @@ class KnowledgeBase:
             )
             rows = {row.number: row for row in await connection.execute(joined)}
         found = [rows[number] for number in proposed if number in rows]
-        return [Passage(row.document, row.title, row.content) for row in found]
+        return tuple(Passage(row.document, row.title, row.content) for row in found)
 
 
 async def remove(connection: AsyncConnection, mine: Owned, document: Row[Any]) -> None:

@@ -35,9 +35,9 @@ class StoredSummaries:
         async with self._database.writing() as connection:
             session = await mine.session(connection, session_id, lock=True)
             held = its.session == session.number
-            kept = mine.select("summaries", "key").where(held).order_by(its.created_at.desc()).limit(MOST_KEPT - 1)
-            keys = [each for each in (await connection.execute(kept)).scalars() if each != key]
-            await connection.execute(mine.delete("summaries").where(held, its.key.not_in(keys)))
+            others = mine.select("summaries", "key").where(held, its.key != key).order_by(its.created_at.desc())
+            newest = list((await connection.execute(others.limit(MOST_KEPT - 1))).scalars())
+            await connection.execute(mine.delete("summaries").where(held, its.key.not_in(newest)))
             content = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
             row = {"session": session.number, "key": key, "content": content, "created_at": mine.now}
             await mine.insert(connection, "summaries", [row])

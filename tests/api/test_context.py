@@ -84,7 +84,7 @@ async def test_a_turn_more_begins_as_the_chat_before(world: World) -> None:
 @pytest.mark.parametrize(
     ("context", "code", "named"),
     [
-        ({"policy": "retrieve"}, "unsupported_field", "retrieve"),
+        ({"policy": "forget"}, "invalid_request", "policy"),
         ({"policy": "window", "pin": ["m_99"]}, "invalid_request", "m_99"),
         ({"policy": "window", "pin": ["first"]}, "invalid_request", "first"),
         ({"policy": "window", "low_water": 1}, "invalid_request", "low_water"),

@@ -216,7 +216,7 @@ def test_fields_that_cannot_act_are_refused_by_name(tokenizer: Tokenizer) -> Non
         build(tokenizer, Text("x"), truncate=0)
 
 
-@pytest.mark.parametrize("policy", ["summarise", "retrieve", "other"])
+@pytest.mark.parametrize("policy", ["other"])
 def test_policies_that_are_not_served_are_refused_by_name(policy: Any) -> None:
     with pytest.raises(UnsupportedField, match=policy) as caught:
         ContextOptions(policy)

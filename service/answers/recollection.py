@@ -1,0 +1,70 @@
+"""What the server knows of a chat beside its messages, found before its prompt is built: summaries, passages of the
+knowledge base, what an answer's tokens cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from service.answers.ask import Ask
+from service.answers.conversations import Conversations
+from service.answers.summaries import Summaries
+from service.context import retrieval
+from service.context.policies import USUAL_DECODE_RATIO
+from service.context.prompt import Chat
+from service.deployments.deployment import Deployment
+from service.errors import Unavailable
+from service.sessions import Passage
+from service.text.grams import bigrams
+from service.text.messages import Document, Message
+
+LEAST_SHARED = 2
+"""Pairs of characters that a passage has in common with the question, or all of a shorter one's."""
+
+
+class Recollection:
+    def __init__(self, conversations: Conversations, summaries: Summaries) -> None:
+        self._conversations = conversations
+        self._summaries = summaries
+
+    async def of(self, ask: Ask, deployment: Deployment) -> Ask:
+        """The same ask with what its policy can use. Raises Unavailable where a knowledge base that was asked for by
+        name cannot be had."""
+        if not isinstance(ask.source, Chat) or ask.context is None:
+            return ask
+        past = replace(ask.source.past, decode_ratio=deployment.decode_ratio or USUAL_DECODE_RATIO)
+        if ask.context.chosen == "summarise":
+            past = replace(past, summaries=await self._summaries.known(ask, ask.source.messages))
+        if ask.context.wants_knowledge:
+            past = replace(past, passages=await self._passages(ask, ask.source.messages))
+        return replace(ask, source=replace(ask.source, past=past))
+
+    async def _passages(self, ask: Ask, messages: Sequence[Message]) -> tuple[Document, ...] | None:
+        question = asked(messages)
+        try:
+            store = await self._conversations.store()
+            found = await store.knowledge.find(ask.owner, question, ask.place.session if ask.place else None)
+        except Unavailable:
+            if ask.context is not None and ask.context.knowledge:
+                raise
+            return None  # it comes with the policy; without it the chat goes on
+        return None if found is None else matching(question, found)
+
+
+def asked(messages: Sequence[Message]) -> str:
+    """The current turn's texts."""
+    first = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
+    return "\n".join(message.content for message in messages[first:])
+
+
+def matching(question: str, passages: Sequence[Passage]) -> tuple[Document, ...]:
+    """Those that share enough with the question, the best first."""
+    texts = [f"{each.title}\n{each.text}" if each.title else each.text for each in passages]
+    pairs = set(bigrams(question))
+    enough = min(LEAST_SHARED, len(pairs))
+    ranked = retrieval.ranked(retrieval.scores(question, texts, telling=0.0))
+    return tuple(
+        Document(passages[at].text, passages[at].title, passages[at].id)
+        for at in ranked
+        if len(pairs.intersection(bigrams(texts[at]))) >= enough
+    )

@@ -1,0 +1,221 @@
+"""Summaries of what a chat is about to lose, made by the model that serves it, after an answer and before the turn that
+needs them.
+
+    answer ─▶ would a turn more be cut? ─▶ where ─▶ known? ─no─▶ ask the model ─▶ kept by what it stands for
+
+A summary stands for the messages before a place, and is known by their hash: an edit before the place makes it
+worthless, the same chat has it again. That of a stored session is kept with it, others in memory. Where none is ready,
+or it failed, the policy does as `window`, and the receipt says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+import structlog
+
+from service.answers.answer import Answer, Delta
+from service.answers.ask import Ask
+from service.answers.conversations import Conversations
+from service.context.budget import Budget
+from service.context.options import ContextOptions
+from service.context.placing import SUMMARY_TITLE, summary_lines
+from service.context.prompt import Chat, build_prompt
+from service.context.trimming import SYSTEM_ROLES
+from service.errors import ContextOverflow, DosirakError
+from service.metrics import Metrics
+from service.text.messages import Message
+
+log = structlog.get_logger(__name__)
+
+INSTRUCTION = (
+    "Summarise our conversation so far, in its language and as short as you can. Keep every name, number, date, wish, "
+    "decision and open question; leave out greetings. Write the summary and nothing else."
+)
+SECONDS = 120.0
+BEHIND_ALL = -1
+"""Priority: below every caller's."""
+MOST_IN_MEMORY = 2_000
+MOST_WAITING = 64
+Run = Callable[[Ask], AsyncGenerator[Delta, None]]
+Summary = tuple[int, str]
+"""The place of the first message that it does not stand for, and its text."""
+
+
+class Summaries:
+    """Owned by the event loop. One summary is made at a time, of at most MOST_WAITING chats that wait for theirs."""
+
+    def __init__(self, run: Run, conversations: Conversations, metrics: Metrics) -> None:
+        self._run = run
+        self._conversations = conversations
+        self._metrics = metrics
+        self._in_memory: OrderedDict[str, str] = OrderedDict()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()
+
+    async def known(self, ask: Ask, messages: Sequence[Message]) -> tuple[Summary, ...]:
+        """Those there are of this chat."""
+        stored = self._in_memory
+        if ask.place is not None:
+            store = await self._conversations.store()
+            stored = OrderedDict(await store.summaries.of(ask.place.owner, ask.place.session))
+        keys = enumerate(_keys(ask.owner, messages))
+        return tuple((place, stored[key]) for place, key in keys if key in stored)
+
+    def prepare(self, answer: Answer) -> None:
+        """Make the summary that the next turn may need, some time. Never waits."""
+        ask = answer.ask
+        if not isinstance(ask.source, Chat) or ask.context is None or ask.context.chosen != "summarise":
+            return
+        messages = (*ask.source.messages, Message("assistant", answer.best[0].text))
+        chat = _keys(ask.owner, messages[: _first(messages)])[-1]
+        if chat in self._tasks or len(self._tasks) >= MOST_WAITING:
+            return
+        task = self._tasks[chat] = asyncio.create_task(self._prepare(answer, messages))
+        task.add_done_callback(lambda _: self._tasks.pop(chat, None))
+
+    async def settle(self) -> None:
+        """Wait until none is being made."""
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def stop(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await self.settle()
+
+    async def _prepare(self, answer: Answer, messages: tuple[Message, ...]) -> None:
+        try:
+            async with self._turn, asyncio.timeout(SECONDS):
+                place = await asyncio.to_thread(next_cut, answer, messages)
+                made = bool(place) and await self._make(answer, messages, place)
+        except (DosirakError, TimeoutError) as error:
+            self._metrics.summaries.labels("failed").inc()
+            log.info("summary_failed", model=answer.manifest.reference, reason=type(error).__name__)
+        else:
+            if made:
+                self._metrics.summaries.labels("made").inc()
+
+    async def _make(self, answer: Answer, messages: tuple[Message, ...], place: int) -> bool:
+        """From the last place that has one on, in steps that fit the window; whether there was anything to do: one for
+        a place behind this one does as well, and what is sent stays as it was."""
+        known = await self.known(answer.ask, messages)
+        done, text = begun = known[-1] if known else (0, "")
+        while done < place:
+            target, ask = await asyncio.to_thread(_request, answer, messages, (done, text), place)
+            done, text = target, await self._answered(ask)
+            await self._keep(answer.ask, _keys(answer.ask.owner, messages)[done], text)
+        return done > begun[0]
+
+    async def _answered(self, ask: Ask) -> str:
+        async with aclosing(self._run(ask)) as deltas:
+            async for delta in deltas:
+                if delta.last and (text := delta.answer.best[0].text.strip()):
+                    return text
+        raise ContextOverflow("The model wrote no summary")
+
+    async def _keep(self, ask: Ask, key: str, text: str) -> None:
+        if ask.place is not None:
+            store = await self._conversations.store()
+            await store.summaries.keep(ask.place.owner, ask.place.session, key, text)
+            return
+        self._in_memory[key] = text
+        self._in_memory.move_to_end(key)
+        while len(self._in_memory) > MOST_IN_MEMORY:
+            self._in_memory.popitem(last=False)
+
+
+def next_cut(answer: Answer, messages: Sequence[Message]) -> int:
+    """The place of the cut if a question came twice as long as the longest before; 0 where all would fit."""
+    ask = answer.ask
+    if not isinstance(ask.source, Chat):
+        return 0
+    rest = messages[_first(messages) :]
+    longest = max((message.content for message in rest if message.role == "user"), key=len, default="")
+    names = (*ask.source.named, "reply", "ahead")
+    past = replace(ask.source.past, summaries=())
+    try:
+        prompt = build_prompt(
+            answer.tokenizer,
+            answer.deployment.window,
+            Chat((*messages, Message("user", f"{longest}\n{longest}")), names, past),
+            documents=ask.documents,
+            max_new_tokens=ask.max_new_tokens,
+            context=ask.context,
+            answer_window=answer.deployment.answer_window,
+        )
+    except ContextOverflow:
+        return 0
+    place = names.index(prompt.receipt.cut.at) if prompt.receipt.cut else 0
+    return place if place < len(messages) else 0
+
+
+def _request(answer: Answer, messages: tuple[Message, ...], last: Summary, place: int) -> tuple[int, Ask]:
+    """The ask whose answer stands for the messages before a place behind the `last` summary's: `place` where that much
+    fits the window. Where there is no last one its prompt begins as the chat's own did, and is found in the prefix
+    cache. Raises ContextOverflow where nothing fits."""
+    done, text = last
+    systems = _first(messages) - 1
+    before = [*messages[:systems], *(line.message for line in summary_lines(answer.tokenizer, text) if text)]
+    turns = [at for at, message in enumerate(messages) if message.role == "user" and done < at <= place]
+    while turns:
+        said = messages[max(done, systems) : turns[-1]]
+        ask = _asking(answer, (*before, *said, Message("user", INSTRUCTION)))
+        if _fits(answer, ask):
+            return turns[-1], ask
+        turns = turns[: len(turns) // 2]
+    raise ContextOverflow("No turn of the chat fits beside the request for its summary")
+
+
+def _asking(answer: Answer, messages: tuple[Message, ...]) -> Ask:
+    return Ask(
+        id=f"sum-{uuid.uuid4().hex}",
+        source=Chat(messages),
+        model=answer.manifest.reference,
+        max_new_tokens=_summary_tokens(answer),
+        priority=BEHIND_ALL,
+        cache_salt=answer.ask.cache_salt,
+        owner=answer.ask.owner,
+    )
+
+
+def _fits(answer: Answer, ask: Ask) -> bool:
+    deployment = answer.deployment
+    try:
+        build_prompt(
+            answer.tokenizer,
+            deployment.window,
+            ask.source,
+            max_new_tokens=ask.max_new_tokens,
+            answer_window=deployment.answer_window,
+        )
+    except ContextOverflow:
+        return False
+    return True
+
+
+def _summary_tokens(answer: Answer) -> int:
+    """How long a summary may be, so that it fits beside its title into what is set aside for it."""
+    ask = answer.ask
+    budget = Budget(answer.deployment.window, ask.max_new_tokens, ask.context or ContextOptions())
+    return max(1, budget.aside - answer.tokenizer.text_tokens(SUMMARY_TITLE) - 1)
+
+
+def _first(messages: Sequence[Message]) -> int:
+    """The place behind the system messages and the first of the others: what tells chats apart."""
+    return min(len(messages), sum(message.role in SYSTEM_ROLES for message in messages) + 1)
+
+
+def _keys(owner: str, messages: Sequence[Message]) -> list[str]:
+    """One for each place: of all messages before it."""
+    running = hashlib.sha256(repr(owner).encode())
+    keys = [running.hexdigest()]
+    for message in messages:
+        running.update(repr((message.role, message.content)).encode())
+        keys.append(running.hexdigest())
+    return keys

@@ -1,0 +1,58 @@
+"""The knowledge base over HTTP: documents whose passages `context.knowledge` brings into a chat."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from service.api.bodies import json_body
+from service.api.deps import OwnerDep, Service, ServiceDep
+from service.api.encoding import json_response
+from service.api.openapi import takes
+from service.api.schemas.knowledge import KnowledgeBody
+from service.sessions import Knowledge, KnowledgeBase
+
+router = APIRouter(prefix="/v1/knowledge", tags=["knowledge"])
+BODY: Final = json_body(KnowledgeBody)
+Text = Annotated[str, Query(max_length=1024)]
+Limit = Annotated[int, Query(ge=1, le=100)]
+
+
+@router.post("", status_code=201, openapi_extra=takes(KnowledgeBody))
+async def add(service: ServiceDep, owner: OwnerDep, body: KnowledgeBody = BODY) -> Response:
+    """Keep a document; it is found from now on."""
+    base = await _base(service)
+    return json_response(_shown(await base.add(owner, body.text, body.title, body.session_id)), 201)
+
+
+@router.get("")
+async def list_knowledge(
+    service: ServiceDep, owner: OwnerDep, session_id: Text | None = None, cursor: Text | None = None, limit: Limit = 50
+) -> Response:
+    """The caller's documents without their texts, newest first; with `session_id` those of one session."""
+    page = await (await _base(service)).all(owner, session_id=session_id, cursor=cursor, limit=limit)
+    data = [{name: value for name, value in _shown(each).items() if name != "text"} for each in page.data]
+    return json_response({"data": data, "next_cursor": page.next_cursor})
+
+
+@router.get("/{knowledge_id}")
+async def get_knowledge(service: ServiceDep, owner: OwnerDep, knowledge_id: str) -> Response:
+    return json_response(_shown(await (await _base(service)).get(owner, knowledge_id)))
+
+
+@router.delete("/{knowledge_id}", status_code=204)
+async def delete_knowledge(service: ServiceDep, owner: OwnerDep, knowledge_id: str) -> Response:
+    """Found no more from now on."""
+    await (await _base(service)).delete(owner, knowledge_id)
+    return Response(status_code=204)
+
+
+async def _base(service: Service) -> KnowledgeBase:
+    return (await service.answers.conversations.store()).knowledge
+
+
+def _shown(document: Knowledge) -> dict[str, Any]:
+    return asdict(document) | {"created_at": document.created_at.isoformat()}

@@ -1,0 +1,17 @@
+"""Wire models of the knowledge base. What their values may be is the store's to say (`service.sessions.limits`)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from service.api.schemas.base import SessionId, Wire
+
+
+class KnowledgeBody(Wire):
+    """A document: for all chats of the caller, or with `session_id` for one session's."""
+
+    text: Annotated[str, Field(min_length=1)]
+    title: str | None = None
+    session_id: SessionId | None = None

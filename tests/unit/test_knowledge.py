@@ -1,0 +1,115 @@
+"""The knowledge base: found by what it says, by its owner alone, in his chats or in one; and gone without a trace."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.errors import InvalidRequest, NotFound, StorageFull
+from service.sessions import Limits, Passage, SessionStore
+from service.text.passages import LONGEST, passages_of
+from tests.sessions import KINDS, Clock, new_database, say
+
+MENU = "불고기 도시락 9,500원\n김치 도시락 8,000원"
+
+
+@given(st.text(alphabet="가나 .\n?a", max_size=3000))
+def test_passages_are_short_and_lose_nothing(text: str) -> None:
+    passages = passages_of(text)
+    assert all(0 < len(passage) <= LONGEST for passage in passages)
+    assert "".join("".join(passages).split()) == "".join(text.split())
+
+
+async def test_passages_are_found_by_pairs_of_characters(store: SessionStore) -> None:
+    menu = await store.knowledge.add("ann", MENU, "메뉴판")
+    hours = await store.knowledge.add(
+        "ann", "We are open from 10:00 to 20:00.\n\nParking is behind the house.", "Hours"
+    )
+    assert menu.passages == 1 and menu.id.startswith("k_")
+    assert await store.knowledge.get("ann", menu.id) == menu
+    found = await store.knowledge.find("ann", "김치 도시락은 얼마예요?")
+    assert found and found[0] == Passage(menu.id, "메뉴판", MENU)
+    found = await store.knowledge.find("ann", "where can I do my parking?")
+    assert found and found[0].id == hours.id
+    assert await store.knowledge.find("ann", "메뉴") == (Passage(menu.id, "메뉴판", MENU),), "two syllables of a title"
+    for nothing in ("xyzzy", "", "  "):
+        assert await store.knowledge.find("ann", nothing) == ()
+
+
+async def test_documents_are_the_owners_and_those_of_a_session_are_its_alone(store: SessionStore) -> None:
+    here, there = await store.create("ann"), await store.create("ann")
+    shared = await store.knowledge.add("ann", "the wifi password is bento")
+    own = await store.knowledge.add("ann", "the wifi of this table is slow", session_id=here.id)
+    ids = {
+        session: {passage.id for passage in await store.knowledge.find("ann", "wifi", session) or ()}
+        for session in (None, here.id, there.id)
+    }
+    assert ids == {None: {shared.id}, here.id: {shared.id, own.id}, there.id: {shared.id}}
+    assert await store.knowledge.find("bob", "wifi") is None, "there is nothing of his"
+    for call in (store.knowledge.get, store.knowledge.delete):
+        with pytest.raises(NotFound):
+            await call("bob", shared.id)
+        with pytest.raises(NotFound):
+            await call("ann", "k_\x00")
+    with pytest.raises(NotFound):
+        await store.knowledge.add("bob", "mine?", session_id=here.id)
+
+
+async def test_documents_are_listed_newest_first(store: SessionStore, clock: Clock) -> None:
+    session = await store.create("ann")
+    made = []
+    for number in range(5):
+        clock.move(1)
+        made.append(await store.knowledge.add("ann", f"text {number}", session_id=session.id if number % 2 else None))
+    page = await store.knowledge.all("ann", limit=3)
+    rest = await store.knowledge.all("ann", limit=3, cursor=page.next_cursor)
+    assert [*page.data, *rest.data] == made[::-1] and rest.next_cursor is None
+    assert (await store.knowledge.all("ann", session_id=session.id)).data == (made[3], made[1])
+
+
+async def test_documents_go_with_their_session_and_with_their_owner(store: SessionStore) -> None:
+    session = await store.create("ann")
+    await say(store, "ann", session.id, "hi")
+    await store.summaries.keep("ann", session.id, "some", "what was said")
+    kept = await store.knowledge.add("ann", "shared words")
+    gone = await store.knowledge.add("ann", "private words", session_id=session.id)
+    await store.delete("ann", session.id)
+    with pytest.raises(NotFound):
+        await store.knowledge.get("ann", gone.id)
+    assert [passage.id for passage in await store.knowledge.find("ann", "words") or ()] == [kept.id]
+    await store.knowledge.delete("ann", kept.id)
+    assert await store.knowledge.find("ann", "words") is None
+    await store.knowledge.add("ann", "again words")
+    await store.erase_owner("ann")
+    assert (await store.knowledge.all("ann")).data == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_limits(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    limits = Limits(max_per_owner=2, max_message_bytes=10)
+    store = await SessionStore.open(new_database(kind, tmp_path_factory.mktemp("limits")), limits)
+    try:
+        for text, title, named in (("x" * 11, None, "text"), ("x", "y" * 201, "title"), ("\x00", None, "U\\+0000")):
+            with pytest.raises(InvalidRequest, match=named):
+                await store.knowledge.add("ann", text, title)
+        await store.knowledge.add("ann", "one")
+        await store.knowledge.add("ann", "two")
+        with pytest.raises(StorageFull, match="2 documents"):
+            await store.knowledge.add("ann", "three")
+    finally:
+        await store.close()
+
+
+async def test_summaries_are_the_newest_few_of_a_session_and_its_alone(store: SessionStore, clock: Clock) -> None:
+    here, there = await store.create("ann"), await store.create("ann")
+    for number in range(6):
+        clock.move(1)
+        await store.summaries.keep("ann", here.id, f"key {number}", f"text {number}")
+    await store.summaries.keep("ann", here.id, "key 5", "made anew")
+    kept = {"key 2": "text 2", "key 3": "text 3", "key 4": "text 4", "key 5": "made anew"}
+    assert await store.summaries.of("ann", here.id) == kept
+    assert await store.summaries.of("ann", there.id) == {}
+    assert (await store.get("ann", here.id)).revision == 1, "no write that a client could be stale about"
+    with pytest.raises(NotFound):
+        await store.summaries.of("bob", here.id)
