@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from models.demo.dialogue import Builder, Dialogue, Message
@@ -65,13 +66,26 @@ def cases(
     ]
 
 
+def long_cases(seed: int, count: int, split: Split = "test") -> list[RecallCase]:
+    """Chats of 110 to 120 turns, more than the demo's window holds: every second fact is told within the last 15 turns,
+    the others 75 to 105 before the question."""
+    made = []
+    for number in range(count):
+        rng = random.Random(f"long {seed} {number}")
+        turns = rng.randint(75, 105) if number % 2 else rng.randint(1, 15)
+        wording: Split = "train" if number // 2 % 2 else "test"
+        play = partial(_long, turns=turns, whole=rng.randint(110, 120))
+        made.append(_case(rng, f"long {turns}", split, wording, LANGUAGES[number // 4 % 2], play))
+    return made
+
+
 def is_right(case: RecallCase, text: str) -> bool:
     """Whether `text` holds the expected value, whole, and no other value of the window."""
     wrong = (other for other in case.others if other not in case.expected)
-    return _holds(text, case.expected) and not any(_holds(text, other) for other in wrong)
+    return holds(text, case.expected) and not any(holds(text, other) for other in wrong)
 
 
-def _holds(text: str, value: str) -> bool:
+def holds(text: str, value: str) -> bool:
     """Digits and Latin letters beside the value would make it another value."""
     return re.search(rf"(?<![0-9A-Za-z가-힣]){re.escape(value)}(?![0-9A-Za-z])", text) is not None
 
@@ -123,9 +137,14 @@ class _Scene:
                 self.build.chat(self.lang)
 
 
-def _case(rng: random.Random, cell: str, split: Split, wording: Split, lang: Lang) -> RecallCase:
+Scenario: TypeAlias = Callable[[_Scene], tuple[Fact, Lang, bool]]
+
+
+def _case(
+    rng: random.Random, cell: str, split: Split, wording: Split, lang: Lang, play: Scenario | None = None
+) -> RecallCase:
     scene = _Scene(rng, Builder(rng, split, Speech(rng, wording)), lang)
-    target, ask_lang, as_json = CELLS[cell](scene)
+    target, ask_lang, as_json = (play or CELLS[cell])(scene)
     scene.build.ask([target], ask_lang, as_json=as_json)
     made: Dialogue = scene.build.finish()
     others = tuple(sorted(made.values - {target.value}))
@@ -133,9 +152,6 @@ def _case(rng: random.Random, cell: str, split: Split, wording: Split, lang: Lan
     return RecallCase(
         made.messages[:-1], made.documents, target.value, others, cell, wording, ask_lang, target.kind, told
     )
-
-
-Scenario: TypeAlias = Callable[[_Scene], tuple[Fact, Lang, bool]]
 
 
 def _distance(turns: int) -> Scenario:
@@ -153,6 +169,16 @@ def _distance(turns: int) -> Scenario:
         return target, scene.lang, False
 
     return play
+
+
+def _long(scene: _Scene, turns: int, whole: int) -> tuple[Fact, Lang, bool]:
+    """The fact is told `turns` turns before the question in a chat of `whole`."""
+    scene.premise()
+    kind = scene.rng.choice(GUEST_KINDS)
+    scene.noise(whole - turns, kind)
+    scene.build.tell([target := scene.build.new_fact(kind, scene.lang)], scene.lang)
+    scene.noise(turns - 1, kind)
+    return target, scene.lang, False
 
 
 def _untold(scene: _Scene) -> tuple[Fact, Lang, bool]:

@@ -131,7 +131,7 @@ class Summaries:
 
 
 def next_cut(answer: Answer, messages: Sequence[Message]) -> int:
-    """The place of the cut if a question came twice as long as the longest before; 0 where all would fit."""
+    """The place of the cut if a question came as long as the longest before; 0 where all would fit."""
     ask = answer.ask
     if not isinstance(ask.source, Chat):
         return 0
@@ -143,7 +143,7 @@ def next_cut(answer: Answer, messages: Sequence[Message]) -> int:
         prompt = build_prompt(
             answer.tokenizer,
             answer.deployment.window,
-            Chat((*messages, Message("user", f"{longest}\n{longest}")), names, past),
+            Chat((*messages, Message("user", longest)), names, past),
             documents=ask.documents,
             max_new_tokens=ask.max_new_tokens,
             context=ask.context,

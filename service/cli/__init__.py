@@ -41,8 +41,14 @@ def serve() -> None:
 def recall(
     references: Annotated[list[str] | None, typer.Argument(help="Model references to measure.")] = None,
     questions: Annotated[int, typer.Option(help="Questions in each cell of the table.")] = 100,
+    policies: Annotated[bool, typer.Option("--policies", help="By context policy, in chats past the window.")] = False,
 ) -> None:
     """How often the demo model recalls a fact, by distance and wording, side by side for each version."""
+    if policies:
+        from service.evaluation.policies import print_policies
+
+        print_policies(settings_or_exit(console), (references or demo_versions()[-1:])[0], questions, console)
+        return
     from service.evaluation.recall import print_table
 
     print_table(settings_or_exit(console), references or demo_versions(), questions, console)

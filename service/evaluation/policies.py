@@ -1,0 +1,125 @@
+"""What a chat that has outgrown its window still recalls: the demo's facts, by policy and by side of the cut.
+
+Prompts are built as the service builds them, summaries are written by the version itself. Offline: no server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from models.demo.recall import RecallCase, holds, is_right, long_cases
+from models.repository import Repository
+from service.answers.summaries import INSTRUCTION
+from service.context.budget import Budget
+from service.context.options import ContextOptions
+from service.context.policies import Policy
+from service.context.prompt import Chat, Prompt, build_prompt
+from service.context.trimming import Past
+from service.engine.core import EngineCore
+from service.engine.request import Request, SamplingParams
+from service.evaluation.offline import load, run_all
+from service.evaluation.recall import NEW_TOKENS, SEED
+from service.settings import Settings
+from service.text.messages import Message
+from service.text.tokenizer import Tokenizer
+
+WAYS: Final[tuple[Policy, ...]] = ("window", "middle", "summarise", "retrieve")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One case under one policy: whether the fact was before the cut, and whether its turn was sent."""
+
+    is_dropped: bool
+    is_sent: bool
+    is_right: bool
+
+
+class Recaller:
+    """Answers cases by one version's engine. `window` in tokens."""
+
+    def __init__(self, core: EngineCore, tokenizer: Tokenizer, window: int) -> None:
+        self._core = core
+        self._tokenizer = tokenizer
+        self._window = window
+
+    def asked(self, policy: Policy, cases: Sequence[RecallCase]) -> list[Asked]:
+        pasts = self._summaries(cases) if policy == "summarise" else [Past()] * len(cases)
+        prompts = [self._prompt(case, policy, past) for case, past in zip(cases, pasts, strict=True)]
+        windows = [self._prompt(case, "window", Past()) for case in cases]
+        texts = self._answers([prompt.token_ids for prompt in prompts], NEW_TOKENS)
+        return [
+            Asked(_holds(case, window) is False, _holds(case, prompt), is_right(case, text))
+            for case, window, prompt, text in zip(cases, windows, prompts, texts, strict=True)
+        ]
+
+    def _prompt(self, case: RecallCase, policy: Policy, past: Past) -> Prompt:
+        return build_prompt(
+            self._tokenizer,
+            self._window,
+            Chat(_messages(case), past=past),
+            max_new_tokens=NEW_TOKENS,
+            context=ContextOptions(policy),
+        )
+
+    def _summaries(self, cases: Sequence[RecallCase]) -> list[Past]:
+        """Of what `window` would leave out, each by the version itself."""
+        tokens = Budget(self._window, NEW_TOKENS, ContextOptions("summarise")).aside - 32
+        places, prompts = [], []
+        for case in cases:
+            cut = self._prompt(case, "summarise", Past()).receipt.cut
+            places.append(int(cut.at.removeprefix("m_")) if cut else 0)
+            said = (*_messages(case)[: places[-1]], Message("user", INSTRUCTION))
+            options = ContextOptions("window")  # the newest of what is left out, where that is longer than a window
+            prompt = build_prompt(self._tokenizer, self._window, Chat(said), max_new_tokens=tokens, context=options)
+            prompts.append(prompt.token_ids)
+        texts = self._answers(prompts, tokens)
+        return [Past(summaries=((place, text),)) for place, text in zip(places, texts, strict=True)]
+
+    def _answers(self, prompts: Sequence[tuple[int, ...]], most: int) -> list[str]:
+        params = SamplingParams(max_tokens=most, stop_token_ids=self._tokenizer.stop_token_ids)
+        requests = (Request(str(at), ids, params, arrival=at) for at, ids in enumerate(prompts))
+        made = run_all(self._core, requests).values()
+        return [self._tokenizer.decode([id for output in outputs for id in output.token_ids]) for outputs in made]
+
+
+def print_policies(settings: Settings, reference: str, questions: int, console: Console) -> None:
+    """A table: recall of facts told behind the cut, and before it, by policy."""
+    repository = Repository(settings.data_dir)
+    manifest = repository.resolve(reference)
+    tokenizer = Tokenizer.load(repository.path(manifest))
+    recaller = Recaller(load(settings, repository, manifest).core(), tokenizer, manifest.context_window)
+    cases = long_cases(SEED, questions)
+    view = Table("policy", "told behind the cut (in the window)", "told before it", "its turn was sent")
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(manifest.reference, total=len(WAYS))
+        for policy in WAYS:
+            view.add_row(policy, *_row(recaller.asked(policy, cases)))
+            progress.advance(task)
+    console.print(view)
+    console.print(f"{manifest.reference}: {len(cases)} chats longer than its window, values that training never saw")
+
+
+def _row(asked: Sequence[Asked]) -> tuple[str, str, str]:
+    def share(of: Sequence[Asked], what: Callable[[Asked], bool]) -> str:
+        return f"{sum(map(what, of)) / max(1, len(of)):.1%} of {len(of)}"
+
+    kept, dropped = [each for each in asked if not each.is_dropped], [each for each in asked if each.is_dropped]
+    right = [share(each, lambda one: one.is_right) for each in (kept, dropped)]
+    return right[0], right[1], share(dropped, lambda one: one.is_sent)
+
+
+def _messages(case: RecallCase) -> tuple[Message, ...]:
+    return tuple(Message(each["role"], each["content"]) for each in case.messages)
+
+
+def _holds(case: RecallCase, prompt: Prompt) -> bool:
+    """Whether a message that tells the value was sent."""
+    kept = set(prompt.receipt.kept)
+    return any(holds(each["content"], case.expected) and f"m_{at}" in kept for at, each in enumerate(case.messages))
