@@ -129,6 +129,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.runner",
         "service.deployments",
         "service.text",
+        "service.context",
     },
     "service.jobs": {
         "models",

@@ -16,6 +16,7 @@ from models.demo.lexicon import Lang, Split
 from models.demo.speech import Fact, Speech
 
 DISTANCES = range(1, 11)
+NEAR = 10
 LANGUAGES: tuple[Lang, Lang] = ("en", "ko")
 
 
@@ -67,12 +68,12 @@ def cases(
 
 
 def long_cases(seed: int, count: int, split: Split = "test") -> list[RecallCase]:
-    """Chats of 110 to 120 turns, more than the demo's window holds: every second fact is told within the last 15 turns,
-    the others 75 to 105 before the question."""
+    """Chats of 110 to 120 turns, more than the demo's window holds: every second fact is told NEAR turns before the
+    question at most, the others 75 to 105."""
     made = []
     for number in range(count):
         rng = random.Random(f"long {seed} {number}")
-        turns = rng.randint(75, 105) if number % 2 else rng.randint(1, 15)
+        turns = rng.randint(75, 105) if number % 2 else rng.randint(1, NEAR)
         wording: Split = "train" if number // 2 % 2 else "test"
         play = partial(_long, turns=turns, whole=rng.randint(110, 120))
         made.append(_case(rng, f"long {turns}", split, wording, LANGUAGES[number // 4 % 2], play))

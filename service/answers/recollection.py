@@ -15,11 +15,10 @@ from service.context.prompt import Chat
 from service.deployments.deployment import Deployment
 from service.errors import Unavailable
 from service.sessions import Passage
-from service.text.grams import bigrams
 from service.text.messages import Document, Message
 
-LEAST_SHARED = 2
-"""Pairs of characters that a passage has in common with the question, or all of a shorter one's."""
+LEAST_SCORE = 0.3
+"""Of the best passage's; what matches much less is noise."""
 
 
 class Recollection:
@@ -58,13 +57,12 @@ def asked(messages: Sequence[Message]) -> str:
 
 
 def matching(question: str, passages: Sequence[Passage]) -> tuple[Document, ...]:
-    """Those that share enough with the question, the best first."""
+    """Those that match the question nearly as well as the best of them, the best first."""
     texts = [f"{each.title}\n{each.text}" if each.title else each.text for each in passages]
-    pairs = set(bigrams(question))
-    enough = min(LEAST_SHARED, len(pairs))
-    ranked = retrieval.ranked(retrieval.scores(question, texts, telling=0.0))
+    scores = retrieval.scores(question, texts, telling=0.0)
+    enough = LEAST_SCORE * max(scores, default=0.0)
     return tuple(
         Document(passages[at].text, passages[at].title, passages[at].id)
-        for at in ranked
-        if len(pairs.intersection(bigrams(texts[at]))) >= enough
+        for at in retrieval.ranked(scores)
+        if scores[at] >= enough and scores[at] > 0
     )

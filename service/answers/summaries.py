@@ -25,7 +25,7 @@ from service.answers.ask import Ask
 from service.answers.conversations import Conversations
 from service.context.budget import Budget
 from service.context.options import ContextOptions
-from service.context.placing import SUMMARY_TITLE, summary_lines
+from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE, summary_lines
 from service.context.prompt import Chat, build_prompt
 from service.context.trimming import SYSTEM_ROLES
 from service.errors import ContextOverflow, DosirakError
@@ -34,10 +34,6 @@ from service.text.messages import Message
 
 log = structlog.get_logger(__name__)
 
-INSTRUCTION = (
-    "Summarise our conversation so far, in its language and as short as you can. Keep every name, number, date, wish, "
-    "decision and open question; leave out greetings. Write the summary and nothing else."
-)
 SECONDS = 120.0
 BEHIND_ALL = -1
 """Priority: below every caller's."""
@@ -165,7 +161,7 @@ def _request(answer: Answer, messages: tuple[Message, ...], last: Summary, place
     turns = [at for at, message in enumerate(messages) if message.role == "user" and done < at <= place]
     while turns:
         said = messages[max(done, systems) : turns[-1]]
-        ask = _asking(answer, (*before, *said, Message("user", INSTRUCTION)))
+        ask = _asking(answer, (*before, *said, Message("user", SUMMARY_REQUEST)))
         if _fits(answer, ask):
             return turns[-1], ask
         turns = turns[: len(turns) // 2]

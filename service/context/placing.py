@@ -19,6 +19,10 @@ from service.text.tokenizer import Tokenizer
 SUMMARY: Final = -1
 KNOWLEDGE: Final = -2
 SUMMARY_TITLE: Final = "[Summary of the earlier conversation, made by the model]"
+SUMMARY_REQUEST: Final = (
+    "Summarise our conversation so far, in its language and as short as you can. Keep every name, number, date, wish, "
+    "decision and open question; leave out greetings. Write the summary and nothing else."
+)
 NOTED: Final = "OK."
 _PARAGRAPH: Final = "\n\n"
 

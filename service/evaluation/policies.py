@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from models.demo.recall import RecallCase, holds, is_right, long_cases
+from models.demo.recall import NEAR, RecallCase, holds, is_right, long_cases
 from models.repository import Repository
-from service.answers.summaries import INSTRUCTION
 from service.context.budget import Budget
 from service.context.options import ContextOptions
+from service.context.placing import SUMMARY_REQUEST
 from service.context.policies import Policy
 from service.context.prompt import Chat, Prompt, build_prompt
 from service.context.trimming import Past
@@ -34,7 +34,7 @@ WAYS: Final[tuple[Policy, ...]] = ("window", "middle", "summarise", "retrieve")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One case under one policy: whether the fact was before the cut, and whether its turn was sent."""
+    """One case under one policy: whether `window` leaves the fact out, and whether its turn was sent."""
 
     is_dropped: bool
     is_sent: bool
@@ -75,7 +75,7 @@ class Recaller:
         for case in cases:
             cut = self._prompt(case, "summarise", Past()).receipt.cut
             places.append(int(cut.at.removeprefix("m_")) if cut else 0)
-            said = (*_messages(case)[: places[-1]], Message("user", INSTRUCTION))
+            said = (*_messages(case)[: places[-1]], Message("user", SUMMARY_REQUEST))
             options = ContextOptions("window")  # the newest of what is left out, where that is longer than a window
             prompt = build_prompt(self._tokenizer, self._window, Chat(said), max_new_tokens=tokens, context=options)
             prompts.append(prompt.token_ids)
@@ -96,7 +96,7 @@ def print_policies(settings: Settings, reference: str, questions: int, console: 
     tokenizer = Tokenizer.load(repository.path(manifest))
     recaller = Recaller(load(settings, repository, manifest).core(), tokenizer, manifest.context_window)
     cases = long_cases(SEED, questions)
-    view = Table("policy", "told behind the cut (in the window)", "told before it", "its turn was sent")
+    view = Table("policy", f"told {NEAR} turns before at most", "told before the cut", "of these, sent")
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(manifest.reference, total=len(WAYS))
         for policy in WAYS:
@@ -110,9 +110,9 @@ def _row(asked: Sequence[Asked]) -> tuple[str, str, str]:
     def share(of: Sequence[Asked], what: Callable[[Asked], bool]) -> str:
         return f"{sum(map(what, of)) / max(1, len(of)):.1%} of {len(of)}"
 
-    kept, dropped = [each for each in asked if not each.is_dropped], [each for each in asked if each.is_dropped]
-    right = [share(each, lambda one: one.is_right) for each in (kept, dropped)]
-    return right[0], right[1], share(dropped, lambda one: one.is_sent)
+    near, far = asked[::2], [each for each in asked[1::2] if each.is_dropped]
+    right = [share(each, lambda one: one.is_right) for each in (near, far)]
+    return right[0], right[1], share(far, lambda one: one.is_sent)
 
 
 def _messages(case: RecallCase) -> tuple[Message, ...]:

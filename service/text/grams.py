@@ -1,11 +1,17 @@
-"""Texts as what they can be found by: folded, then cut into pairs of neighbouring characters within words.
+"""Texts as what they can be found by: folded, then cut into terms.
 
-Pairs find Korean words of two syllables, and a word whatever particle follows it, which whole words do not.
+Pairs of neighbouring characters find a Korean word of two syllables, and a word whatever particle follows it; scripts
+that write words apart from each other are found better by whole words (docs/log.md).
 """
 
 from __future__ import annotations
 
 import unicodedata
+from itertools import groupby
+from typing import Final
+
+_FIRST_BEYOND_ALPHABETS: Final = "\u0e00"
+"""Before it lie the scripts of Europe, the Middle East and India; from it on Thai, Hangul, kana, Chinese characters."""
 
 
 def fold(text: str) -> str:
@@ -13,10 +19,13 @@ def fold(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).split())
 
 
-def bigrams(text: str) -> list[str]:
-    """The pairs of the folded text's words, of letters and digits only; a word of one character is itself."""
+def terms(text: str) -> list[str]:
+    """The folded text's words, of letters and digits only; of scripts beyond the alphabets their pairs of characters,
+    or the one that there is."""
     found: list[str] = []
     for word in fold(text).split():
-        letters = "".join(filter(str.isalnum, word))
-        found += [letters[at : at + 2] for at in range(len(letters) - 1)] or ([letters] if letters else [])
+        for is_whole, letters in groupby(filter(str.isalnum, word), key=_FIRST_BEYOND_ALPHABETS.__gt__):
+            run = "".join(letters)
+            whole = is_whole or len(run) == 1
+            found += [run] if whole else [run[at : at + 2] for at in range(len(run) - 1)]
     return found

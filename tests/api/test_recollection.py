@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.answers.summaries import INSTRUCTION
-from service.context.placing import SUMMARY_TITLE
+from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE
 from service.context.prompt import NO_SUMMARY_NOTE
 from service.engine.request import Request
 from service.text.tokenizer import Tokenizer
@@ -46,7 +45,7 @@ async def test_an_old_turn_that_matches_comes_back_before_the_question(world: Wo
 
 
 def summarising(request: Request, tokenizer: Tokenizer) -> list[int]:
-    if INSTRUCTION in tokenizer.decode(request.token_ids):
+    if SUMMARY_REQUEST in tokenizer.decode(request.token_ids):
         return [*tokenizer.encode("땅콩 알레르기", add_special_tokens=False), tokenizer.stop_token_ids[0]]
     return spoken(request, tokenizer)
 
@@ -86,7 +85,7 @@ async def test_a_summary_is_ready_when_it_is_needed(world: World) -> None:
     first, second = (receipt for receipt in receipts if receipt["summarised"])
     assert first["parts"]["summary"] > 0 and first["summarised"][0] == "m_0"
     assert second["summarised"] == first["summarised"], "the same one for the same cut"
-    made = [r for r in world.engine.requests if INSTRUCTION in world.tokenizer.decode(r.token_ids)]
+    made = [r for r in world.engine.requests if SUMMARY_REQUEST in world.tokenizer.decode(r.token_ids)]
     assert 1 <= len(made) <= 3 and made[0].priority < 0
     prompt = world.tokenizer.decode(world.engine.requests[-1].token_ids)
     assert prompt.count(SUMMARY_TITLE) == 1 and "땅콩 알레르기" in prompt
@@ -95,7 +94,7 @@ async def test_a_summary_is_ready_when_it_is_needed(world: World) -> None:
 
 async def test_a_failed_summary_falls_back_to_the_window_and_the_receipt_says_so(world: World) -> None:
     def silent(request: Request, tokenizer: Tokenizer) -> list[int]:
-        is_summary = INSTRUCTION in tokenizer.decode(request.token_ids)
+        is_summary = SUMMARY_REQUEST in tokenizer.decode(request.token_ids)
         return [tokenizer.stop_token_ids[0]] if is_summary else spoken(request, tokenizer)
 
     world.engine.script = silent
@@ -113,7 +112,7 @@ async def test_a_long_chat_that_came_at_once_is_summarised_in_steps(world: World
     body: dict[str, Any] = {"messages": TALK, "context": {"policy": "summarise"}, "parameters": {"max_new_tokens": 8}}
     assert (await ask(world, **body))["context"]["dropped"]
     await world.app.state.service.answers.summaries.settle()
-    made = [r for r in world.engine.requests if INSTRUCTION in world.tokenizer.decode(r.token_ids)]
+    made = [r for r in world.engine.requests if SUMMARY_REQUEST in world.tokenizer.decode(r.token_ids)]
     assert len(made) > 1 and SUMMARY_TITLE in world.tokenizer.decode(made[-1].token_ids), "one rests on the other"
     receipt = (await ask(world, **body))["context"]
     assert receipt["summarised"][0] == "m_0" and not receipt["dropped"]
