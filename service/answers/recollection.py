@@ -11,7 +11,7 @@ from service.answers.conversations import Conversations
 from service.answers.summaries import Summaries
 from service.context import retrieval
 from service.context.policies import USUAL_DECODE_RATIO
-from service.context.prompt import Chat
+from service.context.prompt import Chat, current
 from service.deployments.deployment import Deployment
 from service.errors import Unavailable
 from service.sessions import Passage
@@ -39,7 +39,7 @@ class Recollection:
         return replace(ask, source=replace(ask.source, past=past))
 
     async def _passages(self, ask: Ask, messages: Sequence[Message]) -> tuple[Document, ...] | None:
-        question = asked(messages)
+        question = current(messages)
         try:
             store = await self._conversations.store()
             found = await store.knowledge.find(ask.owner, question, ask.place.session if ask.place else None)
@@ -48,12 +48,6 @@ class Recollection:
                 raise
             return None  # it comes with the policy; without it the chat goes on
         return None if found is None else matching(question, found)
-
-
-def asked(messages: Sequence[Message]) -> str:
-    """The current turn's texts."""
-    first = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
-    return "\n".join(message.content for message in messages[first:])
 
 
 def matching(question: str, passages: Sequence[Passage]) -> tuple[Document, ...]:

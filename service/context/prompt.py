@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from unicodedata import is_normalized, normalize
 
 from service.context.budget import Budget
+from service.context.documents import Placed, by_match, by_rank
 from service.context.options import ContextOptions
 from service.context.placing import KNOWLEDGE, SUMMARY, Line
 from service.context.receipt import Cut, Parts, Receipt
-from service.context.trimming import SYSTEM_ROLES, Past, Trimmed, fitting, trim
+from service.context.trimming import SYSTEM_ROLES, Past, Trimmed, trim
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 from service.text.chat import Shares
 from service.text.messages import Document, Message
@@ -94,9 +95,10 @@ def build_prompt(
         if truncate is not None:
             raise UnsupportedField("`truncate` cuts raw `inputs` only; leave it out for messages.", param="truncate")
         return _chat_prompt(tokenizer, budget, source, tuple(documents))
-    if budget.options.chosen != "refuse" or budget.options.pin:
+    if budget.options.chosen != "refuse" or budget.options.pin or budget.options.knowledge:
         raise UnsupportedField(
-            "`context.policy` and `context.pin` act on turns; send `messages`.", param="context.policy"
+            "`context.policy`, `context.pin` and `context.knowledge` act on turns; send `messages`.",
+            param="context.policy",
         )
     if documents:
         raise UnsupportedField("`documents` are placed by the chat template; send `messages`.", param="documents")
@@ -148,23 +150,43 @@ def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], trun
 def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
     messages, documents, notes = _compose(chat.messages, documents)
     _require_order(messages)
-    placed = documents if budget.options.chosen == "refuse" else fitting(tokenizer, documents, budget.documents)
+    placed = _placed(tokenizer, budget, messages, documents)
     while True:
-        trimmed = trim(tokenizer, budget, messages, chat.named, placed, chat.past)
+        trimmed = trim(tokenizer, budget, messages, chat.named, tuple(each for _, each in placed), chat.past)
         encoded, shares = trimmed.encoded, trimmed.encoded.shares()
         if budget.options.chosen == "refuse" or sum(share or 0 for share in shares.documents) <= budget.documents:
             break
         placed = placed[:-1]  # the template wrote it longer than it is
-    _require_documents(budget, encoded.count, shares, placed)
+    _require_documents(budget, encoded.count, shares, [each for _, each in placed])
     receipt = _receipt(budget, _parts(trimmed.lines, shares), notes)
     receipt = _list(tokenizer, receipt, messages, chat.named, trimmed, shares)
-    names, passages = _document_names(documents), _document_names(trimmed.passages)
+    names, kept = _document_names(documents), {at for at, _ in placed}
     receipt = replace(
-        receipt, documents_kept=(*names[: len(placed)], *passages), documents_dropped=names[len(placed) :]
+        receipt,
+        documents_kept=(*(names[at] for at in sorted(kept)), *_document_names(trimmed.passages)),
+        documents_dropped=tuple(name for at, name in enumerate(names) if at not in kept),
     )
     if trimmed.cut is not None:
         receipt = replace(receipt, cut=Cut(chat.named[trimmed.cut], budget.limit - encoded.count))
     return _prompt(budget, encoded.ids(), receipt)
+
+
+def _placed(
+    tokenizer: Tokenizer, budget: Budget, messages: Sequence[Message], documents: tuple[Document, ...]
+) -> list[Placed]:
+    match budget.options.chosen:
+        case "refuse":
+            return list(enumerate(documents))
+        case "retrieve":
+            return by_match(tokenizer, documents, budget.documents, current(messages))
+        case _:
+            return by_rank(tokenizer, documents, budget.documents)
+
+
+def current(messages: Sequence[Message]) -> str:
+    """The texts of a chat's last turn."""
+    first = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
+    return "\n".join(message.content for message in messages[first:])
 
 
 def _compose(

@@ -7,13 +7,12 @@ comes again; what is then sent is rendered by the version's template and counted
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from service.context import policies, retrieval
 from service.context.budget import Budget
+from service.context.documents import by_rank
 from service.context.placing import KNOWLEDGE, Line, knowledge_lines, of_chat, summary_lines
 from service.context.policies import LowWater, Turn, turns_of
 from service.context.shortening import without_middle
@@ -23,7 +22,6 @@ from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
 SYSTEM_ROLES = ("system", "developer")
-_PARAGRAPH = "\n\n"
 _LEAST_LEFT = 16  # tokens of an overlong message that are worth sending
 
 
@@ -141,7 +139,7 @@ class _Chat:
     def fit(self, cut: int) -> Trimmed:
         """What is sent with this cut; where the template wrote more than was counted, first fewer passages, then fewer
         turns that match, then fewer of the newest."""
-        passages = list(fitting(self.tokenizer, self.past.passages or (), self._documents_left))
+        passages = [each for _, each in by_rank(self.tokenizer, self.past.passages or (), self._documents_left)]
         aside, step, last = self.budget.aside, 1, len(self.turns) - 1
         while True:
             trimmed = self._arranged(cut, aside, passages)
@@ -245,23 +243,3 @@ def _pinned(pins: Sequence[str], names: Sequence[str]) -> list[bool]:
             param="context.pin",
         )
     return [name in wanted for name in names]
-
-
-def fitting(tokenizer: Tokenizer, documents: Sequence[Document], budget: int) -> tuple[Document, ...]:
-    """Those of the highest rank that fit so many tokens; of the first that does not, its leading paragraphs that do."""
-    kept: list[Document] = []
-    for document in documents:
-        budget -= tokenizer.text_tokens(document.title or "")
-        paragraphs = document.text.split(_PARAGRAPH)
-        leading = partial(_tokens_of_first, tokenizer, paragraphs)
-        count = bisect_right(range(1, len(paragraphs) + 1), budget, key=leading)
-        if count:
-            kept.append(replace(document, text=_PARAGRAPH.join(paragraphs[:count])))
-        if count < len(paragraphs):
-            break
-        budget -= tokenizer.text_tokens(document.text)
-    return tuple(kept)
-
-
-def _tokens_of_first(tokenizer: Tokenizer, paragraphs: Sequence[str], count: int) -> int:
-    return tokenizer.text_tokens(_PARAGRAPH.join(paragraphs[:count]))
