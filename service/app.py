@@ -47,6 +47,7 @@ from service.deployments.engines import engine_config
 from service.engine.client import Engine, EngineClient
 from service.engine.process import Started
 from service.engine.replicas import Replicas
+from service.guard import read_guard
 from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.sessions import Limits, SessionStore
@@ -103,7 +104,8 @@ def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics
         lifespan=_lifespan,
     )
     conversations = Conversations(partial(_open_sessions, settings))
-    answers = Answers(deployments, metrics, conversations, max_in_progress=settings.max_in_progress)
+    guard = read_guard(settings.guard_file) if settings.guard_file else None
+    answers = Answers(deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard)
     described = cache(lambda: document(app))
     app.state.deployments = deployments
     app.state.service = Service(settings, deployments, jobs, answers, metrics, software_version(), described)

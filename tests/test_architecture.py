@@ -61,6 +61,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.runner": {"models", "service.host", "service.engine.request", "service.engine.messages"},
     "service.text": {"service.errors"},
     "service.context": {"service.errors", "service.text"},
+    "service.guard": {"service.errors"},
     "service.metrics": {"service.engine.request"},
     "service.sessions": {"service.errors"},
     "service.deployments": {
@@ -81,6 +82,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.text",
         "service.context",
         "service.deployments",
+        "service.guard",
         "service.metrics",
         "service.sessions",
     },
@@ -105,6 +107,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.messages",
         "service.deployments",
         "service.answers",
+        "service.guard",
         "service.jobs",
         "service.api",
         "service.sessions",
@@ -139,6 +142,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.settings",
         "service.serving",
         "service.evaluation",
+        "service.guard",
     },
     "service": set(),
 }

@@ -1,13 +1,13 @@
 """The guard file: TOML → the rules that it names. Everything in it acts; what is wrong is refused by its name.
 
-    [patterns]
-    email = "mask"              # phone, card, resident_number as well; "flag", "mask" or "stop"
-    [canaries]
-    action = "stop"
-    strings = ["…"]
-    [corpus]
-    action = "flag"
-    file = "sensitive.grams"    # made by `dosirak guard hash`; beside the guard file where it is no absolute path
+[patterns]
+email = "mask"              # phone, card, resident_number as well; "flag", "mask" or "stop"
+[canaries]
+action = "stop"
+strings = ["…"]
+[corpus]
+action = "flag"
+file = "sensitive.grams"    # made by `dosirak guard hash`; beside the guard file where it is no absolute path
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Grams:
         """For its owner's eyes only, wherever it lay before."""
         head = {"version": _VERSION, "units": UNITS, "salt": self.salt.hex(), "count": len(self.hashes)}
         part = path.with_name(f".{path.name}.part")
-        with open(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
             file.write(json.dumps(head).encode() + b"\n" + _little_endian(self.hashes).tobytes())
         part.replace(path)
 

@@ -51,8 +51,8 @@ class Guard:
 
 
 class Watch:
-    """One sequence's text. `shown`: everything before this position is decided. `stopped`: a match ended the text; what
-    is fed after that counts for nothing."""
+    """One sequence's text. `holds` as the guard's. `shown`: everything before this position is decided. `stopped`: a
+    match ended the text; what is fed after that counts for nothing."""
 
     def __init__(self, scanners: Sequence[tuple[Rule, Scanner]]) -> None:
         self._rules = [rule for rule, _ in scanners]
@@ -69,6 +69,7 @@ class Watch:
         self._counts = [0] * len(scanners)
         self._last = [0] * len(scanners)
         self._hidden: list[tuple[int, int]] = []
+        self.holds = bool(self._holding)
         self.stopped = False
         self._finished = False
 
