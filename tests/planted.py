@@ -112,4 +112,5 @@ def _excerpt(rng: random.Random) -> str:
         while sum(len(fold(each)) for each in "".join(chosen)) < UNITS + 2 and start + len(chosen) < len(words):
             chosen.append(words[start + len(chosen)])
         if sum(len(fold(each)) for each in "".join(chosen)) >= UNITS + 2:
-            return rng.choice(["  ", " ", "\n"]).join(map(rng.choice([str, str.upper]), chosen))
+            shown = rng.choice(["  ", " ", "\n"]).join(chosen)
+            return shown.upper() if rng.random() < 0.5 else shown

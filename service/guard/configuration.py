@@ -29,9 +29,9 @@ from service.guard.stream import Guard
 Scanners = Callable[[], Scanner]
 PATTERNS: Final[Mapping[str, Scanners]] = {
     "email": AddressScanner,
+    "resident_number": partial(PatternScanner, RESIDENT_NUMBER),
     "phone": partial(PatternScanner, PHONE),
     "card": partial(PatternScanner, CARD),
-    "resident_number": partial(PatternScanner, RESIDENT_NUMBER),
 }
 SECTIONS: Final = {
     "patterns": frozenset(PATTERNS),
@@ -71,7 +71,8 @@ def _section(name: str, body: object) -> Mapping[str, object]:
 
 
 def _patterns(section: Mapping[str, object]) -> list[tuple[Rule, Scanners]]:
-    return [(Rule(name, _action(f"patterns.{name}", section[name])), PATTERNS[name]) for name in section]
+    named = [name for name in PATTERNS if name in section]
+    return [(Rule(name, _action(f"patterns.{name}", section[name])), PATTERNS[name]) for name in named]
 
 
 def _canaries(section: Mapping[str, object]) -> tuple[Rule, Scanners]:

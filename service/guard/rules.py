@@ -8,13 +8,13 @@ from typing import Final, Protocol
 
 LABELS: Final = {
     "email": "[e-mail]",
+    "resident_number": "[resident number]",
     "phone": "[phone]",
     "card": "[card]",
-    "resident_number": "[resident number]",
     "canary": "[canary]",
     "corpus": "[protected text]",
 }
-"""Every rule, and what stands in the place of what it masks."""
+"""Every rule, and what stands in the place of what it masks; of two that begin at one character, the first here."""
 
 Span = tuple[int, int]
 """A match's first position in the answer's text, and the one behind it."""

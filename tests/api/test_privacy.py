@@ -7,6 +7,7 @@ import io
 import logging
 from collections.abc import Iterator
 from contextlib import redirect_stderr
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +133,14 @@ async def test_clients_that_leave(serve: Serve, log: io.StringIO) -> None:
         ):
             steps = world.engine.stats.steps_total
             client = Client(world, "/generate", body)
-            await until(lambda steps=steps: world.engine.stats.steps_total > steps + 2)
+            await until(partial(_stepped, world, steps + 2))
             await client.leave()
         await asyncio.sleep(0)
         await check(world, word, log, '"status":499')
+
+
+def _stepped(world: World, steps: int) -> bool:
+    return world.engine.stats.steps_total > steps
 
 
 async def test_sessions(serve: Serve, log: io.StringIO, tmp_path: Path) -> None:
