@@ -69,7 +69,8 @@ class Guarded:
         text = self._watch.take(held.end)
         token = held.token
         if token is not None:
-            token = replace(token, text=text)
             if held.start < held.stop and self._watch.hides(held.start, held.stop):
-                token = replace(token, id=self._stand_in, special=True, top=())
+                token = Token(self._stand_in, text, token.logprob, special=True)
+            elif text != token.text:
+                token = replace(token, text=text)
         return Piece(held.index, token, text)

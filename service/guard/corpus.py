@@ -3,9 +3,9 @@
     text     "Ärger  macht\\nmüde."      letters and digits only, decomposed, folded: "argermachtmude"
     n-grams  every 32 of these units that end where a character ends, hashed with the file's own key
 
-A copy of 34 units or more is found from its first or second character on, whatever its case, spacing, punctuation and
-accents: about six English words or thirteen Korean syllables (a syllable is two or three units). Shorter n-grams would
-find what everybody says; with longer ones more could be copied unseen.
+A copy of 34 units or more is found, but for two units at its beginning at most, whatever its case, spacing, punctuation
+and accents: about six English words or thirteen Korean syllables (a syllable is two or three units). Shorter n-grams
+would find what everybody says; with longer ones more could be copied unseen.
 
 The file holds a keyed hash of 64 bits for each. It cannot be read; but who has it can try guesses, and go on letter by
 letter from a passage that is known, so it is as private as a password file.

@@ -85,7 +85,12 @@ class Watch:
 
     def hides(self, start: int, end: int) -> bool:
         """Whether any of these positions was masked, or lies behind the end."""
-        return any(start < stop and begin < end for begin, stop in reversed(self._hidden))
+        for begin, stop in reversed(self._hidden):
+            if stop <= start:
+                return False
+            if begin < end:
+                return True
+        return False
 
     def push(self, text: str) -> str:
         """What these characters make certain; may be empty."""
@@ -125,14 +130,16 @@ class Watch:
         self._text += text
         self._plain += plain(text)
         self._length += len(text)
-        for number, (rule, scanner) in enumerate(zip(self._rules, self._scanners, strict=True)):
+        for number, scanner in enumerate(self._scanners):
             for start, end in scanner.scan(self._plain, self._at, new, final):
+                rule = self._rules[number]
                 if rule.action is Action.FLAG:
                     heappush(self._flags, (start, number, end))
                 else:
                     heappush(self._marks, (start, rule.action is not Action.STOP, number, end))
-        self._decide(_first_open(self._holding, self._length), _first_open(self._flagging, self._length))
-        self._forget()
+        certain, flagged = _first_open(self._holding, self._length), _first_open(self._flagging, self._length)
+        self._decide(certain, flagged)
+        self._forget(min(certain, flagged))
 
     def _decide(self, certain: int, flagged: int) -> None:
         """Render up to `certain`, or to the first match to stop at: that does not wait for what may still be flagged
@@ -179,13 +186,13 @@ class Watch:
         self._counts[number] += start >= self._last[number]
         self._last[number] = max(self._last[number], end)
 
-    def _forget(self) -> None:
+    def _forget(self, certain: int) -> None:
         """What is decided and rendered, but for what scanners look back."""
-        needed = min(_first_open(self._scanners, self._length), self._rendered) - CONTEXT
+        needed = min(certain, self._rendered) - CONTEXT
         if needed > self._at:
             self._text, self._plain = self._text[needed - self._at :], self._plain[needed - self._at :]
             self._at = needed
 
 
 def _first_open(scanners: Sequence[Scanner], otherwise: int) -> int:
-    return min((scanner.certain for scanner in scanners), default=otherwise)
+    return min([scanner.certain for scanner in scanners], default=otherwise)
