@@ -22,6 +22,8 @@ _SPACES = [0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000]
 _FULL_WIDTH = range(0xFF01, 0xFF5F)
 _PLAIN = {code: code - 0xFEE0 for code in _FULL_WIDTH} | dict.fromkeys(_DASHES, 0x2D) | dict.fromkeys(_SPACES, 0x20)
 CARD_DIGITS: Final = range(13, 20)
+_NUMBER = r"(?<![0-9])(?<![0-9]\.)"
+"""Behind no digit; nor behind a point: of the digits of a fraction one in ten would pass as a card."""
 
 
 def plain(text: str) -> str:
@@ -117,7 +119,7 @@ def passes_luhn(digits: list[int]) -> bool:
 
 
 CARD: Final = Pattern(
-    starts=re.compile(r"(?<![0-9])[1-9]"),
+    starts=re.compile(_NUMBER + "[1-9]"),
     open=re.compile(r"[0-9](?:[ -]?[0-9])*[ -]?\Z"),
     end=_card_end,
     width=37,
@@ -152,7 +154,7 @@ def resident_check_digit(digits: str) -> int:
 
 
 RESIDENT_NUMBER: Final = Pattern(
-    starts=re.compile(r"(?<![0-9])[0-9]"),
+    starts=re.compile(_NUMBER + "[0-9]"),
     open=re.compile(r"[0-9]{1,6}\Z|[0-9]{6}[ -]{0,3}[0-9]{0,7}\Z"),
     end=_resident_end,
     width=16,

@@ -21,7 +21,7 @@ from service.guard.patterns import plain
 from service.guard.rules import Action, Finding, Rule, Scanner
 
 END: Final = (1 << 63) - 1
-CONTEXT: Final = 1
+CONTEXT: Final = 2
 """Characters that scanners look back."""
 
 

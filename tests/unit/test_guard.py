@@ -247,6 +247,12 @@ def test_a_card_behind_other_digits_is_found(masking: Guard) -> None:
         assert "1111 1111" not in whole(masking, text)[0].replace("-", " ")
 
 
+def test_fractions_are_no_cards(masking: Guard) -> None:
+    for text in ("0.4111111111111111", "[0.4111111111111111, 12.4111111111111111]"):
+        assert whole(masking, text) == (text, {})
+    assert whole(masking, "no.4111111111111111")[0] == "no.[card]"
+
+
 def test_luhn_and_resident_numbers() -> None:
     assert passes_luhn([int(digit) for digit in "4111111111111111"])
     assert not passes_luhn([int(digit) for digit in "4111111111111112"])
