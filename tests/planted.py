@@ -14,7 +14,13 @@ from pathlib import Path
 from service.guard.patterns import passes_luhn, resident_check_digit
 
 ROOT = Path(__file__).parent.parent
-PROTECTED = [(ROOT / name).read_text() for name in ("README.ko.md", "docs/architecture.md")]
+KOREAN = """본 계약은 갑이 운영하는 도시락 점포의 조리법과 거래처 명부를 을에게 제공함에 있어 그 비밀을 지키기 위하여 맺는다.
+을은 제공받은 자료를 계약의 목적 밖으로 쓰지 아니하며, 갑의 서면 동의 없이 제삼자에게 알리거나 복제하지 못한다.
+간장 양념은 진간장 일곱 국자에 매실청 두 국자, 다진 마늘 한 줌, 구운 대파 세 뿌리를 넣어 약한 불에서 사십 분을 졸인다.
+졸인 양념은 하룻밤 식힌 뒤 거즈에 걸러 항아리에 담고, 고기를 재울 때에는 배즙을 양념의 삼분의 일만큼 섞어 쓴다.
+거래처의 납품 단가는 매년 삼월에 다시 정하되, 쌀값이 한 해 동안 일할 넘게 오르내린 때에는 그 전에도 고칠 수 있다.
+계약이 끝나면 을은 가지고 있는 모든 사본을 열흘 안에 돌려주거나 없애고, 없앤 사실을 갑에게 글로 알려야 한다."""
+PROTECTED = [KOREAN, (ROOT / "LICENSE").read_text()]
 CANARIES = [f"CANARY-{number:04x}-도시락" for number in range(50)]
 CARRIERS = [
     "제 연락처는 {}입니다. 확인 부탁드려요.",

@@ -56,6 +56,6 @@ class Scanner(Protocol):
     """No match that is still to come begins before this position; it never goes back."""
 
     def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
-        """The matches that have become certain. `text` begins at position `at`, two characters before `certain` or at 0;
-        from index `new` on it was not there before. `final`: nothing will follow."""
+        """The matches that have become certain. `text` begins at position `at`, two characters before `certain` or at
+        0; from index `new` on it was not there before. `final`: nothing will follow."""
         ...
