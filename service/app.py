@@ -48,10 +48,12 @@ from service.deployments.engines import engine_config
 from service.engine.client import Engine, EngineClient
 from service.engine.process import Started
 from service.engine.replicas import Replicas
+from service.guard import read_guard
 from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.sessions import Limits, SessionStore
 from service.settings import Settings, engine_environment
+from service.tracebacks import wordless, write_wordless
 
 TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
@@ -104,7 +106,8 @@ def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics
         lifespan=_lifespan,
     )
     conversations = Conversations(partial(_open_sessions, settings))
-    answers = Answers(deployments, metrics, conversations, max_in_progress=settings.max_in_progress)
+    guard = read_guard(settings.guard_file) if settings.guard_file else None
+    answers = Answers(deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard)
     described = cache(lambda: document(app))
     app.state.deployments = deployments
     app.state.service = Service(settings, deployments, jobs, answers, metrics, software_version(), described)
@@ -187,19 +190,18 @@ def _preparation(repository: Repository, data_dir: Path) -> Callable[[], Awaitab
 def configure_logging(settings: Settings) -> None:
     """One line a record on standard error: JSON, or colours on a terminal. The standard library's records join in.
 
-    Tracebacks are plain: structlog's own show local variables, and with them prompts.
+    Nothing in it is what people wrote: exceptions go without their messages, libraries below level info are silent
+    (aiosqlite shows every statement with its values), and so is uvicorn's line for each request, with its query.
     """
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(
-        exception_formatter=structlog.dev.plain_traceback
-    )
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(exception_formatter=write_wordless)
     if as_json:
         renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: encode(record).decode())
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info if as_json else structlog.processors.StackInfoRenderer(),
+        structlog.processors.ExceptionRenderer(wordless) if as_json else structlog.processors.StackInfoRenderer(),
     ]
     structlog.configure(
         processors=[*shared, renderer],
@@ -208,4 +210,5 @@ def configure_logging(settings: Settings) -> None:
     )
     handler = logging.StreamHandler()
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
-    logging.basicConfig(handlers=[handler], level=level)
+    logging.basicConfig(handlers=[handler], level=max(level, logging.INFO))
+    logging.getLogger("uvicorn.access").disabled = True

@@ -59,6 +59,8 @@ class Measured:
     prefill_seconds: float | None
     decode_seconds: float | None
     total_seconds: float
+    guard_matches: tuple[tuple[str, str, int], ...] = ()
+    """(rule, action, count)"""
 
 
 class Metrics:
@@ -127,6 +129,8 @@ class ModelMetrics:
         ):
             if seconds is not None:
                 family.labels(*labels).observe(seconds)
+        for rule, action, count in measured.guard_matches:
+            families.guard_matches.labels(*labels, rule, action).inc(count)
         if measured.decode_seconds is not None and measured.generation_tokens > 1:
             rate = measured.decode_seconds / (measured.generation_tokens - 1)
             families.time_per_output_token.labels(*labels).observe(rate)
@@ -212,6 +216,7 @@ class _AnswerFamilies(_Families):
         self.truncated = counter("context_truncated_requests", "Answers to chats of which some were.", *MODEL)
         self.generation_tokens = counter("generation_tokens", "Sampled tokens, as `completion_tokens`.", *MODEL)
         self.summaries = counter("summaries", "Summaries of chats, by `made` or `failed`.", "outcome")
+        self.guard_matches = counter("guard_matches", "What the guard found in answers.", *MODEL, "rule", "action")
         self.success = counter("request_success", "Answers by the reason for their end.", *MODEL, "finish_reason")
 
 

@@ -115,6 +115,9 @@ class Settings(BaseSettings):
     sessions_max_metadata_bytes: int = Field(
         default=16384, ge=2, description="Largest metadata of a session, as JSON in UTF-8."
     )
+    guard_file: Path | None = Field(
+        default=None, description="TOML file that says what answers are guarded against; no guard where unset."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level that is logged."
     )
@@ -122,10 +125,10 @@ class Settings(BaseSettings):
         default="auto", description="auto: console on a terminal, else JSON."
     )
 
-    @field_validator("data_dir")
+    @field_validator("data_dir", "guard_file")
     @classmethod
-    def _absolute(cls, value: Path) -> Path:
-        return value.expanduser().absolute()
+    def _absolute(cls, value: Path | None) -> Path | None:
+        return None if value is None else value.expanduser().absolute()
 
     @field_validator("block_size")
     @classmethod

@@ -8,7 +8,8 @@ from service.answers.answer import Answer, Delta
 from service.answers.answers import Answers
 from service.answers.ask import Ask, InSession, Sampling
 from service.answers.conversations import Conversations
-from service.answers.decoding import Decoding, Token
+from service.answers.decoding import Decoding
+from service.answers.piece import Token
 from service.engine.request import FinishReason, TokenLogprobs
 
 __all__ = [

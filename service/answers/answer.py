@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 from models.manifest import Manifest
 from service.answers.ask import Ask
-from service.answers.decoding import Decoding, Token
+from service.answers.decoding import Decoding
+from service.answers.piece import Token
 from service.context.prompt import Prompt
 from service.context.receipt import Receipt
 from service.deployments.deployments import Choice
 from service.engine.request import FinishReason, StepOutput, TokenLogprobs
+from service.guard import Action, Finding, Guard
 from service.metrics import Measured
 from service.text.tokenizer import Tokenizer
 
@@ -32,7 +35,9 @@ class Delta:
 class Answer:
     """`usage`, `timings` and `receipt` are exact once the last delta is out, and true so far before it."""
 
-    def __init__(self, ask: Ask, choice: Choice, prompt: Prompt, max_new_tokens: int, seed: int) -> None:
+    def __init__(
+        self, ask: Ask, choice: Choice, prompt: Prompt, max_new_tokens: int, seed: int, guard: Guard | None = None
+    ) -> None:
         self.ask = ask
         self.deployment = deployment = choice.deployment
         self.rollout = choice.rollout
@@ -43,7 +48,8 @@ class Answer:
         self.created = int(time.time())
         stop_ids = () if ask.sampling.ignore_eos else deployment.tokenizer.stop_token_ids
         self.decodings = [
-            Decoding(number, seed + number, ask, deployment.tokenizer, stop_ids) for number in range(ask.best_of)
+            Decoding(number, seed + number, ask, deployment.tokenizer, stop_ids, guard.watch() if guard else None)
+            for number in range(ask.best_of)
         ]
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.cached_tokens = 0
@@ -68,7 +74,15 @@ class Answer:
 
     @property
     def completion_tokens(self) -> int:
-        return sum(len(decoding.tokens) for decoding in self.decodings)
+        return sum(len(decoding.sampled) for decoding in self.decodings)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the guard found in all sequences, those not answered too."""
+        counts = Counter[tuple[str, Action]]()
+        for decoding in self.decodings:
+            counts.update({(each.rule, each.action): each.count for each in decoding.findings})
+        return tuple(Finding(rule, action, count) for (rule, action), count in counts.items())
 
     @property
     def best(self) -> list[Decoding]:
@@ -115,6 +129,7 @@ class Answer:
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.last_at - self.first_at if self.first_at and self.last_at else None,
             total_seconds=time.monotonic() - self.ask.arrival,
+            guard_matches=tuple((each.rule, each.action.value, each.count) for each in self.findings),
         )
 
     def timings(self) -> dict[str, float | None]:

@@ -14,8 +14,9 @@ from service.answers.answer import Answer, Delta
 from service.answers.ask import SEED_MASK, Ask, InSession, conversation_of
 from service.answers.bounds import bounded_max_tokens, build
 from service.answers.conversations import Conversations, OpenTurn
-from service.answers.decoding import Decoding, Piece
+from service.answers.decoding import Decoding
 from service.answers.merging import merged
+from service.answers.piece import Piece
 from service.answers.recollection import Recollection
 from service.answers.sequences import pieces
 from service.answers.shadows import Shadows
@@ -25,21 +26,29 @@ from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
 from service.engine.request import FinishReason
 from service.errors import ContextOverflow, GenerationFailed, Unavailable
+from service.guard import Guard
 from service.metrics import Metrics
 
 T = TypeVar("T")
 
 
 class Answers:
-    """Owned by the event loop. `max_in_progress` bounds the sequences that wait or run."""
+    """Owned by the event loop. `max_in_progress` bounds the sequences that wait or run; `guard` watches their text."""
 
     def __init__(
-        self, deployments: Deployments, metrics: Metrics, conversations: Conversations, *, max_in_progress: int
+        self,
+        deployments: Deployments,
+        metrics: Metrics,
+        conversations: Conversations,
+        *,
+        max_in_progress: int,
+        guard: Guard | None = None,
     ) -> None:
         self.deployments = deployments
         self.conversations = conversations
         self.metrics = metrics
         self.admission = Admission(max_in_progress)
+        self._guard = guard
         self._shadows = Shadows(deployments)
         self.summaries = Summaries(self._unstored, conversations, metrics)
         self._recollection = Recollection(conversations, self.summaries)
@@ -120,7 +129,7 @@ class Answers:
         ask = await self._recollection.of(ask, deployment)
         prompt = await build(ask, deployment)
         seed = secrets.randbits(63) if ask.sampling.seed is None else ask.sampling.seed & SEED_MASK
-        return Answer(ask, choice, prompt, bounded_max_tokens(ask, deployment, prompt), seed)
+        return Answer(ask, choice, prompt, bounded_max_tokens(ask, deployment, prompt), seed, self._guard)
 
     async def _measured(self, answer: Answer) -> AsyncGenerator[Delta, None]:
         """The deltas, and whatever way they end, one observation of the whole answer."""
@@ -157,8 +166,9 @@ class Answers:
                 unfinished -= piece.finish_reason is not None
                 _refuse_failed_end(answer, piece)
                 self._stamp(answer, decoding)
-                index = len(decoding.tokens) - (piece.token is not None)
-                yield Delta(answer, decoding, index, piece.token, piece.text, piece.finish_reason, unfinished == 0)
+                yield Delta(
+                    answer, decoding, piece.index, piece.token, piece.text, piece.finish_reason, unfinished == 0
+                )
         if unfinished:
             raise GenerationFailed("The engine ended the answer early; send the request again")
 

@@ -1,47 +1,37 @@
 """One sequence's tokens becoming text: what each token adds, where a stop string ends it, why it ended.
 
+    token ids ─▶ detokenizer ─▶ guard, where there is one ─▶ pieces
+
 Synchronous and deterministic; knows no engine, no time and no HTTP.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from service.answers.ask import Ask
+from service.answers.guarded import Guarded
+from service.answers.piece import Piece, Token
 from service.engine.request import FinishReason, StepOutput, TokenLogprobs
+from service.guard import Finding, Watch
 from service.text.detokenizer import Detokenizer
 from service.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One sampled token. `text` is what it made certain: empty inside a character or a possible stop string.
-
-    `top` holds (token id, logprob) of the likeliest tokens at this position, likeliest first.
-    """
-
-    id: int
-    text: str
-    logprob: float | None = None
-    special: bool = False
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one token, or an end without a token, adds. `token` is None only at such an end (a deadline)."""
-
-    token: Token | None
-    text: str
-    finish_reason: FinishReason | None = None
-
-
 class Decoding:
-    """Sequence number `number` of an answer. `tokens` are those sampled, the one that completed a stop string last."""
+    """Sequence number `number` of an answer. `sampled` are the engine's tokens, the one that completed a stop string
+    last; `tokens` are those given out, with what a guard let them tell."""
 
-    def __init__(self, number: int, seed: int, ask: Ask, tokenizer: Tokenizer, stop_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        number: int,
+        seed: int,
+        ask: Ask,
+        tokenizer: Tokenizer,
+        stop_token_ids: tuple[int, ...],
+        watch: Watch | None = None,
+    ) -> None:
         self.number = number
         self.seed = seed
+        self.sampled: list[int] = []
         self.tokens: list[Token] = []
         self.finish_reason: FinishReason | None = None
         self.by_stop_string = False
@@ -53,11 +43,17 @@ class Decoding:
         self._detokenizer = Detokenizer(
             tokenizer, ask.stop, include_stop=ask.include_stop, ignore_stop_until=ask.sampling.min_tokens
         )
+        self._guarded = None if watch is None else Guarded(watch, tokenizer.stand_in_id)
 
     @property
     def text(self) -> str:
         """Everything given out so far."""
         return "".join(self._parts)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the guard has found so far."""
+        return () if self._guarded is None else self._guarded.findings
 
     @property
     def mean_logprob(self) -> float:
@@ -66,19 +62,21 @@ class Decoding:
         return sum(known) / len(known) if known else float("-inf")
 
     def accept(self, output: StepOutput) -> list[Piece]:
-        """The pieces of one step, one a token. Tokens after a completed stop string are dropped and not counted."""
+        """The pieces of one step, one a token, those that a guard held as soon as it lets them go. Tokens after a
+        completed stop string are dropped and not counted."""
         pieces: list[Piece] = []
         for position, token_id in enumerate(output.token_ids):
             measured = output.logprobs[position] if position < len(output.logprobs) else None
             is_last = position == len(output.token_ids) - 1
-            pieces.append(self._add(token_id, measured, output.finish_reason if is_last else None))
+            pieces += self._add(token_id, measured, output.finish_reason if is_last else None)
             if self.finish_reason is not None:
                 return pieces
         if output.finish_reason is not None:
-            pieces.append(self._end_without_token(output.finish_reason))
+            pieces += self._give(None, self._detokenizer.finish(), (0, 0), output.finish_reason)
         return pieces
 
-    def _add(self, token_id: int, measured: TokenLogprobs | None, reason: FinishReason | None) -> Piece:
+    def _add(self, token_id: int, measured: TokenLogprobs | None, reason: FinishReason | None) -> list[Piece]:
+        start = self._detokenizer.whole
         hidden = reason is FinishReason.STOP and token_id in self._stop_token_ids and not self._include_stop
         text = "" if hidden else self._detokenizer.push(token_id)
         if reason is not None:
@@ -87,13 +85,17 @@ class Decoding:
             reason, self.by_stop_string = FinishReason.STOP, True
         logprob, top = (measured.logprob, measured.top) if measured else (None, ())
         token = Token(token_id, text, logprob, self._tokenizer.is_special(token_id), top)
-        self.tokens.append(token)
-        return self._give(Piece(token, text, reason))
+        self.sampled.append(token_id)
+        return self._give(token, text, (start, self._detokenizer.begun), reason)
 
-    def _end_without_token(self, reason: FinishReason) -> Piece:
-        return self._give(Piece(None, self._detokenizer.finish(), reason))
-
-    def _give(self, piece: Piece) -> Piece:
-        self._parts.append(piece.text)
-        self.finish_reason = piece.finish_reason
-        return piece
+    def _give(self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None) -> list[Piece]:
+        if self._guarded is None:
+            pieces = [Piece(len(self.tokens), token, text, reason)]
+        else:
+            pieces = self._guarded.add(token, text, span, reason)
+        for piece in pieces:
+            self._parts.append(piece.text)
+            self.finish_reason = piece.finish_reason
+            if piece.token is not None:
+                self.tokens.append(piece.token)
+        return pieces

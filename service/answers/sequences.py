@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from service.answers.answer import Answer
-from service.answers.decoding import Decoding, Piece
+from service.answers.decoding import Decoding
 from service.answers.merging import merged
+from service.answers.piece import Piece
 from service.engine.request import Request
 
 News = tuple[Decoding, Piece]

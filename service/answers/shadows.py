@@ -47,7 +47,7 @@ class Shadows:
     def offer(self, answer: Answer, rollout: Rollout) -> None:
         """Compare a finished answer's first sequence with the candidate's, some time. Never waits."""
         decoding, ask = answer.decodings[0], answer.ask
-        token_ids = tuple(token.id for token in decoding.tokens)
+        token_ids = tuple(decoding.sampled)
         if not token_ids or answer.last_at is None:
             return
         params = ask.params(answer.max_new_tokens, decoding.seed, answer.tokenizer.stop_token_ids)

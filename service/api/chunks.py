@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from service.answers import Answer, Decoding, Delta, Token, TokenLogprobs
 from service.api.encoding import event
+from service.api.findings import found
 from service.text.tokenizer import Tokenizer
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -34,6 +35,7 @@ def riders(answer: Answer) -> dict[str, Any]:
         "digest": answer.manifest.short_digest,
         "context": answer.receipt.to_dict(),
         "timings": answer.timings(),
+        **found(answer),
     }
 
 

@@ -18,6 +18,7 @@ from service.api.deps import Service
 from service.api.dialects import is_openai
 from service.api.encoding import event
 from service.api.errors import Internal, body_of
+from service.api.findings import found
 from service.errors import DosirakError
 
 log = structlog.get_logger("dosirak.request")
@@ -95,4 +96,7 @@ def note(request: Request, answers: Sequence[Answer]) -> None:
     }
     for count in ("prompt_tokens", "completion_tokens", "cached_tokens"):
         fields[count] = sum(each[count] for each in usage)
+    matches = [each for answer in answers for each in found(answer).get("guard", ())]
+    if matches:
+        fields["guard"] = matches
     request.state.log.update(fields)

@@ -7,6 +7,7 @@ from typing import Any
 
 from service.answers import Answer, Decoding, Delta, FinishReason, Token
 from service.api.encoding import event
+from service.api.findings import found
 
 
 def facts(answer: Answer) -> dict[str, Any]:
@@ -21,6 +22,7 @@ def facts(answer: Answer) -> dict[str, Any]:
         "timings": answer.timings(),
         "context": answer.receipt.to_dict(),
         **({"session_id": answer.ask.place.session} if answer.ask.place else {}),
+        **found(answer),
     }
 
 
@@ -67,7 +69,10 @@ def _prefill(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _reason(decoding: Decoding) -> str:
-    """TGI has three words: an end that is neither a token's nor a string's was a limit."""
+    """TGI has three words: what the guard stops at is as a stop string, and an end that is neither a token's nor a
+    string's was a limit."""
+    if decoding.finish_reason is FinishReason.CONTENT_FILTER:
+        return "stop_sequence"
     if decoding.finish_reason is FinishReason.STOP:
         return "stop_sequence" if decoding.by_stop_string else "eos_token"
     return "length"

@@ -10,13 +10,15 @@ from typing import Annotated
 import typer
 
 from models.errors import RepositoryError
-from service.cli import models
+from service.cli import guard, models
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import console, repository
 from service.errors import DosirakError
+from service.guard import read_guard
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve versioned text-generation models.")
 app.add_typer(models.app, name="model")
+app.add_typer(guard.app, name="guard")
 
 
 def demo_versions() -> list[str]:
@@ -34,7 +36,10 @@ def serve() -> None:
     """Publish the demo model if there is none, run `bentoml serve`, show one real streamed answer."""
     from service.serving import serve as run
 
-    raise typer.Exit(run(settings_or_exit(console), console))
+    settings = settings_or_exit(console)
+    if settings.guard_file is not None:
+        read_guard(settings.guard_file)  # a wrong one is a sentence here, a traceback in the server's log
+    raise typer.Exit(run(settings, console))
 
 
 @app.command()

@@ -20,6 +20,7 @@ class FinishReason(StrEnum):
     DEADLINE = "deadline"  # `Request.deadline` passed
     ABORT = "abort"  # the client went away
     ERROR = "error"  # the model gave no usable distribution (NaN or all -inf)
+    CONTENT_FILTER = "content_filter"  # the guard met what it stops at; never an engine's reason
 
 
 @dataclass(frozen=True, slots=True)

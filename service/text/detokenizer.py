@@ -43,6 +43,7 @@ class Detokenizer:
         self._held = ""
         self._floor = 0  # matches that end in held[:floor] were completed by ignored tokens
         self._given: list[str] = []
+        self._given_length = 0
         self._finished = False
         self.stopped = False
         """True once a stop string was completed; nothing is given out after it."""
@@ -51,6 +52,16 @@ class Detokenizer:
     def text(self) -> str:
         """Everything given out so far."""
         return "".join(self._given)
+
+    @property
+    def whole(self) -> int:
+        """Characters of the text that are known, those held back too."""
+        return self._given_length + len(self._held)
+
+    @property
+    def begun(self) -> int:
+        """As `whole`, with those that the tokens so far have only begun."""
+        return self.whole + self._stream.begun()
 
     def push(self, token_id: int) -> str:
         """The text that this token makes certain; may be empty."""
@@ -104,4 +115,5 @@ class Detokenizer:
         self._floor = max(0, self._floor - length)
         if text:
             self._given.append(text)
+            self._given_length += len(text)
         return text

@@ -42,6 +42,10 @@ class TextStream(Protocol):
         """The rest, unfinished bytes as the full decode shows them. No push may follow."""
         ...
 
+    def begun(self) -> int:
+        """Characters, at most, that the pushed tokens hold beyond what `push` returned."""
+        ...
+
 
 class ByteStream:
     """`token_bytes(id)` gives a token's bytes, b"" for a token that the decode leaves out."""
@@ -58,6 +62,9 @@ class ByteStream:
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
+
+    def begun(self) -> int:
+        return 1 if self._decoder.getstate()[0] else 0
 
 
 class LocalStream:
@@ -100,6 +107,9 @@ class LocalStream:
     def finish(self) -> str:
         return self._tail()
 
+    def begun(self) -> int:
+        return len(self._pending)
+
     def _tail(self) -> str:
         return self._decode([*self._anchor, *self._pending])[self._anchor_length :] if self._pending else ""
 
@@ -137,3 +147,6 @@ class WholeStream:
 
     def finish(self) -> str:
         return self._before[self._given :]
+
+    def begun(self) -> int:
+        return len(self._before) - self._given

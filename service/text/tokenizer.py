@@ -58,6 +58,10 @@ class Tokenizer:
         eos = self._id_of("eos_token")
         self.stop_token_ids = tuple(dict.fromkeys((*files.eos_token_ids, *(() if eos is None else (eos,)))))
         """End-of-sequence ids of generation_config.json (else config.json), then the tokenizer's own."""
+        unknown = self._id_of("unk_token")
+        told = (id for id in (unknown, self.pad_token_id, *self.stop_token_ids) if id is not None)
+        self.stand_in_id = next(told, 0)
+        """An id that says nothing: the tokenizer's unknown, padding or end token, else 0."""
         self.model_max_length = files.model_max_length
         """Tokens; 0 when no file says."""
         self.chat_template = files.chat_template

@@ -1,0 +1,76 @@
+"""The pieces of one sequence under guard: each is held until it is certain what of its token may be told.
+
+    tokens     [ call] [ 010] [-12] [34-56] [78] [ now]
+    text        ████   ├──── a phone number ────┤
+    pieces      told   held ················ ▶ " [phone]", "", "", "" with stand-ins for ids
+
+An id tells a token's text, and so do its alternatives. Knows the text's positions; no tokenizer and no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from service.answers.piece import Piece, Token
+from service.engine.request import FinishReason
+from service.guard import Finding, Watch
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The token, or none at an end without one; where what it made certain ends in the text; the characters that it
+    holds a part of, which may reach further."""
+
+    index: int
+    token: Token | None
+    end: int
+    start: int
+    stop: int
+
+
+class Guarded:
+    """`stand_in` is the id told in the place of a hidden one. Where the guard only flags, nothing is held."""
+
+    def __init__(self, watch: Watch, stand_in: int) -> None:
+        self._watch = watch
+        self._stand_in = stand_in
+        self._held: deque[_Held] = deque()
+        self._fed = 0
+        self._index = 0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self._watch.findings
+
+    def add(self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None) -> list[Piece]:
+        """The pieces that are certain now, in order. At an end they are all; CONTENT_FILTER is one of the guard's."""
+        self._watch.feed(text)
+        self._fed += len(text)
+        self._held.append(_Held(self._index, token, self._fed, *span))
+        self._index += token is not None
+        if reason is not None:
+            self._watch.end()
+        if self._watch.stopped:
+            reason = FinishReason.CONTENT_FILTER
+        pieces = [self._piece(self._held.popleft()) for _ in range(self._certain())]
+        if reason is not None:
+            pieces[-1] = replace(pieces[-1], finish_reason=reason)
+        return pieces
+
+    def _certain(self) -> int:
+        """How many of the held ones, the first ones, can be told."""
+        if not self._watch.holds:
+            return len(self._held)
+        shown = self._watch.shown
+        return next((n for n, each in enumerate(self._held) if max(each.end, each.stop) > shown), len(self._held))
+
+    def _piece(self, held: _Held) -> Piece:
+        text = self._watch.take(held.end)
+        token = held.token
+        if token is not None:
+            if held.start < held.stop and self._watch.hides(held.start, held.stop):
+                token = Token(self._stand_in, text, token.logprob, special=True)
+            elif text != token.text:
+                token = replace(token, text=text)
+        return Piece(held.index, token, text)

@@ -1,0 +1,33 @@
+"""What one token adds to an answer: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.engine.request import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One sampled token. `text` is what it made certain: empty inside a character or a possible stop string. Where a
+    guard masked it or stopped at it, `id` is a stand-in, it is special, and it has no `top`.
+
+    `top` holds (token id, logprob) of the likeliest tokens at this position, likeliest first.
+    """
+
+    id: int
+    text: str
+    logprob: float | None = None
+    special: bool = False
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one token, or an end without a token, adds. `token` is None only at such an end (a deadline). `index` counts
+    the tokens of its sequence before it."""
+
+    index: int
+    token: Token | None
+    text: str
+    finish_reason: FinishReason | None = None

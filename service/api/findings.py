@@ -1,0 +1,13 @@
+"""What a guard found in an answer, for bodies and for the log: rules and counts, never the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.answers import Answer
+
+
+def found(answer: Answer) -> dict[str, Any]:
+    """The field `guard`, only where there is something to tell."""
+    findings = [{"rule": each.rule, "action": each.action, "count": each.count} for each in answer.findings]
+    return {"guard": findings} if findings else {}

@@ -1,0 +1,12 @@
+"""What must not leave in an answer's text: found as the text comes, and flagged, masked or stopped at. Knows no tokens,
+no engine and no HTTP.
+
+    guard file ─▶ Guard ─▶ Watch, one a sequence ─▶ text that may be shown, and what was found
+"""
+
+from service.guard.configuration import read_guard
+from service.guard.corpus import Grams
+from service.guard.rules import Action, Finding, Rule
+from service.guard.stream import END, Guard, Watch
+
+__all__ = ["END", "Action", "Finding", "Grams", "Guard", "Rule", "Watch", "read_guard"]
