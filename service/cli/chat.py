@@ -26,11 +26,12 @@ def take(chat: Conversation, line: str) -> bool:
     """One line that was typed. A failure is told, False returned, and the chat goes on."""
     name, _, rest = line.strip().partition(" ")
     try:
-        if name.startswith("/"):
+        if name.startswith("/") and not name.startswith("//"):
             command = COMMANDS.get(name.lower())
             command(chat, rest.strip()) if command else unknown(chat, name)
         elif name:
-            chat.hear(chat.client.say(chat.turn(line.strip())))
+            said = line.strip().removeprefix("/") if name.startswith("//") else line.strip()
+            chat.hear(chat.client.say(chat.turn(said)))
     except DosirakError as error:
         chat.output.failed(error)
         return False

@@ -103,7 +103,7 @@ def leave(chat: Conversation, rest: str) -> None:
 
 
 def unknown(chat: Conversation, name: str) -> None:
-    raise InvalidRequest(f"{name} is no command; there are {', '.join(COMMANDS)}")
+    raise InvalidRequest(f"{name} is no command; there are {', '.join(COMMANDS)}; // begins a message with a slash")
 
 
 def _set_pinned(chat: Conversation, which: str, pinned: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
 from typing import Final, NoReturn
 
 from service.errors import InvalidRequest
@@ -19,7 +20,7 @@ MOST_LEVELS: Final = 32
 def parsed(text: str) -> dict[str, Value]:
     """Raises InvalidRequest for anything but a JSON object; nothing at all is an empty one, as clients send it."""
     try:
-        value = json.loads(text or "{}", parse_constant=_refuse)
+        value = json.loads(text or "{}", parse_float=_finite, parse_constant=_refuse)
         fits = _levels(value) <= MOST_LEVELS
     except (ValueError, RecursionError):
         value, fits = None, False
@@ -66,6 +67,9 @@ class Marked:
         opening, closing = self._marks
         return f"{opening}{dump(self._plain)}{closing}"
 
+    def __str__(self) -> str:
+        return self.dumped(str)
+
 
 class MarkedObject(Marked, dict[str, Value]):
     """A JSON object with other texts than `plain`, whose place it takes."""
@@ -96,6 +100,10 @@ def enclosed(value: Value, opening: str, closing: str) -> Value:
 def _levels(value: Value) -> int:
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return 1 + max(map(_levels, inside), default=0) if inside else 0
+
+
+def _finite(text: str) -> float:
+    return float(text) if isfinite(float(text)) else _refuse(text)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.utils import Namespace
 
 from service.errors import InvalidRequest
-from service.text.arguments import Marked, strings
+from service.text.arguments import Marked, written
 from service.text.sandbox import BoundedEnvironment, Budget, TooMuch
 
 Value = object
@@ -122,7 +122,8 @@ class ChatTemplate:
         """Output is at most 8 times the input's characters + 64 KiB, and CPU time is bounded too (`Budget`).
 
         Raises InvalidRequest with the template's own sentence where it refuses the messages."""
-        size = sum(len(text) for item in (*messages, *documents) for value in item.values() for text in strings(value))
+        values = (value for item in (*messages, *documents) for value in item.values())
+        size = sum(len(value if isinstance(value, str) else written(value)) for value in values)
         given = {
             "messages": [dict(message) for message in messages],
             "tools": None,

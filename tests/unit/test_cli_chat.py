@@ -289,6 +289,11 @@ def test_json_is_one_object_a_turn(
     assert answer["context"] == {**RECEIPT, "cut": {"at": "m_9", "stable_for_tokens": 4}}, "as the server sent it"
 
 
+def test_a_message_may_begin_with_a_slash(server: Server, typed: Typed) -> None:
+    typed("//etc/hosts ?")
+    assert server.asked[-1][2]["messages"] == [{"role": "user", "content": "/etc/hosts ?"}]
+
+
 def test_bytes_that_are_no_text_become_text() -> None:
     assert chat.well_formed(b"\xff hi".decode("utf-8", "surrogateescape")) == "\ufffd hi"
 

@@ -169,6 +169,17 @@ def test_a_template_that_leaves_calls_out_is_named(tmp_path: Path) -> None:
         load(tmp_path / "x", chat_template=CHAT_TEMPLATE).render_chat(CHAT)
 
 
+def test_arguments_as_python_writes_them_are_their_message_s(tmp_path: Path) -> None:
+    shown = (
+        "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments }}{% endfor %}"
+    )
+    tokenizer = load(tmp_path, chat_template="{% for m in messages %}" + shown + "{% endfor %}")
+    shares = tokenizer.encode_chat(CHAT).shares()
+    assert shares.template == 0
+    written = f"{WEATHER.name}{json.loads(WEATHER.arguments)}"
+    assert written in tokenizer.decode(tokenizer.render_chat(CHAT))
+
+
 def test_a_template_that_looks_into_calls_is_counted_all_the_same(tmp_path: Path) -> None:
     template = TEMPLATES["json"].replace("function.name +", "function.name[:1] | lower + function.name[1:] +")
     tokenizer = load(tmp_path, chat_template=template)
@@ -192,13 +203,19 @@ def test_arguments_are_composed_inside_their_texts(simple: Tokenizer) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("[]", "1", "{", '{"a": NaN}', '{"a": Infinity}', "null", '"x"', "{} {}"),
+        *("[]", "1", "{", '{"a": NaN}', '{"a": Infinity}', '{"a": -1e999}', "null", '"x"', "{} {}"),
         *('{"a": ' + "[" * 40 + "]" * 40 + "}", "[" * 100_000, '{"n": ' + "9" * 5000 + "}"),
     ],
 )
 def test_arguments_that_are_no_object(text: str) -> None:
     with pytest.raises(InvalidRequest, match="must be a JSON object"):
         parsed(text)
+
+
+def test_many_numbers_are_input_as_well(simple: Tokenizer) -> None:
+    """What a template may write grows with what it is given, numbers included."""
+    numbers = json.dumps({"n": list(range(30_000))})
+    assert simple.decode(simple.render_chat([Message("user", "x"), called(numbers)])).count(", 29999") == 1
 
 
 def test_lone_surrogates_in_arguments_are_refused(simple: Tokenizer) -> None:
