@@ -27,6 +27,12 @@ from service.text.template import ChatTemplate
 from service.text.vocabulary import Piece, Vocabulary
 
 
+_WITHOUT_TOOLS = (
+    "where it knows no tools, say in the messages' content what was called and what came of it, or use a version whose "
+    "template does."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
     """How many tokens come from each text, None where the template left the text out; `template`: the rest."""
@@ -106,7 +112,12 @@ class ChatEncoder:
         if self._template is None:
             raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
         chat = MarkedChat.of(messages, documents, self._quoting)
-        text = self._template.render(chat.messages, chat.documents, add_generation_prompt)
+        try:
+            text = self._template.render(chat.messages, chat.documents, add_generation_prompt)
+        except InvalidRequest as error:
+            if any(message.tool_calls or message.role == "tool" for message in messages):
+                raise InvalidRequest(f"{error.message.rstrip('.')}; {_WITHOUT_TOOLS}", param="messages") from error
+            raise
         marked = self._template.render(*chat.marked(), add_generation_prompt)
         spans = _by_message(chat, chat.spans(marked, text))
         source = self._quoted_pieces(text, chat.quoted) if chat.quoted else self._vocabulary.encode(text)
@@ -154,11 +165,7 @@ def _by_message(chat: MarkedChat, spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def _not_placed(what: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"This version's chat template places {what}; say in the messages' content what was called and what came of "
-        "it, or send the chat to a version whose template does.",
-        param="messages",
-    )
+    return InvalidRequest(f"This version's chat template places {what}; {_WITHOUT_TOOLS}", param="messages")
 
 
 def _control_tokens(vocabulary: Vocabulary, literals: str) -> dict[int, str]:

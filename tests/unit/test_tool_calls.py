@@ -159,13 +159,16 @@ NO_RESULTS = (
 
 def test_a_template_that_leaves_calls_out_is_named(tmp_path: Path) -> None:
     for number, (template, told) in enumerate(
-        [(NO_CALLS, r"places no tool calls \('get_weather'\); say in"), (NO_RESULTS, "places no results of tools")]
+        [
+            (NO_CALLS, r"places no tool calls \('get_weather'\); where it knows no tools, say in"),
+            (NO_RESULTS, "places no results of tools"),
+        ]
     ):
         tokenizer = load(tmp_path / str(number), chat_template=template)
         with pytest.raises(InvalidRequest, match=told):
             tokenizer.render_chat(CHAT)
         assert tokenizer.render_chat([CHAT[0], CHAT[1]])
-    with pytest.raises(InvalidRequest, match="no such role"):
+    with pytest.raises(InvalidRequest, match="no such role here; where it knows no tools, say in"):
         load(tmp_path / "x", chat_template=CHAT_TEMPLATE).render_chat(CHAT)
 
 
