@@ -26,7 +26,6 @@ from service.text.messages import Document, Message
 from service.text.template import ChatTemplate
 from service.text.vocabulary import Piece, Vocabulary
 
-
 _WITHOUT_TOOLS = (
     "where it knows no tools, say in the messages' content what was called and what came of it, or use a version whose "
     "template does."
