@@ -32,8 +32,7 @@ def serve(settings: Settings, console: Console) -> int:
     """Run until the child ends; returns its exit status. Ctrl-C and SIGTERM end it within the drain time."""
     child = subprocess.Popen(_command(settings), env=child_environment(settings), cwd=_project_root())
     _forward_signals(child)
-    url = f"http://{_reachable(settings.host)}:{settings.port}"
-    headers = _authorization(settings)
+    url, headers = address(settings), authorization(settings)
     try:
         if _wait_until_ready(child, url, headers, settings, console):
             _show_answer(url, headers, console)
@@ -62,11 +61,14 @@ def _project_root() -> Path:
     return Path(__file__).parent.parent
 
 
-def _reachable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+def address(settings: Settings) -> str:
+    """Where a server with these settings is reached from its own machine."""
+    host = settings.host
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{reachable}:{settings.port}"
 
 
-def _authorization(settings: Settings) -> dict[str, str]:
+def authorization(settings: Settings) -> dict[str, str]:
     key = settings.admin_key
     return {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
 

@@ -42,7 +42,7 @@ def _characters(ask: Ask) -> int:
         case Text(text):
             return documents + len(text)
         case Chat(messages):
-            return documents + sum(len(message.content) for message in messages)
+            return documents + sum(len(text) for message in messages for text in message.texts)
         case Ids():
             return documents
 

@@ -212,6 +212,6 @@ def _keys(owner: str, messages: Sequence[Message]) -> list[str]:
     running = hashlib.sha256(repr(owner).encode())
     keys = [running.hexdigest()]
     for message in messages:
-        running.update(repr((message.role, message.content)).encode())
+        running.update(repr(message).encode())
         keys.append(running.hexdigest())
     return keys

@@ -5,6 +5,7 @@ Torch is imported only by the verbs that need it, so `dosirak --help` stays quic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -40,6 +41,38 @@ def serve() -> None:
     if settings.guard_file is not None:
         read_guard(settings.guard_file)  # a wrong one is a sentence here, a traceback in the server's log
     raise typer.Exit(run(settings, console))
+
+
+@app.command("chat")
+def talk(
+    url: Annotated[
+        str | None, typer.Option(help="The server; where DOSIRAK_HOST and DOSIRAK_PORT say, if unset.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model reference of the session.")] = None,
+    session: Annotated[str | None, typer.Option(help="Go on with this session.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="What is left out where not all fits: window, middle or refuse.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="The session's system prompt.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same draws again.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a turn.")] = False,
+) -> None:
+    """Talk to a running server; see what of the chat fits its window. Piped in, a line is a message."""
+    from service.cli.chat import run
+    from service.cli.client import Client
+    from service.serving import address, authorization
+
+    settings = settings_or_exit(console)
+    fields = {"model": model, "policy": policy, "system": system}
+    parameters = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    client = Client.of(url or address(settings), authorization(settings))
+    raise typer.Exit(run(client, session, _given(fields), _given(parameters), console, json))
+
+
+def _given(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @app.command()

@@ -65,8 +65,8 @@ class LowWater:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Messages [first, last) of a chat. `tokens` is what they take, `asked` what they took when their answer was asked
-    for. `pinned` is never left out."""
+    """Messages [first, last) of a chat. `tokens` is what they take, `asked` what they took when their last answer was
+    asked for, tool calls and results before it included. `pinned` is never left out."""
 
     first: int
     last: int
@@ -84,7 +84,7 @@ def turns_of(roles: Sequence[str], tokens: Sequence[int], pinned: Sequence[bool]
     starts = [at for at, role in enumerate(roles) if role == "user" or at == 0]
     turns = []
     for first, last in zip(starts, [*starts[1:], len(roles)], strict=True):
-        answer = next((at for at in range(first, last) if roles[at] == "assistant"), last)
+        answer = next((at for at in reversed(range(first, last)) if roles[at] == "assistant"), last)
         counts = sum(tokens[first:last]), sum(tokens[first:answer])
         turns.append(Turn(first, last, *counts, any(pinned[first:last])))
     return tuple(turns)

@@ -21,8 +21,9 @@ from service.context.placing import KNOWLEDGE, SUMMARY, Line
 from service.context.receipt import Cut, Parts, Receipt
 from service.context.trimming import SYSTEM_ROLES, Past, Trimmed, trim
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
+from service.text.arguments import mapped, parsed, written
 from service.text.chat import Shares
-from service.text.messages import Document, Message
+from service.text.messages import Document, Message, ToolCall
 from service.text.tokenizer import Tokenizer
 
 NFC_NOTE = "input normalised to NFC"
@@ -150,6 +151,7 @@ def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], trun
 def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
     messages, documents, notes = _compose(chat.messages, documents)
     _require_order(messages)
+    _require_calls(messages)
     placed = _placed(tokenizer, budget, messages, documents)
     while True:
         trimmed = trim(tokenizer, budget, messages, chat.named, tuple(each for _, each in placed), chat.past)
@@ -197,7 +199,14 @@ def _compose(
     def nfc(text: str | None) -> str | None:
         return None if text is None else _collect(text, notes)
 
-    composed = tuple(Message(m.role, _collect(m.content, notes), nfc(m.name)) for m in messages)
+    def call(given: ToolCall) -> ToolCall:
+        arguments = mapped(parsed(given.arguments), lambda text: _collect(text, notes))
+        return ToolCall(given.id, _collect(given.name, notes), written(arguments))
+
+    composed = tuple(
+        replace(m, content=_collect(m.content, notes), name=nfc(m.name), tool_calls=tuple(map(call, m.tool_calls)))
+        for m in messages
+    )
     texts = tuple(Document(_collect(d.text, notes), nfc(d.title), d.id) for d in documents)
     return composed, texts, tuple(sorted(notes))
 
@@ -221,6 +230,20 @@ def _require_order(messages: Sequence[Message]) -> None:
         elif begun:
             raise InvalidRequest(
                 f"messages[{index}] is a {message.role} message after others; send it first.", param="messages"
+            )
+
+
+def _require_calls(messages: Sequence[Message]) -> None:
+    """A tool's result comes after its call and in the same turn, so that no cut parts them."""
+    called: set[str] = set()
+    for index, message in enumerate(messages):
+        called = set() if message.role == "user" else called | {call.id for call in message.tool_calls}
+        if message.role == "tool" and message.tool_call_id not in called:
+            where = f"messages[{index}].tool_call_id"
+            raise InvalidRequest(
+                f"{where} names no call since the user's last message before it; send the assistant's message with "
+                "that call in its tool_calls first.",
+                param=where,
             )
 
 
@@ -281,7 +304,8 @@ def _list(
     }
     missing = sorted(left_out | (set(range(len(messages))) - trimmed.sent))
     summarised = [at for at in missing if at < trimmed.summarised]
-    tokens = sum(len(tokenizer.encode(messages[at].content, add_special_tokens=False)) for at in missing)
+    texts = (text for at in missing for text in messages[at].texts)
+    tokens = sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
     return replace(
         receipt,
         kept=tuple(name for at, name in enumerate(names) if at not in missing),

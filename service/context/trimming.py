@@ -221,7 +221,7 @@ class _Chat:
         return self.systems + turn.first
 
     def _texts(self, turn: int) -> list[str]:
-        return [self.messages[line.source].content for line in self._of_turns((turn,))]
+        return [text for line in self._of_turns((turn,)) for text in line.message.texts]
 
     def _of_turns(self, turns: Sequence[int]) -> list[Line]:
         places = (range(self._place(self.turns[at]), self.systems + self.turns[at].last) for at in turns)

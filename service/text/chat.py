@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokenizers import Encoding
 
@@ -25,6 +25,11 @@ from service.text.marking import MarkedChat, Span
 from service.text.messages import Document, Message
 from service.text.template import ChatTemplate
 from service.text.vocabulary import Piece, Vocabulary
+
+_WITHOUT_TOOLS = (
+    "where it knows no tools, say in the messages' content what was called and what came of it, or use a version whose "
+    "template does."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +106,19 @@ class ChatEncoder:
     def encode(
         self, messages: tuple[Message, ...], documents: tuple[Document, ...], add_generation_prompt: bool
     ) -> EncodedChat:
-        """Raises InvalidRequest: no template, an empty chat, a role that is no word, lone surrogates, a refusal."""
+        """Raises InvalidRequest: no template, an empty chat, a role that is no word, lone surrogates, a refusal, tool
+        calls that the template leaves out."""
         if self._template is None:
             raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
         chat = MarkedChat.of(messages, documents, self._quoting)
-        text = self._template.render(chat.messages, chat.documents, add_generation_prompt)
+        try:
+            text = self._template.render(chat.messages, chat.documents, add_generation_prompt)
+        except InvalidRequest as error:
+            if any(message.tool_calls or message.role == "tool" for message in messages):
+                raise InvalidRequest(f"{error.message.rstrip('.')}; {_WITHOUT_TOOLS}", param="messages") from error
+            raise
         marked = self._template.render(*chat.marked(), add_generation_prompt)
-        spans = tuple(sorted(chat.spans(marked, text), key=lambda span: span.start))
+        spans = _by_message(chat, chat.spans(marked, text))
         source = self._quoted_pieces(text, chat.quoted) if chat.quoted else self._vocabulary.encode(text)
         return EncodedChat(source, spans, len(messages), len(documents))
 
@@ -136,6 +147,24 @@ class ChatEncoder:
         if [id for id, _, _ in pieces[:count]] != self._newline:
             return encode(text)
         return [(id, start - 1, stop - 1) for id, start, stop in pieces[count:]]
+
+
+def _by_message(chat: MarkedChat, spans: Iterable[Span]) -> tuple[Span, ...]:
+    """In their order, a tool call's as its message's. Raises InvalidRequest for calls and results without a place."""
+    first, calls = len(chat.messages) + len(chat.documents), chat.calls
+    placed = {span.owner for span in spans}
+    for owner, (_, name) in enumerate(calls, first):
+        if owner not in placed:
+            raise _not_placed(f"no tool calls ({name[:80]!r})")
+    for owner, message in enumerate(chat.messages):
+        if message["role"] == "tool" and owner not in placed and str(message["content"]).strip():
+            raise _not_placed("no results of tools")
+    owned = (replace(span, owner=calls[span.owner - first][0]) if span.owner >= first else span for span in spans)
+    return tuple(sorted(owned, key=lambda span: span.start))
+
+
+def _not_placed(what: str) -> InvalidRequest:
+    return InvalidRequest(f"This version's chat template places {what}; {_WITHOUT_TOOLS}", param="messages")
 
 
 def _control_tokens(vocabulary: Vocabulary, literals: str) -> dict[int, str]:

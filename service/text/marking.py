@@ -9,12 +9,14 @@ Only characters of planes 15 and 16 that the chat does not use itself. Knows no 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import count, islice, takewhile
+from typing import cast
 
 from service.errors import InvalidRequest
-from service.text.messages import Document, Message
+from service.text.arguments import MarkedObject, Value, enclosed, mapped, parsed, strings
+from service.text.messages import Document, Message, ToolCall
 from service.text.vocabulary import require_text
 
 _ROLE = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
@@ -24,12 +26,15 @@ _MARKED_KEYS = ("content", "text", "title")
 MAX_TEXTS = 32_768
 MAX_QUOTED = 8_192
 """Each is encoded by itself: more would cost seconds."""
-Texts = tuple[dict[str, str], ...]
+Item = dict[str, Value]
+Items = tuple[Item, ...]
+"""As a template gets them. A message's `tool_calls` are JSON values, all other values are texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters [start, stop) of the rendered text come from text `owner`: messages first, then documents."""
+    """Characters [start, stop) of the rendered text come from text `owner`: messages first, then documents, then tool
+    calls."""
 
     start: int
     stop: int
@@ -41,40 +46,58 @@ class MarkedChat:
     """`messages` and `documents` are what the template gets. `quoted`: character → the control token it stands for.
     `marks[2i]` opens text i, `marks[2i + 1]` closes it."""
 
-    messages: Texts
-    documents: Texts
+    messages: Items
+    documents: Items
     quoted: dict[str, str]
     marks: tuple[str, ...]
 
     @classmethod
     def of(cls, messages: tuple[Message, ...], documents: tuple[Document, ...], quoting: re.Pattern[str]) -> MarkedChat:
         """`quoting` matches the control tokens. Raises InvalidRequest for an empty or malformed chat."""
-        texts = (*map(_message_texts, messages), *map(_document_texts, documents))
-        _check(messages, texts)
-        found = [match for item in texts for text in item.values() for match in quoting.findall(text)]
+        items = (*map(_message_item, messages), *map(_document_item, documents))
+        calls = sum(len(message.tool_calls) for message in messages)
+        _check(messages, items, calls)
+        found = [match for item in items for text in _strings(item) for match in quoting.findall(text)]
         if len(found) > MAX_QUOTED:
             raise InvalidRequest(
                 f"The chat holds over {MAX_QUOTED} control tokens as text; send fewer.", param="messages"
             )
         tokens = sorted(set(found))
-        free = _unused((text for item in texts for text in item.values()), len(tokens) + 2 * len(texts))
+        used = (text for item in items for text in _strings(item))
+        free = _unused(used, len(tokens) + 2 * (len(items) + calls))
         character_of = dict(zip(tokens, free, strict=False))
         if tokens:
-            texts = tuple(
-                {key: quoting.sub(lambda match: character_of[match[0]], text) for key, text in item.items()}
-                for item in texts
-            )
-        quoted = {character: token for token, character in character_of.items()}
-        return cls(texts[: len(messages)], texts[len(messages) :], quoted, tuple(free[len(tokens) :]))
 
-    def marked(self) -> tuple[Texts, Texts]:
-        """The same chat with marks around every content, text and title; outer spaces stay outside, for templates that
-        strip."""
-        texts = tuple(
-            {key: self._enclose(text, owner) if key in _MARKED_KEYS else text for key, text in item.items()}
+            def quote(text: str) -> str:
+                return quoting.sub(lambda match: character_of[match[0]], text)
+
+            items = tuple({key: mapped(value, quote) for key, value in item.items()} for item in items)
+        quoted = {character: token for token, character in character_of.items()}
+        return cls(items[: len(messages)], items[len(messages) :], quoted, tuple(free[len(tokens) :]))
+
+    @property
+    def calls(self) -> list[tuple[int, str]]:
+        """The message and the function of each tool call."""
+        return [(at, _name(call)) for at, message in enumerate(self.messages) for call in _calls(message)]
+
+    def marked(self) -> tuple[Items, Items]:
+        """The same chat with marks around every content, text, title and tool call; outer spaces stay outside, for
+        templates that strip."""
+        items = [
+            {key: self._enclose(str(text), owner) if key in _MARKED_KEYS else text for key, text in item.items()}
             for owner, item in enumerate((*self.messages, *self.documents))
-        )
-        return texts[: len(self.messages)], texts[len(self.messages) :]
+        ]
+        owners = count(len(items))
+        for item, message in zip(items, self.messages, strict=False):
+            if calls := _calls(message):
+                item["tool_calls"] = [self._marked_call(call, next(owners)) for call in calls]
+        return tuple(items[: len(self.messages)]), tuple(items[len(self.messages) :])
+
+    def _marked_call(self, call: Item, owner: int) -> Item:
+        marks = self.marks[2 * owner], self.marks[2 * owner + 1]
+        function = cast(Item, call["function"])
+        marked = {key: enclosed(value, *marks) for key, value in function.items()}
+        return MarkedObject({**call, "function": MarkedObject(marked, function, *marks)}, call, *marks)
 
     def _enclose(self, text: str, owner: int) -> str:
         core = text.strip()
@@ -106,8 +129,10 @@ class MarkedChat:
         return [*spans, *(self._beginning(text, at, owner) for owner, at in opened.items())]
 
     def _main(self, owner: int) -> str:
-        item = (*self.messages, *self.documents)[owner]
-        return item.get("content", item.get("text", "")).strip()
+        items = (*self.messages, *self.documents)
+        if owner >= len(items):
+            return self.calls[owner - len(items)][1]
+        return str(items[owner].get("content", items[owner].get("text", ""))).strip()
 
     def _ending(self, text: str, at: int, owner: int) -> Span:
         """The template kept the end of a text (`content.split('</think>')[-1]`); spaces between are its own."""
@@ -119,10 +144,11 @@ class MarkedChat:
         return Span(at, at + len(text[at : at + length].rstrip()), owner)
 
     def _search(self, text: str) -> list[Span]:
-        first = len(self.messages)
+        first, calls = len(self.messages), len(self.messages) + len(self.documents)
         spans, at = [], 0
-        for owner in (*range(first, first + len(self.documents)), *range(first)):
+        for owner in (*range(first, calls), *range(first), *range(calls, calls + len(self.calls))):
             main = self._main(owner)
+            at = 0 if owner == calls else at
             start = text.find(main, at)
             if main and start >= 0:
                 at = start + len(main)
@@ -142,25 +168,53 @@ def _unused(texts: Iterable[str], count: int) -> list[str]:
     return free
 
 
-def _message_texts(message: Message) -> dict[str, str]:
-    texts = {"role": message.role, "content": message.content, "name": message.name}
-    return {key: text for key, text in texts.items() if text is not None}
+def _message_item(message: Message) -> Item:
+    texts = {
+        "role": message.role,
+        "content": message.content,
+        "name": message.name,
+        "tool_call_id": message.tool_call_id,
+    }
+    item: Item = {key: text for key, text in texts.items() if text is not None}
+    if message.tool_calls:
+        item["tool_calls"] = [_call_item(call) for call in message.tool_calls]
+    return item
 
 
-def _document_texts(document: Document) -> dict[str, str]:
+def _call_item(call: ToolCall) -> Item:
+    """As transformers' templates take it: the arguments are an object, not its text."""
+    function = {"name": call.name, "arguments": parsed(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _calls(message: Item) -> list[Item]:
+    return cast("list[Item]", message.get("tool_calls", []))
+
+
+def _name(call: Item) -> str:
+    return str(cast(Item, call["function"])["name"])
+
+
+def _document_item(document: Document) -> Item:
     texts = {"title": document.title, "text": document.text, "id": document.id}
     return {key: text for key, text in texts.items() if text is not None}
 
 
-def _check(messages: Sequence[Message], texts: Sequence[Mapping[str, str]]) -> None:
+def _strings(item: Item) -> Iterator[str]:
+    for value in item.values():
+        yield from strings(value)
+
+
+def _check(messages: Sequence[Message], items: Items, calls: int) -> None:
     if not messages:
         raise InvalidRequest("`messages` is empty; send at least one.", param="messages")
-    if len(texts) > MAX_TEXTS:
-        raise InvalidRequest(f"More than {MAX_TEXTS} messages and documents; send fewer.", param="messages")
+    if len(items) + calls > MAX_TEXTS:
+        raise InvalidRequest(f"More than {MAX_TEXTS} messages, calls and documents; send fewer.", param="messages")
     for index, message in enumerate(messages):
         if not _ROLE.fullmatch(message.role):
             raise InvalidRequest(f"messages[{index}].role must be a word such as `user`.", param="messages")
-    for index, item in enumerate(texts):
+    for index, item in enumerate(items):
         where = f"messages[{index}]" if index < len(messages) else f"documents[{index - len(messages)}]"
-        for key, text in item.items():
-            require_text(text, f"{where}.{key}")
+        for key, value in item.items():
+            for text in strings(value):
+                require_text(text, f"{where}.{key}")

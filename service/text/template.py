@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import cast
 
 import jinja2
@@ -19,6 +20,7 @@ from jinja2.parser import Parser
 from jinja2.utils import Namespace
 
 from service.errors import InvalidRequest
+from service.text.arguments import Marked, written
 from service.text.sandbox import BoundedEnvironment, Budget, TooMuch
 
 Value = object
@@ -79,7 +81,8 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    dump = partial(json.dumps, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return value.dumped(dump) if isinstance(value, Marked) else dump(value)
 
 
 def _environment() -> BoundedEnvironment:
@@ -114,12 +117,13 @@ class ChatTemplate:
             raise InvalidRequest("The version's chat template does not compile; fix it and import it again.") from error
 
     def render(
-        self, messages: Sequence[Mapping[str, str]], documents: Sequence[Mapping[str, str]], generation_prompt: bool
+        self, messages: Sequence[Mapping[str, Value]], documents: Sequence[Mapping[str, Value]], generation_prompt: bool
     ) -> str:
         """Output is at most 8 times the input's characters + 64 KiB, and CPU time is bounded too (`Budget`).
 
         Raises InvalidRequest with the template's own sentence where it refuses the messages."""
-        size = sum(len(text) for item in (*messages, *documents) for text in item.values())
+        values = (value for item in (*messages, *documents) for value in item.values())
+        size = sum(len(value if isinstance(value, str) else written(value)) for value in values)
         given = {
             "messages": [dict(message) for message in messages],
             "tools": None,

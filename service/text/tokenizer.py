@@ -115,8 +115,8 @@ class Tokenizer:
         return self._chat.encode(tuple(messages), tuple(documents), add_generation_prompt)
 
     def message_tokens(self, message: Message) -> int:
-        """About what a message takes of a chat, its content counted once: with what the template writes around it."""
-        return self.text_tokens(message.content) + self._around
+        """About what a message takes of a chat, its texts counted once: with what the template writes around it."""
+        return sum(map(self.text_tokens, message.texts)) + self._around * (1 + len(message.tool_calls))
 
     def text_tokens(self, text: str) -> int:
         """Of a text by itself, remembered by its hash: enough for an estimate, and no text is kept."""

@@ -15,6 +15,19 @@ from tests.fake_service import World
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 JSON = {"Content-Type": "application/json"}
 CHAT = [{"role": "user", "content": "hi"}]
+CALLING: dict[str, Any] = {
+    "role": "assistant",
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+
+
+def calling(**changes: Any) -> dict[str, Any]:
+    """A chat whose assistant calls a tool with one thing wrong."""
+    [call] = CALLING["tool_calls"]
+    function = {**call["function"], **changes.pop("function", {})}
+    return {"messages": [*CHAT, {**CALLING, "tool_calls": [{**call, "function": function, **changes}]}]}
+
+
 BIG = 10**400
 UNSUPPORTED, INVALID = "unsupported_field", "invalid_request"
 
@@ -70,6 +83,20 @@ NATIVE: list[tuple[str, dict[str, Any], str]] = [
     ("no messages", {"messages": []}, "messages"),
     ("messages text", {"messages": "hi"}, "messages"),
     ("message text", {"messages": ["hi"]}, "messages[0]"),
+    ("result without its id", {"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+    ("id of no result", {"messages": [{**CHAT[0], "tool_call_id": "c"}]}, "messages[0].tool_call_id"),
+    ("unknown call", {"messages": [*CHAT, {"role": "tool", "content": "x", "tool_call_id": "c"}]}, "[1].tool_call_id"),
+    ("user calls", {"messages": [{**CHAT[0], "tool_calls": CALLING["tool_calls"]}]}, "messages[0].tool_calls"),
+    ("empty call", {"messages": [*CHAT, {**CALLING, "tool_calls": [{}]}]}, "messages[1].tool_calls[0].id"),
+    ("neither text nor calls", {"messages": [*CHAT, {"role": "assistant"}]}, "messages[1].content"),
+    ("null text", {"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+    ("call of a custom tool", calling(type="custom"), "messages[1].tool_calls[0].type"),
+    ("call without a name", calling(function={"name": ""}), "tool_calls[0].function.name"),
+    ("arguments as an object", calling(function={"arguments": {}}), "tool_calls[0].function.arguments"),
+    ("arguments that are a list", calling(function={"arguments": "[]"}), "tool_calls[0].function.arguments"),
+    ("arguments cut off", calling(function={"arguments": '{"a": 1'}), "tool_calls[0].function.arguments"),
+    ("too many calls", {"messages": [*CHAT, {**CALLING, "tool_calls": CALLING["tool_calls"] * 129}]}, "tool_calls"),
+    ("a template without calls", calling(), "places no tool calls ('f')"),
     ("no role", {"messages": [{"content": "x"}]}, "messages[0].role"),
     ("odd role", {"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
     ("no content", {"messages": [{"role": "user"}]}, "messages[0].content"),
@@ -143,8 +170,8 @@ NATIVE_UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
         for p in ("summarise", "retrieve")
     ),
     ("image", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "content[0].type"),
-    ("tool role", {"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
-    ("tool calls", {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    ("function role", {"messages": [{"role": "function", "content": "x", "name": "f"}]}, "messages[0].role"),
+    ("tools in a session", {"messages": [*CHAT, {**CALLING, "content": None}], "session_id": "s_1"}, "messages"),
     ("documents of text", {"inputs": "x", "documents": [{"text": "x"}]}, "documents"),
     ("full text of chat", {"messages": CHAT, "parameters": {"return_full_text": True}}, "parameters.return_full_text"),
     ("truncated chat", {"messages": CHAT, "parameters": {"truncate": 5}}, "truncate"),

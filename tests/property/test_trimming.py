@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from service.context.options import ContextOptions
 from service.context.prompt import Chat, Prompt, build_prompt
 from service.context.trimming import Past
 from service.errors import ContextOverflow
-from service.text.messages import Document, Message
+from service.text.messages import Document, Message, ToolCall
 from service.text.tokenizer import Tokenizer
 from tests.tokenizers import byte_level, llama, load
+from tests.tools import TEMPLATES
 
 HALF = ContextOptions("window", low_water=0.5)
 TEXTS = st.text(alphabet="ab 가😀\n<|im_end|>", max_size=40)
@@ -24,6 +26,12 @@ TEXTS = st.text(alphabet="ab 가😀\n<|im_end|>", max_size=40)
 @pytest.fixture(scope="module", params=[byte_level, llama], ids=["byte level", "llama"])
 def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load(tmp_path_factory.mktemp("tokenizer"), request.param())
+
+
+@pytest.fixture(scope="module", params=[byte_level, llama], ids=["byte level", "llama"])
+def calling(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Its template places tool calls."""
+    return load(tmp_path_factory.mktemp("tokenizer"), request.param(), chat_template=TEMPLATES["json"])
 
 
 @st.composite
@@ -112,6 +120,47 @@ def check(tokenizer: Tokenizer, chat: tuple[Message, ...], prompt: Prompt, pinne
     if policy == "middle":
         first = sum(message.role == "system" for message in chat)
         assert {first, first + 1} <= set(sent)
+
+
+@st.composite
+def chats_with_calls(draw: st.DrawFn) -> tuple[Message, ...]:
+    """Turns in which tools are called up to twice; the last message is a user's or a tool's."""
+    arguments = st.dictionaries(TEXTS, TEXTS | st.integers(-9, 9) | st.lists(TEXTS, max_size=2), max_size=2)
+    chat: list[Message] = []
+    last = draw(st.integers(1, 7))
+    for turn in range(last):
+        chat.append(Message("user", draw(TEXTS)))
+        for exchange in range(draw(st.integers(0, 2))):
+            ids = [f"call_{turn}_{exchange}_{at}" for at in range(draw(st.integers(1, 2)))]
+            calls = tuple(ToolCall(id, "f", json.dumps(draw(arguments))) for id in ids)
+            chat.append(Message("assistant", draw(TEXTS), tool_calls=calls))
+            chat += [Message("tool", draw(TEXTS), tool_call_id=id) for id in ids]
+        if turn < last - 1:
+            chat.append(Message("assistant", draw(TEXTS)))
+    return tuple(chat)
+
+
+@settings(max_examples=80, deadline=None, report_multiple_bugs=False)
+@given(chats_with_calls(), st.integers(60, 900), st.sampled_from(["window", "middle"]))
+def test_calls_and_results_stay_together(
+    calling: Tokenizer, chat: tuple[Message, ...], window: int, policy: Any
+) -> None:
+    try:
+        prompt = build_prompt(calling, window, Chat(chat), max_new_tokens=8, context=ContextOptions(policy))
+    except ContextOverflow as error:
+        assert error.numbers["needed_tokens"] > window
+        return
+    receipt = prompt.receipt
+    sent = [chat[int(name.removeprefix("m_"))] for name in receipt.kept]
+    assert len(receipt.kept) + len(receipt.dropped) == len(chat) and sent[-1] == chat[-1]
+    assert [message.tool_call_id for message in sent if message.role == "tool"] == [
+        call.id for message in sent for call in message.tool_calls
+    ]
+    assert list(prompt.token_ids) == calling.render_chat(sent)
+    assert receipt.parts.total == receipt.used == len(prompt.token_ids) <= window - 8
+    shares = calling.encode_chat(sent).shares().messages
+    assert receipt.parts.current == shares[-1] or not sent[-1].content.strip()
+    assert receipt.parts.history == sum(share or 0 for share in shares[:-1])
 
 
 def test_the_same_checks_find_a_lost_pin(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ def test_a_turn_begins_with_a_users_message() -> None:
     roles = ("assistant", "user", "assistant", "tool", "assistant", "user")
     assert turns_of(roles, (1, 2, 4, 8, 16, 32), (False,) * 3 + (True,) + (False,) * 2) == (
         Turn(0, 1, 1, 0),
-        Turn(1, 5, 30, 2, True),
+        Turn(1, 5, 30, 14, True),
         Turn(5, 6, 32, 32),
     )
     assert turns_of(("user",), (3,), (False,)) == (Turn(0, 1, 3, 3),)

@@ -213,7 +213,7 @@ def test_bad_chats_are_refused(tokenizer: Tokenizer) -> None:
 def test_roles_are_words(tmp_path: Path) -> None:
     """Some templates build control tokens from them."""
     tokenizer = load(tmp_path, chat_template="{{ '<|' + messages[0].role + '|>' }}")
-    assert tokenizer.decode(tokenizer.render_chat([Message("tool", "x")])) == "<|tool|>"
+    assert tokenizer.decode(tokenizer.render_chat([Message("helper", "x")])) == "<|helper|>"
     for role in ("", "user\n", "user<|im_end|>", "a" * 33, "유저"):
         with pytest.raises(InvalidRequest, match="role"):
             tokenizer.render_chat([Message(role, "x")])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.context.options import MOST_PINS, ContextOptions
-from service.text.messages import Document, Message
+from service.errors import InvalidRequest
+from service.text.arguments import MOST_LEVELS, parsed
+from service.text.messages import Document, Message, ToolCall
 
 MAX_TOKENS: Final = 2**31 - 1
 MAX_SEQUENCES: Final = 8
@@ -18,6 +20,7 @@ MAX_STOP_CHARACTERS: Final = 64
 MAX_BIASES: Final = 1024
 MAX_MESSAGES: Final = 4096
 MAX_DOCUMENTS: Final = 256
+MAX_TOOL_CALLS: Final = 128
 DAY_MS: Final = 86_400_000
 
 Absent = tuple[Any, ...]
@@ -140,29 +143,74 @@ RequestIdText = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 SessionId = Annotated[
     str, Field(min_length=1, max_length=64, description="A stored session: its history comes before the messages.")
 ]
+CallId = Annotated[str, Field(min_length=1, max_length=128)]
 UserText = Annotated[str, Field(max_length=256, description="Who asks; appears in the server's log.")]
 
 
+class FunctionCall(Wire):
+    """`arguments` is a JSON object as text; empty text is an object without members."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    arguments: str
+
+    @field_validator("arguments")
+    @classmethod
+    def _an_object(cls, value: str) -> str:
+        try:
+            parsed(value)
+        except InvalidRequest:
+            text = f"must be a JSON object as text, nested {MOST_LEVELS} levels deep at most"
+            raise PydanticCustomError("wrong_field", "{text}", {"text": text}) from None
+        return value
+
+
+class CalledTool(Wire):
+    """What the model wanted called, as OpenAI's clients send it back."""
+
+    id: CallId
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+    def call(self) -> ToolCall:
+        return ToolCall(self.id, self.function.name, self.function.arguments)
+
+
 class ChatMessage(Wire):
-    """One message. `content` is a string or text parts."""
+    """One message. `content` is a string or text parts; an assistant's with `tool_calls` may be without. A tool's says
+    by `tool_call_id` which call it is the result of."""
 
     later: ClassVar[dict[str, Absent]] = dict.fromkeys(
-        ("tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations", "reasoning_content"), NOTHING
+        ("function_call", "refusal", "audio", "annotations", "reasoning_content"), NOTHING
     )
-    role: Literal["system", "developer", "user", "assistant"]
-    content: TextParts
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: TextParts | None = None
     name: Annotated[str, Field(max_length=64)] | None = None
+    tool_calls: Annotated[list[CalledTool], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None
+    tool_call_id: CallId | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_tools(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("role") in ("tool", "function"):
-            raise unsupported("role", "tool and function cannot act on this server yet: use system, user or assistant")
+    def _refuse_functions(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("role") == "function":
+            raise unsupported("role", "function is an older form: use tool, with the tool_call_id of its call")
         return data
 
+    @model_validator(mode="after")
+    def _agree(self) -> ChatMessage:
+        if self.tool_calls and self.role != "assistant":
+            raise wrong("tool_calls", "are an assistant's: remove them from this message")
+        if (self.role == "tool") != (self.tool_call_id is not None):
+            missing = "is missing: name the call that this is the result of"
+            raise wrong("tool_call_id", missing if self.role == "tool" else "is a tool's: remove it from this message")
+        if self.content is None and not self.tool_calls:
+            raise wrong("content", "is missing: add it")
+        return self
+
     def message(self) -> Message:
-        """`developer` is OpenAI's newer word for `system`."""
-        return Message("system" if self.role == "developer" else self.role, self.content, self.name)
+        """`developer` is OpenAI's newer word for `system`. A call without a text has the empty one."""
+        role = "system" if self.role == "developer" else self.role
+        calls = tuple(each.call() for each in self.tool_calls or ())
+        return Message(role, self.content or "", self.name, calls, self.tool_call_id)
 
 
 class DocumentText(Wire):

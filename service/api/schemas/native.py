@@ -102,6 +102,10 @@ def fit_a_session(messages: list[ChatMessage] | None, sequences: int, n: str) ->
     """Raises for what a turn of a stored session cannot be."""
     if messages is None:
         raise unsupported("session_id", "needs messages: what the user says now")
+    if any(message.role == "tool" or message.tool_calls for message in messages):
+        raise unsupported(
+            "messages", "of a session hold no tool calls and results yet: send the chat without session_id"
+        )
     if any(message.role != "user" for message in messages):
         raise wrong("messages", "of a session's turn are the user's: the system prompt is the session's own")
     if sequences > 1:

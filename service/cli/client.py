@@ -1,0 +1,192 @@
+"""A server's sessions and answers over HTTP. Knows no terminal.
+
+A refusal is raised as `Refused` with the server's own sentence; a server that is not there as `Unavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from service.cli.wire import Answer, Event, Message, Messages, Preview, Session
+from service.errors import DosirakError, InvalidRequest, Unavailable
+
+Fields = Mapping[str, object]
+Value = TypeVar("Value")
+PAGE: Final = 100
+TIMEOUT: Final = httpx.Timeout(600, connect=5)
+"""An answer may wait for its turn."""
+
+
+class Refused(DosirakError):
+    """What the server said. `kind` is its code, `numbers` are those beside the sentence."""
+
+    def __init__(self, message: str, kind: str = "", numbers: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.numbers = dict(numbers or {})
+
+
+class _Body(msgspec.Struct):
+    error: str
+    code: str = ""
+    window: int | None = None
+    needed_tokens: int | None = None
+    reserve: int | None = None
+
+
+class Client:
+    """Not safe from several threads."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    @classmethod
+    def of(cls, url: str, headers: Mapping[str, str]) -> Client:
+        """Raises InvalidRequest for what is no address."""
+        try:
+            return cls(httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT))
+        except httpx.InvalidURL as error:
+            raise InvalidRequest(f"{url} is no address ({error}): write it as in http://127.0.0.1:3000") from None
+
+    @property
+    def url(self) -> str:
+        return str(self._http.base_url).rstrip("/")
+
+    def create(self, fields: Fields) -> Session:
+        return self._json("POST", "/v1/sessions", Session, fields)
+
+    def session(self, id: str) -> Session:
+        return self._json("GET", _path(id), Session)
+
+    def change(self, id: str, fields: Fields) -> Session:
+        return self._json("PATCH", _path(id), Session, fields)
+
+    def fork(self, id: str, at: str) -> Session:
+        return self._json("POST", _path(id, "fork"), Session, {"at": at})
+
+    def messages(self, id: str) -> tuple[Message, ...]:
+        """All of them, oldest first."""
+        found: list[Message] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            more = f"&cursor={quote(cursor, safe='')}" if cursor else ""
+            page = self._json("GET", f"{_path(id, 'messages')}?limit={PAGE}{more}", Messages)
+            found += page.data
+            cursor = page.next_cursor
+        return tuple(found)
+
+    def change_message(self, id: str, message: str, fields: Fields) -> Message:
+        return self._json("PATCH", _path(id, "messages", message), Message, fields)
+
+    def export(self, id: str) -> bytes:
+        return self._bytes("GET", _path(id, "export"))
+
+    def preview(self, turn: Fields) -> Preview:
+        return self._json("POST", "/v1/context/preview", Preview, turn)
+
+    def say(self, turn: Fields) -> Generator[str | Answer, None, None]:
+        """The answer's texts as they come, then what is known of it. Closing the iterator stops the answer."""
+        return self._stream("/generate", turn)
+
+    def regenerate(self, id: str, fields: Fields) -> Generator[str | Answer, None, None]:
+        """As `say`, in the place of the last answer."""
+        return self._stream(_path(id, "regenerate"), fields)
+
+    def _json(self, method: str, path: str, kind: type[Value], body: Fields | None = None) -> Value:
+        return _decoded(self._bytes(method, path, body), kind)
+
+    def _bytes(self, method: str, path: str, body: Fields | None = None) -> bytes:
+        with self._reaching():
+            response = self._http.request(method, path, content=_encoded(body), headers=_JSON)
+        _require_success(response)
+        return response.content
+
+    def _stream(self, path: str, body: Fields) -> Generator[str | Answer, None, None]:
+        content = _encoded({**body, "stream": True})
+        with self._reaching(), self._http.stream("POST", path, content=content, headers=_JSON) as response:
+            if response.is_error:
+                response.read()
+            _require_success(response)
+            yield from _texts(response.iter_lines())
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.ConnectError:
+            raise Unavailable(
+                f"No server answers at {self.url}: start one with `make serve`, or name it with --url"
+            ) from None
+        except httpx.UnsupportedProtocol:
+            raise InvalidRequest(f"{self.url} is no address: write it as in http://127.0.0.1:3000") from None
+        except httpx.HTTPError as error:
+            raise Unavailable(
+                f"The connection to {self.url} broke ({type(error).__name__}): send it again; what was not answered "
+                "whole is not stored"
+            ) from None
+
+
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+def server_sent(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(event, data) of a text/event-stream; an event without data is none, and neither is one that was cut off."""
+    kind, data = "", list[str]()
+    for line in lines:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                yield kind or "message", "\n".join(data)
+            kind, data = "", []
+        elif name == "event":
+            kind = value
+        elif name == "data":
+            data.append(value)
+
+
+def _texts(lines: Iterable[str]) -> Generator[str | Answer, None, None]:
+    for kind, data in server_sent(lines):
+        if kind == "error":
+            raise _refusal(data.encode())
+        event = _decoded(data.encode(), Event)
+        yield event.token.text
+        if event.generated_text is not None:
+            yield _decoded(data.encode(), Answer)
+            return
+    raise Unavailable("The stream ended before its answer: send it again; what was not answered whole is not stored")
+
+
+def _path(*parts: str) -> str:
+    return "/v1/sessions/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _encoded(body: Fields | None) -> bytes | None:
+    return None if body is None else msgspec.json.encode(body)
+
+
+def _decoded(body: bytes, kind: type[Value]) -> Value:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError:
+        raise Unavailable("What answers there speaks another language: does --url name a server of Dosirak?") from None
+
+
+def _require_success(response: httpx.Response) -> None:
+    if not response.is_success:
+        raise _refusal(response.content, response.status_code)
+
+
+def _refusal(body: bytes, status: int = 0) -> Refused:
+    try:
+        told = msgspec.json.decode(body, type=_Body)
+    except msgspec.MsgspecError:
+        return Refused(f"The server answered {status or 'with an error'} without a reason: its log has one")
+    numbers = {"window": told.window, "needed_tokens": told.needed_tokens, "reserve": told.reserve}
+    return Refused(told.error, told.code, {name: number for name, number in numbers.items() if number is not None})

@@ -1,0 +1,68 @@
+"""One session of a running server, as `dosirak chat` has it at hand. Knows no commands."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+
+from service.cli.client import Client, Fields
+from service.cli.printing import Output
+from service.cli.wire import Answer, Message, Receipt, Session
+from service.errors import DosirakError
+
+
+@dataclass
+class Conversation:
+    """`settings` are what new sessions are made with, `parameters` go with every turn."""
+
+    client: Client
+    output: Output
+    session: Session
+    settings: Fields
+    parameters: Fields
+    receipt: Receipt | None = None
+    over: bool = False
+    _known: dict[str, Message] = field(default_factory=dict)
+
+    def turn(self, text: str) -> Fields:
+        """The body that says `text` in this session."""
+        messages = [{"role": "user", "content": text}]
+        return {"session_id": self.session.id, "messages": messages, "parameters": self.parameters}
+
+    def hear(self, answer: Generator[str | Answer, None, None]) -> None:
+        """Print an answer as it comes. Ctrl-C stops it."""
+        try:
+            with closing(answer):
+                for part in answer:
+                    if isinstance(part, Answer):
+                        self._answered(part)
+                    else:
+                        self.output.piece(part)
+        except KeyboardInterrupt:
+            self.output.stopped()
+            if not self.output.interactive:
+                raise
+
+    def messages(self) -> tuple[Message, ...]:
+        """All of the session's, as the server has them now."""
+        found = self.client.messages(self.session.id)
+        self._known = {message.id: message for message in found}
+        return found
+
+    def enter(self, session: Session) -> None:
+        """Go on in another session, with what its last answer saw."""
+        self.session, self.receipt = session, None
+        if session.message_count:
+            receipts = [message.context for message in self.messages() if message.context]
+            self.receipt = receipts[-1] if receipts else None
+
+    def _answered(self, answer: Answer) -> None:
+        before, receipt = self.receipt, answer.receipt
+        last = receipt.dropped[-1] if receipt.dropped else ""
+        if last and last not in self._known:
+            with suppress(DosirakError):  # the answer is here all the same
+                self.messages()
+        words = self._known[last].content if last in self._known else last
+        self.output.answered(answer, before.dropped if before else (), words)
+        self.receipt = receipt

@@ -1,0 +1,164 @@
+"""How a chat is shown: with colours and the window's bar, plainly, or as one JSON object a turn. Sends nothing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Final, Protocol
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from service.cli.client import Refused
+from service.cli.window import BETWEEN, left_out, picture, shortened
+from service.cli.wire import Answer, Message, Receipt
+from service.errors import DosirakError
+
+SPEAKERS: Final = {"user": "you      ", "assistant": "dosirak  "}
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Texts of models and of other people do not steer a terminal."""
+
+
+class Output(Protocol):
+    """What happens in a chat, as it happens. `interactive`: somebody sits there, and Ctrl-C ends an answer only."""
+
+    interactive: ClassVar[bool]
+
+    def piece(self, text: str) -> None: ...
+
+    def answered(self, answer: Answer, before: Iterable[str], words: str) -> None:
+        """`before`: what was left out already; `words`: of the last message that is left out."""
+
+    def stopped(self) -> None: ...
+
+    def failed(self, error: DosirakError) -> None: ...
+
+    def say(self, text: str | Text) -> None: ...
+
+    def window(self, receipt: Receipt) -> None: ...
+
+    def history(self, messages: Sequence[Message], first: int, dropped: Iterable[str]) -> None: ...
+
+
+class Terminal:
+    """For people."""
+
+    interactive: ClassVar[bool] = True
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._begun = False
+
+    def piece(self, text: str) -> None:
+        if not self._begun:
+            self._console.print(f"[bold]{SPEAKERS['assistant']}[/]", end="")
+        self._begun = True
+        self._console.out(clean(text), end="", highlight=False)
+
+    def answered(self, answer: Answer, before: Iterable[str], words: str) -> None:
+        self._end_line()
+        receipt = answer.receipt
+        self.window(receipt)
+        if receipt.dropped:
+            self.say(Text(left_out(receipt, before, clean(words), self._console.width), "yellow"))
+        if answer.finish_reason == "length":
+            self.say(Text("the answer ended at its limit: --max-new-tokens raises it", "dim"))
+
+    def stopped(self) -> None:
+        self._end_line()
+        self.say(Text("stopped: a turn without its whole answer is not stored", "dim"))
+
+    def failed(self, error: DosirakError) -> None:
+        self._end_line()
+        self.say(Text.assemble(("refused  " if isinstance(error, Refused) else "error    ", "red"), clean(str(error))))
+        if error.numbers:
+            self.say(Text(BETWEEN.join(f"{name} {number:,}" for name, number in error.numbers.items()), "dim"))
+
+    def say(self, text: str | Text) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def window(self, receipt: Receipt) -> None:
+        for line in [*picture(receipt, self._console.width), *(Text(note, "dim") for note in receipt.notes)]:
+            self._console.print(line, highlight=False)
+
+    def history(self, messages: Sequence[Message], first: int, dropped: Iterable[str]) -> None:
+        gone = set(dropped)
+        for number, message in enumerate(messages, first):
+            style = "dim strike" if message.id in gone else ""
+            mark = "left out" if message.id in gone else "pinned" if message.pinned else ""
+            line = Text.assemble((f"{number:>4}  ", "dim"), (SPEAKERS.get(message.role, f"{message.role:<9}"), "bold"))
+            line.append(f"{mark}  " if mark else "", "dim").append(clean(message.content).strip(), style)
+            self.say(line)
+
+    def _end_line(self) -> None:
+        if self._begun:
+            self._console.out("")
+        self._begun = False
+
+
+class Plain:
+    """For pipes: answers and what commands say to standard output, errors to standard error."""
+
+    interactive: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def piece(self, text: str) -> None:
+        self._begun = True
+        print(clean(text), end="", flush=True)
+
+    def answered(self, answer: Answer, before: Iterable[str], words: str) -> None:
+        self._end_line()
+
+    def stopped(self) -> None:
+        self._end_line()
+
+    def failed(self, error: DosirakError) -> None:
+        self._end_line()
+        print(f"error: {error}", file=sys.stderr)
+
+    def say(self, text: str | Text) -> None:
+        print(text)
+
+    def window(self, receipt: Receipt) -> None:
+        print(msgspec.json.encode(receipt).decode())
+
+    def history(self, messages: Sequence[Message], first: int, dropped: Iterable[str]) -> None:
+        gone = set(dropped)
+        for number, message in enumerate(messages, first):
+            mark = " (left out)" if message.id in gone else ""
+            print(f"{number} {message.role}{mark}: {shortened(clean(message.content), 200)}")
+
+    def _end_line(self) -> None:
+        if self._begun:
+            print()
+        self._begun = False
+
+
+class JsonLines(Plain):
+    """One object a turn: what was answered with its receipt, or the error."""
+
+    def piece(self, text: str) -> None:
+        pass
+
+    def answered(self, answer: Answer, before: Iterable[str], words: str) -> None:
+        shown = msgspec.structs.asdict(answer)
+        self._line({"text": shown.pop("generated_text"), **shown})
+
+    def failed(self, error: DosirakError) -> None:
+        kind = error.kind if isinstance(error, Refused) else error.code
+        self._line({"error": str(error), "code": kind, **error.numbers})
+
+    def say(self, text: str | Text) -> None:
+        print(text, file=sys.stderr)
+
+    def _line(self, value: dict[str, object]) -> None:
+        print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def clean(text: str) -> str:
+    """Without control characters but for new lines and tabs."""
+    return _CONTROL.sub("", text)

@@ -1,0 +1,110 @@
+"""The arguments of a tool call: JSON text ↔ values, and values that keep marks around them when a template writes them.
+
+{"city": "Seoul", "days": 3}  ─ tojson ─▶  ⟦{"city": "Seoul", "days": 3}⟧      one mark around all of it
+                              ─ items ──▶  ⟦city⟧ ⟦Seoul⟧ ⟦days⟧ 3            or around each text
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
+from typing import Final, NoReturn
+
+from service.errors import InvalidRequest
+
+Value = object
+MOST_LEVELS: Final = 32
+
+
+def parsed(text: str) -> dict[str, Value]:
+    """Raises InvalidRequest for anything but a JSON object; nothing at all is an empty one, as clients send it."""
+    try:
+        value = json.loads(text or "{}", parse_float=_finite, parse_constant=_refuse)
+        fits = _levels(value) <= MOST_LEVELS
+    except (ValueError, RecursionError):
+        value, fits = None, False
+    if not isinstance(value, dict) or not fits:
+        raise InvalidRequest(
+            f"A tool call's arguments must be a JSON object as text, of {MOST_LEVELS} levels at most.", param="messages"
+        )
+    return value
+
+
+def written(value: Value) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def strings(value: Value) -> Iterator[str]:
+    """Every text in a JSON value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from strings(key)
+            yield from strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+
+
+def mapped(value: Value, change: Callable[[str], str]) -> Value:
+    """A copy with every text changed, keys too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): mapped(item, change) for key, item in value.items()}
+    return [mapped(item, change) for item in value] if isinstance(value, list) else value
+
+
+class Marked:
+    """What a template should write between `opening` and `closing` when it writes all of it at once."""
+
+    _plain: Value
+    _marks: tuple[str, str]
+
+    def dumped(self, dump: Callable[[Value], str]) -> str:
+        opening, closing = self._marks
+        return f"{opening}{dump(self._plain)}{closing}"
+
+    def __str__(self) -> str:
+        return self.dumped(str)
+
+
+class MarkedObject(Marked, dict[str, Value]):
+    """A JSON object with other texts than `plain`, whose place it takes."""
+
+    def __init__(self, value: Mapping[str, Value], plain: Value, opening: str, closing: str) -> None:
+        super().__init__(value)
+        self._plain, self._marks = plain, (opening, closing)
+
+
+class MarkedList(Marked, list[Value]):
+    def __init__(self, value: Iterable[Value], plain: Value, opening: str, closing: str) -> None:
+        super().__init__(value)
+        self._plain, self._marks = plain, (opening, closing)
+
+
+def enclosed(value: Value, opening: str, closing: str) -> Value:
+    """A copy whose texts, objects and lists stand between two marks wherever they are written. Numbers do not."""
+    if isinstance(value, str):
+        return f"{opening}{value}{closing}" if value else value
+    if isinstance(value, Mapping):
+        items = {str(enclosed(key, opening, closing)): enclosed(item, opening, closing) for key, item in value.items()}
+        return MarkedObject(items, value, opening, closing)
+    if isinstance(value, list):
+        return MarkedList([enclosed(item, opening, closing) for item in value], value, opening, closing)
+    return value
+
+
+def _levels(value: Value) -> int:
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return 1 + max(map(_levels, inside), default=0) if inside else 0
+
+
+def _finite(text: str) -> float:
+    return float(text) if isfinite(float(text)) else _refuse(text)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
