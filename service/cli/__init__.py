@@ -51,7 +51,8 @@ def talk(
     model: Annotated[str | None, typer.Option(help="Model reference of the session.")] = None,
     session: Annotated[str | None, typer.Option(help="Go on with this session.")] = None,
     policy: Annotated[
-        str | None, typer.Option(help="What is left out where not all fits: window, middle or refuse.")
+        str | None,
+        typer.Option(help="What is left out where not all fits: window, middle, summarise, retrieve or refuse."),
     ] = None,
     system: Annotated[str | None, typer.Option(help="The session's system prompt.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer.")] = None,

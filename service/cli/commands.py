@@ -131,7 +131,7 @@ HELP: Final = {
     "/edit MESSAGE TEXT": "change what a message says",
     "/fork [MESSAGE]": "go on in a copy of the session up to a message",
     "/regenerate": "answer the last question again",
-    "/policy [NAME]": "what is left out where not all fits: window, middle or refuse",
+    "/policy [NAME]": "what is left out where not all fits: window, middle, summarise, retrieve or refuse",
     "/preview TEXT": "what of the chat a message would send, without sending it",
     "/new": "begin a new session",
     "/session": "this session's id: `dosirak chat --session` goes on with it",
