@@ -41,17 +41,16 @@ def of_chat(messages: Sequence[Message], places: Sequence[int]) -> list[Line]:
 
 def summary_lines(tokenizer: Tokenizer, text: str) -> list[Line]:
     """A system message, or where the template has but one of them an exchange."""
-    titled = f"{SUMMARY_TITLE}\n{text}"
-    if tokenizer.has_later_systems:
-        return [Line(Message("system", titled), SUMMARY)]
-    return _exchange(titled, SUMMARY)
+    return _added(tokenizer, f"{SUMMARY_TITLE}\n{text}", SUMMARY)
 
 
-def knowledge_lines(passages: Sequence[Document]) -> list[Line]:
-    """An exchange before the question, which every template has room for: the passages, and that they are noted."""
+def knowledge_lines(tokenizer: Tokenizer, passages: Sequence[Document]) -> list[Line]:
+    """As a summary's."""
     texts = [f"{passage.title}\n{passage.text}" if passage.title else passage.text for passage in passages]
-    return _exchange(_PARAGRAPH.join(texts), KNOWLEDGE) if texts else []
+    return _added(tokenizer, _PARAGRAPH.join(texts), KNOWLEDGE) if texts else []
 
 
-def _exchange(text: str, source: int) -> list[Line]:
+def _added(tokenizer: Tokenizer, text: str, source: int) -> list[Line]:
+    if tokenizer.has_later_systems:
+        return [Line(Message("system", text), source)]
     return [Line(Message("user", text), source), Line(Message("assistant", NOTED), source)]

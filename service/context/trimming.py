@@ -167,7 +167,7 @@ class _Chat:
             *(summary_lines(self.tokenizer, summary) if summarised else ()),
             *self._of_turns(kept[:-1]),
             *self._of_turns(recalled),
-            *knowledge_lines(passages),
+            *knowledge_lines(self.tokenizer, passages),
             *self._of_turns(kept[-1:]),
         ]
         is_cut = len(kept) < len(self.turns)
