@@ -7,7 +7,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
-from service.engine.block_manager import BlockManager
+from service.engine.block_manager import BlockManager, Prefix
 from service.engine.request import Sequence
 from tests.fakes import make_request
 
@@ -114,7 +114,7 @@ class Leaky(BlockManager):
 class Saltless(BlockManager):
     """Shares between owners."""
 
-    def match(self, sequence: Sequence) -> list[int]:
+    def match(self, sequence: Sequence) -> Prefix:
         twin = Sequence.of(make_request("twin", sequence.token_ids))
         return super().match(twin)
 

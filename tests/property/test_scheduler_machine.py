@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from service.engine.batching import BatchingPolicy
-from service.engine.block_manager import BlockManager
+from service.engine.block_manager import BlockManager, Prefix
 from service.engine.core import EngineCore
 from service.engine.drafting import Drafting
 from service.engine.request import (
@@ -214,7 +214,7 @@ class Hoarding(BlockManager):
 class Partial(BlockManager):
     """Takes what is left of an encoder's input."""
 
-    def match(self, sequence: Sequence) -> list[int]:
+    def match(self, sequence: Sequence) -> Prefix:
         return super().match(replace(sequence, num_encoder_slots=0, block_hashes=self._rooted(sequence)))
 
     def _rooted(self, sequence: Sequence) -> list[bytes]:
