@@ -108,19 +108,21 @@ class FakeRunner:
         self.adapters.remove(name)
 
     def copy(self, copies: Iterable[Copy]) -> list[Copy]:
-        """Those fail for which `fails` is true; what they would have written is rubbish."""
-        failed = []
+        """Those fail for which `fails` is true; what they would have written is rubbish. Nobody may ask for a slot
+        whose writing failed in an earlier step."""
+        failed = list[Copy]()
         for each in copies:
-            read = [self.kv.get((each.block, at), _RUBBISH) for at in range(self.block_size)]
-            if fails := self.fails(each) or (each.restores and each.slot not in self.slots):
+            unwritten = each.restores and any(each.slot == other.slot for other in failed if not other.restores)
+            if self.fails(each) or unwritten:
                 failed.append(each)
-            if each.restores:
-                held = [_RUBBISH] * self.block_size if fails else self.slots[each.slot]
-                self.kv |= {(each.block, at): one for at, one in enumerate(held)}
-            elif fails:
+                held = [_RUBBISH] * self.block_size
                 self.slots.pop(each.slot, None)
+            elif each.restores:
+                assert each.slot in self.slots, "a slot that holds nothing"
+                held = self.slots[each.slot]
             else:
-                self.slots[each.slot] = read
+                held = self.slots[each.slot] = [self.kv[each.block, at] for at in range(self.block_size)]
+            self.kv |= {(each.block, at): one for at, one in enumerate(held) if each.restores}
         return failed
 
     def run(self, batch: Batch) -> list[SampledToken | None]:

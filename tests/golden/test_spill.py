@@ -43,7 +43,8 @@ def spilling(name: str, precision: str, kv: str, directory: Path) -> Loaded:
 
 @pytest.fixture(scope="module", params=MODELS, ids="-".join)
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    return spilling(*request.param, tmp_path_factory.mktemp("spilling"))
+    name, precision, kv = request.param
+    return spilling(name, precision, kv, tmp_path_factory.mktemp("spilling"))
 
 
 @pytest.fixture(scope="module")
