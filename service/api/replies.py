@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -28,7 +29,7 @@ Write = Callable[[Delta], Iterable[bytes]]
 async def completed(request: Request, service: Service, asks: Sequence[Ask]) -> list[Answer]:
     """The whole answers, in the order of `asks`. Raises ClientGone when the client did not wait for them."""
     try:
-        answers = await while_connected(request.receive, service.answers.complete(asks))
+        answers = await while_connected(request.receive, service.answers.complete(_salted(request, asks)))
     finally:
         request.state.log["streamed"] = False
     note(request, answers)
@@ -39,10 +40,15 @@ async def streamed(
     request: Request, service: Service, asks: Sequence[Ask], write: Write, ending: bytes = b""
 ) -> EventStream:
     """The response that streams the deltas as `write` shows them, then `ending`."""
-    deltas = service.answers.stream(asks)
+    deltas = service.answers.stream(_salted(request, asks))
     request.state.log["streamed"] = True
     first = await while_connected(request.receive, anext(deltas))
     return EventStream(_events(request, first, deltas, write, ending), headers(first.answer))
+
+
+def _salted(request: Request, asks: Sequence[Ask]) -> list[Ask]:
+    """Owners share no blocks: how soon an answer comes tells nobody what another has asked."""
+    return [replace(ask, cache_salt=request.state.owner) for ask in asks]
 
 
 async def _events(
