@@ -36,6 +36,7 @@ class SpillFile:
         self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - lives as long as this
         self._blocks = [tensor.view(len(tensor), -1).view(torch.uint8) for tensor in _tensors(cache)]
         self._on_host = cache.device.type == "cpu"
+        self._views = [tensor.numpy() for tensor in self._blocks] if self._on_host else []  # quick to index
         self._slot_bytes = sum(tensor.shape[1] for tensor in self._blocks)
         disk = os.fstatvfs(self._file.fileno())
         self.num_slots = min(max_bytes, int(disk.f_bavail * disk.f_frsize * FREE_DISK_SHARE)) // self._slot_bytes
@@ -48,27 +49,32 @@ class SpillFile:
 
     def _save(self, copy: Copy) -> bool:
         self._checksums.pop(copy.slot, None)
-        rows = [tensor[copy.block] for tensor in self._blocks]
-        parts = [_bytes(row) for row in (rows if self._on_host else [torch.cat(rows).cpu()])]
+        parts = self._parts(copy.block) if self._on_host else [_bytes(torch.cat(self._rows(copy.block)).cpu())]
         if self._moved(os.pwritev, parts, copy.slot):
             self._checksums[copy.slot] = _checksum(parts)
         return copy.slot in self._checksums
 
     def _restore(self, copy: Copy) -> bool:
-        rows = [tensor[copy.block] for tensor in self._blocks]
-        read = rows if self._on_host else [torch.empty(self._slot_bytes, dtype=torch.uint8)]
-        parts = [_bytes(row) for row in read]
+        read = torch.empty(0 if self._on_host else self._slot_bytes, dtype=torch.uint8)
+        parts = self._parts(copy.block) if self._on_host else [_bytes(read)]
         known = copy.slot in self._checksums and self._moved(os.preadv, parts, copy.slot)
         if not known or _checksum(parts) != self._checksums[copy.slot]:
-            for row in rows:  # bits that are no number would reach whoever has the block next, see KVCache.write
+            for row in self._rows(copy.block):  # bits that are no number would reach its next owner: KVCache.write
                 row.zero_()
             return False
         if not self._on_host:
-            sent, at = read[0].to(rows[0].device), 0
-            for row in rows:
+            sent, at = read.to(self._blocks[0].device), 0
+            for row in self._rows(copy.block):
                 row.copy_(sent[at : at + len(row)])
                 at += len(row)
         return True
+
+    def _rows(self, block: int) -> list[Tensor]:
+        return [tensor[block] for tensor in self._blocks]
+
+    def _parts(self, block: int) -> list[memoryview]:
+        """On the host: where they lie, not a copy."""
+        return [view[block].data for view in self._views]
 
     def _moved(self, move: Move, parts: list[memoryview], slot: int) -> bool:
         """Whether all bytes were."""
@@ -91,7 +97,6 @@ def _tensors(cache: KVCache) -> Iterator[Tensor]:
 
 
 def _bytes(row: Tensor) -> memoryview:
-    """Where they lie, not a copy."""
     return row.numpy().data
 
 
