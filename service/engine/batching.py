@@ -162,8 +162,7 @@ class BatchingPolicy:
 
     def block_seconds(self, index: int, block_size: int) -> float:
         """What the block at that place of a sequence costs in a prefill: more, the further behind it lies."""
-        _, tokens, _, attention = self.cost.coefficients
-        return tokens * block_size + attention * chunk_attention(index * block_size, block_size)
+        return self.cost.prefill_seconds(block_size, chunk_attention(index * block_size, block_size))
 
     def observe(self, work: Work, seconds: float, ends: int = 0) -> None:
         """One step took so long, and so many sequences ended with it."""

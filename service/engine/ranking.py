@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 _SLACK: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """`parent` is what lies before it in its chain, here or not; `order` numbers whatever was added."""
+class Ranked(NamedTuple):
+    """`parent` is what lies before it in its chain, here or not; `order` numbers whatever was added. A tuple: one is
+    made of every block of every sequence that ends."""
 
     content: bytes
     parent: bytes
@@ -33,7 +32,7 @@ class Ranking:
 
     def __init__(self) -> None:
         self._entries: dict[bytes, Ranked] = {}
-        self._children: Counter[bytes] = Counter()
+        self._children: dict[bytes, int] = {}
         self._ends: list[tuple[float, int, bytes]] = []
         self._level = 0.0
         self._order = 0
@@ -51,7 +50,7 @@ class Ranking:
         """Of equals, who was added first goes first. `content` must not be here yet."""
         self._order += 1
         entry = self._entries[content] = Ranked(content, parent, worth, self._level + worth, self._order)
-        self._children[parent] += 1
+        self._children[parent] = self._children.get(parent, 0) + 1
         if content not in self._children:
             self._push(entry)
 
@@ -59,8 +58,10 @@ class Ranking:
         """Take it out, wherever it stands; None for what is not here."""
         entry = self._entries.pop(content, None)
         if entry is not None:
-            self._children[entry.parent] -= 1
-            if not self._children[entry.parent]:
+            left = self._children[entry.parent] - 1
+            if left:
+                self._children[entry.parent] = left
+            else:
                 del self._children[entry.parent]
                 if entry.parent in self._entries:
                     self._push(self._entries[entry.parent])
