@@ -161,3 +161,16 @@ def test_what_does_not_come_back_is_computed(llama: Loaded, what: str) -> None:
     core.scheduler.check_integrity()
     again = one(core, "again", chat(1))
     assert (again.token_ids, again.num_cached_tokens) == (cold.token_ids, 144)
+
+
+@pytest.mark.parametrize("without", [{"spill_directory": "/nowhere"}, {"kv_spill_bytes": 0}, {"prefix_caching": False}])
+def test_an_engine_without_a_file_serves(llama: Loaded, without: dict[str, Any]) -> None:
+    config = llama.config
+    fields = {"kv_spill_bytes": 1 << 20, "spill_directory": config.spill_directory, **without}
+    bare = Loaded.of(Path(config.model_dir), "bf16", block_size=BLOCK_SIZE, kv_cache_bytes=1 << 22, **fields)
+    assert bare.runner.num_slots == 0
+    core = bare.core(blocks=BLOCKS)
+    first = one(core, "first", chat(1))
+    push_out(core)
+    assert one(core, "next", chat(1)).token_ids == first.token_ids
+    assert (core.stats.blocks_spilled, core.stats.restored_tokens_total) == (0, 0)
