@@ -165,7 +165,7 @@ class BlockManager:
         """These copies could not be made: nobody matches what they would have held. The blocks that were to hold it."""
         lost = {copy.block for copy in failed if copy.restores}
         for copy in failed:
-            self.spill.lose(copy.slot)
+            self.spill.lose(copy)
         for block in lost:
             self._unlearn(block)
         return lost

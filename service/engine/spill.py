@@ -21,7 +21,8 @@ class Spill:
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
         self.num_restored = 0
-        self._free = list(range(num_slots - 1, -1, -1))
+        self._free: list[int] = []
+        self._fresh = 0
         self._slot_of: dict[bytes, int] = {}
         self._content_in: dict[int, bytes] = {}
         self._kept = Ranking()
@@ -45,12 +46,13 @@ class Spill:
         self._kept.add(content, ranked.parent, ranked.worth)
         if known:
             return
-        if not self._free:
+        if len(self) == self.num_slots:
             worst = self._kept.pop().content
             if worst == content:
                 return
             self._vacate(worst)
-        slot = self._free.pop()
+        slot = self._free.pop() if self._free else self._fresh
+        self._fresh = max(self._fresh, slot + 1)
         self._slot_of[content], self._content_in[slot] = slot, content
         self._copies.append(Copy(block, slot))
 
@@ -73,10 +75,11 @@ class Spill:
             self._kept.discard(content)
             self._vacate(content)
 
-    def lose(self, slot: int) -> None:
-        """It could not be written or read."""
-        if slot in self._content_in:
-            self.drop(self._content_in[slot])
+    def lose(self, copy: Copy) -> None:
+        """It could not be made."""
+        self.num_restored -= copy.restores
+        if copy.slot in self._content_in:
+            self.drop(self._content_in[copy.slot])
 
     def take_copies(self) -> tuple[Copy, ...]:
         """Those since the last call, in the order in which they must be made."""
@@ -93,11 +96,11 @@ class Spill:
         )
 
     def is_sound(self) -> bool:
-        """Whether every slot is free or has one content, each of which is ranked, and nothing is held. O(slots)."""
+        """Whether every slot in use is free or has one content, and all are ranked and none held. O(slots)."""
         inverse = {slot: content for content, slot in self._slot_of.items()}
         slots = sorted([*self._free, *self._content_in])
         ranked = {ranked.content for ranked in self._kept}
-        whole = inverse == self._content_in and slots == list(range(self.num_slots))
+        whole = inverse == self._content_in and slots == list(range(self._fresh)) and self._fresh <= self.num_slots
         return whole and ranked == set(self._slot_of) and self._kept.is_sound() and not self._held
 
     def _pays(self, ranked: Ranked) -> bool:

@@ -6,8 +6,8 @@ import asyncio
 import shutil
 import subprocess
 import time
-from itertools import pairwise
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import httpx

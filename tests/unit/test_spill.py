@@ -66,10 +66,13 @@ def test_only_what_takes_longer_to_compute_than_there_and_back() -> None:
 def test_what_is_lost_is_dropped() -> None:
     spill = Spill(2)
     spill.save(ranked("a"), 1)
-    spill.lose(0)
-    spill.lose(0)
+    for _ in range(2):
+        spill.lose(Copy(1, 0))
     spill.drop(b"never here")
     assert (len(spill), b"a" in spill, spill.is_sound()) == (0, False, True)
+    spill.save(ranked("b"), 2)
+    spill.save(ranked("c"), 3)
+    assert spill.take_copies()[1:] == (Copy(2, 0), Copy(3, 1)), "its slot is free again"
 
 
 def test_without_slots_nothing_is_kept() -> None:
@@ -110,6 +113,7 @@ def test_a_disk_that_fails_costs_time_alone(restores: bool) -> None:
     ask(core, "a", range(17))
     ask(core, "b", range(50, 78))
     assert ask(core, "a again", range(17))[1] == 0
+    assert core.stats.restored_tokens_total == 0
     core.scheduler.check_integrity()
     assert ask(core, "a once more", range(17))[1] == 16, "what was computed instead is cached"
 
