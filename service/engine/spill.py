@@ -12,7 +12,7 @@ from service.engine.ranking import Ranked, Ranking
 from service.engine.request import Copy
 
 _RATE: Final = 0.1
-_DOUBT: Final = 0.99  # what was too slow is tried again some time
+_DOUBT: Final = 0.9999  # a block: what was too slow is tried again after some thousands
 
 
 class Spill:

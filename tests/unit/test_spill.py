@@ -58,7 +58,7 @@ def test_only_what_takes_longer_to_compute_than_there_and_back() -> None:
     spill.save(ranked("dear", 0.21, parent="before"), 3)
     spill.save(ranked("before", 0.1), 4)
     assert [copy.block for copy in spill.take_copies()] == [1, 3, 4], "what lies before a spilled one goes as well"
-    for attempt in range(100):
+    for attempt in range(4000):
         spill.save(ranked(f"again {attempt}", 0.15), 5)
     assert spill.take_copies(), "one slow copy is no verdict for ever"
 
