@@ -20,13 +20,15 @@ def usable_cores() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that can still be allocated: the smaller of the machine's and the cgroup's remainder."""
+    """Bytes that can still be allocated: the smaller of the machine's and the cgroup's remainder. What the cgroup keeps
+    of files, and gives up when asked to, is free."""
     fields = dict(line.split(":", 1) for line in _read(Path("/proc/meminfo")).splitlines() if ":" in line)
     machine = int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else _portable_memory()
     limit, used = _read(CGROUP / "memory.max").strip(), _read(CGROUP / "memory.current").strip()
-    if limit.isdigit() and used.isdigit():
-        return max(0, min(machine, int(limit) - int(used)))
-    return machine
+    if not (limit.isdigit() and used.isdigit()):
+        return machine
+    statistics = dict(line.split(" ", 1) for line in _read(CGROUP / "memory.stat").splitlines() if " " in line)
+    return max(0, min(machine, int(limit) - int(used) + int(statistics.get("inactive_file", 0))))
 
 
 def _siblings(cpu: int) -> str:

@@ -50,6 +50,12 @@ class Settings(BaseSettings):
         description="What keys and values are kept in: the model's own precision, or 8 bits, half of bf16's memory.",
     )
     kv_cache_bytes: int = Field(default=0, ge=0, description="KV cache size in bytes; 0 chooses from the memory left.")
+    kv_spill_bytes: int = Field(
+        default=1024 * MIB,
+        ge=0,
+        description="Disk of each engine, in the data directory, for KV blocks that memory has no room for; at most a "
+        "tenth of what is free there at its start. 0 keeps none.",
+    )
     block_size: int = Field(default=16, ge=8, le=256, description="Token positions in one KV block; a multiple of 8.")
     prefix_caching: bool = Field(default=True, description="Reuse KV blocks of equal prompt prefixes.")
     max_num_seqs: int = Field(default=64, ge=1, le=4096, description="Most sequences in one step.")

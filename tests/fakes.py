@@ -24,6 +24,7 @@ from service.engine.core import Clock, EngineCore, ModelRunner
 from service.engine.messages import EngineInfo
 from service.engine.request import (
     Batch,
+    Copy,
     EngineStats,
     Request,
     SampledToken,
@@ -38,6 +39,7 @@ from service.engine.streams import Streams
 from service.errors import Unavailable
 
 VOCABULARY = 97
+_RUBBISH = ("", -1, -1)
 
 
 @dataclass
@@ -92,6 +94,9 @@ class FakeRunner:
     kv: dict[tuple[int, int], tuple[str, int, int]] = field(default_factory=dict)
     adapters: set[str] = field(default_factory=set)
     batches: list[list[tuple[str, int]]] = field(default_factory=list)
+    num_slots: int = 0
+    slots: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
+    fails: Callable[[Copy], bool] = lambda copy: False
 
     def adapt(self, name: str, directory: str) -> None:
         """Raises ValueError for the directory "broken"."""
@@ -101,6 +106,24 @@ class FakeRunner:
 
     def release(self, name: str) -> None:
         self.adapters.remove(name)
+
+    def copy(self, copies: Iterable[Copy]) -> list[Copy]:
+        """Those fail for which `fails` is true; what they would have written is rubbish. Nobody may ask for a slot
+        whose writing failed in an earlier step."""
+        failed = list[Copy]()
+        for each in copies:
+            unwritten = each.restores and any(each.slot == other.slot for other in failed if not other.restores)
+            if self.fails(each) or unwritten:
+                failed.append(each)
+                held = [_RUBBISH] * self.block_size
+                self.slots.pop(each.slot, None)
+            elif each.restores:
+                assert each.slot in self.slots, "a slot that holds nothing"
+                held = self.slots[each.slot]
+            else:
+                held = self.slots[each.slot] = [self.kv[each.block, at] for at in range(self.block_size)]
+            self.kv |= {(each.block, at): one for at, one in enumerate(held) if each.restores}
+        return failed
 
     def run(self, batch: Batch) -> list[SampledToken | None]:
         missing = {item.sequence.request.adapter for item in batch.scheduled} - self.adapters - {""}

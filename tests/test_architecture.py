@@ -26,7 +26,9 @@ ALLOWED: dict[str, set[str]] = {
     "service.engine.cost": {"service.engine.request"},
     "service.engine.outputs": {"service.engine.request"},
     "service.engine.messages": {"service.engine.request"},
-    "service.engine.block_manager": {"service.engine.request"},
+    "service.engine.ranking": set(),
+    "service.engine.spill": {"service.engine.request", "service.engine.ranking"},
+    "service.engine.block_manager": {"service.engine.request", "service.engine.ranking", "service.engine.spill"},
     "service.engine.batching": {"service.engine.cost"},
     "service.engine.drafting": {
         "service.engine.request",
@@ -57,6 +59,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.batching",
         "service.engine.scheduler",
         "service.engine.core",
+        "service.engine.spill",
         "service.runner",
     },
     "service.runner": {"models", "service.host", "service.engine.request", "service.engine.messages"},

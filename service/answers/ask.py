@@ -49,8 +49,8 @@ class Ask:
 
     `max_new_tokens` None takes what is left of the window. `logprobs` N >= 0 gives every token's own logprob and those
     of the N likeliest; `prompt_logprobs` likewise for the prompt. `best_of` sequences are decoded, the `n` with the
-    highest mean logprob are answered; a stream needs `best_of` = `n`. `owner` is who asks, as the server knows it;
-    `user` the caller's own word for its user.
+    highest mean logprob are answered; a stream needs `best_of` = `n`. `owner` is who asks, as the server knows it:
+    owners share no prefix blocks. `user` is the caller's own word for its user.
     """
 
     id: str
@@ -69,7 +69,6 @@ class Ask:
     prompt_logprobs: int | None = None
     priority: int = 0
     deadline_ms: int | None = None
-    cache_salt: str = ""
     owner: str = ""
     user: str = ""
     place: InSession | None = None

@@ -63,5 +63,5 @@ def _request(answer: Answer, decoding: Decoding) -> Request:
         priority=ask.priority,
         arrival=ask.arrival,
         deadline=ask.deadline,
-        cache_salt=ask.cache_salt,
+        cache_salt=ask.owner,
     )

@@ -51,7 +51,7 @@ class Shadows:
         if not token_ids or answer.last_at is None:
             return
         params = ask.params(answer.max_new_tokens, decoding.seed, answer.tokenizer.stop_token_ids)
-        request = Request(f"shadow-{ask.id}", answer.prompt.token_ids, params, cache_salt=ask.cache_salt)
+        request = Request(f"shadow-{ask.id}", answer.prompt.token_ids, params, cache_salt=ask.owner)
         seconds = answer.last_at - ask.arrival
         self._waiting.append(_Offered(rollout, request, answer.deployment, token_ids, seconds))
         if self._task is None or self._task.done():

@@ -175,7 +175,6 @@ def _asking(answer: Answer, messages: tuple[Message, ...]) -> Ask:
         model=answer.manifest.reference,
         max_new_tokens=_summary_tokens(answer),
         priority=BEHIND_ALL,
-        cache_salt=answer.ask.cache_salt,
         owner=answer.ask.owner,
     )
 

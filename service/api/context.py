@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -24,7 +25,7 @@ BODY: Final = json_body(GenerateBody)
 async def preview(request: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """The receipt that `/generate` would give for the same body; where it would refuse, the numbers of the refusal."""
     ask = placed(request, ask_of(body, service.settings, stream=False), body.session_id, body.messages)
-    deployment, found = await service.answers.preview(ask)
+    deployment, found = await service.answers.preview(replace(ask, owner=request.state.owner))
     manifest = deployment.manifest
     told = {"model": manifest.reference, "version": manifest.version, "digest": manifest.short_digest}
     if isinstance(found, ContextOverflow):

@@ -13,9 +13,7 @@ from service.errors import InvalidRequest
 
 
 def placed(request: Request, ask: Ask, session_id: str | None, messages: Sequence[ChatMessage] | None) -> Ask:
-    """`ask` as its owner's, and as a turn of the session if there is one. Raises InvalidRequest for an If-Match that
-    is no revision."""
-    ask = replace(ask, owner=request.state.owner)
+    """`ask` as a turn of the session, if there is one. Raises InvalidRequest for an If-Match that is no revision."""
     if session_id is None:
         return ask
     new = tuple(each.message() for each in messages or ())

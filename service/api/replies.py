@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -29,7 +30,7 @@ Write = Callable[[Delta], Iterable[bytes]]
 async def completed(request: Request, service: Service, asks: Sequence[Ask]) -> list[Answer]:
     """The whole answers, in the order of `asks`. Raises ClientGone when the client did not wait for them."""
     try:
-        answers = await while_connected(request.receive, service.answers.complete(asks))
+        answers = await while_connected(request.receive, service.answers.complete(_owned(request, asks)))
     finally:
         request.state.log["streamed"] = False
     note(request, answers)
@@ -40,10 +41,15 @@ async def streamed(
     request: Request, service: Service, asks: Sequence[Ask], write: Write, ending: bytes = b""
 ) -> EventStream:
     """The response that streams the deltas as `write` shows them, then `ending`."""
-    deltas = service.answers.stream(asks)
+    deltas = service.answers.stream(_owned(request, asks))
     request.state.log["streamed"] = True
     first = await while_connected(request.receive, anext(deltas))
     return EventStream(_events(request, first, deltas, write, ending), headers(first.answer))
+
+
+def _owned(request: Request, asks: Sequence[Ask]) -> list[Ask]:
+    """The one place that all dialects pass."""
+    return [replace(ask, owner=request.state.owner) for ask in asks]
 
 
 async def _events(

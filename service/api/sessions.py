@@ -143,7 +143,7 @@ async def regenerate(
     fields = body.model_dump(exclude_unset=True) | {"session_id": session_id, "messages": [_QUESTION]}
     ask = ask_of(GenerateBody.model_validate(fields), service.settings, body.stream)
     place = InSession(owner, session_id, (), revision_of(if_match))
-    ask = replace(ask, owner=owner, place=place, arrival=request.state.arrival)
+    ask = replace(ask, place=place, arrival=request.state.arrival)
     if body.stream:
         return await streamed(request, service, [ask], tgi.events)
     [answer] = await completed(request, service, [ask])

@@ -234,7 +234,12 @@ def _described(replica: Engine) -> dict[str, object]:
         "running": stats.running,
         "waiting": stats.waiting,
         "restarts": replica.restarts,
-        "kv_blocks": {"total": stats.blocks_total, "free": stats.blocks_free, "cached": stats.blocks_cached},
+        "kv_blocks": {
+            "total": stats.blocks_total,
+            "free": stats.blocks_free,
+            "cached": stats.blocks_cached,
+            "spilled": stats.blocks_spilled,
+        },
     }
 
 

@@ -33,6 +33,8 @@ def engine_config(
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_bytes,
         kv_cache_dtype=settings.kv_cache_dtype,
+        kv_spill_bytes=settings.kv_spill_bytes,
+        spill_directory=str(settings.data_dir),
         promised_bytes=promised_bytes,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,

@@ -160,6 +160,10 @@ class BatchingPolicy:
         """What preempting a sequence costs of which so many tokens would have to be computed again."""
         return self.cost.predict(Work(num_tokens, 0, chunk_attention(0, num_tokens))) - self.cost.coefficients[0]
 
+    def block_seconds(self, index: int, block_size: int) -> float:
+        """What the block at that place of a sequence costs in a prefill: more, the further behind it lies."""
+        return self.cost.prefill_seconds(block_size, chunk_attention(index * block_size, block_size))
+
     def observe(self, work: Work, seconds: float, ends: int = 0) -> None:
         """One step took so long, and so many sequences ended with it."""
         self.cost.observe(work, seconds)

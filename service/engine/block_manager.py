@@ -3,20 +3,33 @@
 Counts and hashes only: nothing here knows tensors, steps or priorities. A block holds `block_size` slots, one a token.
 
     free     unreferenced, content worthless            taken first, oldest first
-    cached   unreferenced, content still a known prefix  taken when no free block is left, least recently used first
+    cached   unreferenced, content still a known prefix  taken when no free block is left, least worth first
     used     in the tables of `ref_count` sequences
 
-Only full blocks are shared, and a full block is never written again, so nothing is ever copied on write.
+Only full blocks are shared, and a full block is never written again, so nothing is ever copied on write. What is taken
+from a cached block may go on in the spill file, and comes back into a block when a prompt begins with it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
+from typing import Final
 
-from service.engine.request import Sequence
+from service.engine.ranking import Ranking
+from service.engine.request import Copy, Sequence
+from service.engine.spill import Spill
+
+Prefix = SequenceOf[int | None]
+"""Blocks in order; None for one whose content is in the spill file."""
+Worth = Callable[[int], float]
+"""Forecast: seconds to compute the block at that place of a sequence again."""
+
+_NOTHING: Final = b""
+"""What lies before the first block."""
 
 
 class BrokenBlocks(AssertionError):
@@ -26,15 +39,25 @@ class BrokenBlocks(AssertionError):
 class BlockManager:
     """Owns every block, and of each sequence `block_table`, `block_hashes` and `num_computed_tokens`."""
 
-    def __init__(self, num_blocks: int, block_size: int, prefix_caching: bool = True) -> None:
-        """Raises ValueError unless both numbers are positive."""
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        prefix_caching: bool = True,
+        spill: Spill | None = None,
+        worth: Worth = lambda index: 1.0,
+    ) -> None:
+        """Without `spill` nothing goes on where a cached block is taken. Raises ValueError unless both numbers are
+        positive."""
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"need at least one block of one token, got {num_blocks} of {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._prefix_caching = prefix_caching
         self._free: deque[int] = deque(range(num_blocks))
-        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._cached = Ranking()
+        self._worth = worth
+        self.spill = Spill(0) if spill is None else spill
         self._ref_counts = [0] * num_blocks
         self._hash_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
@@ -56,39 +79,41 @@ class BlockManager:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def match(self, sequence: Sequence) -> list[int]:
-        """The blocks that hold the longest known prefix of `sequence`, in order; nothing is taken yet.
+    def match(self, sequence: Sequence) -> Prefix:
+        """The blocks that hold the longest known prefix of `sequence`; nothing is taken yet.
 
         Full blocks only, and never all of its tokens: the last one must be computed to sample from it. An encoder's
         input is known whole or not at all.
         """
         if not self._prefix_caching:
             return []
-        blocks: list[int] = []
+        blocks: list[int | None] = []
         for index in range((sequence.num_tokens - 1) // self.block_size):
-            block = self._block_of.get(self._hash(sequence, index))
-            if block is None:
+            content = self._hash(sequence, index)
+            block = self._block_of.get(content)
+            if block is None and content not in self.spill:
                 break
             blocks.append(block)
         return blocks if len(blocks) * self.block_size >= sequence.num_encoder_slots else []
 
-    def allocate(self, sequence: Sequence, num_tokens: int, prefix: SequenceOf[int] = (), reserve: int = 0) -> bool:
+    def allocate(self, sequence: Sequence, num_tokens: int, prefix: Prefix = (), reserve: int = 0) -> bool:
         """Give `sequence` slots for its next `num_tokens` tokens, behind `prefix` (from `match`, for empty tables).
 
         All or nothing: False, and nothing changed, when fewer than `reserve` available blocks would be left.
-        With a prefix, `num_computed_tokens` moves to its end.
+        With a prefix, `num_computed_tokens` moves to its end; what of it was spilled is in its blocks, and can be
+        matched, once the copies are made.
         """
         start = sequence.num_computed_tokens + len(prefix) * self.block_size
         num_new = self.blocks_for(start + num_tokens) - len(sequence.block_table) - len(prefix)
         if num_new <= 0 and not prefix:
             return True
-        num_revived = sum(1 for block in prefix if self._ref_counts[block] == 0)
-        if num_new + num_revived + reserve > self.num_available:
+        num_taken = num_new + sum(1 for block in prefix if block is None or self._ref_counts[block] == 0)
+        if num_taken + reserve > self.num_available:
             return False
         table = self._tables.setdefault(sequence.request.id, sequence.block_table)
-        for block in prefix:  # before any eviction, which could hit them
-            self._cached.pop(block, None)
-            self._take(table, block)
+        self._hold(sequence, prefix)
+        for index, block in enumerate(prefix):
+            self._take(table, self._restored(sequence, index) if block is None else block)
         for _ in range(num_new):
             self._take(table, self._fresh_block())
         sequence.num_computed_tokens = start
@@ -112,14 +137,14 @@ class BlockManager:
 
         Tail before head, so that of an unreferenced prefix the end is evicted first. No-op on an empty table.
         """
-        self._give_back(sequence.block_table, 0)
+        self._give_back(sequence, 0)
         sequence.num_computed_tokens = 0
         self._tables.pop(sequence.request.id, None)
 
     def trim(self, sequence: Sequence) -> None:
         """Take back the blocks behind its computed tokens: those that drafts had needed. No draft's block was ever
         shared, for only full blocks of computed tokens are."""
-        self._give_back(sequence.block_table, self.blocks_for(sequence.num_computed_tokens))
+        self._give_back(sequence, self.blocks_for(sequence.num_computed_tokens))
 
     def num_exclusive(self, sequence: Sequence) -> int:
         """Blocks that would become available if `sequence` were freed."""
@@ -128,45 +153,85 @@ class BlockManager:
     def forget(self, sequence: Sequence) -> None:
         """Let nobody match the blocks of `sequence` again: their content is suspect. Its table stays as it is."""
         for block in sequence.block_table:
-            content = self._hash_of.pop(block, None)
-            if content is not None:
-                del self._block_of[content]
+            self._unlearn(block)
+        for content in sequence.block_hashes:
+            self.spill.drop(content)
+
+    def take_copies(self) -> tuple[Copy, ...]:
+        """What is to be copied, in this order, before anything is written to a block; told once."""
+        return self.spill.take_copies()
+
+    def lose(self, failed: Iterable[Copy]) -> set[int]:
+        """These copies could not be made: nobody matches what they would have held. The blocks that were to hold it."""
+        lost = {copy.block for copy in failed if copy.restores}
+        for copy in failed:
+            self.spill.lose(copy)
+        for block in lost:
+            self._unlearn(block)
+        return lost
 
     def check_integrity(self) -> None:
-        """Raises BrokenBlocks unless free + used + cached = total, the reference counts equal the tables, and the two
-        hash maps are each other's inverse. O(blocks): for tests and idle debugging."""
+        """Raises BrokenBlocks unless free + used + cached = total, the reference counts equal the tables, the two hash
+        maps are each other's inverse, and the ranking and the spill are sound. O(blocks): for tests and idle
+        debugging."""
         used = Counter(block for table in self._tables.values() for block in table)
-        held = [*self._free, *self._cached, *used]
+        cached = [self._block_of.get(ranked.content, -1) for ranked in self._cached]
+        held = [*self._free, *cached, *used]
         _require(sorted(held) == list(range(self.num_blocks)), f"free + used + cached is {sorted(held)}")
         counts = {block: count for block, count in enumerate(self._ref_counts) if count}
         _require(counts == dict(used), f"reference counts {counts}, tables {dict(used)}")
         _require(all(len(set(table)) == len(table) for table in self._tables.values()), "a block twice in one table")
         inverse = {block: content for content, block in self._block_of.items()}
         _require(inverse == self._hash_of and len(inverse) == len(self._block_of), "hash maps differ")
-        _require(all(block in self._hash_of for block in self._cached), "a cached block without a hash")
+        _require(self._cached.is_sound() and self.spill.is_sound(), "the ranking of cached or spilled blocks is broken")
         _require(not any(block in self._hash_of for block in self._free), "a free block with a hash")
 
     def _take(self, table: list[int], block: int) -> None:
         self._ref_counts[block] += 1
         table.append(block)
 
-    def _give_back(self, table: list[int], keep: int) -> None:
+    def _hold(self, sequence: Sequence, prefix: Prefix) -> None:
+        """Before anything is evicted, which could hit them."""
+        for index, block in enumerate(prefix):
+            if block is None:
+                self.spill.hold(self._hash(sequence, index))
+            else:
+                self._cached.discard(self._hash_of[block])
+
+    def _give_back(self, sequence: Sequence, keep: int) -> None:
+        table = sequence.block_table
         while len(table) > keep:
             block = table.pop()
             self._ref_counts[block] -= 1
             if self._ref_counts[block] > 0:
                 continue
-            if block in self._hash_of:
-                self._cached[block] = None
-            else:
+            content = self._hash_of.get(block)
+            if content is None:
                 self._free.append(block)
+            else:
+                index = len(table)
+                parent = sequence.block_hashes[index - 1] if index else _NOTHING
+                self._cached.add(content, parent, self._worth(index))
 
     def _fresh_block(self) -> int:
         if self._free:
             return self._free.popleft()
-        block, _ = self._cached.popitem(last=False)
-        del self._block_of[self._hash_of.pop(block)]
+        ranked = self._cached.pop()
+        block = self._block_of.pop(ranked.content)
+        del self._hash_of[block]
+        self.spill.save(ranked, block)
         return block
+
+    def _restored(self, sequence: Sequence, index: int) -> int:
+        block, content = self._fresh_block(), self._hash(sequence, index)
+        self.spill.restore(content, block)
+        self._block_of[content], self._hash_of[block] = block, content
+        return block
+
+    def _unlearn(self, block: int) -> None:
+        content = self._hash_of.pop(block, None)
+        if content is not None:
+            del self._block_of[content]
 
     def _hash(self, sequence: Sequence, index: int) -> bytes:
         """hash(i) = SHA-256(hash(i-1), token ids of block i as 32-bit integers); hash(-1) = `_root`."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
 from service.engine.cost import Work
-from service.engine.request import Batch, EngineStats, FinishReason, Request, SampledToken, StepOutput
+from service.engine.request import Batch, Copy, EngineStats, FinishReason, Request, SampledToken, StepOutput
 from service.engine.scheduler import Scheduler
 
 Clock = Callable[[], float]
@@ -22,6 +22,8 @@ class ModelRunner(Protocol):
 
     verifies_drafts: bool
     """Whether a row's results are the same, bit for bit, with drafts behind it: else drafts could change tokens."""
+    num_slots: int
+    """Blocks that its spill file holds; 0 without one."""
 
     @property
     def adapters(self) -> Collection[str]:
@@ -34,6 +36,11 @@ class ModelRunner(Protocol):
 
     def release(self, name: str) -> None:
         """Free an adapter, which no sequence uses."""
+        ...
+
+    def copy(self, copies: SequenceOf[Copy]) -> SequenceOf[Copy]:
+        """Make these between blocks and the spill file, one after the other. Those that could not be made: what they
+        would have written is no content, and harmless."""
         ...
 
     def run(self, batch: Batch) -> SequenceOf[SampledToken | None]:
@@ -105,9 +112,13 @@ class EngineCore:
         """Compute one batch and return the news. Exceptions of the runner pass through; the core is broken then."""
         started = self._clock()
         batch = self.scheduler.schedule(started)
+        copied = started
+        if batch.copies:
+            batch = self._copy(batch)
+            copied = self._clock()
         sampled = self._runner.run(batch) if batch.scheduled else ()
         ended = self._clock()
-        self._observe(batch, ended - started)
+        self._observe(batch, ended - copied, ended - started)
         outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
         if self._leaving:
             self._release_unused()
@@ -139,13 +150,23 @@ class EngineCore:
             hopeless_total=scheduler.num_hopeless,
             draft_tokens_total=scheduler.drafting.num_draft_tokens,
             accepted_tokens_total=scheduler.num_accepted_tokens,
+            blocks_spilled=len(blocks.spill),
+            restored_tokens_total=blocks.spill.num_restored * blocks.block_size,
         )
 
-    def _observe(self, batch: Batch, seconds: float) -> None:
+    def _copy(self, batch: Batch) -> Batch:
+        """What is left of the batch."""
+        started = self._clock()
+        failed = self._runner.copy(batch.copies)
+        self.scheduler.blocks.spill.observe(len(batch.copies), self._clock() - started)
+        return self.scheduler.without(batch, failed) if failed else batch
+
+    def _observe(self, batch: Batch, seconds: float, in_all: float) -> None:
+        """`seconds` without the copies, which the cost line does not know."""
         if not batch.scheduled:
             return
         self._steps += 1
-        self._last, self._last_sequences, self._last_seconds = Work.of(batch), len(batch.scheduled), seconds
+        self._last, self._last_sequences, self._last_seconds = Work.of(batch), len(batch.scheduled), in_all
         ended, self._ended = self.scheduler.num_ended - self._ended, self.scheduler.num_ended
         self.scheduler.policy.observe(self._last, seconds, ended)
 

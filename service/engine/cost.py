@@ -88,6 +88,10 @@ class CostLine:
         a, b, c, d = (value * scale for value, scale in zip(self._theta, _SCALE, strict=True))
         return a, b, c, d
 
+    def prefill_seconds(self, tokens: int, attention: float) -> float:
+        """What so many more tokens make of a prefill: the line without its constant."""
+        return self._theta[1] * _SCALE[1] * tokens + self._theta[3] * _SCALE[3] * attention
+
     @property
     def is_measured(self) -> bool:
         """Whether enough steps were observed for decisions that a guess must not make: drafts, waits, refusals."""

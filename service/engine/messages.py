@@ -23,6 +23,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     for theirs, whose pages come with use.
     `max_model_len` is in positions of one sequence; of an encoder-decoder model, whose decoder starts with
     `decoder_start`, those of the encoder's input and of the decoder together.
+    `kv_spill_bytes` of disk in `spill_directory` keep blocks that memory has no room for; 0 is none.
     `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights`: pack the
     weights into memory that other processes can map; `packed_weights` is where another has done so. `adapters` are
     (name, directory) of those to load at once; `Adapt` brings others.
@@ -38,6 +39,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     kv_cache_bytes: int = 0
     kv_cache_dtype: str = "auto"
+    kv_spill_bytes: int = 0
+    spill_directory: str = ""
     promised_bytes: int = 0
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048

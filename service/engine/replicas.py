@@ -209,4 +209,6 @@ _SUMMED: Final = (
     "hopeless_total",
     "draft_tokens_total",
     "accepted_tokens_total",
+    "blocks_spilled",
+    "restored_tokens_total",
 )

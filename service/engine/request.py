@@ -206,10 +206,21 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """A block's content goes to a slot of the spill file; or, `restores`, comes back from there."""
+
+    block: int
+    slot: int
+    restores: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's work: no prefill and decode modes, only numbers of tokens."""
+    """One step's work: no prefill and decode modes, only numbers of tokens. `copies` come before all else, one after
+    the other: a block or slot may be in several of them."""
 
     scheduled: tuple[Scheduled, ...]
+    copies: tuple[Copy, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -270,3 +281,7 @@ class EngineStats:
     draft_tokens_total: int = 0
     accepted_tokens_total: int = 0
     """Drafts verified, and those of them that came true."""
+    blocks_spilled: int = 0
+    """Slots of the spill file that hold a known prefix; some of these are in memory as well."""
+    restored_tokens_total: int = 0
+    """Prompt tokens found in the spill file, which count as found in the prefix cache."""

@@ -15,12 +15,13 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
 from service.engine.batching import Backlog, BatchingPolicy
-from service.engine.block_manager import BlockManager, BrokenBlocks
+from service.engine.block_manager import BlockManager, BrokenBlocks, Prefix
 from service.engine.cost import Work, chunk_attention
 from service.engine.drafting import Drafting
 from service.engine.outputs import NO_TIMES, NOTHING_SAMPLED, first_token_times, output_of, unseen
 from service.engine.request import (
     Batch,
+    Copy,
     FinishReason,
     Request,
     SampledToken,
@@ -129,8 +130,19 @@ class Scheduler:
                 Scheduled(sequence, num_tokens + len(draft), draft)
                 for sequence, num_tokens in sorted(plan.items(), key=_adapter)
                 for draft in (drafts.get(sequence, ()),)
-            )
+            ),
+            self.blocks.take_copies(),
         )
+
+    def without(self, batch: Batch, failed: Iterable[Copy]) -> Batch:
+        """What is left of a batch whose copies could not all be made: who waits for what did not come back computes it
+        instead, from the next step on."""
+        lost = self.blocks.lose(failed)
+        for sequence in [each for each in self.running if not lost.isdisjoint(each.block_table)]:
+            if not sequence.num_steps:  # what it was admitted with is not true
+                sequence.scheduled_at = None
+            self._preempt(sequence)
+        return Batch(tuple(each for each in batch.scheduled if each.sequence.status is SequenceStatus.RUNNING))
 
     def update(self, batch: Batch, sampled: SequenceOf[SampledToken | None], now: float) -> list[StepOutput]:
         """Take in what the step has computed: `sampled` is parallel to `batch.scheduled`.
@@ -222,8 +234,8 @@ class Scheduler:
         remaining = sequence.num_remaining_tokens - num_cached
         return min(remaining, left) if left >= max(min(remaining, self.policy.min_prefill_tokens), whole) else 0
 
-    def _prefix(self, sequence: Sequence) -> list[int]:
-        return self.blocks.match(sequence) if _shares(sequence) else []
+    def _prefix(self, sequence: Sequence) -> Prefix:
+        return self.blocks.match(sequence) if _shares(sequence) else ()
 
     def _draft(self, plan: dict[Sequence, int]) -> dict[Sequence, tuple[int, ...]]:
         """Only in a step of nothing but decodes."""

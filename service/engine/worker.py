@@ -22,6 +22,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 from service.engine.batching import BatchingPolicy
@@ -50,6 +51,7 @@ from service.engine.messages import (
 )
 from service.engine.parent import die_with_parent
 from service.engine.scheduler import Scheduler
+from service.engine.spill import Spill
 
 BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[ModelRunner, EngineInfo]]
 """(config, progress(phase, fraction)) -> the runner and what was loaded."""
@@ -175,9 +177,12 @@ def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> En
 
 def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> Scheduler:
     """The step's maximum is raised, where it must be, to the least of a prefill beside a full batch."""
-    blocks = BlockManager(num_blocks, config.block_size, config.prefix_caching)
     max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + _MIN_PREFILL_TOKENS)
     policy = BatchingPolicy(max_tokens, _MIN_PREFILL_TOKENS, config.inter_token_latency_target)
+    spill = Spill(runner.num_slots if config.prefix_caching else 0)
+    size = config.block_size
+    worth = partial(policy.block_seconds, block_size=size)
+    blocks = BlockManager(num_blocks, size, config.prefix_caching, spill, worth)
     speculation = config.speculation and runner.verifies_drafts
     return Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation, config.decoder_start)
 

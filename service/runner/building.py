@@ -8,6 +8,7 @@ record ▶ names and numbers ─▶ weights mapped by name ─▶ our forward �
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,6 +42,7 @@ from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
 from service.runner.probe import PROBE_TOLERANCE, choose_forward, observe, verify
+from service.runner.spill_file import SpillFile
 from service.runner.step import RowRules
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     rules = _row_rules(forward.model, cache, dtype)
     progress("ready", 1.0)
     kernels = _kernels(config, forward, cache, rules) + passed_over
-    runner = ModelRunner(forward, cache, rules, device)
+    runner = ModelRunner(forward, cache, rules, device, _spill(config, cache))
     for name, directory in config.adapters:
         runner.adapt(name, directory)
     return runner, _info(config, forward, cache, kernels, started, packed_weights)
@@ -178,6 +180,17 @@ def _make_cache(config: EngineConfig, shapes: tuple[LayerShape, ...], device: to
         max(0, free_bytes(device) - config.promised_bytes),
     )
     return KVCache(shapes, num_blocks, config.block_size, dtype, device)
+
+
+def _spill(config: EngineConfig, cache: KVCache) -> SpillFile | None:
+    """None where the disk cannot be written: nothing is kept there then, and all else goes on."""
+    if not (config.kv_spill_bytes and config.prefix_caching):
+        return None
+    try:
+        return SpillFile(cache, config.spill_directory, config.kv_spill_bytes)
+    except OSError as error:
+        print(f"no KV blocks are kept on disk: {error}", file=sys.stderr)
+        return None
 
 
 def _row_rules(model: torch.nn.Module, cache: KVCache, dtype: torch.dtype) -> RowRules:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from models.loading import load_adapter
-from service.engine.request import Batch, Request, SampledToken, SamplingParams, Scheduled, Sequence, TokenLogprobs
+from service.engine.request import (
+    Batch,
+    Copy,
+    Request,
+    SampledToken,
+    SamplingParams,
+    Scheduled,
+    Sequence,
+    TokenLogprobs,
+)
 from service.runner.forward import Forward
 from service.runner.kv_cache import KVCache
 from service.runner.sampler import SamplerRow, sample, token_logprobs, verified
+from service.runner.spill_file import SpillFile
 from service.runner.step import RowRules, Step, pack
 
 
 class ModelRunner:
     """One model on one device, the only owner of its weights and KV tensors. One thread calls it."""
 
-    def __init__(self, forward: Forward, cache: KVCache, rules: RowRules, device: torch.device) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        cache: KVCache,
+        rules: RowRules,
+        device: torch.device,
+        spill: SpillFile | None = None,
+    ) -> None:
+        self.num_slots = spill.num_slots if spill else 0
+        self._spill = spill
         self._forward = forward
         self.cache = cache
         self._rules = rules
@@ -48,6 +68,10 @@ class ModelRunner:
         """Frees an adapter that no sequence uses."""
         self.adapters.discard(name)
         self._forward.release(name)
+
+    def copy(self, copies: Seq[Copy]) -> Seq[Copy]:
+        """Makes these between the blocks and the spill file, in order; those that failed."""
+        return self._spill.copy(copies) if self._spill else copies
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[SampledToken | None]:

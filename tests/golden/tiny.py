@@ -20,6 +20,7 @@ from service.engine.core import EngineCore
 from service.engine.messages import EngineConfig, EngineInfo
 from service.engine.request import Request, SampledToken, SamplingParams, TokenLogprobs
 from service.engine.scheduler import Scheduler
+from service.engine.spill import Spill
 from service.runner.building import build_runner
 from service.runner.model_runner import ModelRunner
 
@@ -206,7 +207,10 @@ class Loaded:
         self, budget: int = 512, caching: bool = True, blocks: int | None = None, speculation: bool = False
     ) -> EngineCore:
         """A fresh scheduler over the runner's blocks; fewer `blocks` make it preempt."""
-        manager = BlockManager(blocks or self.info.blocks_total, self.info.block_size, caching)
+        spill = Spill(self.runner.num_slots)
+        manager = BlockManager(
+            blocks or self.info.blocks_total, self.info.block_size, caching, spill, lambda index: 1e9
+        )
         policy = BatchingPolicy(max(budget, self.config.max_num_seqs + MIN_PREFILL), MIN_PREFILL, 1e9)
         speculation = speculation and self.runner.verifies_drafts
         config = self.config

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
-from service.engine.block_manager import BlockManager
-from service.engine.request import Sequence
+from service.engine.block_manager import BlockManager, Prefix
+from service.engine.ranking import Ranking
+from service.engine.request import Copy, Sequence
+from service.engine.spill import Spill
 from tests.fakes import make_request
 
 BLOCKS, BLOCK_SIZE = 9, 4
@@ -30,11 +35,15 @@ class BlocksMachine(RuleBasedStateMachine):
     """Mirrors what was written to every block, as the KV tensors would have it."""
 
     manager: type[BlockManager] = BlockManager
+    num_slots = 0
     live = Bundle("live")
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = self.manager(BLOCKS, BLOCK_SIZE)
+        spill = Spill(self.num_slots)
+        self.blocks = self.manager(BLOCKS, BLOCK_SIZE, spill=spill, worth=lambda index: 1.0 + index)
+        self.slots: dict[int, tuple[str, list[int]]] = {}
+        self.parents: dict[bytes, bytes] = {}
         self.written: dict[int, tuple[str, list[int]]] = {}
         self.tables: dict[str, Sequence] = {}
         self.count = 0
@@ -50,14 +59,39 @@ class BlocksMachine(RuleBasedStateMachine):
             return
         prefix = self.blocks.match(sequence)
         needed = sequence.num_tokens - len(prefix) * BLOCK_SIZE
-        before = (self.blocks.num_free, self.blocks.num_cached)
+        self.parents |= {child: parent for parent, child in pairwise(sequence.block_hashes)}
+        before, known = (self.blocks.num_free, self.blocks.num_cached), set(self.blocks._block_of)
         if self.blocks.allocate(sequence, needed, prefix, reserve):
             self.tables[sequence.request.id] = sequence
             assert sequence.num_remaining_tokens == needed >= 1
             assert self.blocks.num_available >= reserve
+            self.check_evicted(known - set(self.blocks._block_of))
+            self.copy()
         else:
             assert before == (self.blocks.num_free, self.blocks.num_cached)
             assert not sequence.block_table
+
+    @rule(prompts=st.lists(st.tuples(prompts(), st.sampled_from(["", "owner"])), min_size=1, max_size=4))
+    def pass_through(self, prompts: list[tuple[list[int], str]]) -> None:
+        """Whole lives, one after the other: what they leave presses out what is cached."""
+        for token_ids, salt in prompts:
+            sequence = self.arrive(token_ids, salt)
+            self.admit(sequence, 0)
+            self.compute(sequence, len(token_ids))
+            self.tables_hold_their_own_tokens()
+            self.preempt(sequence)
+
+    def check_evicted(self, evicted: set[bytes]) -> None:
+        """Ends only."""
+        assert not evicted & {self.parents.get(ranked.content) for ranked in self.blocks._cached}
+
+    def copy(self) -> None:
+        for copy in self.blocks.take_copies():
+            if copy.restores:
+                owner, tokens = self.slots[copy.slot]
+                self.written[copy.block] = owner, list(tokens)
+            else:
+                self.slots[copy.slot] = self.written[copy.block]
 
     @rule(sequence=live, num_tokens=st.integers(1, 20))
     def compute(self, sequence: Sequence, num_tokens: int) -> None:
@@ -75,6 +109,7 @@ class BlocksMachine(RuleBasedStateMachine):
     def decode(self, sequence: Sequence, token: int) -> None:
         if sequence.block_table and not sequence.num_remaining_tokens and self.blocks.allocate(sequence, 1):
             sequence.token_ids.append(token)
+            self.copy()
 
     @rule(sequence=live)
     def preempt(self, sequence: Sequence) -> None:
@@ -114,23 +149,52 @@ class Leaky(BlockManager):
 class Saltless(BlockManager):
     """Shares between owners."""
 
-    def match(self, sequence: Sequence) -> list[int]:
+    def match(self, sequence: Sequence) -> Prefix:
         twin = Sequence.of(make_request("twin", sequence.token_ids))
         return super().match(twin)
 
 
-def machine_of(broken: type[BlockManager]) -> type[BlocksMachine]:
+class Headless(BlockManager):
+    """Takes what is worth least, whatever lies behind it."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._cached = Unchained()
+
+
+class Unchained(Ranking):
+    def add(self, content: bytes, parent: bytes, worth: float) -> None:
+        super().add(content, b"", worth)
+
+
+class Disordered(BlockManager):
+    """Reads before it writes."""
+
+    def take_copies(self) -> tuple[Copy, ...]:
+        return tuple(sorted(super().take_copies(), key=lambda copy: not copy.restores))
+
+
+class Hasty(BlockManager):
+    """Writes before it reads."""
+
+    def take_copies(self) -> tuple[Copy, ...]:
+        return tuple(sorted(super().take_copies(), key=lambda copy: copy.restores))
+
+
+def machine_of(broken: type[BlockManager], slots: int = 0) -> type[BlocksMachine]:
     class Machine(BlocksMachine):
         manager = broken
+        num_slots = slots
 
     return Machine
 
 
-def test_blocks() -> None:
-    run_state_machine_as_test(BlocksMachine, settings=SETTINGS)
+@pytest.mark.parametrize("slots", [0, 3, 20])
+def test_blocks(slots: int) -> None:
+    run_state_machine_as_test(machine_of(BlockManager, slots), settings=SETTINGS)
 
 
-@pytest.mark.parametrize("planted", [Leaky, Saltless])
-def test_a_planted_defect_is_found(planted: type[BlockManager]) -> None:
+@pytest.mark.parametrize(("planted", "slots"), [(Leaky, 0), (Saltless, 0), (Headless, 0), (Disordered, 3), (Hasty, 3)])
+def test_a_planted_defect_is_found(planted: type[BlockManager], slots: int) -> None:
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(machine_of(planted), settings=UNSHRUNK)
+        run_state_machine_as_test(machine_of(planted, slots), settings=UNSHRUNK)

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from service.engine.batching import BatchingPolicy
-from service.engine.block_manager import BlockManager
+from service.engine.block_manager import BlockManager, Prefix
 from service.engine.core import EngineCore
 from service.engine.drafting import Drafting
 from service.engine.request import (
+    Batch,
+    Copy,
     FinishReason,
     Request,
     SampledToken,
@@ -26,6 +28,7 @@ from service.engine.request import (
     StepOutput,
 )
 from service.engine.scheduler import Scheduler
+from service.engine.spill import Spill
 from tests.fakes import (
     DECODER_START,
     EncodingRunner,
@@ -35,7 +38,7 @@ from tests.fakes import (
     make_request,
     tokens_of,
 )
-from tests.property.test_blocks_machine import UNSHRUNK, Leaky, Saltless, prompts
+from tests.property.test_blocks_machine import UNSHRUNK, Disordered, Hasty, Leaky, Saltless, prompts
 
 BLOCKS, BLOCK_SIZE = 10, 4
 MIN_PREFILL = 3  # divides no block
@@ -61,18 +64,19 @@ class SchedulerMachine(RuleBasedStateMachine):
     blocks: type[BlockManager] = BlockManager
     drafting: type[Scheduler] = Scheduler
     has_encoder: bool = False
+    num_slots: int = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
         policy = BatchingPolicy(9, MIN_PREFILL, 1e9)
-        pool = self.blocks(BLOCKS, BLOCK_SIZE)
+        pool = self.blocks(BLOCKS, BLOCK_SIZE, spill=Spill(self.num_slots))
         start = DECODER_START if self.has_encoder else ()
         scheduler = self.drafting(
             pool, policy, max_num_seqs=4, max_model_len=1024, speculation=True, decoder_start=start
         )
-        runner = EncodingRunner(BLOCK_SIZE) if self.has_encoder else FakeRunner(BLOCK_SIZE)
-        self.core = EngineCore(runner, scheduler, self.clock)
+        self.runner = EncodingRunner(BLOCK_SIZE) if self.has_encoder else FakeRunner(BLOCK_SIZE)
+        self.core = EngineCore(self.runner, scheduler, self.clock)
         self.requests: dict[str, Request] = {}
         self.outputs: dict[str, list[StepOutput]] = {}
         self.aborted: set[str] = set()
@@ -96,6 +100,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.take(self.core.step())
             self.core.scheduler.check_integrity()
+            for sequence in self.core.scheduler.running:
+                self.check_held(sequence)
+
+    @rule(number=st.none() | st.integers(0, 2))
+    def disk(self, number: int | None) -> None:
+        """From now on every third slot can be neither written nor read; or all can."""
+        self.runner.fails = lambda copy: copy.slot % 3 == number
+
+    def check_held(self, sequence: Sequence) -> None:
+        """Of every position that counts as computed, the token of that sequence."""
+        start, end = sequence.num_encoder_slots, sequence.num_computed_tokens
+        assert FakeRunner._read(self.runner, sequence, end)[start:] == sequence.token_ids[start:end]
 
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
@@ -214,7 +230,7 @@ class Hoarding(BlockManager):
 class Partial(BlockManager):
     """Takes what is left of an encoder's input."""
 
-    def match(self, sequence: Sequence) -> list[int]:
+    def match(self, sequence: Sequence) -> Prefix:
         return super().match(replace(sequence, num_encoder_slots=0, block_hashes=self._rooted(sequence)))
 
     def _rooted(self, sequence: Sequence) -> list[bytes]:
@@ -229,9 +245,13 @@ class Chopping(Scheduler):
 
 
 def machine_of(
-    planted: type[BlockManager] = BlockManager, scheduler: type[Scheduler] = Scheduler, encoder: bool = False
+    planted: type[BlockManager] = BlockManager,
+    scheduler: type[Scheduler] = Scheduler,
+    encoder: bool = False,
+    slots: int = 0,
 ) -> type[SchedulerMachine]:
     class Machine(SchedulerMachine):
+        num_slots = slots
         blocks = planted
         drafting = scheduler
         has_encoder = encoder
@@ -240,9 +260,10 @@ def machine_of(
 
 
 @pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder-decoder"])
-@pytest.mark.parametrize("scheduler", [Scheduler, Guessing])
-def test_scheduler(scheduler: type[Scheduler], encoder: bool) -> None:
-    run_state_machine_as_test(machine_of(scheduler=scheduler, encoder=encoder), settings=SETTINGS)
+@pytest.mark.parametrize(("scheduler", "slots"), [(Scheduler, 0), (Scheduler, 4), (Guessing, 30)])
+def test_scheduler(scheduler: type[Scheduler], slots: int, encoder: bool) -> None:
+    machine = machine_of(scheduler=scheduler, encoder=encoder, slots=slots)
+    run_state_machine_as_test(machine, settings=SETTINGS)
 
 
 @pytest.mark.parametrize(("planted", "scheduler"), [(Partial, Scheduler), (BlockManager, Chopping)])
@@ -258,6 +279,21 @@ def test_the_guesses_are_partly_right() -> None:
     stats = machine.core.stats
     assert 0 < stats.accepted_tokens_total < stats.draft_tokens_total
     assert stats.steps_total < 18
+
+
+class Careless(Scheduler):
+    """Goes on with blocks that did not come back."""
+
+    def without(self, batch: Batch, failed: Iterable[Copy]) -> Batch:
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("planted", "scheduler"), [(BlockManager, Careless), (Disordered, Scheduler), (Hasty, Scheduler)]
+)
+def test_a_planted_defect_of_the_spill_is_found(planted: type[BlockManager], scheduler: type[Scheduler]) -> None:
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine_of(planted, scheduler, slots=4), settings=UNSHRUNK)
 
 
 @pytest.mark.parametrize("planted", [Leaky, Saltless])

@@ -81,6 +81,14 @@ def test_a_step_has_room_for_prefill_whatever_is_configured() -> None:
     assert build_core(config, FakeRunner(), 4).scheduler.policy.max_num_batched_tokens == 40
 
 
+@pytest.mark.parametrize(("prefix_caching", "slots"), [(True, 5), (False, 0)])
+def test_the_spill_has_as_many_slots_as_the_runner(prefix_caching: bool, slots: int) -> None:
+    config = EngineConfig(model_dir="m", precision="int8", max_model_len=64, prefix_caching=prefix_caching)
+    blocks = build_core(config, FakeRunner(num_slots=5), 4).scheduler.blocks
+    assert blocks.spill.num_slots == slots
+    assert blocks._worth(3) > blocks._worth(0) > 0, "by the fitted line"
+
+
 class PatientCore(EngineCore):
     """Waits half a second before its first step, once."""
 
