@@ -257,8 +257,9 @@ def test_the_table_names_only_parts_that_exist() -> None:
 
 
 def test_api_process_imports_no_torch() -> None:
-    """The whole app is composed without torch, transformers or numpy's weight in `sys.modules`."""
-    program = "import sys, service.app; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    """The whole app is composed without torch or transformers, nor what only a server with sessions needs."""
+    unwanted = {"torch", "transformers", "sqlalchemy"}
+    program = f"import sys, service.app; print(sorted({unwanted} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
 

@@ -1,9 +1,13 @@
-"""Chat history: sessions, their messages and turns, kept in SQLite or PostgreSQL."""
+"""Chat history: sessions, their messages and turns, kept in SQLite or PostgreSQL.
 
-from service.sessions.idempotency import Claim, Done, Finished, Fresh, Idempotency, InProgress
+What needs SQLAlchemy is imported when it is first named: a server without sessions does without.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from service.sessions.claims import LEASE_SECONDS, Claim, Done, Finished, Fresh, InProgress
 from service.sessions.limits import Limits
-from service.sessions.migrating import NewerDatabase
-from service.sessions.store import SessionStore
 from service.sessions.values import (
     Answered,
     NewMessage,
@@ -17,7 +21,15 @@ from service.sessions.values import (
     new_message_id,
 )
 
+if TYPE_CHECKING:
+    from service.sessions.idempotency import Idempotency
+    from service.sessions.migrating import NewerDatabase
+    from service.sessions.store import SessionStore
+
+_ON_DEMAND = {"Idempotency": "idempotency", "NewerDatabase": "migrating", "SessionStore": "store"}
+
 __all__ = [
+    "LEASE_SECONDS",
     "Answered",
     "Claim",
     "Done",
@@ -38,3 +50,9 @@ __all__ = [
     "Turn",
     "new_message_id",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(f"{__name__}.{_ON_DEMAND[name]}"), name)

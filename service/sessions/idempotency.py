@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -19,49 +18,13 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, Unavailable
+from service.sessions.claims import LEASE_SECONDS, Claim, Done, Finished, Fresh, InProgress
 from service.sessions.database import Database, uninterrupted
 from service.sessions.limits import check_text
 from service.sessions.owned import Owned
 
 KEPT_SECONDS = 24 * 3600.0
-LEASE_SECONDS = 30.0
 _POLL_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The right to finish a key; worth nothing once another has taken over."""
-
-    owner: str
-    key: str
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fresh:
-    """Generate, renew within `LEASE_SECONDS`, then finish or abandon."""
-
-    claim: Claim
-
-
-@dataclass(frozen=True, slots=True)
-class InProgress:
-    """Another works on it, or has died less than `seconds` ago."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    response: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """An answer to be kept under a claimed key."""
-
-    claim: Claim
-    response: bytes
 
 
 class Idempotency:
