@@ -22,7 +22,7 @@ from service.api.encoding import json_response
 from service.api.etags import revision_of
 from service.api.generate import ask_of
 from service.api.openapi import takes
-from service.api.replies import completed, headers, streamed
+from service.api.replies import completed, streamed
 from service.api.schemas.native import GenerateBody
 from service.api.schemas.sessions import ForkBody, MessageBody, RegenerateBody, SessionBody
 from service.errors import InvalidRequest
@@ -149,8 +149,7 @@ async def regenerate(
     ask = replace(ask, place=place, arrival=request.state.arrival)
     if body.stream:
         return await streamed(request, service, [ask], tgi.events)
-    [answer] = await completed(request, service, [ask])
-    return json_response(tgi.answered(answer), headers=headers(answer))
+    return await completed(request, service, [ask], lambda answers: tgi.answered(answers[0]))
 
 
 @router.get("/{session_id}/export")

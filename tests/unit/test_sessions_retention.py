@@ -12,8 +12,8 @@ import pytest
 
 from service.errors import NotFound
 from service.sessions import Answered, Fresh, Limits, NewMessage, NewReply, NewTurn, SessionStore
-from service.sessions.database import Database
 from service.sessions.claims import Done
+from service.sessions.database import Database
 from service.sessions.idempotency import KEPT_SECONDS
 from tests.sessions import Clock, a_turn, new_database, say
 
