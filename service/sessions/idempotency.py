@@ -24,7 +24,8 @@ from service.sessions.limits import check_text
 from service.sessions.owned import Owned
 
 KEPT_SECONDS = 24 * 3600.0
-_POLL_SECONDS = 0.1
+_FIRST_POLL_SECONDS = 0.05
+_LAST_POLL_SECONDS = 1.0
 
 
 class Idempotency:
@@ -48,12 +49,15 @@ class Idempotency:
             return known or await _claim(connection, mine, key, body_hash)
 
     async def wait(self, owner: str, key: str, body_hash: str, seconds: float) -> Fresh | Finished:
-        """As `begin`, but behind another's work waits for its end. Raises Unavailable when that takes longer."""
-        deadline = asyncio.get_running_loop().time() + seconds
+        """As `begin`, but behind another's work waits for its end. Raises Unavailable when that takes longer. Looks less
+        and less often, so that many who wait do not keep the database from whom they wait for."""
+        deadline, pause = asyncio.get_running_loop().time() + seconds, _FIRST_POLL_SECONDS
         while isinstance(status := await self.begin(owner, key, body_hash), InProgress):
-            if asyncio.get_running_loop().time() > deadline:
+            left = deadline - asyncio.get_running_loop().time()
+            if left < 0:
                 raise Unavailable("The first request with this Idempotency-Key still runs: try again", retry_after=5)
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(min(pause, max(left, 0.01), status.seconds + 0.01))
+            pause = min(1.5 * pause, _LAST_POLL_SECONDS)
         return status
 
     @uninterrupted
