@@ -217,7 +217,8 @@ async def run(
 async def _loaded(load: Load, draw: random.Random, seconds: float) -> None:
     """To a random moment, mostly with turns under way; of eight, once while the service still warms up."""
     before, is_early = load.answered, draw.random() < 1 / 8
-    while not is_early and load.answered == before:  # noqa: ASYNC110 - it is counted by many
+    deadline = time.monotonic() + END_SECONDS
+    while not is_early and load.answered == before and time.monotonic() < deadline:  # noqa: ASYNC110 - counted by many
         await asyncio.sleep(RETRY_SECONDS)
     await asyncio.sleep(draw.uniform(0.0, 1.0) * seconds)
 
@@ -228,11 +229,12 @@ def _groups(clients: int) -> list[int]:
 
 
 async def _started(client: aiohttp.ClientSession, folder: Path, database: str, instances: int) -> list[Service]:
-    """The first one publishes the demo model, which the others get a copy of."""
+    """The first one publishes the demo model and finds out how it is loaded; the others get a copy of both."""
     services = [Service(folder / f"data-{number}", database) for number in range(instances)]
     await services[0].start(client)
     for service in services[1:]:
-        shutil.copytree(services[0].data_dir / "models", service.data_dir / "models", symlinks=True)
+        for known in ("models", "engine"):
+            shutil.copytree(services[0].data_dir / known, service.data_dir / known, symlinks=True)
     await asyncio.gather(*(service.start(client) for service in services[1:]))
     return services
 

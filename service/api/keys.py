@@ -1,6 +1,6 @@
 """The `Idempotency-Key` of a request: what may be one, and what it stands for: this method, path and body.
 
-Routes that generate nothing never look at it, so that clients may send one with everything, as OpenAI's do.
+Routes that generate nothing never look at it, so that clients may send one with everything.
 """
 
 from __future__ import annotations

@@ -49,8 +49,9 @@ class Idempotency:
             return known or await _claim(connection, mine, key, body_hash)
 
     async def wait(self, owner: str, key: str, body_hash: str, seconds: float) -> Fresh | Finished:
-        """As `begin`, but behind another's work waits for its end. Raises Unavailable when that takes longer. Looks less
-        and less often, so that many who wait do not keep the database from whom they wait for."""
+        """As `begin`, but behind another's work waits for its end. Raises Unavailable when that takes longer.
+
+        Looks ever less often, so that many who wait do not keep the database from whom they wait for."""
         deadline, pause = asyncio.get_running_loop().time() + seconds, _FIRST_POLL_SECONDS
         while isinstance(status := await self.begin(owner, key, body_hash), InProgress):
             left = deadline - asyncio.get_running_loop().time()
