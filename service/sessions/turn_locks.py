@@ -31,7 +31,7 @@ class TurnLocks:
 
     async def close(self) -> None:
         if self._connection is not None:
-            await self._connection.close()
+            await self._drop(self._connection)
 
     @asynccontextmanager
     async def held(self, owner: str, session: str) -> AsyncIterator[None]:

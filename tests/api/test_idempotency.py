@@ -272,6 +272,21 @@ async def test_whoever_lost_the_claim_stops(
         assert len(await said(world, session)) == 2
 
 
+async def test_a_claim_that_is_lost_in_mid_stream_ends_it_with_a_word(
+    serve: Serve, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.api.recordings.RENEW_SECONDS", 0.02)
+    async with serve(engine={"step_seconds": 0.05}, database_url=database) as world:
+        slow = asyncio.create_task(post(world, "/generate_stream", {"inputs": "x"}))
+        await until(lambda: world.engine.stats.steps_total > 2)
+        store = await world.app.state.service.answers.conversations.store()
+        async with store._database.writing() as connection:
+            await connection.exec_driver_sql("UPDATE idempotency SET claim = 'another''s'")
+        told = events(await slow)
+        assert told[0]["index"] == 1 and told[-1]["code"] == "conflict" and len(told) < 10
+        await until(lambda: world.engine.aborted)
+
+
 class Killed(Exception):
     """Where the process dies."""
 
