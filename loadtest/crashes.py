@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,14 @@ class Load:
     draw: random.Random
     histories: list[History] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
+    replayed: int = 0
 
     @property
     def answered(self) -> int:
         return sum(history.answered for history in self.histories)
 
     async def group(self, clients: int, stop: asyncio.Event) -> None:
-        """A session and its clients, who begin no turn once they are told to stop, and end what they began."""
+        """A session and its clients, who end what they have begun when they are told to stop."""
         session = None
         while session is None:
             session = (await self._post("/v1/sessions", {}, {})).get("id")
@@ -111,13 +113,13 @@ class Load:
 
     async def _talk(self, history: History, name: str, stop: asyncio.Event) -> None:
         route = self.draw.choice(ROUTES)
-        number = 0
-        while not stop.is_set():
+        for number in count():
             turn = Turn(f"{name} {number}", time.monotonic())
             history.turns.append(turn)
             while turn.answer is None:
                 await self._send(history.session, turn, route)
-            number += 1
+            if stop.is_set():
+                return
 
     async def _send(self, session: str, turn: Turn, route: str) -> None:
         body = {"session_id": session, "messages": [{"role": "user", "content": turn.text}]}
@@ -132,6 +134,7 @@ class Load:
         try:
             async with self.client.post(service.url + path, json=body, headers=headers) as response:
                 raw = await response.read()
+                self.replayed += "Idempotent-Replayed" in response.headers
         except (aiohttp.ClientError, OSError, TimeoutError):
             await asyncio.sleep(RETRY_SECONDS)
             return {}
@@ -174,10 +177,8 @@ class Outcome:
     wrong: list[str]
 
 
-async def run(
-    rounds: int, clients: int, seconds: float, folder: Path, database: str = "", instances: int = 1
-) -> Outcome:
-    """One round is a kill of one service or more, after a load of `seconds` at most."""
+async def run(rounds: int, clients: int, turns: int, folder: Path, database: str = "", instances: int = 1) -> Outcome:
+    """One round is a kill of one service or more, after `turns` at most."""
     draw, talks, kills = random.Random(0), list[asyncio.Task[None]](), 0
     limits = aiohttp.ClientTimeout(total=END_SECONDS)
     async with aiohttp.ClientSession(
@@ -189,7 +190,7 @@ async def run(
             for number in range(rounds):
                 started, before, stop = time.monotonic(), load.answered, asyncio.Event()
                 talks += [asyncio.create_task(load.group(size, stop)) for size in _groups(clients)]
-                await _loaded(load, draw, seconds)
+                await _loaded(load, draw, turns)
                 victims = draw.sample(services, draw.randint(1, instances))
                 await asyncio.gather(*(service.kill() for service in victims))
                 kills += len(victims)
@@ -210,17 +211,16 @@ async def run(
             for talk in talks:
                 talk.cancel()
             await asyncio.gather(*(service.kill() for service in services))
-    print(f"refused for the time being: {dict(load.refused) or 'none'}")
+    print(f"{load.replayed} answers were replays; refused for the time being: {dict(load.refused) or 'none'}")
     return Outcome(kills, load.answered, wrong)
 
 
-async def _loaded(load: Load, draw: random.Random, seconds: float) -> None:
-    """To a random moment, mostly with turns under way; of eight, once while the service still warms up."""
-    before, is_early = load.answered, draw.random() < 1 / 8
-    deadline = time.monotonic() + END_SECONDS
-    while not is_early and load.answered == before and time.monotonic() < deadline:  # noqa: ASYNC110 - counted by many
+async def _loaded(load: Load, draw: random.Random, turns: int) -> None:
+    """To a random moment after up to so many turns, on a busy machine as on an idle one."""
+    goal, deadline = load.answered + draw.randint(0, turns), time.monotonic() + END_SECONDS
+    while load.answered < goal and time.monotonic() < deadline:  # noqa: ASYNC110 - it is counted by many
         await asyncio.sleep(RETRY_SECONDS)
-    await asyncio.sleep(draw.uniform(0.0, 1.0) * seconds)
+    await asyncio.sleep(draw.uniform(0.0, 2 * RETRY_SECONDS))
 
 
 def _groups(clients: int) -> list[int]:
@@ -243,7 +243,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--clients", type=int, default=24)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of load before a kill, at most")
+    parser.add_argument("--turns", type=int, default=120, help="before a kill, at most; half of it on average")
     parser.add_argument("--instances", type=int, default=1, help="services on one database")
     parser.add_argument("--database", default="", help="URL of an empty PostgreSQL database; else SQLite")
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL that is started for this")
@@ -254,7 +254,7 @@ def main() -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         outcome = asyncio.run(
-            run(options.rounds, options.clients, options.seconds, Path(folder), database, options.instances)
+            run(options.rounds, options.clients, options.turns, Path(folder), database, options.instances)
         )
     spent = (time.monotonic() - started) / options.rounds
     each = f"{outcome.answered / options.rounds:.0f} turns and {spent:.1f} s a round"
