@@ -51,6 +51,7 @@ class Service:
         self.url = f"http://127.0.0.1:{port}"
         self.data_dir = data_dir
         self.is_up = False
+        self._process: subprocess.Popen[bytes] | None = None
         self._log = data_dir.with_suffix(".log")
         self._command = [sys.executable, "-m", "bentoml", "serve", "service.bento:Dosirak"]
         self._command += ["--host", "127.0.0.1", "--port", port]
@@ -80,6 +81,8 @@ class Service:
     async def kill(self) -> None:
         """It and all that it has started, at once."""
         self.is_up = False
+        if self._process is None or self._process.poll() is not None:
+            return
         family = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
         for process in family:
             with suppress(psutil.NoSuchProcess):
@@ -179,34 +182,22 @@ class Outcome:
 
 async def run(rounds: int, clients: int, turns: int, folder: Path, database: str = "", instances: int = 1) -> Outcome:
     """One round is a kill of one service or more, after `turns` at most."""
-    draw, talks, kills = random.Random(0), list[asyncio.Task[None]](), 0
+    services = [Service(folder / f"data-{number}", database) for number in range(instances)]
     limits = aiohttp.ClientTimeout(total=END_SECONDS)
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=limits
-    ) as client:
-        services = await _started(client, folder, database, instances)
-        load = Load(client, services, draw)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector, timeout=limits) as client:
+        load, talks, kills = Load(client, services, random.Random(0)), list[asyncio.Task[None]](), 0
         try:
+            await _start(client, services)
             for number in range(rounds):
-                started, before, stop = time.monotonic(), load.answered, asyncio.Event()
+                stop, started, before = asyncio.Event(), time.monotonic(), load.answered
                 talks += [asyncio.create_task(load.group(size, stop)) for size in _groups(clients)]
-                await _loaded(load, draw, turns)
-                victims = draw.sample(services, draw.randint(1, instances))
-                await asyncio.gather(*(service.kill() for service in victims))
-                kills += len(victims)
-                stop.set()
-                await asyncio.gather(*(service.start(client) for service in victims))
-                spent = time.monotonic() - started
-                told = f"{load.answered - before} turns, {len(victims)} killed in {spent:.1f} s"
-                print(f"round {number + 1}: {told}; {load.answered} turns so far", flush=True)
-            ended = time.monotonic()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(END_SECONDS):
-                    await asyncio.gather(*talks)
-            print(f"the last turns are answered after {time.monotonic() - ended:.1f} s", flush=True)
-            wrong = [
-                each for history in load.histories for each in differences(history, await load.read(history.session))
-            ]
+                killed = await _crash(load, turns, stop)
+                kills += killed
+                spent, answered = time.monotonic() - started, load.answered - before
+                print(f"round {number + 1}: {answered} turns, {killed} killed, {spent:.1f} s", flush=True)
+            await _ended(talks)
+            wrong = [each for known in load.histories for each in differences(known, await load.read(known.session))]
         finally:
             for talk in talks:
                 talk.cancel()
@@ -215,12 +206,31 @@ async def run(rounds: int, clients: int, turns: int, folder: Path, database: str
     return Outcome(kills, load.answered, wrong)
 
 
-async def _loaded(load: Load, draw: random.Random, turns: int) -> None:
+async def _crash(load: Load, turns: int, stop: asyncio.Event) -> int:
+    """How many were killed; they serve again."""
+    await _loaded(load, turns)
+    victims = load.draw.sample(load.services, load.draw.randint(1, len(load.services)))
+    await asyncio.gather(*(service.kill() for service in victims))
+    stop.set()
+    await asyncio.gather(*(service.start(load.client) for service in victims))
+    return len(victims)
+
+
+async def _ended(talks: Sequence[asyncio.Task[None]]) -> None:
+    """Those whose turn is not answered in time are seen by their histories."""
+    started = time.monotonic()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
+            await asyncio.gather(*talks)
+    print(f"the last turns are answered after {time.monotonic() - started:.1f} s", flush=True)
+
+
+async def _loaded(load: Load, turns: int) -> None:
     """To a random moment after up to so many turns, on a busy machine as on an idle one."""
-    goal, deadline = load.answered + draw.randint(0, turns), time.monotonic() + END_SECONDS
+    goal, deadline = load.answered + load.draw.randint(0, turns), time.monotonic() + END_SECONDS
     while load.answered < goal and time.monotonic() < deadline:  # noqa: ASYNC110 - it is counted by many
         await asyncio.sleep(RETRY_SECONDS)
-    await asyncio.sleep(draw.uniform(0.0, 2 * RETRY_SECONDS))
+    await asyncio.sleep(load.draw.uniform(0.0, 2 * RETRY_SECONDS))
 
 
 def _groups(clients: int) -> list[int]:
@@ -228,15 +238,13 @@ def _groups(clients: int) -> list[int]:
     return [2, 1, 1] * (clients // 4) + [1] * (clients % 4)
 
 
-async def _started(client: aiohttp.ClientSession, folder: Path, database: str, instances: int) -> list[Service]:
+async def _start(client: aiohttp.ClientSession, services: Sequence[Service]) -> None:
     """The first one publishes the demo model and finds out how it is loaded; the others get a copy of both."""
-    services = [Service(folder / f"data-{number}", database) for number in range(instances)]
     await services[0].start(client)
     for service in services[1:]:
         for known in ("models", "engine"):
             shutil.copytree(services[0].data_dir / known, service.data_dir / known, symlinks=True)
     await asyncio.gather(*(service.start(client) for service in services[1:]))
-    return services
 
 
 def main() -> int:
