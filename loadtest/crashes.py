@@ -1,174 +1,282 @@
-"""The whole service killed under session load, again and again: is every acknowledged turn there, once and whole?
+"""The whole service killed under session load, again and again: is every turn there, once, in order and whole?
 
-    python -m loadtest.crashes --rounds 100          starts servers of its own on a data directory of its own
+    python -m loadtest.crashes --rounds 100                            on SQLite
+    python -m loadtest.crashes --rounds 100 --postgres --instances 2   two services on one PostgreSQL of its own
 
-Each client has one session and adds numbered turns to it, one after the other. The service and its engine are ended by
-SIGKILL in mid-load and started again; then every session is read back and compared: a list-append history, as in
-Jepsen. Exit status 1 when a turn was lost, doubled, out of order or torn.
+Clients add numbered turns to sessions, some to the same session at once, to any of the services, streaming or not. The
+services with their engines are ended by SIGKILL in mid-load and started again; a turn whose answer was not seen is sent
+again with its Idempotency-Key until it is answered. In the end every session is read back and compared (`histories`).
+Exit status 1 when a turn was lost, doubled, out of order or torn.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
 
+from loadtest.histories import History, Turn, differences
+
 START_SECONDS = 120.0
-Pair = tuple[str, str]
-
-
-@dataclass(slots=True)
-class History:
-    """What one client knows of its session: turns that were acknowledged, and by index those whose answer it never saw,
-    which may be there or not."""
-
-    session: str
-    sent: list[str] = field(default_factory=list)
-    answers: dict[int, str] = field(default_factory=dict)
-
-
-def differences(history: History, stored: Sequence[dict[str, Any]]) -> list[str]:
-    """Why the stored messages are not what the client's history allows; nothing where they are."""
-    found = [(message["role"], message["content"]) for message in stored]
-    if [role for role, _ in found] != ["user", "assistant"] * (len(found) // 2):
-        return [f"{history.session}: torn, {[role for role, _ in found][-3:]}"]
-    pairs: list[Pair] = [(found[at][1], found[at + 1][1]) for at in range(0, len(found), 2)]
-    place = {text: at for at, text in enumerate(history.sent)}
-    order = [place.get(text, -1) for text, _ in pairs]
-    wrong = [f"{history.session}: {text!r} was never sent" for text, _ in pairs if text not in place]
-    if sorted(set(order)) != order:
-        wrong.append(f"{history.session}: doubled or out of order, {order[-5:]}")
-    answered = {place.get(text, -1): answer for text, answer in pairs}
-    for at, answer in history.answers.items():
-        if at not in answered:
-            wrong.append(f"{history.session}: turn {at} was acknowledged and is lost")
-        elif answered[at] != answer:
-            wrong.append(f"{history.session}: turn {at} has another answer than was acknowledged")
-    return wrong
+END_SECONDS = 120.0
+RETRY_SECONDS = 0.1
+ROUTES = ("/generate", "/generate_stream")
 
 
 class Service:
-    """One server after the other on the same data."""
+    """One server after the other on the same data; `is_up` until it is killed."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, database: str = "") -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._log = data_dir.parent / "serve.log"
+            port = str(probe.getsockname()[1])
+        self.url = f"http://127.0.0.1:{port}"
+        self.data_dir = data_dir
+        self.is_up = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = data_dir.with_suffix(".log")
+        self._command = [sys.executable, "-m", "bentoml", "serve", "service.bento:Dosirak"]
+        self._command += ["--host", "127.0.0.1", "--port", port]
         self._environment = {
             **os.environ,
             "DOSIRAK_DATA_DIR": str(data_dir),
             "BENTOML_HOME": str(data_dir),
-            "DOSIRAK_PORT": str(self.port),
             "BENTOML_DO_NOT_TRACK": "true",
+            "DOSIRAK_THREADS": "1",
+            **({"DOSIRAK_DATABASE_URL": database} if database else {}),
         }
 
     async def start(self, client: aiohttp.ClientSession) -> None:
         """Raises RuntimeError where it does not become ready."""
         with self._log.open("a") as log:
-            command = [sys.executable, "-m", "service.cli", "serve"]
-            self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)  # noqa: ASYNC220
+            self._process = subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)  # noqa: ASYNC220
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self._process.poll() is None:
-            try:
+            with suppress(aiohttp.ClientError):
                 async with client.get(f"{self.url}/readyz") as response:
                     if response.status == 200:
+                        self.is_up = True
                         return
-            except aiohttp.ClientError:
-                pass
             await asyncio.sleep(0.05)
         raise RuntimeError(f"the server did not become ready: see {self._log}")
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
         """It and all that it has started, at once."""
+        self.is_up = False
+        if self._process is None or self._process.poll() is not None:
+            return
         family = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
         for process in family:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(family, timeout=30)
+        await asyncio.to_thread(psutil.wait_procs, family, timeout=30)
 
 
-async def create(client: aiohttp.ClientSession, url: str) -> History:
-    async with client.post(f"{url}/v1/sessions", json={}) as response:
-        return History((await response.json())["id"])
+@dataclass(slots=True)
+class Load:
+    """Clients of some services, and what became of what they sent."""
 
+    client: aiohttp.ClientSession
+    services: Sequence[Service]
+    draw: random.Random
+    histories: list[History] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    replayed: int = 0
 
-async def talk(client: aiohttp.ClientSession, url: str, history: History) -> None:
-    """Turns until the server is gone."""
-    while True:
-        text = f"{history.session} {len(history.sent)}"
-        at = len(history.sent)
-        history.sent.append(text)
-        body = {"session_id": history.session, "messages": [{"role": "user", "content": text}]}
+    @property
+    def answered(self) -> int:
+        return sum(history.answered for history in self.histories)
+
+    async def group(self, clients: int, stop: asyncio.Event) -> None:
+        """A session and its clients, who end what they have begun when they are told to stop."""
+        session = None
+        while session is None:
+            session = (await self._post("/v1/sessions", {}, {})).get("id")
+        history = History(session)
+        self.histories.append(history)
+        await asyncio.gather(*(self._talk(history, f"{session} {name}", stop) for name in range(clients)))
+
+    async def _talk(self, history: History, name: str, stop: asyncio.Event) -> None:
+        route = self.draw.choice(ROUTES)
+        for number in count():
+            turn = Turn(f"{name} {number}", time.monotonic())
+            history.turns.append(turn)
+            while turn.answer is None:
+                await self._send(history.session, turn, route)
+            if stop.is_set():
+                return
+
+    async def _send(self, session: str, turn: Turn, route: str) -> None:
+        body = {"session_id": session, "messages": [{"role": "user", "content": turn.text}]}
+        headers = {"Idempotency-Key": turn.key}
+        told = await self._post(route, {**body, "parameters": {"max_new_tokens": 3}}, headers)
+        if "generated_text" in told:
+            turn.answer, turn.told_at = told["generated_text"], time.monotonic()
+
+    async def _post(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+        """The body, or the last event of a stream; nothing where the server was killed or refuses for now."""
+        service = await self._one_that_is_up()
         try:
-            async with client.post(f"{url}/generate", json={**body, "parameters": {"max_new_tokens": 4}}) as response:
-                told = await response.json()
-                if response.status != 200:
-                    raise RuntimeError(f"{response.status} {told}")
-                history.answers[at] = told["generated_text"]
-        except (aiohttp.ClientError, ConnectionError):
-            return
+            async with self.client.post(service.url + path, json=body, headers=headers) as response:
+                raw = await response.read()
+                self.replayed += "Idempotent-Replayed" in response.headers
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            await asyncio.sleep(RETRY_SECONDS)
+            return {}
+        told = _last(raw)
+        if response.status >= 400 or "code" in told:
+            self.refused[f"{response.status} {told.get('code')}"] += 1
+            await asyncio.sleep(RETRY_SECONDS)
+        return told
+
+    async def _one_that_is_up(self) -> Service:
+        while not (up := [service for service in self.services if service.is_up]):  # noqa: ASYNC110 - any will do
+            await asyncio.sleep(RETRY_SECONDS)
+        return self.draw.choice(up)
+
+    async def read(self, session: str) -> list[dict[str, Any]]:
+        """Its messages, from any service."""
+        messages: list[dict[str, Any]] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            parameters = {"limit": "100", **({"cursor": cursor} if cursor else {})}
+            url = f"{self.draw.choice(self.services).url}/v1/sessions/{session}/messages"
+            async with self.client.get(url, params=parameters) as response:
+                page = await response.json()
+            messages += page["data"]
+            cursor = page["next_cursor"]
+        return messages
 
 
-async def read(client: aiohttp.ClientSession, url: str, session: str) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = []
-    cursor: str | None = ""
-    while cursor is not None:
-        parameters = {"limit": "100", **({"cursor": cursor} if cursor else {})}
-        async with client.get(f"{url}/v1/sessions/{session}/messages", params=parameters) as response:
-            page = await response.json()
-        messages += page["data"]
-        cursor = page["next_cursor"]
-    return messages
+def _last(raw: bytes) -> dict[str, Any]:
+    """A JSON body, or the data of a stream's last event."""
+    line = raw.strip().rsplit(b"\n", 1)[-1].removeprefix(b"data: ")
+    told: dict[str, Any] = json.loads(line)
+    return told
 
 
-async def run(rounds: int, clients: int, seconds: float, folder: Path) -> tuple[int, list[str]]:
-    """Acknowledged turns, and what was wrong."""
-    service, draw = Service(folder / "data"), random.Random(0)
-    wrong: list[str] = []
-    acknowledged = 0
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as client:
-        await service.start(client)
-        for number in range(rounds):
-            histories = [await create(client, service.url) for _ in range(clients)]
-            talks = [asyncio.create_task(talk(client, service.url, history)) for history in histories]
-            await asyncio.sleep(draw.uniform(0.3, 1.0) * seconds)
-            service.kill()
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    kills: int
+    answered: int
+    wrong: list[str]
+
+
+async def run(rounds: int, clients: int, turns: int, folder: Path, database: str = "", instances: int = 1) -> Outcome:
+    """One round is a kill of one service or more, after `turns` at most."""
+    services = [Service(folder / f"data-{number}", database) for number in range(instances)]
+    limits = aiohttp.ClientTimeout(total=END_SECONDS)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector, timeout=limits) as client:
+        load, talks, kills = Load(client, services, random.Random(0)), list[asyncio.Task[None]](), 0
+        try:
+            await _start(client, services)
+            for number in range(rounds):
+                stop, started, before = asyncio.Event(), time.monotonic(), load.answered
+                talks += [asyncio.create_task(load.group(size, stop)) for size in _groups(clients)]
+                killed = await _crash(load, turns, stop)
+                kills += killed
+                spent, answered = time.monotonic() - started, load.answered - before
+                print(f"round {number + 1}: {answered} turns, {killed} killed, {spent:.1f} s", flush=True)
+            await _ended(talks)
+            wrong = [each for known in load.histories for each in differences(known, await load.read(known.session))]
+        finally:
+            for talk in talks:
+                talk.cancel()
+            await asyncio.gather(*(service.kill() for service in services))
+    print(f"{load.replayed} answers were replays; refused for the time being: {dict(load.refused) or 'none'}")
+    return Outcome(kills, load.answered, wrong)
+
+
+async def _crash(load: Load, turns: int, stop: asyncio.Event) -> int:
+    """How many were killed; they serve again."""
+    await _loaded(load, turns)
+    victims = load.draw.sample(load.services, load.draw.randint(1, len(load.services)))
+    await asyncio.gather(*(service.kill() for service in victims))
+    stop.set()
+    await asyncio.gather(*(service.start(load.client) for service in victims))
+    return len(victims)
+
+
+async def _ended(talks: Sequence[asyncio.Task[None]]) -> None:
+    """Those whose turn is not answered in time are seen by their histories."""
+    started = time.monotonic()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
             await asyncio.gather(*talks)
-            await service.start(client)
-            for history in histories:
-                wrong += differences(history, await read(client, service.url, history.session))
-            acknowledged += sum(len(history.answers) for history in histories)
-            print(f"{number + 1:3} kills, {acknowledged:6} acknowledged turns, {len(wrong)} wrong", flush=True)
-        service.kill()
-    return acknowledged, wrong
+    print(f"the last turns are answered after {time.monotonic() - started:.1f} s", flush=True)
+
+
+async def _loaded(load: Load, turns: int) -> None:
+    """To a random moment after up to so many turns, on a busy machine as on an idle one."""
+    goal, deadline = load.answered + load.draw.randint(0, turns), time.monotonic() + END_SECONDS
+    while load.answered < goal and time.monotonic() < deadline:  # noqa: ASYNC110 - it is counted by many
+        await asyncio.sleep(RETRY_SECONDS)
+    await asyncio.sleep(load.draw.uniform(0.0, 2 * RETRY_SECONDS))
+
+
+def _groups(clients: int) -> list[int]:
+    """Sessions by their clients: of four, two share one."""
+    return [2, 1, 1] * (clients // 4) + [1] * (clients % 4)
+
+
+async def _start(client: aiohttp.ClientSession, services: Sequence[Service]) -> None:
+    """The first one publishes the demo model and finds out how it is loaded; the others get a copy of both."""
+    await services[0].start(client)
+    for service in services[1:]:
+        for known in ("models", "engine"):
+            shutil.copytree(services[0].data_dir / known, service.data_dir / known, symlinks=True)
+    await asyncio.gather(*(service.start(client) for service in services[1:]))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of load before a kill, at most")
+    parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--turns", type=int, default=120, help="before a kill, at most; half of it on average")
+    parser.add_argument("--instances", type=int, default=1, help="services on one database")
+    parser.add_argument("--database", default="", help="URL of an empty PostgreSQL database; else SQLite")
+    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL that is started for this")
     options = parser.parse_args()
+    if options.instances > 1 and not options.database and not options.postgres:
+        parser.error("several services need --postgres or --database: SQLite is one service's")
+    database = _own_postgres() if options.postgres else options.database
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        acknowledged, wrong = asyncio.run(run(options.rounds, options.clients, options.seconds, Path(folder)))
-    print("\n".join([*wrong, f"{acknowledged} acknowledged turns over {options.rounds} kills, {len(wrong)} wrong"]))
-    return 1 if wrong else 0
+        outcome = asyncio.run(
+            run(options.rounds, options.clients, options.turns, Path(folder), database, options.instances)
+        )
+    spent = (time.monotonic() - started) / options.rounds
+    each = f"{outcome.answered / options.rounds:.0f} turns and {spent:.1f} s a round"
+    wrong = f"{len(outcome.wrong)} wrong"
+    print("\n".join([*outcome.wrong, f"{outcome.answered} turns over {outcome.kills} kills, {each}, {wrong}"]))
+    return 1 if outcome.wrong else 0
+
+
+def _own_postgres() -> str:
+    from tests import postgres  # needs its binaries
+
+    if (missing := postgres.missing()) is not None:
+        raise SystemExit(missing)
+    return postgres.server().new_database()
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cache, partial
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from fastapi import FastAPI
@@ -51,9 +52,12 @@ from service.engine.replicas import Replicas
 from service.guard import read_guard
 from service.jobs.jobs import Jobs
 from service.metrics import Metrics
-from service.sessions import Limits, SessionStore
+from service.sessions import Limits
 from service.settings import Settings, engine_environment
 from service.tracebacks import wordless, write_wordless
+
+if TYPE_CHECKING:
+    from service.sessions import SessionStore
 
 TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
@@ -152,6 +156,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _open_sessions(settings: Settings) -> SessionStore:
+    """Its libraries take most of a second to import: when it is first wanted, beside the event loop."""
+    await asyncio.to_thread(import_module, "service.sessions.store")
+    from service.sessions import SessionStore
+
     limits = Limits(
         settings.sessions_ttl_seconds,
         settings.sessions_max_message_bytes,

@@ -235,6 +235,7 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
         yield World(app, client, engines, deployments, metrics, chosen)
         await jobs.stop()
         await deployments.stop()
+        await app.state.service.answers.conversations.stop()
 
 
 @asynccontextmanager

@@ -271,11 +271,21 @@ def test_the_table_names_only_parts_that_exist() -> None:
 
 
 def test_api_process_imports_no_torch() -> None:
-    """The whole app is composed without torch, transformers or numpy's weight in `sys.modules`."""
-    program = "import sys, service.app; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    """The whole app is composed without torch or transformers, nor what only a server with sessions needs."""
+    unwanted = {"torch", "transformers", "sqlalchemy"}
+    program = f"import sys, service.app; print(sorted({unwanted} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
 
 
 def test_bento_service_stays_thin() -> None:
     assert len((ROOT / "service" / "bento.py").read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if "api" in path.parts], ids=module_name)
+def test_only_one_place_asks_for_answers(path: Path) -> None:
+    """So that no dialect can forget what every answer owes to its client: its key, its headers, its log line."""
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    named = [ast.unparse(call) for call in calls if isinstance(call, ast.Attribute)]
+    asked = [name for name in named if name.endswith(("answers.stream", "answers.complete"))]
+    assert bool(asked) == (module_name(path) == "service.api.replies"), f"{path}: {asked}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -28,8 +28,11 @@ from service.engine.request import FinishReason
 from service.errors import ContextOverflow, GenerationFailed, Unavailable
 from service.guard import Guard
 from service.metrics import Metrics
+from service.sessions import Done
 
 T = TypeVar("T")
+Record = Callable[[Delta], Done]
+"""Makes of an answer's last delta what is kept for its Idempotency-Key."""
 
 
 class Answers:
@@ -53,13 +56,14 @@ class Answers:
         self.summaries = Summaries(self._unstored, conversations, metrics)
         self._recollection = Recollection(conversations, self.summaries)
 
-    def stream(self, asks: Sequence[Ask]) -> AsyncGenerator[Delta, None]:
+    def stream(self, asks: Sequence[Ask], record: Record | None = None) -> AsyncGenerator[Delta, None]:
         """One delta a token, as soon as it is sampled; several asks run side by side. Closing it aborts in the engine.
+        A turn of a session is stored before its last delta is told, and what `record` makes of that with it.
 
         Raises, before the first delta: NotFound, InvalidRequest, ContextOverflow, Overloaded, Unavailable,
         DeadlineExceeded; at any time GenerationFailed and Unavailable. One ask's error ends all.
         """
-        return self._stream(asks[0]) if len(asks) == 1 else merged([self._stream(ask) for ask in asks])
+        return self._stream(asks[0], record) if len(asks) == 1 else merged([self._stream(ask) for ask in asks])
 
     async def complete(self, asks: Sequence[Ask]) -> list[Answer]:
         """The whole answers, in the order of `asks`; raises as `stream`."""
@@ -85,7 +89,7 @@ class Answers:
                 return deployment, refused
             return deployment, prompt
 
-    async def _stream(self, ask: Ask) -> AsyncGenerator[Delta, None]:
+    async def _stream(self, ask: Ask, record: Record | None = None) -> AsyncGenerator[Delta, None]:
         self.admission.enter(ask.best_of)
         try:
             if ask.place is None:
@@ -96,7 +100,7 @@ class Answers:
             async with self._turn(ask, ask.place) as turn, aclosing(self._unstored(turn.ask)) as deltas:
                 async for delta in deltas:
                     if delta.last:
-                        await turn.keep(delta.answer)
+                        await turn.keep(delta.answer, record(delta) if record else None)
                     yield delta
         finally:
             self.admission.leave(ask.best_of)

@@ -2,8 +2,8 @@
 
     lock the session ─▶ history ─▶ an Ask over system, history and the new messages ─▶ answer ─▶ stored ─▶ last delta
 
-Turns sent at once to one session wait for each other, in order of arrival. Where another instance has written to the
-session meanwhile, the answer is not stored and its caller is told so.
+Turns sent at once to one session wait for each other. Where another writer has changed the session meanwhile, the
+answer is not stored and its caller is told so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from service.answers.answer import Answer
 from service.answers.ask import Ask, InSession
@@ -21,8 +22,11 @@ from service.context.policies import POLICIES, Policy
 from service.context.prompt import Chat
 from service.context.trimming import Past
 from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
-from service.sessions import Answered, NewMessage, NewReply, NewTurn, Session, SessionStore, StoredMessage
+from service.sessions import Answered, Done, NewMessage, NewReply, NewTurn, Session, StoredMessage
 from service.text.messages import Message
+
+if TYPE_CHECKING:
+    from service.sessions import SessionStore
 
 SYSTEM = "system"
 """The name of a session's system message in receipts."""
@@ -42,7 +46,6 @@ class Conversations:
         self._store: SessionStore | None = None
         self._opening = asyncio.Lock()
         self._failed_at = float("-inf")
-        self._turns: dict[tuple[str, str], _Queue] = {}
 
     async def store(self) -> SessionStore:
         """Raises Unavailable while the database cannot be had; tried once a second, whoever asks."""
@@ -78,29 +81,15 @@ class Conversations:
     async def turn(self, ask: Ask, place: InSession) -> AsyncIterator[OpenTurn]:
         """The session is this turn's until the block ends. Raises NotFound, Stale, StorageFull, InvalidRequest."""
         store, new = await self.store(), _new(place)
-        key = (place.owner, place.session)
-        queue = self._turns.setdefault(key, _Queue())
-        queue.members += 1
-        try:
-            async with queue.lock:
-                session, stored = await _read(store, place, new)
-                yield OpenTurn(store, place, session, new, _asked(ask, session, stored, place.messages, new))
-        finally:
-            queue.members -= 1
-            if not queue.members:
-                del self._turns[key]
+        async with store.turn_lock(place.owner, place.session):
+            session, stored = await _read(store, place, new)
+            yield OpenTurn(store, place, session, new, _asked(ask, session, stored, place.messages, new))
 
     async def asked(self, ask: Ask, place: InSession) -> Ask:
         """What the turn would ask now, without taking it."""
         store, new = await self.store(), _new(place)
         session, stored = await _read(store, place, new)
         return _asked(ask, session, stored, place.messages, new)
-
-
-@dataclass(slots=True)
-class _Queue:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    members: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +102,8 @@ class OpenTurn:
     _new: tuple[NewMessage, ...]
     ask: Ask
 
-    async def keep(self, answer: Answer) -> None:
-        """Store the turn, durably. Raises Conflict where another instance was here meanwhile."""
+    async def keep(self, answer: Answer, done: Done | None = None) -> None:
+        """Store the turn, durably, and `done` with it. Raises Conflict where another writer was here meanwhile."""
         receipt = answer.receipt
         best = answer.best[0]
         answered = Answered(
@@ -130,9 +119,9 @@ class OpenTurn:
         owner, session, revision = self._place.owner, self._session.id, self._session.revision
         try:
             if self._new:
-                await self._store.append_turn(owner, session, NewTurn(self._new, reply, cut), revision)
+                await self._store.append_turn(owner, session, NewTurn(self._new, reply, cut), revision, done)
             else:
-                await self._store.replace_last_reply(owner, session, reply, revision, cut=cut)
+                await self._store.replace_last_reply(owner, session, reply, revision, cut=cut, done=done)
         except Stale:
             raise Conflict(
                 "Another writer changed the session while this answer was made: send the turn again"
@@ -147,12 +136,11 @@ async def _read(
     store: SessionStore, place: InSession, new: tuple[NewMessage, ...]
 ) -> tuple[Session, tuple[StoredMessage, ...]]:
     """The session and the messages before the turn."""
+    owner, session, revision = place.owner, place.session, place.expected_revision
     if new:
-        await store.check_turn(place.owner, place.session, new, place.expected_revision)
-    session, stored = await store.history(place.owner, place.session)
-    if place.expected_revision is not None and session.revision != place.expected_revision:
-        raise Stale(f"The session is at revision {session.revision}: read it again and send the turn once more")
-    return session, stored if new else _without_last_reply(stored)
+        return await store.check_turn(owner, session, new, revision)
+    found, stored = await store.history(owner, session, revision)
+    return found, _without_last_reply(stored)
 
 
 def _asked(

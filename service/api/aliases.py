@@ -17,6 +17,7 @@ from models.storage.journal import Entry
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Service, ServiceDep
 from service.api.encoding import json_response
+from service.api.etags import tag_of
 from service.api.openapi import takes
 from service.api.repository import PREFIX, Text
 from service.api.schemas.repository import AliasBody, ReasonBody
@@ -56,7 +57,7 @@ async def promote(
         body.version,
         body.reason,
         actor,
-        expected=_expected(if_match),
+        expected=tag_of(if_match),
         limits=service.settings.gate(alias),
         override=body.override,
     )
@@ -69,7 +70,7 @@ async def remove(
 ) -> Response:
     """Take an alias away."""
     entry = await asyncio.to_thread(
-        service.deployments.repository.remove_alias, name, alias, reason, actor, expected=_expected(if_match)
+        service.deployments.repository.remove_alias, name, alias, reason, actor, expected=tag_of(if_match)
     )
     return _changed(service, name, alias, entry)
 
@@ -80,7 +81,7 @@ async def rollback(
 ) -> Response:
     """Undo the last promotion or removal; once more, the one before."""
     entry = await asyncio.to_thread(
-        service.deployments.repository.rollback, name, alias, body.reason, actor, expected=_expected(if_match)
+        service.deployments.repository.rollback, name, alias, body.reason, actor, expected=tag_of(if_match)
     )
     return _changed(service, name, alias, entry)
 
@@ -101,15 +102,6 @@ def _changed(service: Service, name: str, alias: str, entry: Entry) -> Response:
 def _answer(name: str, alias: str, entry: Entry) -> Response:
     body: dict[str, Any] = {"model": name, "alias": alias, "version": entry.version, "change": asdict(entry)}
     return json_response(body, headers={"ETag": f'"{entry.version or ""}"'})
-
-
-def _expected(if_match: str | None) -> str | None:
-    """The version that the caller believes the alias has. Raises InvalidRequest for anything but one strong tag."""
-    if if_match is None:
-        return None
-    if len(if_match) < 2 or if_match[0] != '"' or if_match[-1] != '"' or '"' in if_match[1:-1]:
-        raise InvalidRequest('If-Match must be one ETag, as in "2"', param="If-Match")
-    return if_match[1:-1]
 
 
 def _moment(text: str) -> datetime:

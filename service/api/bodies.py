@@ -15,6 +15,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 
 from service.api.errors import refusal_of
+from service.api.keys import note_body
 from service.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 
 MAX_DEPTH: Final = 32
@@ -51,6 +52,7 @@ async def read_object(request: Request) -> Json:
     """The body as a JSON object. Raises UnsupportedMediaType, TooLarge or InvalidRequest."""
     _check_type(request)
     raw = await _read_bounded(request, request.app.state.service.settings.max_body_bytes)
+    note_body(request, raw)
     value = parse(raw)
     if not isinstance(value, dict):
         raise InvalidRequest('The body must be a JSON object, for example {"inputs": "…"}')

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+JSON: Final = "application/json"
 _encoder = msgspec.json.Encoder()
 _LINE_ENDS: Final = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
 
@@ -17,7 +18,7 @@ def encode(value: object) -> bytes:
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(encode(value), status, headers, media_type="application/json")
+    return Response(encode(value), status, headers, media_type=JSON)
 
 
 def event(value: object, name: str | None = None) -> bytes:

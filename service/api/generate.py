@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.answers import Ask, Sampling
+from service.answers import Answer, Ask, Sampling
 from service.api import tgi
 from service.api.bodies import json_body
 from service.api.deps import Service, ServiceDep
-from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.places import placed
-from service.api.replies import completed, headers, streamed
+from service.api.replies import completed, streamed
 from service.api.schemas.native import GenerateBody, Parameters
 from service.context.prompt import Chat, Ids, Text
 from service.errors import UnsupportedField
@@ -51,15 +52,18 @@ async def _answer(request: Request, service: Service, body: GenerateBody, stream
         request.state.log["user"] = body.user
     ask = replace(ask_of(body, service.settings, stream), arrival=request.state.arrival)
     ask = placed(request, ask, body.session_id, body.messages)
-    is_triton = body.text_input is not None
     if stream:
-        return await streamed(request, service, [ask], tgi.triton_events if is_triton else tgi.events)
-    [answer] = await completed(request, service, [ask])
-    if is_triton:
-        return json_response(tgi.triton(answer, answer.best[0].text), headers=headers(answer))
+        events = tgi.events if body.text_input is None else tgi.triton_events
+        return await streamed(request, service, [ask], events)
+    return await completed(request, service, [ask], partial(_shown, body))
+
+
+def _shown(body: GenerateBody, answers: Sequence[Answer]) -> dict[str, Any]:
+    [answer] = answers
+    if body.text_input is not None:
+        return tgi.triton(answer, answer.best[0].text)
     prefix = body.inputs or "" if body.parameters.return_full_text else ""
-    shown = tgi.answered(answer, prefix, details=bool(body.parameters.details))
-    return json_response(shown, headers=headers(answer))
+    return tgi.answered(answer, prefix, details=bool(body.parameters.details))
 
 
 def ask_of(body: GenerateBody, settings: Settings, stream: bool) -> Ask:

@@ -15,10 +15,9 @@ from service.answers import Answer, Ask, Decoding, Delta, Sampling, Token
 from service.api import chunks
 from service.api.bodies import json_body
 from service.api.deps import Service, ServiceDep
-from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.places import placed
-from service.api.replies import completed, headers, streamed
+from service.api.replies import completed, streamed
 from service.api.schemas.openai import ChatBody, CompletionBody, OpenAISampling
 from service.context.prompt import Chat, Source
 
@@ -109,8 +108,7 @@ async def _reply(request: Request, service: Service, asks: Sequence[Ask], dialec
         request.state.log["user"] = body.user
     if body.stream:
         return await streamed(request, service, asks, dialect.events, chunks.DONE)
-    answers = await completed(request, service, asks)
-    return json_response(dialect.whole(answers), headers=headers(answers[0]))
+    return await completed(request, service, asks, dialect.whole)
 
 
 class Dialect(ABC):

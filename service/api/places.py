@@ -8,8 +8,8 @@ from dataclasses import replace
 from fastapi import Request
 
 from service.answers import Ask, InSession
+from service.api.etags import revision_of
 from service.api.schemas.base import ChatMessage
-from service.errors import InvalidRequest
 
 
 def placed(request: Request, ask: Ask, session_id: str | None, messages: Sequence[ChatMessage] | None) -> Ask:
@@ -19,13 +19,3 @@ def placed(request: Request, ask: Ask, session_id: str | None, messages: Sequenc
     new = tuple(each.message() for each in messages or ())
     place = InSession(request.state.owner, session_id, new, revision_of(request.headers.get("if-match")))
     return replace(ask, place=place)
-
-
-def revision_of(if_match: str | None) -> int | None:
-    """Raises InvalidRequest for anything but one revision's tag."""
-    if if_match is None:
-        return None
-    revision = if_match.strip('"')
-    if if_match != f'"{revision}"' or not revision.isascii() or not revision.isdigit() or len(revision) > 18:
-        raise InvalidRequest('If-Match must be the ETag of a session, as in "3"', param="If-Match")
-    return int(revision)

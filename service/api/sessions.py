@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
@@ -19,14 +19,17 @@ from service.api import tgi
 from service.api.bodies import json_body, read_lines
 from service.api.deps import OwnerDep, Service, ServiceDep
 from service.api.encoding import json_response
+from service.api.etags import revision_of
 from service.api.generate import ask_of
 from service.api.openapi import takes
-from service.api.places import revision_of
-from service.api.replies import completed, headers, streamed
+from service.api.replies import completed, streamed
 from service.api.schemas.native import GenerateBody
 from service.api.schemas.sessions import ForkBody, MessageBody, RegenerateBody, SessionBody
 from service.errors import InvalidRequest
-from service.sessions import Page, Session, SessionStore, StoredMessage
+from service.sessions import Page, Session, StoredMessage
+
+if TYPE_CHECKING:
+    from service.sessions import SessionStore
 
 PREFIX: Final = "/v1/sessions"
 NDJSON: Final = "application/x-ndjson"
@@ -146,8 +149,7 @@ async def regenerate(
     ask = replace(ask, place=place, arrival=request.state.arrival)
     if body.stream:
         return await streamed(request, service, [ask], tgi.events)
-    [answer] = await completed(request, service, [ask])
-    return json_response(tgi.answered(answer), headers=headers(answer))
+    return await completed(request, service, [ask], lambda answers: tgi.answered(answers[0]))
 
 
 @router.get("/{session_id}/export")

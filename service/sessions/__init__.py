@@ -1,16 +1,21 @@
-"""Chat history: sessions, their messages and turns, kept in SQLite or PostgreSQL."""
+"""Chat history: sessions, their messages and turns, kept in SQLite or PostgreSQL.
 
-from service.sessions.idempotency import Claim, Done, Finished, Fresh, Idempotency, InProgress
-from service.sessions.knowledge import Knowledge, KnowledgeBase, Passage
+What needs SQLAlchemy is imported when it is first named: a server without sessions does without.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from service.sessions.claims import LEASE_SECONDS, Claim, Done, Finished, Fresh, InProgress
 from service.sessions.limits import Limits
-from service.sessions.migrating import NewerDatabase
-from service.sessions.store import SessionStore
 from service.sessions.values import (
     Answered,
+    Knowledge,
     NewMessage,
     NewReply,
     NewTurn,
     Page,
+    Passage,
     Session,
     SessionFields,
     StoredMessage,
@@ -18,7 +23,21 @@ from service.sessions.values import (
     new_message_id,
 )
 
+if TYPE_CHECKING:
+    from service.sessions.idempotency import Idempotency
+    from service.sessions.knowledge import KnowledgeBase
+    from service.sessions.migrating import NewerDatabase
+    from service.sessions.store import SessionStore
+
+_ON_DEMAND = {
+    "Idempotency": "idempotency",
+    "KnowledgeBase": "knowledge",
+    "NewerDatabase": "migrating",
+    "SessionStore": "store",
+}
+
 __all__ = [
+    "LEASE_SECONDS",
     "Answered",
     "Claim",
     "Done",
@@ -42,3 +61,9 @@ __all__ = [
     "Turn",
     "new_message_id",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(f"{__name__}.{_ON_DEMAND[name]}"), name)

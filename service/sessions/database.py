@@ -82,6 +82,11 @@ class Database:
             async with self.engine.connect() as connection:
                 yield await connection.execution_options(isolation_level="AUTOCOMMIT")
 
+    async def lasting(self) -> AsyncConnection:
+        """A connection without a transaction that is the caller's to keep, and to close."""
+        connection = await self.engine.connect()
+        return await connection.execution_options(isolation_level="AUTOCOMMIT")
+
     async def lock(self, connection: AsyncConnection, *name: str) -> None:
         """Hold the lock `name` to the end of the transaction. SQLite's writers are alone anyway."""
         if not self.is_sqlite:
@@ -208,9 +213,10 @@ def _sqlite(url: URL, patience: float) -> AsyncEngine:
 def _postgresql(url: URL, patience: float) -> AsyncEngine:
     waits = str(int(patience * 1000))
     settings = {"synchronous_commit": "on", "lock_timeout": waits, "idle_in_transaction_session_timeout": "60000"}
+    settings |= {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
     return create_async_engine(
         url,
-        pool_size=_POOL,
+        pool_size=_POOL + 1,  # one is for the locks of turns
         max_overflow=0,
         pool_timeout=patience,
         pool_pre_ping=True,

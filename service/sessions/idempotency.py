@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -19,49 +18,14 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, Unavailable
+from service.sessions.claims import LEASE_SECONDS, Claim, Done, Finished, Fresh, InProgress
 from service.sessions.database import Database, uninterrupted
 from service.sessions.limits import check_text
 from service.sessions.owned import Owned
 
 KEPT_SECONDS = 24 * 3600.0
-LEASE_SECONDS = 30.0
-_POLL_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The right to finish a key; worth nothing once another has taken over."""
-
-    owner: str
-    key: str
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fresh:
-    """Generate, renew within `LEASE_SECONDS`, then finish or abandon."""
-
-    claim: Claim
-
-
-@dataclass(frozen=True, slots=True)
-class InProgress:
-    """Another works on it, or has died less than `seconds` ago."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    response: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """An answer to be kept under a claimed key."""
-
-    claim: Claim
-    response: bytes
+_FIRST_POLL_SECONDS = 0.05
+_LAST_POLL_SECONDS = 1.0
 
 
 class Idempotency:
@@ -85,12 +49,16 @@ class Idempotency:
             return known or await _claim(connection, mine, key, body_hash)
 
     async def wait(self, owner: str, key: str, body_hash: str, seconds: float) -> Fresh | Finished:
-        """As `begin`, but behind another's work waits for its end. Raises Unavailable when that takes longer."""
-        deadline = asyncio.get_running_loop().time() + seconds
+        """As `begin`, but behind another's work waits for its end. Raises Unavailable when that takes longer.
+
+        Looks ever less often, so that many who wait do not keep the database from whom they wait for."""
+        deadline, pause = asyncio.get_running_loop().time() + seconds, _FIRST_POLL_SECONDS
         while isinstance(status := await self.begin(owner, key, body_hash), InProgress):
-            if asyncio.get_running_loop().time() > deadline:
+            left = deadline - asyncio.get_running_loop().time()
+            if left < 0:
                 raise Unavailable("The first request with this Idempotency-Key still runs: try again", retry_after=5)
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(min(pause, max(left, 0.01), status.seconds + 0.01))
+            pause = min(1.5 * pause, _LAST_POLL_SECONDS)
         return status
 
     @uninterrupted

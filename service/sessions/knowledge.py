@@ -6,8 +6,6 @@ document ─< passages ── passage_grams, the index of their pairs of charact
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, literal, or_, tuple_
@@ -18,31 +16,10 @@ from service.sessions import cursors, search
 from service.sessions.database import Database, uninterrupted
 from service.sessions.limits import Limits, check_limit, check_text
 from service.sessions.owned import Owned
-from service.sessions.values import Page, new_knowledge_id
+from service.sessions.values import Knowledge, Page, Passage, new_knowledge_id
 from service.text.passages import passages_of
 
 MOST_FOUND = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Knowledge:
-    """`session_id` None: for all chats of its owner. `passages` is their number."""
-
-    id: str
-    title: str | None
-    text: str
-    session_id: str | None
-    passages: int
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """`id` is the document's."""
-
-    id: str
-    title: str | None
-    text: str
 
 
 class KnowledgeBase:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,14 +22,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.sessions import cursors, idempotency, migrating, retention, transfer
 from service.sessions.change import Change
+from service.sessions.claims import Done
 from service.sessions.database import Database, translated, uninterrupted
-from service.sessions.idempotency import Done, Idempotency
+from service.sessions.idempotency import Idempotency
 from service.sessions.knowledge import KnowledgeBase
 from service.sessions.limits import Limits, check_distinct, check_limit, check_text
 from service.sessions.owned import Owned
 from service.sessions.records import ASSISTANT, message_of, session_of, stored, stored_reply
 from service.sessions.search import search
 from service.sessions.summaries import StoredSummaries
+from service.sessions.turn_locks import TurnLocks
 from service.sessions.values import (
     Json,
     NewMessage,
@@ -60,6 +62,7 @@ class SessionStore:
         self.limits = limits
         self._clock = clock
         self._traces = True  # of what was removed, perhaps before this process began
+        self._turns = TurnLocks(database)
         self.idempotency = Idempotency(database, self._owned)
         self.summaries = StoredSummaries(database, self._owned)
         self.knowledge = KnowledgeBase(database, self._owned, limits)
@@ -93,6 +96,7 @@ class SessionStore:
                 raise
 
     async def close(self) -> None:
+        await self._turns.close()
         await self._database.close()
 
     # Sessions
@@ -162,10 +166,13 @@ class SessionStore:
         return cursors.page(rows, limit, message_of, cursors.of_message)
 
     @uninterrupted
-    async def history(self, owner: str, session_id: str) -> tuple[Session, tuple[StoredMessage, ...]]:
+    async def history(
+        self, owner: str, session_id: str, expected_revision: int | None = None
+    ) -> tuple[Session, tuple[StoredMessage, ...]]:
         """The session and all its messages as they are at one moment: what a prompt is made of."""
         async with self._database.reading() as connection:
             session = session_of(await self._owned(owner).session(connection, session_id))
+            _check_revision(session.revision, expected_revision)
             rows = await self._read(connection, owner, session_id, -1, session.message_count)
         return session, tuple(map(message_of, rows))
 
@@ -200,6 +207,11 @@ class SessionStore:
 
     # Turns
 
+    def turn_lock(self, owner: str, session_id: str) -> AbstractAsyncContextManager[None]:
+        """Turns of one session wait for each other here: those of this process, and on PostgreSQL those of every other.
+        Raises Unavailable on entry. Writes do not ask for it: what guards them is the revision."""
+        return self._turns.held(owner, session_id)
+
     @uninterrupted
     async def check_turn(
         self,
@@ -207,14 +219,13 @@ class SessionStore:
         session_id: str,
         messages: Sequence[NewMessage],
         expected_revision: int | None = None,
-    ) -> Session:
-        """Whether a turn with these messages could be stored now: ask before generating. Raises what `append_turn`
-        would."""
+    ) -> tuple[Session, tuple[StoredMessage, ...]]:
+        """The history before a turn with these messages, which could be stored now: ask before generating. Raises what
+        `append_turn` would."""
         self._check_messages(messages)
-        session = await self.get(owner, session_id)
-        _check_revision(session.revision, expected_revision)
+        session, stored = await self.history(owner, session_id, expected_revision)
         self.limits.check_room(session.message_count, len(messages) + 1)
-        return session
+        return session, stored
 
     @uninterrupted
     async def append_turn(

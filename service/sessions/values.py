@@ -126,6 +126,27 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Knowledge:
+    """`session_id` None: for all chats of its owner. `passages` is their number."""
+
+    id: str
+    title: str | None
+    text: str
+    session_id: str | None
+    passages: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """`id` is the document's."""
+
+    id: str
+    title: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
     """`next_cursor` is None on the last page."""
 

@@ -166,12 +166,13 @@ NATIVE_UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("stop_words", {"text_input": "x", "parameters": {"stop_words": ["a"]}}, "parameters.stop_words"),
     ("bad_words 0", {"text_input": "x", "parameters": {"bad_words": 0}}, "parameters.bad_words"),
     *(
-        (f"policy {p}", {"messages": CHAT, "context": {"policy": p}}, "context.policy")
-        for p in ("summarise", "retrieve")
+        (f"policy {p} of text", {"inputs": "x", "context": {"policy": p}}, "context.policy")
+        for p in ("window", "summarise", "retrieve")
     ),
     ("image", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "content[0].type"),
     ("function role", {"messages": [{"role": "function", "content": "x", "name": "f"}]}, "messages[0].role"),
     ("tools in a session", {"messages": [*CHAT, {**CALLING, "content": None}], "session_id": "s_1"}, "messages"),
+    ("knowledge of text", {"inputs": "x", "context": {"knowledge": True}}, "context.policy"),
     ("documents of text", {"inputs": "x", "documents": [{"text": "x"}]}, "documents"),
     ("full text of chat", {"messages": CHAT, "parameters": {"return_full_text": True}}, "parameters.return_full_text"),
     ("truncated chat", {"messages": CHAT, "parameters": {"truncate": 5}}, "truncate"),

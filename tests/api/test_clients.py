@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import OverloadedError, ValidationError
 
+from service.errors import Unavailable
 from tests.api.conftest import KEY, Serve
-from tests.fake_service import REPLY, over_http
+from tests.fake_service import REPLY, over_http, until
 
 CHAT = [{"role": "user", "content": "안녕하세요"}]
 
@@ -73,3 +77,20 @@ async def test_openai(serve: Serve) -> None:
             await client.chat.completions.create(model="gpt-4o", messages=CHAT)
         with pytest.raises(openai.AuthenticationError):
             await client.with_options(api_key="wrong").models.list()
+
+
+async def test_openai_with_a_key(serve: Serve, tmp_path: Path) -> None:
+    """What the client tries again by itself, and what its caller does, is one answer."""
+    openai = pytest.importorskip("openai")
+    planted = {"fail_after": 0, "failure": Unavailable("planted", retry_after=0.1)}
+    database = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    async with serve(engine=planted, database_url=database) as world, over_http(world) as url:
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=5)
+        ask = partial(
+            client.chat.completions.create, model="demo", messages=CHAT, extra_headers={"Idempotency-Key": "k"}
+        )
+        first = asyncio.create_task(ask())
+        await until(lambda: world.engine.aborted)
+        world.engine.fail_after = None
+        assert (await first).id == (await ask()).id
+        assert len(world.engine.requests) == 2, "the one that failed, and one more"

@@ -127,7 +127,7 @@ async def test_turns_sent_at_once_are_served_one_after_the_other(serve: Serve, t
         assert [each["role"] for each in stored] == ["user", "assistant"] * 6
         assert {each["content"] for each in stored if each["role"] == "user"} == {f"turn {at}" for at in range(6)}
         assert sorted(len(each["context"]["kept"]) for each in answers) == [1, 3, 5, 7, 9, 11]
-        assert not world.app.state.service.answers.conversations._turns
+        assert not (await world.app.state.service.answers.conversations.store())._turns._lines
 
 
 async def test_a_stale_writer_is_told(world: World) -> None:

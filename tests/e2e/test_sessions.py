@@ -1,4 +1,4 @@
-"""Sessions through the real service: what was acknowledged is there after a SIGKILL of everything; `dosirak chat`."""
+"""Sessions through the real service: after SIGKILLs each turn is there, once, in order and whole; `dosirak chat`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from pathlib import Path
 
 from loadtest.crashes import run
 from tests.e2e.server import ROOT, Server, python
+from tests.sessions import needs_postgresql, new_database
 
 
-async def test_acknowledged_turns_survive_kills(tmp_path: Path) -> None:
-    acknowledged, wrong = await run(rounds=2, clients=6, seconds=2.0, folder=tmp_path)
-    assert wrong == []
-    assert acknowledged > 20
+async def test_turns_survive_kills(tmp_path: Path) -> None:
+    outcome = await run(rounds=2, clients=8, turns=20, folder=tmp_path)
+    assert outcome.wrong == []
+    assert outcome.answered >= 16, "each client has one in each round"
+
+
+@needs_postgresql
+async def test_turns_of_two_services_on_one_database_survive_kills(tmp_path: Path) -> None:
+    database = new_database("postgresql", tmp_path)
+    outcome = await run(rounds=2, clients=8, turns=20, folder=tmp_path, database=database, instances=2)
+    assert outcome.wrong == []
+    assert outcome.answered >= 16, "each client has one in each round"
 
 
 def test_chat_from_a_pipe(served: Server) -> None:

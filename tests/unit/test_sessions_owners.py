@@ -10,7 +10,7 @@ import pytest
 
 from service.errors import Conflict, NotFound
 from service.sessions import Fresh, Idempotency, NewMessage, NewReply, SessionStore
-from service.sessions.idempotency import Claim, Done
+from service.sessions.claims import Claim, Done
 from tests.sessions import a_turn, say
 
 Call = Callable[[SessionStore, str, str], Awaitable[Any]]

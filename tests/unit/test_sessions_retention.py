@@ -12,8 +12,9 @@ import pytest
 
 from service.errors import NotFound
 from service.sessions import Answered, Fresh, Limits, NewMessage, NewReply, NewTurn, SessionStore
+from service.sessions.claims import Done
 from service.sessions.database import Database
-from service.sessions.idempotency import KEPT_SECONDS, Done
+from service.sessions.idempotency import KEPT_SECONDS
 from tests.sessions import Clock, a_turn, new_database, say
 
 CANARY = "카나리아-9f31c7"

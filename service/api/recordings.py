@@ -1,0 +1,157 @@
+"""Responses that are kept for their `Idempotency-Key`: made once, sent as often as they are asked for, byte for byte.
+
+    key ─▶ first: Recording ─▶ deltas, the claim renewed meanwhile ─▶ all bytes kept ─▶ the last delta is told
+      └──▶ a repetition waits for the first and gets what was kept; where nothing was, it is the first
+
+What ends without a whole answer keeps nothing. Knows no dialect: `write` gives the bytes of each delta.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+from fastapi import Request
+from starlette.responses import Response
+
+from service.answers import Ask, Delta
+from service.answers.cancelling import cancelled
+from service.api.deps import Service
+from service.api.keys import Key
+from service.errors import Conflict, DosirakError, Unavailable
+from service.sessions import LEASE_SECONDS, Claim, Done, Finished
+
+if TYPE_CHECKING:
+    from service.sessions import Idempotency
+
+T = TypeVar("T")
+Write = Callable[[Delta], Iterable[bytes]]
+Head = Callable[[Delta], Mapping[str, str]]
+"""The headers of the response that begins with this delta."""
+WAIT_SECONDS: Final = 300.0
+"""How long a repetition waits for the first request where it has no deadline."""
+RENEW_SECONDS: Final = LEASE_SECONDS / 3
+AGAIN_SECONDS: Final = 1.0
+REPLAYED: Final = "Idempotent-Replayed"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A response as the store has it: `packed` is its body, compressed."""
+
+    request_id: str
+    headers: dict[str, str]
+    packed: bytes
+
+
+_decoder = msgspec.msgpack.Decoder(Kept)
+
+
+def replay(request: Request, finished: Finished) -> Response:
+    """What was kept, under the id of the request that it was made for."""
+    kept = _decoder.decode(finished.response)
+    request.state.log.update(replayed=True, repeated_as=request.state.request_id)
+    request.state.request_id = kept.request_id
+    return Response(zlib.decompress(kept.packed), headers={**kept.headers, REPLAYED: "true"})
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A claim, and where it is to be renewed."""
+
+    idempotency: Idempotency
+    claim: Claim
+
+
+async def claimed(service: Service, key: Key, asks: Sequence[Ask]) -> Held | Finished:
+    """The right to answer first, or the answer. Raises Conflict where the key came with another body, Unavailable where
+    there is no database or the first request takes too long."""
+    idempotency = (await service.answers.conversations.store()).idempotency
+    left = [ask.deadline - time.monotonic() for ask in asks if ask.deadline is not None]
+    found = await idempotency.wait(key.owner, key.text, key.body_hash, min([WAIT_SECONDS, *left]))
+    return found if isinstance(found, Finished) else Held(idempotency, found.claim)
+
+
+class Recording:
+    """One response in the making. Answers takes `record`, the response is written by `write`, both from `deltas`."""
+
+    def __init__(self, held: Held, request_id: str, asks: int, write: Write, head: Head, ending: bytes = b"") -> None:
+        self._idempotency = held.idempotency
+        self._claim = held.claim
+        self._request_id = request_id
+        self._unfinished = asks
+        self._write = write
+        self._head = head
+        self._ending = ending
+        self._first: Delta | None = None
+        self._told = bytearray()
+        self._last: tuple[Delta, list[bytes]] | None = None
+        self._renew_at = time.monotonic() + RENEW_SECONDS
+
+    def write(self, delta: Delta) -> Iterable[bytes]:
+        """The bytes to be sent for this delta; those of the last are what was kept, to the end of the response."""
+        if self._last is not None and self._last[0] is delta:
+            return self._last[1]
+        self._first = self._first or delta
+        chunks = list(self._write(delta))
+        self._told += b"".join(chunks)
+        return chunks
+
+    def record(self, delta: Delta) -> Done:
+        """The whole response, whose last delta this is."""
+        chunks = [*self._write(delta), *([self._ending] if self._ending else ())]
+        self._last = (delta, chunks)
+        packed = zlib.compress(b"".join([self._told, *chunks]), level=1)
+        kept = Kept(self._request_id, dict(self._head(self._first or delta)), packed)
+        return Done(self._claim, msgspec.msgpack.encode(kept))
+
+    async def deltas(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
+        """The deltas of `source`, which it owns: the last when the response is kept, with its turn or by itself. Where
+        it never is, whoever asks next begins anew. Raises Conflict where another has taken over."""
+        is_kept = False
+        try:
+            async with aclosing(source):
+                while (delta := await self._held(_next(source))) is not None:
+                    self._unfinished -= delta.last
+                    if not self._unfinished:
+                        if self._last is None:
+                            await self._idempotency.finish(self.record(delta))
+                        is_kept = True
+                    yield delta
+        finally:
+            if not is_kept:
+                with suppress(DosirakError):  # the lease will run out
+                    await self._idempotency.abandon(self._claim)
+
+    async def _held(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, with the claim renewed while it takes its time; cancelled where the claim is lost."""
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=max(0.0, self._renew_at - time.monotonic()))
+                if time.monotonic() >= self._renew_at:
+                    await self._renew()
+            return task.result()
+        finally:
+            await cancelled((task,))
+
+    async def _renew(self) -> None:
+        try:
+            await self._idempotency.renew(self._claim)
+            self._renew_at = time.monotonic() + RENEW_SECONDS
+        except Unavailable:
+            self._renew_at = time.monotonic() + AGAIN_SECONDS
+        except Conflict:
+            if self._last is None:
+                raise
+            self._renew_at = float("inf")  # it is being kept, or is already: that says whose the claim is
+
+
+async def _next(source: AsyncGenerator[Delta, None]) -> Delta | None:
+    return await anext(source, None)

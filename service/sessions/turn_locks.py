@@ -1,0 +1,122 @@
+"""Whose turn it is in a session: one at a time, over all instances that share a PostgreSQL.
+
+Within a process turns stand in a line, in order of arrival. On PostgreSQL the first of the line then takes an advisory
+lock, on one connection that all turns of an instance share: with a dead instance its connection ends, and its locks
+with it. Between instances no order is promised, only that each gets its chance. Where that connection is lost, so are
+its locks; then it is the session's revision that keeps two turns apart, and the second is told of a conflict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import FunctionElement, func
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.errors import DosirakError, Unavailable
+from service.sessions.database import Database, translated
+
+_POLL_SECONDS = 0.02
+
+
+class TurnLocks:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lines: dict[tuple[str, str], _Line] = {}
+        self._connection: AsyncConnection | None = None
+        self._statement = asyncio.Lock()  # a connection takes one at a time
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._drop(self._connection)
+
+    @asynccontextmanager
+    async def held(self, owner: str, session: str) -> AsyncIterator[None]:
+        """The session is the caller's until the block ends. Raises Unavailable where the database cannot be had."""
+        key = (owner, session)
+        line = self._lines.setdefault(key, _Line())
+        line.members += 1
+        try:
+            handed_on = line.lock.locked()
+            async with line.lock:
+                if self._database.is_sqlite:
+                    yield
+                    return
+                if handed_on:
+                    await asyncio.sleep(2 * _POLL_SECONDS)  # so that another instance's turn is not left waiting
+                connection = await self._take(_name(key))
+                try:
+                    yield
+                finally:
+                    await self._database.finish(self._give_back(connection, _name(key)))
+        finally:
+            line.members -= 1
+            if not line.members:
+                del self._lines[key]
+
+    async def _take(self, name: FunctionElement[int]) -> AsyncConnection:
+        while True:
+            attempt = asyncio.create_task(self._try(name))
+            try:
+                connection = await asyncio.shield(attempt)
+            except asyncio.CancelledError:
+                await self._database.finish(self._undo(attempt, name))
+                raise
+            if connection is not None:
+                return connection
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _undo(self, attempt: asyncio.Task[AsyncConnection | None], name: FunctionElement[int]) -> None:
+        """An attempt whose caller is gone may have succeeded."""
+        try:
+            connection = await attempt
+        except DosirakError:
+            return
+        if connection is not None:
+            await self._give_back(connection, name)
+
+    async def _try(self, name: FunctionElement[int]) -> AsyncConnection | None:
+        """The connection that holds the lock now; None where another's does. A lost connection is made anew once."""
+        async with self._statement:
+            try:
+                return await self._ask(name)
+            except Unavailable:
+                return await self._ask(name)
+
+    async def _ask(self, name: FunctionElement[int]) -> AsyncConnection | None:
+        with translated():
+            connection = self._connection
+            if connection is None:
+                connection = self._connection = await self._database.lasting()
+            try:
+                return connection if await connection.scalar(func.pg_try_advisory_lock(name)) else None
+            except BaseException:
+                await self._drop(connection)
+                raise
+
+    async def _give_back(self, connection: AsyncConnection, name: FunctionElement[int]) -> None:
+        async with self._statement:
+            if connection is not self._connection:
+                return  # it was lost, and the lock with it
+            try:
+                await connection.scalar(func.pg_advisory_unlock(name))
+            except Exception:
+                await self._drop(connection)  # the lock ends with it
+
+    async def _drop(self, connection: AsyncConnection) -> None:
+        self._connection = None
+        await connection.invalidate()
+        await connection.close()
+
+
+@dataclass(slots=True)
+class _Line:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    members: int = 0
+
+
+def _name(key: tuple[str, str]) -> FunctionElement[int]:
+    return func.hashtextextended("\x1f".join(("turn", *key)), 0)
