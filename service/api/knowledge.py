@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -13,7 +13,10 @@ from service.api.deps import OwnerDep, Service, ServiceDep
 from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.schemas.knowledge import KnowledgeBody
-from service.sessions import Knowledge, KnowledgeBase
+from service.sessions import Knowledge
+
+if TYPE_CHECKING:
+    from service.sessions import KnowledgeBase
 
 router = APIRouter(prefix="/v1/knowledge", tags=["knowledge"])
 BODY: Final = json_body(KnowledgeBody)
