@@ -66,7 +66,7 @@ class Answer:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.deployment.tokenizer
+        return self.deployment.tokenizer.of(self.ask.owner)
 
     @property
     def receipt(self) -> Receipt:

@@ -23,7 +23,7 @@ async def build(ask: Ask, deployment: Deployment) -> Prompt:
 
     def work() -> Prompt:
         return build_prompt(
-            deployment.tokenizer,
+            deployment.tokenizer.of(ask.owner),
             deployment.window,
             ask.source,
             documents=ask.documents,

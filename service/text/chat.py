@@ -23,6 +23,7 @@ from tokenizers import Encoding
 from service.errors import InvalidRequest
 from service.text.marking import MarkedChat, Span
 from service.text.messages import Document, Message
+from service.text.segments import Memory, Segmented
 from service.text.template import ChatTemplate
 from service.text.vocabulary import Piece, Vocabulary
 
@@ -45,7 +46,7 @@ class Shares:
 class EncodedChat:
     """A chat's tokens. `count` is free; `ids` and `shares` build lists of that length."""
 
-    _source: Encoding | list[Piece]
+    _source: Encoding | Segmented | list[Piece]
     _spans: tuple[Span, ...]
     _messages: int
     _documents: int
@@ -55,7 +56,13 @@ class EncodedChat:
         return len(self._source)
 
     def ids(self) -> tuple[int, ...]:
-        return tuple(id for id, _, _ in self._source) if isinstance(self._source, list) else tuple(self._source.ids)
+        match self._source:
+            case list():
+                return tuple(id for id, _, _ in self._source)
+            case Segmented():
+                return self._source.ids()
+            case _:
+                return tuple(self._source.ids)
 
     def owners(self) -> Iterator[int | None]:
         """Of each token: the index of its message, that of its document plus the number of messages, None: template."""
@@ -80,6 +87,8 @@ class EncodedChat:
         source = self._source
         if isinstance(source, list):
             return source
+        if isinstance(source, Segmented):
+            return source.pieces()
         return ((id, start, stop) for id, (start, stop) in zip(source.ids, source.offsets, strict=True))
 
 
@@ -93,7 +102,7 @@ def _owners(pieces: Iterable[Piece], spans: Sequence[Span]) -> Iterator[int | No
 
 
 class ChatEncoder:
-    """One version's way from chats to ids. Immutable, safe from any thread."""
+    """One version's way from chats to ids. Safe from any thread."""
 
     def __init__(self, vocabulary: Vocabulary, source: str | None, variables: Mapping[str, str]) -> None:
         self._vocabulary = vocabulary
@@ -104,10 +113,14 @@ class ChatEncoder:
         self._newline = [id for id, _, _ in vocabulary.pieces("\n")]
 
     def encode(
-        self, messages: tuple[Message, ...], documents: tuple[Document, ...], add_generation_prompt: bool
+        self,
+        messages: tuple[Message, ...],
+        documents: tuple[Document, ...],
+        add_generation_prompt: bool,
+        memory: Memory,
     ) -> EncodedChat:
-        """Raises InvalidRequest: no template, an empty chat, a role that is no word, lone surrogates, a refusal, tool
-        calls that the template leaves out."""
+        """What `memory` has of it is not encoded again. Raises InvalidRequest: no template, an empty chat, a role that is
+        no word, lone surrogates, a refusal, tool calls that the template leaves out."""
         if self._template is None:
             raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
         chat = MarkedChat.of(messages, documents, self._quoting)
@@ -119,7 +132,7 @@ class ChatEncoder:
             raise
         marked = self._template.render(*chat.marked(), add_generation_prompt)
         spans = _by_message(chat, chat.spans(marked, text))
-        source = self._quoted_pieces(text, chat.quoted) if chat.quoted else self._vocabulary.encode(text)
+        source = self._quoted_pieces(text, chat.quoted) if chat.quoted else memory.encode(text)
         return EncodedChat(source, spans, len(messages), len(documents))
 
     def _quoted_pieces(self, text: str, quoted: Mapping[str, str]) -> list[Piece]:

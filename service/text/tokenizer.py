@@ -6,7 +6,9 @@ template writes control tokens. Raw text given to `encode` is the caller's own p
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +19,7 @@ from service.errors import InvalidRequest
 from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
 from service.text.messages import Document, Message
+from service.text.segments import Memory, Splitting
 from service.text.streams import TextStream
 from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
 
@@ -25,6 +28,8 @@ __all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
 _COUNTED = 100_000
 """Texts whose number of tokens is remembered."""
 _USUALLY_AROUND = 8
+_OWNERS = 64
+"""Of whom texts are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class EncodedText:
 
 
 class Tokenizer:
-    """Immutable after `load`; safe from any thread."""
+    """Remembers pieces of texts and their numbers of tokens; safe from any thread."""
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._vocabulary = vocabulary = Vocabulary(files)
@@ -65,13 +70,31 @@ class Tokenizer:
         self.model_max_length = files.model_max_length
         """Tokens; 0 when no file says."""
         self.chat_template = files.chat_template
-        self._counted: dict[int, int] = {}
+        self._splitting = Splitting(vocabulary)
+        self._forget()
+        self._owners: OrderedDict[str, Tokenizer] = OrderedDict()
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
         """Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json, config.json,
         generation_config.json, chat_template.jinja|json. Raises InvalidRequest for files that cannot be used."""
         return cls(read_files(directory))
+
+    def _forget(self) -> None:
+        self._counted: dict[int, int] = {}
+        self._memory = Memory(self._splitting)
+
+    def of(self, owner: str) -> Tokenizer:
+        """The same tokenizer with a memory of its own for the texts of `owner`: how long a prompt takes tells nobody
+        what others have asked."""
+        known = self._owners.pop(owner, None)
+        if known is None:
+            known = copy(self)
+            known._forget()
+        self._owners[owner] = known
+        while len(self._owners) > _OWNERS:
+            self._owners.popitem(last=False)
+        return known
 
     def _id_of(self, name: str) -> int | None:
         token = self._named.get(name)
@@ -112,7 +135,7 @@ class Tokenizer:
         self, messages: Sequence[Message], *, documents: Sequence[Document] = (), add_generation_prompt: bool = True
     ) -> EncodedChat:
         """As `render_chat`, with each token's owner: a message, a document, or the template."""
-        return self._chat.encode(tuple(messages), tuple(documents), add_generation_prompt)
+        return self._chat.encode(tuple(messages), tuple(documents), add_generation_prompt, self._memory)
 
     def message_tokens(self, message: Message) -> int:
         """About what a message takes of a chat, its texts counted once: with what the template writes around it."""

@@ -61,6 +61,14 @@ class Vocabulary:
         self._add(files)
         self.added = {id: token.content for id, token in self._rust.get_added_tokens_decoder().items()}
         self.special = frozenset(id for id, token in self._rust.get_added_tokens_decoder().items() if token.special)
+        self.has_plain_added_tokens = not any(
+            token.lstrip
+            or token.rstrip
+            or token.single_word
+            or (token.normalized and self._rust.normalizer is not None)
+            for token in self._rust.get_added_tokens_decoder().values()
+        )
+        """None takes neighbouring spaces along, or is looked for in normalised text or between words only."""
         self.size = max(self._rust.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self._steps = _decoder_steps(json.loads(files.tokenizer).get("decoder"))
         self._source = files.tokenizer

@@ -1,0 +1,120 @@
+"""Texts encoded piece by piece between control tokens, each piece once: a chat with a turn more costs its new turn.
+
+    text       <|user|>hello<|end|><|assistant|>hi<|end|>
+    pieces     a token, a text, a token, a token, a text, a token
+
+`tokenizers` takes added tokens out of a text before anything else, so that what stands between two of them is encoded
+by itself. Where one takes the spaces beside it along, or a check with a few texts finds a difference (a pre-tokenizer
+that treats the beginning of a text in its own way), texts are encoded whole, as they would be without this.
+
+Pieces are remembered by their digest, so that no text is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tokenizers import Encoding
+
+from service.text.vocabulary import Piece, Vocabulary
+
+MOST_PIECES: Final = 4_096
+_PROBES: Final = ("hello", " hello ", "\nhello\n", "user\n가나 다", "", "  ", "a.b 1,234!", "é\u0301 Ａ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One piece's tokens, their characters counted from its beginning."""
+
+    ids: array[int]
+    starts: array[int]
+    stops: array[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Segmented:
+    """A text's tokens: its parts and where each begins."""
+
+    parts: tuple[tuple[int, _Part], ...]
+
+    def __len__(self) -> int:
+        return sum(len(part.ids) for _, part in self.parts)
+
+    def ids(self) -> tuple[int, ...]:
+        return tuple(id for _, part in self.parts for id in part.ids)
+
+    def pieces(self) -> Iterator[Piece]:
+        for at, part in self.parts:
+            for id, start, stop in zip(part.ids, part.starts, part.stops, strict=True):
+                yield id, at + start, at + stop
+
+
+class Splitting:
+    """How one vocabulary's texts fall into pieces. `is_exact` is False where they must be encoded whole."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._tokens = {
+            token: _Part(array("I", [id]), array("I", [0]), array("I", [len(token)]))
+            for id, token in vocabulary.added.items()
+            if token
+        }
+        longest_first = sorted(map(re.escape, self._tokens), key=len, reverse=True)
+        self._between = re.compile(f"({'|'.join(longest_first)})") if longest_first else None
+        self.is_exact = vocabulary.has_plain_added_tokens and all(map(self._agrees, self._texts()))
+
+    def split(self, text: str) -> list[str]:
+        return [text] if self._between is None else self._between.split(text)
+
+    def token(self, token: str) -> _Part:
+        return self._tokens[token]
+
+    def _texts(self) -> Iterator[str]:
+        tokens = list(self._tokens)[:3]
+        for first in tokens:
+            for second in tokens:
+                yield "".join(f"{first}{probe}{second}" for probe in _PROBES)
+        yield from _PROBES
+
+    def _agrees(self, text: str) -> bool:
+        return list(Memory(self).segmented(text).pieces()) == self.vocabulary.pieces(text)
+
+
+class Memory:
+    """The pieces that one owner's texts had. What somebody else's had is not found here: how long a text takes tells
+    nothing about others'. Safe from any thread; forgets all when it is full."""
+
+    def __init__(self, splitting: Splitting) -> None:
+        self._splitting = splitting
+        self._known: dict[bytes, _Part] = {}
+
+    def encode(self, text: str) -> Segmented | Encoding:
+        """As the vocabulary encodes it."""
+        return self.segmented(text) if self._splitting.is_exact else self._splitting.vocabulary.encode(text)
+
+    def segmented(self, text: str) -> Segmented:
+        """Piece by piece, exact or not."""
+        parts, at = [], 0
+        for number, piece in enumerate(self._splitting.split(text)):
+            if piece:
+                is_token = number % 2 == 1
+                parts.append((at, self._splitting.token(piece) if is_token else self._part(piece)))
+                at += len(piece)
+        return Segmented(tuple(parts))
+
+    def _part(self, text: str) -> _Part:
+        key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        known = self._known.get(key)
+        if known is None:
+            encoding = self._splitting.vocabulary.encode(text)
+            starts, stops = ([span[side] for span in encoding.offsets] for side in (0, 1))
+            known = _Part(array("I", encoding.ids), array("I", starts), array("I", stops))
+            if len(self._known) >= MOST_PIECES:
+                self._known.clear()
+            self._known[key] = known
+        return known

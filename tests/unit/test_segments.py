@@ -1,0 +1,106 @@
+"""Texts encoded piece by piece are what they are encoded whole, each piece is encoded once, and owners share none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as RustTokenizer
+
+from service.text import segments
+from service.text.messages import Message
+from service.text.segments import Memory, Segmented, Splitting
+from service.text.tokenizer import Tokenizer
+from service.text.vocabulary import Vocabulary
+from tests.tokenizers import byte_level, llama, load
+
+PARTS = ["<|im_start|>", "<|im_end|>", "<s>", "<think>", " ", "\n", "a", "가", "😀", "e\u0301"]
+TEXTS = st.lists(st.sampled_from(PARTS))
+
+
+def vocabulary(directory: Path, rust: RustTokenizer) -> Vocabulary:
+    return load(directory, rust)._vocabulary
+
+
+@pytest.fixture(scope="module", params=[byte_level, llama])
+def splitting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Splitting:
+    return Splitting(vocabulary(tmp_path_factory.mktemp("tokenizer"), request.param()))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=TEXTS)
+def test_pieces_are_the_whole(splitting: Splitting, parts: list[str]) -> None:
+    text, memory = "".join(parts), Memory(splitting)
+    for _ in range(2):  # new and remembered
+        encoded = memory.encode(text)
+        whole = splitting.vocabulary.pieces(text)
+        if isinstance(encoded, Segmented):
+            assert list(encoded.pieces()) == whole and encoded.ids() == tuple(id for id, _, _ in whole)
+        assert len(encoded) == len(whole)
+
+
+def test_a_chat_with_a_turn_more_encodes_its_new_turn_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = load(tmp_path, byte_level())
+    encoded: list[str] = []
+    monkeypatch.setattr(tokenizer._vocabulary, "encode", _noting(tokenizer._vocabulary.encode, encoded))
+    chat = [Message("user", "hello"), Message("assistant", "world"), Message("user", "안녕하세요")]
+    first = tokenizer.encode_chat(chat)
+    assert "user\nhello" in encoded
+    encoded.clear()
+    again = tokenizer.encode_chat([*chat, Message("assistant", "네"), Message("user", "도시락")])
+    assert encoded == ["assistant\n네", "user\n도시락"]
+    assert again.ids()[: first.count - 4] == first.ids()[:-4], "but for the generation prompt"
+
+
+def test_owners_share_no_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = load(tmp_path, byte_level())
+    encoded: list[str] = []
+    monkeypatch.setattr(tokenizer._vocabulary, "encode", _noting(tokenizer._vocabulary.encode, encoded))
+    for owner, found in (("ann", False), ("ann", True), ("bob", False), ("bob", True), ("ann", True)):
+        encoded.clear()
+        its = tokenizer.of(owner)
+        its.encode_chat([Message("user", "secret")])
+        assert ("user\nsecret" not in encoded) is found, owner
+        encoded.clear()
+        its.text_tokens("others")
+        assert ("others" not in encoded) is found, owner
+    assert tokenizer.of("ann") is tokenizer.of("ann")
+
+
+def test_a_full_memory_forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MOST_PIECES", 3)
+    memory = Memory(Splitting(vocabulary(tmp_path, byte_level())))
+    for at in range(10):
+        memory.encode(f"<|im_start|>{at}<|im_end|>")
+    assert len(memory._known) <= 3
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
+def test_where_pieces_would_differ_texts_are_encoded_whole(tmp_path: Path, flag: str) -> None:
+    rust = byte_level()
+    rust.add_tokens([AddedToken("<mask>", **{flag: True})])
+    splitting = Splitting(vocabulary(tmp_path, rust))
+    assert not splitting.is_exact
+    assert not isinstance(Memory(splitting).encode("a <mask> b"), Segmented)
+
+
+def test_a_pre_tokenizer_that_treats_the_beginning_in_its_own_way_is_noticed(tmp_path: Path) -> None:
+    assert Splitting(vocabulary(tmp_path / "a", byte_level())).is_exact
+    assert not Splitting(vocabulary(tmp_path / "b", llama())).is_exact, "it puts a space before the first word only"
+
+
+def _noting(encode: Callable[..., object], into: list[str]) -> Callable[..., object]:
+    def noted(text: str, **more: object) -> object:
+        into.append(text)
+        return encode(text, **more)
+
+    return noted
+
+
+def test_the_demo_models_chats_are_encoded_in_pieces() -> None:
+    weights = Path(__file__).parents[2] / "models" / "demo" / "weights"
+    assert Tokenizer.load(weights)._splitting.is_exact
