@@ -17,9 +17,6 @@ from service.errors import Unavailable
 from service.sessions import Passage
 from service.text.messages import Document, Message
 
-LEAST_SCORE = 0.3
-"""Of the best passage's; what matches much less is noise."""
-
 
 class Recollection:
     def __init__(self, conversations: Conversations, summaries: Summaries) -> None:
@@ -54,9 +51,9 @@ def matching(question: str, passages: Sequence[Passage]) -> tuple[Document, ...]
     """Those that match the question nearly as well as the best of them, the best first."""
     texts = [f"{each.title}\n{each.text}" if each.title else each.text for each in passages]
     scores = retrieval.scores(question, texts, telling=0.0)
-    enough = LEAST_SCORE * max(scores, default=0.0)
+    enough = retrieval.ENOUGH * max(scores, default=0.0)
     return tuple(
         Document(passages[at].text, passages[at].title, passages[at].id)
         for at in retrieval.ranked(scores)
-        if scores[at] >= enough and scores[at] > 0
+        if scores[at] > enough
     )

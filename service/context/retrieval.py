@@ -25,6 +25,8 @@ _K: Final = 1.2
 _B: Final = 0.75
 TELLING: Final = 0.8
 ASKING: Final = 0.25
+ENOUGH: Final = 0.4
+"""Of the best score: what is below it is noise, and takes the place of what is asked."""
 _QUESTION_MARKS: Final = ("?", "？", "؟")
 
 

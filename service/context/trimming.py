@@ -203,10 +203,10 @@ class _Chat:
             [retrieval.asks(texts[at][0]) for at in others],
             ["\n".join(texts[at]) for at in kept[:-1]],
         )
-        recalled = []
+        enough, recalled = retrieval.ENOUGH * max(found), []
         for place in retrieval.ranked(found):
             turn = self.turns[others[place]]
-            if found[place] > 0 and turn.tokens <= aside:
+            if found[place] > enough and turn.tokens <= aside:
                 aside -= turn.tokens
                 recalled.append(others[place])
         return tuple(sorted(recalled))

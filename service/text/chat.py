@@ -119,8 +119,8 @@ class ChatEncoder:
         add_generation_prompt: bool,
         memory: Memory,
     ) -> EncodedChat:
-        """What `memory` has of it is not encoded again. Raises InvalidRequest: no template, an empty chat, a role that is
-        no word, lone surrogates, a refusal, tool calls that the template leaves out."""
+        """What `memory` has of it is not encoded again. Raises InvalidRequest: no template, an empty chat, a role that
+        is no word, lone surrogates, a refusal, tool calls that the template leaves out."""
         if self._template is None:
             raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
         chat = MarkedChat.of(messages, documents, self._quoting)
