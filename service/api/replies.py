@@ -162,6 +162,11 @@ def note(request: Request, answers: Sequence[Answer]) -> None:
     }
     for count in ("prompt_tokens", "completion_tokens", "cached_tokens"):
         fields[count] = sum(each[count] for each in usage)
+    receipts = [answer.receipt for answer in answers]
+    fields["context_policy"] = receipts[0].policy
+    fields["dropped_tokens"] = sum(receipt.dropped_tokens for receipt in receipts)
+    for what in ("dropped", "summarised", "recalled"):
+        fields[f"messages_{what}"] = sum(len(getattr(receipt, what)) for receipt in receipts)
     matches = [each for answer in answers for each in found(answer).get("guard", ())]
     if matches:
         fields["guard"] = matches

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE
 from service.context.prompt import NO_SUMMARY_NOTE
@@ -33,7 +34,11 @@ def sent(world: World) -> str:
 
 async def test_an_old_turn_that_matches_comes_back_before_the_question(world: World) -> None:
     body: dict[str, Any] = {"messages": TALK, "parameters": {"max_new_tokens": 8}}
-    window = await ask(world, **body, context={"policy": "window"})
+    with capture_logs() as lines:
+        window = await ask(world, **body, context={"policy": "window"})
+    lost = window["context"]
+    assert lines[0].items() >= {"context_policy": "window", "dropped_tokens": lost["dropped_tokens"]}.items()
+    assert lines[0]["messages_dropped"] == len(lost["dropped"]) > 0 == lines[0]["messages_recalled"]
     assert "땅콩이에요" not in sent(world) and "m_0" in window["context"]["dropped"]
     answer = await ask(world, **body, context={"policy": "retrieve", "recall_budget": 60})
     receipt, text = answer["context"], sent(world)
