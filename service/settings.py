@@ -72,6 +72,10 @@ class Settings(BaseSettings):
     default_max_new_tokens: int = Field(
         default=128, ge=1, description="`max_new_tokens` on the native routes where unset."
     )
+    context_policy: Literal["refuse", "window", "middle", "summarise", "retrieve"] = Field(
+        default="refuse",
+        description="`context.policy` of chats without a session that name none; sessions' own default is `window`.",
+    )
     load_timeout_seconds: float = Field(default=300.0, gt=0, description="Longest wait for a model to load.")
     idle_unload_seconds: float = Field(
         default=1800.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -13,7 +12,7 @@ from service.api.deps import ServiceDep
 from service.api.encoding import json_response
 from service.api.generate import ask_of
 from service.api.openapi import takes
-from service.api.places import placed
+from service.api.places import owned, placed
 from service.api.schemas.native import GenerateBody
 from service.errors import ContextOverflow
 
@@ -25,7 +24,7 @@ BODY: Final = json_body(GenerateBody)
 async def preview(request: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """The receipt that `/generate` would give for the same body; where it would refuse, the numbers of the refusal."""
     ask = placed(request, ask_of(body, service.settings, stream=False), body.session_id, body.messages)
-    deployment, found = await service.answers.preview(replace(ask, owner=request.state.owner))
+    deployment, found = await service.answers.preview(owned(request, ask, service.settings.context_policy))
     manifest = deployment.manifest
     told = {"model": manifest.reference, "version": manifest.version, "digest": manifest.short_digest}
     if isinstance(found, ContextOverflow):

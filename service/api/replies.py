@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -23,6 +22,7 @@ from service.api.encoding import JSON, encode, event, json_response
 from service.api.errors import Internal, body_of
 from service.api.findings import found
 from service.api.keys import Key, key_of
+from service.api.places import owned
 from service.api.recordings import Recording, Write, claimed, replay
 from service.errors import DosirakError
 from service.sessions import Finished
@@ -34,7 +34,7 @@ Show = Callable[[Sequence[Answer]], object]
 
 async def completed(request: Request, service: Service, asks: Sequence[Ask], show: Show) -> Response:
     """`show` of the whole answers, in the order of `asks`. Raises ClientGone when the client did not wait for them."""
-    asks = _owned(request, asks)
+    asks = [owned(request, ask, service.settings.context_policy) for ask in asks]
     request.state.log["streamed"] = False
     if (key := key_of(request)) is not None:
         return await _completed_once(request, service, asks, show, key)
@@ -86,7 +86,7 @@ async def streamed(
     request: Request, service: Service, asks: Sequence[Ask], write: Write, ending: bytes = b""
 ) -> Response:
     """The response that streams the deltas as `write` shows them, then `ending`."""
-    asks = _owned(request, asks)
+    asks = [owned(request, ask, service.settings.context_policy) for ask in asks]
     request.state.log["streamed"] = True
     if (key := key_of(request)) is None:
         return await _streamed(request, service.answers.stream(asks), write, ending)
@@ -105,11 +105,6 @@ def _event_head(first: Delta) -> dict[str, str]:
 async def _streamed(request: Request, deltas: AsyncGenerator[Delta, None], write: Write, ending: bytes) -> EventStream:
     first = await while_connected(request.receive, anext(deltas))
     return EventStream(_events(request, first, deltas, write, ending), headers(first.answer))
-
-
-def _owned(request: Request, asks: Sequence[Ask]) -> list[Ask]:
-    """The one place that all dialects pass."""
-    return [replace(ask, owner=request.state.owner) for ask in asks]
 
 
 async def _events(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from service.engine.request import Request
 from service.text.tokenizer import Tokenizer
 from tests.api.reading import error
 from tests.api.test_generate import ask
-from tests.fake_service import World, spoken
+from tests.fake_service import World, serving, spoken
 
 FACT = {"role": "user", "content": "제 알레르기는 땅콩이에요."}
 SMALL = [
@@ -202,3 +203,20 @@ async def test_the_middle_of_one_overlong_message_is_left_out_and_marked(world: 
     assert receipt["kept"] == ["m_0", "m_1", "m_4"] and receipt["truncated"]
     assert "the middle of the last turn is left out" in receipt["notes"][0]
     assert receipt["dropped_tokens"] > 1000 and receipt["used"] == answer["usage"]["prompt_tokens"]
+
+
+async def test_a_servers_own_policy_is_for_chats_that_name_none(tmp_path: Path) -> None:
+    async with serving(tmp_path, context_policy="window") as world:
+        body: dict[str, Any] = {"messages": TALK, "parameters": {"max_new_tokens": 8}}
+        answer = await ask(world, **body)
+        assert answer["context"]["policy"] == "window" and answer["context"]["dropped"]
+        preview = await ask(world, path="/v1/context/preview", **body)
+        assert preview["context"]["policy"] == "window"
+        assert (await ask(world, **body, context={"low_water": 0.3}))["context"]["policy"] == "window"
+        error(
+            await world.client.post("/generate", json=body | {"context": {"policy": "refuse"}}), 422, "context_overflow"
+        )
+        assert (await ask(world, inputs="hello"))["context"]["policy"] == "refuse", "raw text has no turns"
+        session = (await world.client.post("/v1/sessions", json={"policy": "middle"})).json()["id"]
+        turn = await ask(world, session_id=session, messages=[FACT])
+        assert turn["context"]["policy"] == "middle"
