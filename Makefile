@@ -36,8 +36,9 @@ check: $(READY)  ## format, lint, types, architecture
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-test: $(READY) $(KERNELS)  ## all tests; prints what was skipped and why
-	$(BIN)/python -m pytest
+# Each file's tests stay together, for they share fixtures that take seconds.
+test: $(READY) $(KERNELS)  ## all tests, WORKERS=2 at a time; prints what was skipped and why
+	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile
 
 serve: $(READY) $(KERNELS)  ## serve the default model and show one real answer
 	@$(BIN)/dosirak serve

@@ -75,7 +75,9 @@ def test_streamed_and_unary_answers_are_the_same(served: Server, model: str) -> 
 
 
 def test_a_long_chat_is_cut_as_its_preview_says(served: Server) -> None:
-    command = python("-m", "loadtest.longchat", "--url", served.url, "--turns", "24", "--words", "120")
+    command = python(
+        "-m", "loadtest.longchat", "--url", served.url, "--turns", "24", "--words", "120", "--ways", "by cost", "slides"
+    )
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "48 receipts, all as previewed and recounted" in shown.stdout

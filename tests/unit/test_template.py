@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from time import perf_counter
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from service.errors import InvalidRequest
+from service.text import sandbox
+from service.text.sandbox import Budget, TooMuch
 from service.text.template import ChatTemplate
 
 BOMBS = [
@@ -108,3 +111,17 @@ def test_output_is_bounded_by_the_input() -> None:
     assert len(template.render([{"role": "user", "content": "a" * 1000}], [], True)) == 9000
     with pytest.raises(InvalidRequest, match="too much text"):
         template.render([{"role": "user", "content": "a" * 80_000}], [], True)
+
+
+def test_the_garbage_collectors_time_is_not_the_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a large process one collection takes longer than any template may."""
+    seconds = iter([0.0, 0.0, 5.0, 5.1])  # begun; a collection from 0 to 5; a look at the clock
+    monkeypatch.setattr(sandbox, "thread_time", lambda: next(seconds))
+    monkeypatch.setattr(sandbox, "_collected", threading.local())
+    budget = Budget(10, 0.25)
+    for phase in ("start", "stop"):
+        sandbox._note_collection(phase, {})
+    budget.tick()
+    monkeypatch.setattr(sandbox, "thread_time", lambda: 5.3)
+    with pytest.raises(TooMuch):
+        budget.tick()
