@@ -10,8 +10,9 @@ from service.answers.ask import Ask
 from service.answers.conversations import Conversations
 from service.answers.summaries import Summaries
 from service.context import retrieval
+from service.context.composing import current
 from service.context.policies import USUAL_DECODE_RATIO
-from service.context.prompt import Chat, current
+from service.context.prompt import Chat
 from service.deployments.deployment import Deployment
 from service.errors import Unavailable
 from service.sessions import Passage

@@ -24,10 +24,10 @@ from service.answers.answer import Answer, Delta
 from service.answers.ask import Ask
 from service.answers.conversations import Conversations
 from service.context.budget import Budget
+from service.context.composing import SYSTEM_ROLES
 from service.context.options import ContextOptions
 from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE, summary_lines
 from service.context.prompt import Chat, build_prompt
-from service.context.trimming import SYSTEM_ROLES
 from service.errors import ContextOverflow, DosirakError
 from service.metrics import Metrics
 from service.text.messages import Message

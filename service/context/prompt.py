@@ -10,23 +10,21 @@ prompt's length is built before it is known to fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from unicodedata import is_normalized, normalize
 
 from service.context.budget import Budget
+from service.context.composing import SYSTEM_ROLES, compose, current, nfc, require_calls, require_order
 from service.context.documents import Placed, by_match, by_rank
 from service.context.options import ContextOptions
 from service.context.placing import KNOWLEDGE, SUMMARY, Line
 from service.context.receipt import Cut, Parts, Receipt
-from service.context.trimming import SYSTEM_ROLES, Past, Trimmed, trim
+from service.context.trimming import Past, Trimmed, trim
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
-from service.text.arguments import mapped, parsed, written
 from service.text.chat import Shares
-from service.text.messages import Document, Message, ToolCall
+from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
-NFC_NOTE = "input normalised to NFC"
 NO_SUMMARY_NOTE = "no summary was ready: older messages are left out"
 
 
@@ -128,7 +126,7 @@ def _require_some(count: int, param: str) -> None:
 
 
 def _text_prompt(tokenizer: Tokenizer, budget: Budget, text: str, truncate: int | None) -> Prompt:
-    composed, notes = _nfc(text)
+    composed, notes = nfc(text)
     encoded = tokenizer.encode_text(composed)
     _require_some(encoded.count, "inputs")
     kept = encoded.count if truncate is None else min(truncate, encoded.count)
@@ -149,9 +147,9 @@ def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], trun
 
 
 def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
-    messages, documents, notes = _compose(chat.messages, documents)
-    _require_order(messages)
-    _require_calls(messages)
+    messages, documents, notes = compose(chat.messages, documents)
+    require_order(messages)
+    require_calls(messages)
     placed = _placed(tokenizer, budget, messages, documents)
     while True:
         trimmed = trim(tokenizer, budget, messages, chat.named, tuple(each for _, each in placed), chat.past)
@@ -183,68 +181,6 @@ def _placed(
             return by_match(tokenizer, documents, budget.documents, current(messages))
         case _:
             return by_rank(tokenizer, documents, budget.documents)
-
-
-def current(messages: Sequence[Message]) -> str:
-    """The texts of a chat's last turn."""
-    first = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
-    return "\n".join(message.content for message in messages[first:])
-
-
-def _compose(
-    messages: Iterable[Message], documents: Iterable[Document]
-) -> tuple[tuple[Message, ...], tuple[Document, ...], tuple[str, ...]]:
-    notes: set[str] = set()
-
-    def nfc(text: str | None) -> str | None:
-        return None if text is None else _collect(text, notes)
-
-    def call(given: ToolCall) -> ToolCall:
-        arguments = mapped(parsed(given.arguments), lambda text: _collect(text, notes))
-        return ToolCall(given.id, _collect(given.name, notes), written(arguments))
-
-    composed = tuple(
-        replace(m, content=_collect(m.content, notes), name=nfc(m.name), tool_calls=tuple(map(call, m.tool_calls)))
-        for m in messages
-    )
-    texts = tuple(Document(_collect(d.text, notes), nfc(d.title), d.id) for d in documents)
-    return composed, texts, tuple(sorted(notes))
-
-
-def _collect(text: str, notes: set[str]) -> str:
-    composed, news = _nfc(text)
-    notes.update(news)
-    return composed
-
-
-def _nfc(text: str) -> tuple[str, tuple[str, ...]]:
-    return (text, ()) if is_normalized("NFC", text) else (normalize("NFC", text), (NFC_NOTE,))
-
-
-def _require_order(messages: Sequence[Message]) -> None:
-    """System messages come first: a later one would be neither history nor instruction in the receipt."""
-    begun = False
-    for index, message in enumerate(messages):
-        if message.role not in SYSTEM_ROLES:
-            begun = True
-        elif begun:
-            raise InvalidRequest(
-                f"messages[{index}] is a {message.role} message after others; send it first.", param="messages"
-            )
-
-
-def _require_calls(messages: Sequence[Message]) -> None:
-    """A tool's result comes after its call and in the same turn, so that no cut parts them."""
-    called: set[str] = set()
-    for index, message in enumerate(messages):
-        called = set() if message.role == "user" else called | {call.id for call in message.tool_calls}
-        if message.role == "tool" and message.tool_call_id not in called:
-            where = f"messages[{index}].tool_call_id"
-            raise InvalidRequest(
-                f"{where} names no call since the user's last message before it; send the assistant's message with "
-                "that call in its tool_calls first.",
-                param=where,
-            )
 
 
 def _require_documents(budget: Budget, used: int, shares: Shares, documents: Sequence[Document]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from service.context import policies, retrieval
 from service.context.budget import Budget
+from service.context.composing import SYSTEM_ROLES
 from service.context.documents import by_rank
 from service.context.placing import KNOWLEDGE, Line, knowledge_lines, of_chat, summary_lines
 from service.context.policies import LowWater, Turn, turns_of
@@ -21,7 +22,6 @@ from service.text.chat import EncodedChat
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
-SYSTEM_ROLES = ("system", "developer")
 _LEAST_LEFT = 16  # tokens of an overlong message that are worth sending
 
 

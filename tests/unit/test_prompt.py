@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 
+from service.context.composing import NFC_NOTE
 from service.context.options import ContextOptions
-from service.context.prompt import NFC_NOTE, Chat, Ids, Prompt, Source, Text, build_prompt
+from service.context.prompt import Chat, Ids, Prompt, Source, Text, build_prompt
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer

@@ -1,0 +1,78 @@
+"""What a caller sent, made fit to be counted: Unicode's composed form, and an order that receipts and cuts rest on.
+Knows no tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from unicodedata import is_normalized, normalize
+
+from service.errors import InvalidRequest
+from service.text.arguments import mapped, parsed, written
+from service.text.messages import Document, Message, ToolCall
+
+SYSTEM_ROLES = ("system", "developer")
+NFC_NOTE = "input normalised to NFC"
+
+
+def current(messages: Sequence[Message]) -> str:
+    """The texts of a chat's last turn."""
+    first = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
+    return "\n".join(message.content for message in messages[first:])
+
+
+def compose(
+    messages: Iterable[Message], documents: Iterable[Document]
+) -> tuple[tuple[Message, ...], tuple[Document, ...], tuple[str, ...]]:
+    """Both in NFC, and what the receipt is to say of it."""
+    notes: set[str] = set()
+
+    def maybe(text: str | None) -> str | None:
+        return None if text is None else _collect(text, notes)
+
+    def call(given: ToolCall) -> ToolCall:
+        arguments = mapped(parsed(given.arguments), lambda text: _collect(text, notes))
+        return ToolCall(given.id, _collect(given.name, notes), written(arguments))
+
+    composed = tuple(
+        replace(m, content=_collect(m.content, notes), name=maybe(m.name), tool_calls=tuple(map(call, m.tool_calls)))
+        for m in messages
+    )
+    texts = tuple(Document(_collect(d.text, notes), maybe(d.title), d.id) for d in documents)
+    return composed, texts, tuple(sorted(notes))
+
+
+def _collect(text: str, notes: set[str]) -> str:
+    composed, news = nfc(text)
+    notes.update(news)
+    return composed
+
+
+def nfc(text: str) -> tuple[str, tuple[str, ...]]:
+    return (text, ()) if is_normalized("NFC", text) else (normalize("NFC", text), (NFC_NOTE,))
+
+
+def require_order(messages: Sequence[Message]) -> None:
+    """System messages come first: a later one would be neither history nor instruction in the receipt."""
+    begun = False
+    for index, message in enumerate(messages):
+        if message.role not in SYSTEM_ROLES:
+            begun = True
+        elif begun:
+            raise InvalidRequest(
+                f"messages[{index}] is a {message.role} message after others; send it first.", param="messages"
+            )
+
+
+def require_calls(messages: Sequence[Message]) -> None:
+    """A tool's result comes after its call and in the same turn, so that no cut parts them."""
+    called: set[str] = set()
+    for index, message in enumerate(messages):
+        called = set() if message.role == "user" else called | {call.id for call in message.tool_calls}
+        if message.role == "tool" and message.tool_call_id not in called:
+            where = f"messages[{index}].tool_call_id"
+            raise InvalidRequest(
+                f"{where} names no call since the user's last message before it; send the assistant's message with "
+                "that call in its tool_calls first.",
+                param=where,
+            )
