@@ -20,8 +20,8 @@ import httpx
 from loadtest.bench.plots import bars
 
 WAYS: Final = {
-    "cut by cost": None,
-    "cut to a quarter": 0.25,
+    "by cost": None,
+    "to a quarter": 0.25,
     "to half": 0.5,
     "to three quarters": 0.75,
     "slides": 0.999,
