@@ -20,20 +20,23 @@ async def build(ask: Ask, deployment: Deployment) -> Prompt:
             f"An encoder reads the prompt of {deployment.manifest.reference}, which therefore predicts none of its "
             "tokens; ask for the logprobs of the answer only."
         )
+    if _characters(ask) >= LONG_TEXT:
+        return await asyncio.to_thread(prompt_of, ask, deployment)
+    return prompt_of(ask, deployment)
 
-    def work() -> Prompt:
-        return build_prompt(
-            deployment.tokenizer.of(ask.owner),
-            deployment.window,
-            ask.source,
-            documents=ask.documents,
-            max_new_tokens=ask.max_new_tokens,
-            truncate=ask.truncate,
-            context=ask.context,
-            answer_window=deployment.answer_window,
-        )
 
-    return await asyncio.to_thread(work) if _characters(ask) >= LONG_TEXT else work()
+def prompt_of(ask: Ask, deployment: Deployment) -> Prompt:
+    """Raises what `build_prompt` does."""
+    return build_prompt(
+        deployment.tokenizer.of(ask.owner),
+        deployment.window,
+        ask.source,
+        documents=ask.documents,
+        max_new_tokens=ask.max_new_tokens,
+        truncate=ask.truncate,
+        context=ask.context,
+        answer_window=deployment.answer_window,
+    )
 
 
 def _characters(ask: Ask) -> int:

@@ -22,12 +22,13 @@ import structlog
 
 from service.answers.answer import Answer, Delta
 from service.answers.ask import Ask
+from service.answers.bounds import prompt_of
 from service.answers.conversations import Conversations
 from service.context.budget import Budget
 from service.context.composing import SYSTEM_ROLES
 from service.context.options import ContextOptions
 from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE, summary_lines
-from service.context.prompt import Chat, build_prompt
+from service.context.prompt import Chat
 from service.errors import ContextOverflow, DosirakError
 from service.metrics import Metrics
 from service.text.messages import Message
@@ -135,16 +136,9 @@ def next_cut(answer: Answer, messages: Sequence[Message]) -> int:
     longest = max((message.content for message in rest if message.role == "user"), key=len, default="")
     names = (*ask.source.named, "reply", "ahead")
     past = replace(ask.source.past, summaries=())
+    ahead = Chat((*messages, Message("user", longest)), names, past)
     try:
-        prompt = build_prompt(
-            answer.tokenizer,
-            answer.deployment.window,
-            Chat((*messages, Message("user", longest)), names, past),
-            documents=ask.documents,
-            max_new_tokens=ask.max_new_tokens,
-            context=ask.context,
-            answer_window=answer.deployment.answer_window,
-        )
+        prompt = prompt_of(replace(ask, source=ahead), answer.deployment)
     except ContextOverflow:
         return 0
     place = names.index(prompt.receipt.cut.at) if prompt.receipt.cut else 0
@@ -180,15 +174,8 @@ def _asking(answer: Answer, messages: tuple[Message, ...]) -> Ask:
 
 
 def _fits(answer: Answer, ask: Ask) -> bool:
-    deployment = answer.deployment
     try:
-        build_prompt(
-            answer.tokenizer,
-            deployment.window,
-            ask.source,
-            max_new_tokens=ask.max_new_tokens,
-            answer_window=deployment.answer_window,
-        )
+        prompt_of(ask, answer.deployment)
     except ContextOverflow:
         return False
     return True

@@ -15,7 +15,7 @@ from service.errors import NotFound
 from service.sessions import cursors, search
 from service.sessions.database import Database, uninterrupted
 from service.sessions.limits import Limits, check_limit, check_text
-from service.sessions.owned import Owned
+from service.sessions.owned import Owned, is_id
 from service.sessions.values import Knowledge, Page, Passage, new_knowledge_id
 from service.text.passages import passages_of
 
@@ -127,7 +127,7 @@ def _indexed(title: str | None, passage: str) -> str:
 
 async def _row(connection: AsyncConnection, mine: Owned, id: str) -> Row[Any]:
     statement = mine.select("knowledge").where(mine.columns("knowledge").id == id)
-    found = await connection.execute(statement) if id.isascii() and "\x00" not in id else None
+    found = await connection.execute(statement) if is_id(id) else None
     if found is None or (row := found.one_or_none()) is None:
         raise NotFound(f"There is no document {id[:80]!r}; GET /v1/knowledge lists yours", param="knowledge_id")
     return row

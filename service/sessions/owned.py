@@ -55,7 +55,7 @@ class Owned:
         """The session's row; with `lock` no other transaction changes it before this one ends. Raises NotFound, also
         for what is another's or has expired."""
         statement = self.select("sessions").where(self.columns("sessions").id == id)
-        found = await connection.execute(statement.with_for_update() if lock else statement) if _is_id(id) else None
+        found = await connection.execute(statement.with_for_update() if lock else statement) if is_id(id) else None
         if found is None or (row := found.one_or_none()) is None:
             raise NotFound(f"There is no session {id[:80]!r}; GET /v1/sessions lists yours", param="session_id")
         return row
@@ -64,7 +64,7 @@ class Owned:
         """Raises NotFound where the session has no such message."""
         its = self.columns("messages")
         statement = self.select("messages").where(its.session == session.number, its.id == id)
-        found = await connection.execute(statement) if _is_id(id) else None
+        found = await connection.execute(statement) if is_id(id) else None
         if found is None or (row := found.one_or_none()) is None:
             raise NotFound(f"The session has no message {id[:80]!r}", param="message_id")
         return row
@@ -80,6 +80,6 @@ class Owned:
         return and_(mine, table.c.expires_at > self.now) if name == "sessions" else mine
 
 
-def _is_id(text: str) -> bool:
+def is_id(text: str) -> bool:
     """Whether a database may be asked for it: PostgreSQL takes no U+0000, no driver half a character."""
     return text.isascii() and "\x00" not in text
