@@ -76,7 +76,7 @@ class Service:
                         self.is_up = True
                         return
             await asyncio.sleep(0.05)
-        raise RuntimeError(f"the server did not become ready: see {self._log}")
+        raise RuntimeError(f"the server did not become ready; its log ends with\n{self._log.read_text()[-2000:]}")
 
     async def kill(self) -> None:
         """It and all that it has started, at once."""

@@ -21,8 +21,15 @@ async def build(ask: Ask, deployment: Deployment) -> Prompt:
             "tokens; ask for the logprobs of the answer only."
         )
     if _characters(ask) >= LONG_TEXT:
-        return await asyncio.to_thread(prompt_of, ask, deployment)
+        return await asyncio.to_thread(_with_receipt, ask, deployment)
     return prompt_of(ask, deployment)
+
+
+def _with_receipt(ask: Ask, deployment: Deployment) -> Prompt:
+    """Of a long text that is work for a thread as well."""
+    prompt = prompt_of(ask, deployment)
+    prompt.receipt  # noqa: B018
+    return prompt
 
 
 def prompt_of(ask: Ask, deployment: Deployment) -> Prompt:

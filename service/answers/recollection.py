@@ -17,6 +17,7 @@ from service.deployments.deployment import Deployment
 from service.errors import Unavailable
 from service.sessions import Passage
 from service.text.messages import Document, Message
+from service.text.passages import titled
 
 
 class Recollection:
@@ -50,7 +51,7 @@ class Recollection:
 
 def matching(question: str, passages: Sequence[Passage]) -> tuple[Document, ...]:
     """Those that match the question nearly as well as the best of them, the best first."""
-    texts = [f"{each.title}\n{each.text}" if each.title else each.text for each in passages]
+    texts = [titled(each.title, each.text) for each in passages]
     scores = retrieval.scores(question, texts, telling=0.0)
     enough = retrieval.ENOUGH * max(scores, default=0.0)
     return tuple(

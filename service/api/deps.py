@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 
 from service.answers import Answers
 from service.deployments.deployments import Deployments
@@ -48,3 +48,6 @@ ActorDep = Annotated[str, Depends(_actor)]
 """Who asks, as histories and lineage say it (see `auth`)."""
 OwnerDep = Annotated[str, Depends(_owner)]
 """Whose sessions these are: told apart by the whole key."""
+Text = Annotated[str, Query(max_length=1024)]
+Limit = Annotated[int, Query(ge=1, le=100)]
+"""Of a page."""

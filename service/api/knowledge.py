@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from service.api.bodies import json_body
-from service.api.deps import OwnerDep, Service, ServiceDep
+from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.schemas.knowledge import KnowledgeBody
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v1/knowledge", tags=["knowledge"])
 BODY: Final = json_body(KnowledgeBody)
-Text = Annotated[str, Query(max_length=1024)]
-Limit = Annotated[int, Query(ge=1, le=100)]
 
 
 @router.post("", status_code=201, openapi_extra=takes(KnowledgeBody))

@@ -11,13 +11,13 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from service.answers import InSession
 from service.api import tgi
 from service.api.bodies import json_body, read_lines
-from service.api.deps import OwnerDep, Service, ServiceDep
+from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.etags import revision_of
 from service.api.generate import ask_of
@@ -35,8 +35,6 @@ PREFIX: Final = "/v1/sessions"
 NDJSON: Final = "application/x-ndjson"
 router = APIRouter(prefix=PREFIX, tags=["sessions"])
 IfMatch = Annotated[str | None, Header()]
-Text = Annotated[str, Query(max_length=1024)]
-Limit = Annotated[int, Query(ge=1, le=100)]
 SESSION: Final = json_body(SessionBody)
 MESSAGE: Final = json_body(MessageBody)
 FORK: Final = json_body(ForkBody)

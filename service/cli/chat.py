@@ -70,8 +70,7 @@ def _greet(chat: Conversation) -> None:
     if session.message_count:
         shown = chat.messages()[-SHOWN_AT_START:]
         chat.output.say(f"{session.id}: {session.message_count:,} messages, the last {len(shown)}:")
-        dropped = chat.receipt.dropped if chat.receipt else ()
-        chat.output.history(shown, session.message_count - len(shown) + 1, dropped)
+        chat.output.history(shown, session.message_count - len(shown) + 1, chat.receipt)
     chat.output.say(f"{chat.client.url} · /help says what there is · Ctrl-D leaves\n")
 
 

@@ -28,7 +28,7 @@ def history(chat: Conversation, rest: str) -> None:
     shown = messages[-(int(rest) if rest else SHOWN) :] if rest != "0" else ()
     if len(shown) < len(messages):
         chat.output.say(f"{len(messages):,} messages, the last {len(shown)}:")
-    chat.output.history(shown, len(messages) - len(shown) + 1, chat.receipt.dropped if chat.receipt else ())
+    chat.output.history(shown, len(messages) - len(shown) + 1, chat.receipt)
 
 
 def pin(chat: Conversation, rest: str) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from service.cli.client import Refused
-from service.cli.window import BETWEEN, left_out, picture, shortened
+from service.cli.window import BETWEEN, WIDEST, mark, picture, shortened, told
 from service.cli.wire import Answer, Message, Receipt
 from service.errors import DosirakError
 
@@ -39,7 +39,7 @@ class Output(Protocol):
 
     def window(self, receipt: Receipt) -> None: ...
 
-    def history(self, messages: Sequence[Message], first: int, dropped: Iterable[str]) -> None: ...
+    def history(self, messages: Sequence[Message], first: int, receipt: Receipt | None) -> None: ...
 
 
 class Terminal:
@@ -61,8 +61,8 @@ class Terminal:
         self._end_line()
         receipt = answer.receipt
         self.window(receipt)
-        if receipt.dropped:
-            self.say(Text(left_out(receipt, before, clean(words), self._console.width), "yellow"))
+        for line in told(receipt, before, clean(words), self._console.width):
+            self.say(Text(line, "yellow"))
         if answer.finish_reason == "length":
             self.say(Text("the answer ended at its limit: --max-new-tokens raises it", "dim"))
 
@@ -83,14 +83,13 @@ class Terminal:
         for line in [*picture(receipt, self._console.width), *(Text(note, "dim") for note in receipt.notes)]:
             self._console.print(line, highlight=False)
 
-    def history(self, messages: Sequence[Message], first: int, dropped: Iterable[str]) -> None:
-        gone = set(dropped)
+    def history(self, messages: Sequence[Message], first: int, receipt: Receipt | None) -> None:
         for number, message in enumerate(messages, first):
-            style = "dim strike" if message.id in gone else ""
-            mark = "left out" if message.id in gone else "pinned" if message.pinned else ""
+            gone = mark(receipt, message.id)
+            word = gone or ("pinned" if message.pinned else "")
             line = Text.assemble((f"{number:>4}  ", "dim"), (SPEAKERS.get(message.role, f"{message.role:<9}"), "bold"))
-            line.append(f"{mark}  " if mark else "", "dim").append(clean(message.content).strip(), style)
-            self.say(line)
+            line.append(f"{word}  " if word else "", "dim")
+            self.say(line.append(clean(message.content).strip(), "dim strike" if gone else ""))
 
     def _end_line(self) -> None:
         if self._begun:
@@ -99,7 +98,7 @@ class Terminal:
 
 
 class Plain:
-    """For pipes: answers and what commands say to standard output, errors to standard error."""
+    """For pipes: answers and what commands say to standard output, errors and what was left out to standard error."""
 
     interactive: ClassVar[bool] = False
 
@@ -112,6 +111,8 @@ class Plain:
 
     def answered(self, answer: Answer, before: Iterable[str], words: str) -> None:
         self._end_line()
+        for line in told(answer.receipt, before, clean(words), WIDEST):
+            print(line, file=sys.stderr)
 
     def stopped(self) -> None:
         self._end_line()
@@ -126,11 +127,10 @@ class Plain:
     def window(self, receipt: Receipt) -> None:
         print(msgspec.json.encode(receipt).decode())
 
-    def history(self, messages: Sequence[Message], first: int, dropped: Iterable[str]) -> None:
-        gone = set(dropped)
+    def history(self, messages: Sequence[Message], first: int, receipt: Receipt | None) -> None:
         for number, message in enumerate(messages, first):
-            mark = " (left out)" if message.id in gone else ""
-            print(f"{number} {message.role}{mark}: {shortened(clean(message.content), 200)}")
+            gone = f" ({word})" if (word := mark(receipt, message.id)) else ""
+            print(f"{number} {message.role}{gone}: {shortened(clean(message.content), 200)}")
 
     def _end_line(self) -> None:
         if self._begun:

@@ -78,6 +78,16 @@ def wrapped(items: Iterable[Text], width: int) -> list[Text]:
     return lines
 
 
+def told(receipt: Receipt, before: Iterable[str], words: str, width: int) -> list[str]:
+    """What became of the chat's messages, a line each, where not all are sent as they are."""
+    lines = [left_out(receipt, before, words, width)] if receipt.dropped else []
+    if receipt.summarised:
+        lines.append(f"in the summary: {_messages(len(receipt.summarised))}")
+    if receipt.recalled:
+        lines.append(f"back for this question: {_messages(len(receipt.recalled))}")
+    return lines
+
+
 def left_out(receipt: Receipt, before: Iterable[str], words: str, width: int) -> str:
     """What the model did not see, in one line; `words` are those of the last message left out, `before` were left out
     already."""
@@ -89,8 +99,18 @@ def left_out(receipt: Receipt, before: Iterable[str], words: str, width: int) ->
 
 def counted(receipt: Receipt) -> str:
     """How much was left out."""
-    count = len(receipt.dropped)
-    return f"{count:,} message{'' if count == 1 else 's'}, {receipt.dropped_tokens:,} tokens"
+    return f"{_messages(len(receipt.dropped))}, {receipt.dropped_tokens:,} tokens"
+
+
+def mark(receipt: Receipt | None, id: str) -> str:
+    """What became of one message, as its last receipt says; nothing where it is sent as it is."""
+    if receipt is None:
+        return ""
+    return "left out" if id in receipt.dropped else "summarised" if id in receipt.summarised else ""
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'' if count == 1 else 's'}"
 
 
 def shortened(text: str, width: int) -> str:

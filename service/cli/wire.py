@@ -16,6 +16,8 @@ class Receipt(msgspec.Struct, frozen=True):
     parts: dict[str, int]
     kept: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    summarised: tuple[str, ...] = ()
+    recalled: tuple[str, ...] = ()
     dropped_tokens: int = 0
     cached_tokens: int = 0
     notes: tuple[str, ...] = ()

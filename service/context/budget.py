@@ -51,7 +51,7 @@ class Budget:
         """For what stands in the place of old turns."""
         room, options = max(0, self.limit), self.options
         if options.chosen == "retrieve":
-            return room // 4 if options.recall_budget is None else min(room, options.recall_budget)
+            return room // 3 if options.recall_budget is None else min(room, options.recall_budget)
         if options.chosen == "summarise":
             return room // 8 if options.summary_budget is None else min(room, options.summary_budget)
         return 0
@@ -60,6 +60,13 @@ class Budget:
         """How many tokens the answer may have."""
         room = max(0, self.window - used) if self.answer_window is None else self.answer_window
         return room if self.max_new_tokens is None else min(room, self.max_new_tokens)
+
+    def reserved(self, used: int) -> int:
+        """What a receipt says of the room for the answer: all that is left, where nobody has said how much it is."""
+        if not self.is_shared:
+            return 0
+        is_open = self.max_new_tokens is None and self.options.reserve_output_tokens is None
+        return self.answer(used) if is_open else self.reserve
 
     def require_answer(self) -> None:
         """Raises ContextOverflow where the answer alone cannot have what is asked for it."""

@@ -34,10 +34,13 @@ def compose(
         arguments = mapped(parsed(given.arguments), lambda text: _collect(text, notes))
         return ToolCall(given.id, _collect(given.name, notes), written(arguments))
 
-    composed = tuple(
-        replace(m, content=_collect(m.content, notes), name=maybe(m.name), tool_calls=tuple(map(call, m.tool_calls)))
-        for m in messages
-    )
+    def composed_of(m: Message) -> Message:
+        content = _collect(m.content, notes)
+        if content is m.content and m.name is None and not m.tool_calls:
+            return m
+        return replace(m, content=content, name=maybe(m.name), tool_calls=tuple(map(call, m.tool_calls)))
+
+    composed = tuple(map(composed_of, messages))
     texts = tuple(Document(_collect(d.text, notes), maybe(d.title), d.id) for d in documents)
     return composed, texts, tuple(sorted(notes))
 

@@ -1,10 +1,10 @@
 """A chat as it is sent: its messages in their places, and between them what the server adds. Knows the template's
 limits; decides nothing about what is left out.
 
-    [system] [summary] [the newest turns] [old turns that match] [passages that match] [the question]
+    [system] [summary] [the newest turns] [old turns that match] [the last turn] [passages that match] [the question]
 
-What depends on the question stands as near to it as roles allow, so that all before it begins as the last call did and
-is found in the prefix cache.
+What depends on the question stands near to it, so that all before it begins as the last call did and is found in the
+prefix cache; the turn that the question may refer to stays beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.text.messages import Document, Message
+from service.text.passages import titled
 from service.text.tokenizer import Tokenizer
 
 SUMMARY: Final = -1
@@ -46,7 +47,7 @@ def summary_lines(tokenizer: Tokenizer, text: str) -> list[Line]:
 
 def knowledge_lines(tokenizer: Tokenizer, passages: Sequence[Document]) -> list[Line]:
     """As a summary's."""
-    texts = [f"{passage.title}\n{passage.text}" if passage.title else passage.text for passage in passages]
+    texts = [titled(passage.title, passage.text) for passage in passages]
     return _added(tokenizer, _PARAGRAPH.join(texts), KNOWLEDGE) if texts else []
 
 

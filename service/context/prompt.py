@@ -10,8 +10,9 @@ prompt's length is built before it is known to fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from service.context.budget import Budget
 from service.context.composing import SYSTEM_ROLES, compose, current, nfc, require_calls, require_order
@@ -59,13 +60,18 @@ class Ids:
 Source = Text | Chat | Ids
 
 
-@dataclass(frozen=True, slots=True)
 class Prompt:
-    """`token_ids` are `receipt.used` in number. `max_new_tokens` fits behind them in the window."""
+    """`token_ids` are `receipt.used` in number. `max_new_tokens` fits behind them in the window. The receipt is counted
+    when it is first asked for: an answer's first token does not wait for it."""
 
-    token_ids: tuple[int, ...]
-    receipt: Receipt
-    max_new_tokens: int
+    def __init__(self, token_ids: tuple[int, ...], max_new_tokens: int, count: Callable[[], Receipt]) -> None:
+        self.token_ids = token_ids
+        self.max_new_tokens = max_new_tokens
+        self._count = count
+
+    @cached_property
+    def receipt(self) -> Receipt:
+        return self._count()
 
     @property
     def tokens_before_truncation(self) -> int:
@@ -108,16 +114,12 @@ def build_prompt(
     return _ids_prompt(tokenizer, budget, source.token_ids, truncate)
 
 
-def _prompt(budget: Budget, token_ids: Sequence[int], receipt: Receipt) -> Prompt:
-    answer = budget.answer(len(token_ids))
-    if budget.is_shared and budget.max_new_tokens is None and budget.options.reserve_output_tokens is None:
-        receipt = replace(receipt, reserved_output=answer)
-    return Prompt(tuple(token_ids), receipt, answer)
+def _prompt(budget: Budget, token_ids: Sequence[int], count: Callable[[], Receipt]) -> Prompt:
+    return Prompt(tuple(token_ids), budget.answer(len(token_ids)), count)
 
 
 def _receipt(budget: Budget, parts: Parts, notes: Sequence[str]) -> Receipt:
-    reserve = budget.reserve if budget.is_shared else 0
-    return Receipt(budget.options.chosen, budget.window, reserve, parts, notes=tuple(notes))
+    return Receipt(budget.options.chosen, budget.window, budget.reserved(parts.total), parts, notes=tuple(notes))
 
 
 def _require_some(count: int, param: str) -> None:
@@ -133,7 +135,8 @@ def _text_prompt(tokenizer: Tokenizer, budget: Budget, text: str, truncate: int 
     budget.require(kept, "inputs")
     added = sum(encoded.added()[-kept:])
     receipt = _receipt(budget, Parts(template=added, current=kept - added), notes)
-    return _prompt(budget, encoded.ids()[-kept:], replace(receipt, dropped_tokens=encoded.count - kept))
+    receipt = replace(receipt, dropped_tokens=encoded.count - kept)
+    return _prompt(budget, encoded.ids()[-kept:], lambda: receipt)
 
 
 def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], truncate: int | None) -> Prompt:
@@ -142,8 +145,8 @@ def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], trun
     budget.require(kept, "input_ids")
     if any(not 0 <= id < tokenizer.vocab_size for id in ids):
         raise InvalidRequest(f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="input_ids")
-    receipt = _receipt(budget, Parts(current=kept), ())
-    return _prompt(budget, ids[-kept:], replace(receipt, dropped_tokens=len(ids) - kept))
+    receipt = replace(_receipt(budget, Parts(current=kept), ()), dropped_tokens=len(ids) - kept)
+    return _prompt(budget, ids[-kept:], lambda: receipt)
 
 
 def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
@@ -153,22 +156,25 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
     placed = _placed(tokenizer, budget, messages, documents)
     while True:
         trimmed = trim(tokenizer, budget, messages, chat.named, tuple(each for _, each in placed), chat.past)
-        encoded, shares = trimmed.encoded, trimmed.encoded.shares()
-        if budget.options.chosen == "refuse" or sum(share or 0 for share in shares.documents) <= budget.documents:
+        if not placed or budget.options.chosen == "refuse" or trimmed.document_tokens <= budget.documents:
             break
         placed = placed[:-1]  # the template wrote it longer than it is
-    _require_documents(budget, encoded.count, shares, [each for _, each in placed])
-    receipt = _receipt(budget, _parts(trimmed.lines, shares), notes)
-    receipt = _list(tokenizer, receipt, messages, chat.named, trimmed, shares)
-    names, kept = _document_names(documents), {at for at, _ in placed}
-    receipt = replace(
-        receipt,
-        documents_kept=(*(names[at] for at in sorted(kept)), *_document_names(trimmed.passages)),
-        documents_dropped=tuple(name for at, name in enumerate(names) if at not in kept),
-    )
-    if trimmed.cut is not None:
-        receipt = replace(receipt, cut=Cut(chat.named[trimmed.cut], budget.limit - encoded.count))
-    return _prompt(budget, encoded.ids(), receipt)
+    if placed:
+        _require_documents(budget, trimmed, [each for _, each in placed])
+
+    def count() -> Receipt:
+        shares = trimmed.encoded.shares()
+        receipt = _receipt(budget, _parts(trimmed.lines, shares), notes)
+        receipt = _list(tokenizer, receipt, messages, chat.named, trimmed, shares)
+        names, kept = _document_names(documents), {at for at, _ in placed}
+        return replace(
+            receipt,
+            documents_kept=(*(names[at] for at in sorted(kept)), *_document_names(trimmed.passages)),
+            documents_dropped=tuple(name for at, name in enumerate(names) if at not in kept),
+            cut=None if trimmed.cut is None else Cut(chat.named[trimmed.cut], budget.limit - receipt.used),
+        )
+
+    return _prompt(budget, trimmed.encoded.ids(), count)
 
 
 def _placed(
@@ -183,21 +189,21 @@ def _placed(
             return by_rank(tokenizer, documents, budget.documents)
 
 
-def _require_documents(budget: Budget, used: int, shares: Shares, documents: Sequence[Document]) -> None:
-    for index, (share, document) in enumerate(zip(shares.documents, documents, strict=True)):
+def _require_documents(budget: Budget, trimmed: Trimmed, documents: Sequence[Document]) -> None:
+    for index, (share, document) in enumerate(zip(trimmed.encoded.shares().documents, documents, strict=True)):
         if share is None and document.text.strip():
             raise InvalidRequest(
                 f"This version's chat template places no documents (documents[{index}]); put the text into a message.",
                 param="documents",
             )
-    tokens = sum(share or 0 for share in shares.documents)
+    tokens = trimmed.document_tokens
     if tokens > budget.documents:
         raise ContextOverflow(
             f"The documents have {tokens} tokens, their budget {budget.documents}: shorten them by "
             f"{tokens - budget.documents} tokens or raise context.documents_budget.",
             param="documents",
             window=budget.window,
-            needed_tokens=budget.needed(used),
+            needed_tokens=budget.needed(trimmed.encoded.count),
             reserve=budget.reserve,
             documents_tokens=tokens,
             documents_budget=budget.documents,
@@ -241,7 +247,7 @@ def _list(
     missing = sorted(left_out | (set(range(len(messages))) - trimmed.sent))
     summarised = [at for at in missing if at < trimmed.summarised]
     texts = (text for at in missing for text in messages[at].texts)
-    tokens = sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
+    tokens = sum(map(tokenizer.text_tokens, texts))
     return replace(
         receipt,
         kept=tuple(name for at, name in enumerate(names) if at not in missing),

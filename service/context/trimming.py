@@ -57,6 +57,10 @@ class Trimmed:
         return frozenset(line.source for line in self.lines if line.source >= 0)
 
     @property
+    def document_tokens(self) -> int:
+        return sum(share or 0 for share in self.encoded.shares().documents)
+
+    @property
     def knowledge_tokens(self) -> int:
         if not self.passages:
             return 0
@@ -162,11 +166,15 @@ class _Chat:
             cut = next(at for at, turn in enumerate(self.turns) if self._place(turn) == summarised)
         kept = policies.kept(policy, self.turns, cut)
         recalled = self._recalled(kept, aside) if policy == "retrieve" else ()
+        is_whole = bool(recalled) and len(kept) + len(recalled) == len(self.turns)
+        if is_whole and self._fits_whole():  # it was counted longer than it is
+            kept, recalled = tuple(range(len(self.turns))), ()
         lines = [
             *of_chat(self.messages, range(self.systems)),
             *(summary_lines(self.tokenizer, summary) if summarised else ()),
-            *self._of_turns(kept[:-1]),
+            *self._of_turns(kept[:-2]),
             *self._of_turns(recalled),
+            *self._of_turns(kept[-2:-1]),
             *knowledge_lines(self.tokenizer, passages),
             *self._of_turns(kept[-1:]),
         ]
@@ -180,6 +188,9 @@ class _Chat:
             tuple(passages),
             self.shortened,
         )
+
+    def _fits_whole(self) -> bool:
+        return self._encode(self._lines(range(len(self.turns)))).count <= self.budget.limit
 
     def _summary(self, cut: int, aside: int) -> tuple[int, str]:
         """The shortest that stands for all that is left out, and its place; (0, "") where there is none."""

@@ -88,8 +88,10 @@ class BlockManager:
         if not self._prefix_caching:
             return []
         blocks: list[int | None] = []
-        for index in range((sequence.num_tokens - 1) // self.block_size):
-            content = self._hash(sequence, index)
+        full = (sequence.num_tokens - 1) // self.block_size
+        if full:
+            self._hash(sequence, full - 1)  # all at once: they are needed sooner or later
+        for content in sequence.block_hashes[:full]:
             block = self._block_of.get(content)
             if block is None and content not in self.spill:
                 break
@@ -235,12 +237,13 @@ class BlockManager:
 
     def _hash(self, sequence: Sequence, index: int) -> bytes:
         """hash(i) = SHA-256(hash(i-1), token ids of block i as 32-bit integers); hash(-1) = `_root`."""
-        hashes = sequence.block_hashes
-        while len(hashes) <= index:
+        hashes, size = sequence.block_hashes, self.block_size
+        if index >= len(hashes):
             parent = hashes[-1] if hashes else _root(sequence)
-            start = len(hashes) * self.block_size
-            tokens = array("I", sequence.token_ids[start : start + self.block_size])
-            hashes.append(hashlib.sha256(parent + tokens.tobytes()).digest())
+            tokens = array("I", sequence.token_ids[len(hashes) * size : (index + 1) * size])
+            raw, width = tokens.tobytes(), size * tokens.itemsize
+            for at in range(0, len(raw), width):
+                hashes.append(parent := hashlib.sha256(parent + raw[at : at + width]).digest())
         return hashes[index]
 
 

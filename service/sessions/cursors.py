@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Row
+from sqlalchemy import Row, Select, literal, tuple_
 
 from service.errors import InvalidRequest
 from service.sessions.values import Page
@@ -31,14 +31,18 @@ def page(
     return Page(tuple(map(value, shown)), cursor(shown[-1]) if len(rows) > limit else None)
 
 
-def of_session(row: Row[Any]) -> str:
-    return _encode("sessions", (row.created_at - _EPOCH) // _MICROSECOND, row.id)
-
-
-def session_before(cursor: str) -> tuple[datetime, str]:
-    """Raises InvalidRequest."""
+def newest_first(statement: Select[Any], its: Any, cursor: str | None) -> Select[Any]:
+    """`statement` over a table with the columns `its`, from the cursor on. Raises InvalidRequest."""
+    ordered = statement.order_by(its.created_at.desc(), its.id.desc())
+    if cursor is None:
+        return ordered
     moment, id = _decode("sessions", cursor)
-    return _EPOCH + moment * _MICROSECOND, id
+    before = literal(_EPOCH + moment * _MICROSECOND, its.created_at.type), literal(id, its.id.type)
+    return ordered.where(tuple_(its.created_at, its.id) < tuple_(*before))
+
+
+def of_newest(row: Row[Any]) -> str:
+    return _encode("sessions", (row.created_at - _EPOCH) // _MICROSECOND, row.id)
 
 
 def of_message(row: Row[Any]) -> str:

@@ -5,10 +5,11 @@ document ─< passages ── passage_grams, the index of their pairs of charact
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Row, literal, or_, tuple_
+from sqlalchemy import Row, func, or_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import NotFound
@@ -17,7 +18,7 @@ from service.sessions.database import Database, uninterrupted
 from service.sessions.limits import Limits, check_limit, check_text
 from service.sessions.owned import Owned, is_id
 from service.sessions.values import Knowledge, Page, Passage, new_knowledge_id
-from service.text.passages import passages_of
+from service.text.passages import passages_of, titled
 
 MOST_FOUND = 50
 
@@ -45,7 +46,7 @@ class KnowledgeBase:
             [number] = await mine.insert(connection, "knowledge", [row])
             rows = [{"knowledge": number, "session_id": session_id, "content": each} for each in passages]
             numbers = await mine.insert(connection, "passages", rows) if rows else []
-            texts = dict(zip(numbers, (_indexed(title, each) for each in passages), strict=True))
+            texts = dict(zip(numbers, (titled(title, each) for each in passages), strict=True))
             await search.add(connection, "passage_grams", owner, texts)
         return Knowledge(id, title, text, session_id, len(passages), mine.now)
 
@@ -55,7 +56,7 @@ class KnowledgeBase:
         mine = self._owned(owner)
         async with self._database.reading() as connection:
             row = await _row(connection, mine, id)
-            return _knowledge(row, await _passages(connection, mine, row))
+            return _knowledge(row, (await _passages(connection, mine, [row]))[row.number])
 
     @uninterrupted
     async def all(
@@ -65,18 +66,13 @@ class KnowledgeBase:
         check_limit(limit)
         mine = self._owned(owner)
         its = mine.columns("knowledge")
-        newest = mine.select("knowledge").order_by(its.created_at.desc(), its.id.desc())
+        newest = cursors.newest_first(mine.select("knowledge"), its, cursor)
         if session_id is not None:
             newest = newest.where(its.session_id == session_id)
-        if cursor is not None:
-            time, id = cursors.session_before(cursor)
-            newest = newest.where(
-                tuple_(its.created_at, its.id) < tuple_(literal(time, its.created_at.type), literal(id, its.id.type))
-            )
         async with self._database.reading() as connection:
             rows = list((await connection.execute(newest.limit(limit + 1))).all())
-            counts = {row.number: await _passages(connection, mine, row) for row in rows}
-        return cursors.page(rows, limit, lambda row: _knowledge(row, counts[row.number]), cursors.of_session)
+            counts = await _passages(connection, mine, rows)
+        return cursors.page(rows, limit, lambda row: _knowledge(row, counts[row.number]), cursors.of_newest)
 
     @uninterrupted
     async def delete(self, owner: str, id: str) -> None:
@@ -115,14 +111,10 @@ async def remove(connection: AsyncConnection, mine: Owned, document: Row[Any]) -
     """A document with its passages, out of the index too."""
     its = mine.columns("passages")
     statement = mine.select("passages", "number", "content").where(its.knowledge == document.number)
-    texts = {row.number: _indexed(document.title, row.content) for row in await connection.execute(statement)}
+    texts = {row.number: titled(document.title, row.content) for row in await connection.execute(statement)}
     await search.remove(connection, "passage_grams", document.owner, texts)
     await connection.execute(mine.delete("passages").where(its.knowledge == document.number))
     await connection.execute(mine.delete("knowledge").where(mine.columns("knowledge").number == document.number))
-
-
-def _indexed(title: str | None, passage: str) -> str:
-    return f"{title}\n{passage}" if title else passage
 
 
 async def _row(connection: AsyncConnection, mine: Owned, id: str) -> Row[Any]:
@@ -133,9 +125,12 @@ async def _row(connection: AsyncConnection, mine: Owned, id: str) -> Row[Any]:
     return row
 
 
-async def _passages(connection: AsyncConnection, mine: Owned, document: Row[Any]) -> int:
-    its = mine.columns("passages").knowledge == document.number
-    return await mine.count(connection, mine.select("passages", "number").where(its))
+async def _passages(connection: AsyncConnection, mine: Owned, documents: Sequence[Row[Any]]) -> Counter[int]:
+    """How many each document has, by its number."""
+    its = mine.columns("passages").knowledge
+    counted = mine.select("passages", "knowledge").add_columns(func.count().label("passages")).group_by(its)
+    found = await connection.execute(counted.where(its.in_([document.number for document in documents])))
+    return Counter({row.knowledge: row.passages for row in found})
 
 
 def _knowledge(row: Row[Any], passages: int) -> Knowledge:

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, literal, tuple_
+from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
@@ -139,18 +139,13 @@ class SessionStore:
         check_limit(limit)
         check_text(query, "query")
         mine = self._owned(owner)
-        its = mine.columns("sessions")
-        newest = mine.select("sessions").order_by(its.created_at.desc(), its.id.desc())
-        if cursor is not None:
-            time, id = cursors.session_before(cursor)
-            before = tuple_(literal(time, its.created_at.type), literal(id, its.id.type))
-            newest = newest.where(tuple_(its.created_at, its.id) < before)
+        newest = cursors.newest_first(mine.select("sessions"), mine.columns("sessions"), cursor)
         async with self._database.reading() as connection:
             if query is not None and fold(query):
                 rows = await search(connection, mine, newest, query, limit + 1)
             else:
                 rows = list((await connection.execute(newest.limit(limit + 1))).all())
-        return cursors.page(rows, limit, session_of, cursors.of_session)
+        return cursors.page(rows, limit, session_of, cursors.of_newest)
 
     # Messages
 

@@ -9,23 +9,27 @@ template runs; the rendered text is cut at these, and the pieces are encoded apa
 
 A chat without such text is encoded in one go. Who owns a token is read from a second rendering in which every text
 stands between two more private-use characters; it counts only where it is the first one, character for character.
+That is done when it is first asked for: an answer's first token needs the ids alone.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property, partial
+from itertools import zip_longest
 
 from tokenizers import Encoding
 
 from service.errors import InvalidRequest
-from service.text.marking import MarkedChat, Span
+from service.text.marking import Items, MarkedChat, Span
 from service.text.messages import Document, Message
 from service.text.segments import Memory, Segmented
 from service.text.template import ChatTemplate
-from service.text.vocabulary import Piece, Vocabulary
+from service.text.vocabulary import Piece, Vocabulary, middle
 
 _WITHOUT_TOOLS = (
     "where it knows no tools, say in the messages' content what was called and what came of it, or use a version whose "
@@ -42,16 +46,28 @@ class Shares:
     template: int
 
 
-@dataclass(frozen=True, slots=True)
 class EncodedChat:
-    """A chat's tokens. `count` is free; `ids` and `shares` build lists of that length."""
+    """A chat's tokens. `count` is free; `ids` and `shares` build lists of that length, and whose they are is found out
+    when it is first asked for."""
 
-    _source: Encoding | Segmented | list[Piece]
-    _spans: tuple[Span, ...]
-    _messages: int
-    _documents: int
+    def __init__(
+        self,
+        source: Encoding | Segmented | list[Piece],
+        find_spans: Callable[[], tuple[Span, ...]],
+        messages: int,
+        documents: int,
+    ) -> None:
+        """`find_spans`: by where they start."""
+        self._source = source
+        self._find_spans = find_spans
+        self._messages = messages
+        self._documents = documents
 
-    @property
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        return self._find_spans()
+
+    @cached_property
     def count(self) -> int:
         return len(self._source)
 
@@ -66,39 +82,30 @@ class EncodedChat:
 
     def owners(self) -> Iterator[int | None]:
         """Of each token: the index of its message, that of its document plus the number of messages, None: template."""
-        return _owners(self._pieces(), self._spans)
+        starts = [span.start for span in self.spans]
+        for at in self._middles():
+            index = bisect_right(starts, at) - 1
+            yield self.spans[index].owner if index >= 0 and at < self.spans[index].stop else None
 
     def shares(self) -> Shares:
-        """A token belongs to the text that holds its middle character, else to the template.
-
-        All numbers sum to `count`."""
+        """A token belongs to the text that holds its middle character, the one that begins last where texts overlap;
+        else to the template. All numbers sum to `count`."""
         counts: list[int | None] = [None] * (self._messages + self._documents)
-        for span in self._spans:
-            counts[span.owner] = 0
-        template = 0
-        for owner in self.owners():
-            if owner is None:
-                template += 1
-            else:
-                counts[owner] = (counts[owner] or 0) + 1
-        return Shares(tuple(counts[: self._messages]), tuple(counts[self._messages :]), template)
+        middles, owned = sorted(self._middles()), 0
+        for span, following in zip_longest(self.spans, self.spans[1:]):
+            stop = span.stop if following is None else min(span.stop, following.start)
+            share = max(0, bisect_left(middles, stop) - bisect_left(middles, span.start))
+            counts[span.owner] = (counts[span.owner] or 0) + share
+            owned += share
+        return Shares(tuple(counts[: self._messages]), tuple(counts[self._messages :]), self.count - owned)
 
-    def _pieces(self) -> Iterable[Piece]:
+    def _middles(self) -> list[int]:
         source = self._source
-        if isinstance(source, list):
-            return source
         if isinstance(source, Segmented):
-            return source.pieces()
-        return ((id, start, stop) for id, (start, stop) in zip(source.ids, source.offsets, strict=True))
-
-
-def _owners(pieces: Iterable[Piece], spans: Sequence[Span]) -> Iterator[int | None]:
-    starts = [span.start for span in spans]
-    for _, start, stop in pieces:
-        middle = max(start, (start + stop - 1) // 2)
-        index = bisect_right(starts, middle) - 1
-        inside = stop > start and index >= 0 and middle < spans[index].stop
-        yield spans[index].owner if inside else None
+            return source.middles()
+        if isinstance(source, list):
+            return [middle(start, stop) for _, start, stop in source]
+        return [middle(start, stop) for start, stop in source.offsets]
 
 
 class ChatEncoder:
@@ -124,16 +131,19 @@ class ChatEncoder:
         if self._template is None:
             raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
         chat = MarkedChat.of(messages, documents, self._quoting)
+        has_tools = any(message.tool_calls or message.role == "tool" for message in messages)
+        render = partial(self._template.render, generation_prompt=add_generation_prompt, now=datetime.now())
         try:
-            text = self._template.render(chat.messages, chat.documents, add_generation_prompt)
+            text = render(chat.messages, chat.documents)
         except InvalidRequest as error:
-            if any(message.tool_calls or message.role == "tool" for message in messages):
+            if has_tools:
                 raise InvalidRequest(f"{error.message.rstrip('.')}; {_WITHOUT_TOOLS}", param="messages") from error
             raise
-        marked = self._template.render(*chat.marked(), add_generation_prompt)
-        spans = _by_message(chat, chat.spans(marked, text))
         source = self._quoted_pieces(text, chat.quoted) if chat.quoted else memory.encode(text)
-        return EncodedChat(source, spans, len(messages), len(documents))
+        encoded = EncodedChat(source, partial(_spans, render, chat, text), len(messages), len(documents))
+        if has_tools:
+            encoded.spans  # noqa: B018  (refuses calls and results that the template leaves out)
+        return encoded
 
     def _quoted_pieces(self, text: str, quoted: Mapping[str, str]) -> list[Piece]:
         """Offsets in `text`, in which a quoted token is one character wide."""
@@ -160,6 +170,15 @@ class ChatEncoder:
         if [id for id, _, _ in pieces[:count]] != self._newline:
             return encode(text)
         return [(id, start - 1, stop - 1) for id, start, stop in pieces[count:]]
+
+
+def _spans(render: Callable[[Items, Items], str], chat: MarkedChat, text: str) -> tuple[Span, ...]:
+    """`render` must tell the time at which it wrote `text`."""
+    try:
+        marked = render(*chat.marked())
+    except InvalidRequest:  # it refuses what the marks make of a text
+        marked = ""
+    return _by_message(chat, chat.spans(marked, text))
 
 
 def _by_message(chat: MarkedChat, spans: Iterable[Span]) -> tuple[Span, ...]:

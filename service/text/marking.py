@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count, islice, takewhile
 from typing import cast
 
@@ -41,15 +42,13 @@ class Span:
     owner: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MarkedChat:
-    """`messages` and `documents` are what the template gets. `quoted`: character → the control token it stands for.
-    `marks[2i]` opens text i, `marks[2i + 1]` closes it."""
+    """`messages` and `documents` are what the template gets. `quoted`: character → the control token it stands for."""
 
     messages: Items
     documents: Items
     quoted: dict[str, str]
-    marks: tuple[str, ...]
 
     @classmethod
     def of(cls, messages: tuple[Message, ...], documents: tuple[Document, ...], quoting: re.Pattern[str]) -> MarkedChat:
@@ -57,23 +56,28 @@ class MarkedChat:
         items = (*map(_message_item, messages), *map(_document_item, documents))
         calls = sum(len(message.tool_calls) for message in messages)
         _check(messages, items, calls)
-        found = [match for item in items for text in _strings(item) for match in quoting.findall(text)]
+        found = [match for text in _texts(items) for match in quoting.findall(text)]
         if len(found) > MAX_QUOTED:
             raise InvalidRequest(
                 f"The chat holds over {MAX_QUOTED} control tokens as text; send fewer.", param="messages"
             )
-        tokens = sorted(set(found))
-        used = (text for item in items for text in _strings(item))
-        free = _unused(used, len(tokens) + 2 * (len(items) + calls))
-        character_of = dict(zip(tokens, free, strict=False))
-        if tokens:
+        character_of: dict[str, str] = {}
+        if found:
+            tokens = sorted(set(found))
+            character_of = dict(zip(tokens, _unused(_texts(items), len(tokens)), strict=True))
 
             def quote(text: str) -> str:
                 return quoting.sub(lambda match: character_of[match[0]], text)
 
             items = tuple({key: mapped(value, quote) for key, value in item.items()} for item in items)
         quoted = {character: token for token, character in character_of.items()}
-        return cls(items[: len(messages)], items[len(messages) :], quoted, tuple(free[len(tokens) :]))
+        return cls(items[: len(messages)], items[len(messages) :], quoted)
+
+    @cached_property
+    def marks(self) -> tuple[str, ...]:
+        """`marks[2i]` opens text i, `marks[2i + 1]` closes it."""
+        items = (*self.messages, *self.documents)
+        return tuple(_unused(_texts(items), 2 * (len(items) + len(self.calls))))
 
     @property
     def calls(self) -> list[tuple[int, str]]:
@@ -108,7 +112,10 @@ class MarkedChat:
 
     def spans(self, marked: str, text: str) -> list[Span]:
         """Where the texts stand in the rendered `text`; of one that the template leaves out, nothing. A template that
-        looks into texts may write marked ones differently: then they are looked for in their order instead."""
+        looks into texts may write marked ones differently, or "" where it refuses them: then they are looked for in
+        their order instead."""
+        if not marked:
+            return self._search(text)
         number = {mark: index for index, mark in enumerate(self.marks)}
         spans: list[Span] = []
         plain: list[str] = []
@@ -200,9 +207,10 @@ def _document_item(document: Document) -> Item:
     return {key: text for key, text in texts.items() if text is not None}
 
 
-def _strings(item: Item) -> Iterator[str]:
-    for value in item.values():
-        yield from strings(value)
+def _texts(items: Items) -> Iterator[str]:
+    for item in items:
+        for value in item.values():
+            yield from strings(value)
 
 
 def _check(messages: Sequence[Message], items: Items, calls: int) -> None:

@@ -17,6 +17,11 @@ def passages_of(text: str) -> list[str]:
     return list(_joined(_parts(text)))
 
 
+def titled(title: str | None, passage: str) -> str:
+    """As it is sent and found."""
+    return f"{title}\n{passage}" if title else passage
+
+
 def _parts(text: str) -> Iterator[tuple[str, str]]:
     """Each part with what stands between it and the one before it."""
     for paragraph in re.split(r"\n\s*\n", text):

@@ -66,6 +66,7 @@ class Budget:
     def __init__(self, characters: int, seconds: float) -> None:
         self._characters = characters
         self._until = _used() + seconds
+        self._ticks = 0
 
     @classmethod
     @contextmanager
@@ -81,6 +82,12 @@ class Budget:
             _current.reset(token)
 
     def tick(self) -> None:
+        """The clock is asked at every eighth call: asking takes longer than what a template does in between."""
+        self._ticks += 1
+        if self._ticks % 8 == 1:
+            self.look()
+
+    def look(self) -> None:
         if _used() > self._until:
             raise TooMuch("takes too long")
 
@@ -120,7 +127,13 @@ def _budget() -> Budget:
 
 
 class _Generator(CodeGenerator):
-    """`a ~ b` goes through the environment, as the interceptable operators do."""
+    """`a ~ b` goes through the environment, as the interceptable operators do; looks at the clock go straight to it."""
+
+    def visit_ExprStmt(self, node: nodes.ExprStmt, frame: Frame) -> None:
+        if node.node is _LOOK:
+            self.writeline("environment.tick()", node)
+        else:
+            super().visit_ExprStmt(node, frame)
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.concat((")
@@ -128,6 +141,10 @@ class _Generator(CodeGenerator):
             self.visit(argument, frame)
             self.write(", ")
         self.write("))")
+
+
+_LOOK = nodes.EnvironmentAttribute("tick")
+"""Of a statement by which `_parse` has the clock looked at; no template can write one."""
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -162,16 +179,19 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """Every turn of a loop and every macro call begins with a look at the clock."""
         tree = super()._parse(source, name, filename)
-        look = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)
         for loop in tree.find_all(nodes.For):
-            loop.body.insert(0, nodes.ExprStmt(look).set_lineno(loop.lineno))
+            loop.body.insert(0, nodes.ExprStmt(_LOOK).set_lineno(loop.lineno))
         for macro in tree.find_all(nodes.Macro):
-            macro.body.insert(0, nodes.ExprStmt(look).set_lineno(macro.lineno))
+            macro.body.insert(0, nodes.ExprStmt(_LOOK).set_lineno(macro.lineno))
         return tree
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
-        _budget().tick()
-        _check_operator(_budget(), operator, left, right)
+        budget = _budget()
+        budget.tick()
+        if operator == "+" and type(left) is str and type(right) is str:  # what templates do most
+            budget.require(len(left) + len(right))
+            return left + right
+        _check_operator(budget, operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:

@@ -21,10 +21,14 @@ from typing import Final
 
 from tokenizers import Encoding
 
-from service.text.vocabulary import Piece, Vocabulary
+from service.text.vocabulary import NOWHERE, Piece, Vocabulary, middle
 
 MOST_PIECES: Final = 4_096
 _PROBES: Final = ("hello", " hello ", "\nhello\n", "user\n가나 다", "", "  ", "a.b 1,234!", "é\u0301 Ａ")
+
+
+def digest_of(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,12 @@ class _Part:
     ids: array[int]
     starts: array[int]
     stops: array[int]
+    middles: array[int]
+
+    @classmethod
+    def of(cls, pieces: list[Piece]) -> _Part:
+        ids, starts, stops = (array("I", [piece[at] for piece in pieces]) for at in range(3))
+        return cls(ids, starts, stops, array("i", map(middle, starts, stops)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +56,19 @@ class Segmented:
         return sum(len(part.ids) for _, part in self.parts)
 
     def ids(self) -> tuple[int, ...]:
-        return tuple(id for _, part in self.parts for id in part.ids)
+        ids = array("I")
+        for _, part in self.parts:
+            ids.extend(part.ids)
+        return tuple(ids)
 
     def pieces(self) -> Iterator[Piece]:
         for at, part in self.parts:
             for id, start, stop in zip(part.ids, part.starts, part.stops, strict=True):
                 yield id, at + start, at + stop
+
+    def middles(self) -> list[int]:
+        """Of each token."""
+        return [at + own if own != NOWHERE else own for at, part in self.parts for own in part.middles]
 
 
 class Splitting:
@@ -59,11 +76,7 @@ class Splitting:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._tokens = {
-            token: _Part(array("I", [id]), array("I", [0]), array("I", [len(token)]))
-            for id, token in vocabulary.added.items()
-            if token
-        }
+        self._tokens = {token: _Part.of([(id, 0, len(token))]) for id, token in vocabulary.added.items() if token}
         longest_first = sorted(map(re.escape, self._tokens), key=len, reverse=True)
         self._between = re.compile(f"({'|'.join(longest_first)})") if longest_first else None
         self.is_exact = vocabulary.has_plain_added_tokens and all(map(self._agrees, self._texts()))
@@ -108,12 +121,10 @@ class Memory:
         return Segmented(tuple(parts))
 
     def _part(self, text: str) -> _Part:
-        key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        key = digest_of(text)
         known = self._known.get(key)
         if known is None:
-            encoding = self._splitting.vocabulary.encode(text)
-            starts, stops = ([span[side] for span in encoding.offsets] for side in (0, 1))
-            known = _Part(array("I", encoding.ids), array("I", starts), array("I", stops))
+            known = _Part.of(self._splitting.vocabulary.pieces(text))
             if len(self._known) >= MOST_PIECES:
                 self._known.clear()
             self._known[key] = known

@@ -70,10 +70,6 @@ def _raise_exception(message: Value) -> None:
     raise jinja2.TemplateError(str(message))
 
 
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
-
-
 def _tojson(
     value: Value,
     ensure_ascii: bool = False,
@@ -88,9 +84,7 @@ def _tojson(
 def _environment() -> BoundedEnvironment:
     environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
     environment.bound_filters({"tojson": _tojson})
-    environment.globals.update(
-        raise_exception=_raise_exception, strftime_now=_strftime_now, dict=_Dict(), namespace=_Namespace
-    )
+    environment.globals.update(raise_exception=_raise_exception, dict=_Dict(), namespace=_Namespace)
     environment.globals.pop("lipsum", None)
     return environment
 
@@ -102,7 +96,7 @@ def _literals(tree: nodes.Template) -> str:
 
 
 class ChatTemplate:
-    """One compiled template. `render` is a pure function but for `strftime_now`, and safe from any thread."""
+    """One compiled template. `render` is a pure function, and safe from any thread."""
 
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
         """Raises InvalidRequest when the source is not a Jinja template."""
@@ -117,9 +111,14 @@ class ChatTemplate:
             raise InvalidRequest("The version's chat template does not compile; fix it and import it again.") from error
 
     def render(
-        self, messages: Sequence[Mapping[str, Value]], documents: Sequence[Mapping[str, Value]], generation_prompt: bool
+        self,
+        messages: Sequence[Mapping[str, Value]],
+        documents: Sequence[Mapping[str, Value]],
+        generation_prompt: bool,
+        now: datetime | None = None,
     ) -> str:
-        """Output is at most 8 times the input's characters + 64 KiB, and CPU time is bounded too (`Budget`).
+        """`now`: what the template's `strftime_now` tells; without, the time it is. Output is at most 8 times the
+        input's characters + 64 KiB, and CPU time is bounded too (`Budget`).
 
         Raises InvalidRequest with the template's own sentence where it refuses the messages."""
         values = (value for item in (*messages, *documents) for value in item.values())
@@ -129,6 +128,7 @@ class ChatTemplate:
             "tools": None,
             "documents": [dict(document) for document in documents] or None,
             "add_generation_prompt": generation_prompt,
+            "strftime_now": (now or datetime.now()).strftime,
         }
         with Budget.for_input(size) as budget:
             try:

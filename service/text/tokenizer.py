@@ -19,7 +19,7 @@ from service.errors import InvalidRequest
 from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
 from service.text.messages import Document, Message
-from service.text.segments import Memory, Splitting
+from service.text.segments import Memory, Splitting, digest_of
 from service.text.streams import TextStream
 from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
 
@@ -81,7 +81,7 @@ class Tokenizer:
         return cls(read_files(directory))
 
     def _forget(self) -> None:
-        self._counted: dict[int, int] = {}
+        self._counted: dict[bytes, int] = {}
         self._memory = Memory(self._splitting)
 
     def of(self, owner: str) -> Tokenizer:
@@ -142,8 +142,8 @@ class Tokenizer:
         return sum(map(self.text_tokens, message.texts)) + self._around * (1 + len(message.tool_calls))
 
     def text_tokens(self, text: str) -> int:
-        """Of a text by itself, remembered by its hash: enough for an estimate, and no text is kept."""
-        key = hash(text)
+        """Of a text by itself, remembered by its digest: no text is kept."""
+        key = digest_of(text)
         count = self._counted.get(key)
         if count is None:
             if len(self._counted) >= _COUNTED:

@@ -20,6 +20,12 @@ _LOCAL = frozenset({"Replace", "ByteFallback", "Fuse", "StripStart", "Metaspace"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 Piece = tuple[int, int, int]
 """(id, start, stop): the characters [start, stop) of the text that a token stands for; empty for an added one."""
+NOWHERE = -1
+
+
+def middle(start: int, stop: int) -> int:
+    """The character that says whose a token is; NOWHERE of one that stands for none."""
+    return max(start, (start + stop - 1) // 2) if stop > start else NOWHERE
 
 
 def _byte_alphabet() -> dict[str, int]:

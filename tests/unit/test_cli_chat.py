@@ -161,11 +161,23 @@ def test_dropped_messages_are_struck_through(server: Server, monkeypatch: pytest
     shown = io.StringIO()
     console = Console(file=shown, width=80, force_terminal=True, color_system="standard")
     from service.cli.printing import Terminal
-    from service.cli.wire import Message
+    from service.cli.wire import Message, Receipt
 
-    Terminal(console).history([Message("m_a", "user", "gone"), Message("m_b", "user", "here")], 1, ["m_a"])
-    gone, here = shown.getvalue().splitlines()
+    receipt = Receipt("window", 100, 0, 0, 0, {}, dropped=("m_a",), summarised=("m_c",))
+    messages = [Message("m_a", "user", "gone"), Message("m_b", "user", "here"), Message("m_c", "user", "short")]
+    Terminal(console).history(messages, 1, receipt)
+    gone, here, short = shown.getvalue().splitlines()
     assert "\x1b[2;9mgone" in gone and "\x1b[2;9m" not in here
+    assert "summarised" in short and "\x1b[2;9mshort" in short
+
+
+def test_what_stands_for_old_messages_is_told(server: Server, typed: Typed) -> None:
+    server.replies["/generate"] = [
+        httpx.Response(200, content=stream("네", summarised=["m_a", "m_b"])),
+        httpx.Response(200, content=stream("또", dropped=["m_a"], recalled=["m_c"])),
+    ]
+    lines = typed("안녕", "또").splitlines()
+    assert "in the summary: 2 messages" in lines and "back for this question: 1 message" in lines
 
 
 def test_commands_say_what_they_did(server: Server, typed: Typed, tmp_path: Path) -> None:
@@ -273,6 +285,10 @@ def test_a_pipe_gets_answers_and_nothing_else(
     assert piped(server, "one\ntwo", monkeypatch) == 1
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("안녕하세요\n", "error: Busy.\n")
+    server.replies["/generate"] = [httpx.Response(200, content=stream("네", dropped=["m_a"], dropped_tokens=12))]
+    assert piped(server, "one", monkeypatch) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("네\n", 'left out: 1 message, 12 tokens, up to "my name is kim"\n')
 
 
 def test_json_is_one_object_a_turn(

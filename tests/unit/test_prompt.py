@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from service.context.options import ContextOptions
 from service.context.prompt import Chat, Ids, Prompt, Source, Text, build_prompt
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 from service.text.messages import Document, Message
+from service.text.template import ChatTemplate
 from service.text.tokenizer import Tokenizer
 from tests.tokenizers import byte_level, llama, load
 
@@ -290,6 +292,49 @@ def test_a_template_that_looks_into_texts_is_counted_right(tmp_path: Path) -> No
     tokenizer = load(tmp_path, chat_template=THINKING)
     parts = build(tokenizer, Chat((Message("user", "!hello"), Message("assistant", "x")))).receipt.parts
     assert (parts.history, parts.current) == (count(tokenizer, "!hello"), 1)
+
+
+def test_a_template_that_refuses_texts_that_begin_otherwise_is_counted_right(tmp_path: Path) -> None:
+    """The marks that tell whose a token is must refuse nobody's chat."""
+    template = (
+        "{% for m in messages %}{% if m.content[0] not in '!?' %}{{ raise_exception('say it aloud') }}{% endif %}"
+        "<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    tokenizer = load(tmp_path, chat_template=template)
+    parts = build(tokenizer, Chat((Message("user", "!hello"), Message("assistant", "?")))).receipt.parts
+    assert (parts.history, parts.current) == (count(tokenizer, "!hello"), 1)
+    with pytest.raises(InvalidRequest, match="say it aloud"):
+        build(tokenizer, Chat((Message("user", "hello"),)))
+
+
+def test_a_template_that_writes_the_time_is_counted_right(tmp_path: Path) -> None:
+    """However much later the receipt is counted: a text that is there twice is not looked for, but known."""
+    template = "{{ strftime_now('%f') }} hello{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    tokenizer = load(tmp_path, chat_template=template)
+    encoded = tokenizer.encode_chat([Message("user", "hello")])
+    time.sleep(0.001)
+    [span] = encoded.spans
+    assert span.start > len("000000 hello")
+
+
+def test_ids_are_there_before_whose_they_are(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first token waits for one rendering of the template, the receipt for the second."""
+    rendered: list[str] = []
+    render = ChatTemplate.render
+
+    def noting(*given: Any, **named: Any) -> str:
+        rendered.append(text := render(*given, **named))
+        return text
+
+    monkeypatch.setattr(ChatTemplate, "render", noting)
+    prompt = build(tokenizer, Chat(TALK))
+    assert len(rendered) == 1 and prompt.token_ids
+    assert prompt.receipt.used == len(prompt.token_ids)
+    assert prompt.receipt and len(rendered) == 2
+    for policy in ("window", "retrieve"):
+        rendered.clear()
+        build(tokenizer, Chat(TALK), context=ContextOptions(policy))
+        assert len(rendered) == 2, "its last turn alone, which must fit, and all of it"
 
 
 def test_a_message_that_the_template_leaves_out_is_dropped_openly(tmp_path: Path) -> None:

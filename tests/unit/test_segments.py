@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
 from service.text import segments
+from service.text.chat import EncodedChat
+from service.text.marking import Span
 from service.text.messages import Message
 from service.text.segments import Memory, Segmented, Splitting
 from service.text.tokenizer import Tokenizer
@@ -41,6 +44,21 @@ def test_pieces_are_the_whole(splitting: Splitting, parts: list[str]) -> None:
         if isinstance(encoded, Segmented):
             assert list(encoded.pieces()) == whole and encoded.ids() == tuple(id for id, _, _ in whole)
         assert len(encoded) == len(whole)
+
+
+PLACES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=12)
+
+
+@given(tokens=PLACES, texts=PLACES)
+def test_shares_are_the_owners_counted(tokens: list[tuple[int, int]], texts: list[tuple[int, int]]) -> None:
+    """Whatever the template made of the texts: overlapping, empty, in any tokens."""
+    pieces = [(0, start, start + length) for start, length in tokens]
+    spans = [Span(start, start + length, owner % 5) for owner, (start, length) in enumerate(sorted(texts))]
+    chat = EncodedChat(pieces, lambda: tuple(spans), 3, 2)
+    shares, counted = chat.shares(), Counter(chat.owners())
+    assert shares.template == counted[None]
+    for owner, share in enumerate([*shares.messages, *shares.documents]):
+        assert share == (counted[owner] if any(span.owner == owner for span in spans) else None)
 
 
 def test_a_chat_with_a_turn_more_encodes_its_new_turn_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

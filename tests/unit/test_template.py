@@ -121,7 +121,7 @@ def test_the_garbage_collectors_time_is_not_the_templates(monkeypatch: pytest.Mo
     budget = Budget(10, 0.25)
     for phase in ("start", "stop"):
         sandbox._note_collection(phase, {})
-    budget.tick()
+    budget.look()
     monkeypatch.setattr(sandbox, "thread_time", lambda: 5.3)
     with pytest.raises(TooMuch):
-        budget.tick()
+        budget.look()

@@ -4,6 +4,8 @@
 // products stays in the cache; attention runs over all rows, whose keys are then written.
 //
 //   x ─ norm ─ qkv ─ rotate, write keys and values ─│all rows│─ attention ─ out ─(norm)─ + ─ norm ─ gate, up ─ act ─ down ─(norm)─ + ─▶
+//
+// Of the last layer's rows only those that logits are read from go on behind their keys: of a prompt, one.
 #pragma once
 
 #include <memory>
@@ -61,13 +63,50 @@ private:
 };
 
 struct Space {  // one step's memory, shared by the team
-    Buffer x, qkv, mixed, middle, codes, scales, outliers, partials, logits, plain, low_rank;
+    Buffer x, read, qkv, mixed, middle, codes, scales, outliers, partials, logits, plain, low_rank;
+};
+
+// The rows that logits are read from: which of the packed ones, in order, as spans too; and of each logit row, which of
+// these it is.
+struct Read {
+    std::vector<int64_t> rows, place, owners;
+    std::vector<Span> spans;
+
+    explicit Read(const Step& step) {
+        std::vector<int64_t> index(step.rows, -1);
+        for (int64_t i = 0; i < step.logit_rows; i++) index[step.logit_row[i]] = 0;
+        for (int64_t s = 0; s < step.spans; s++) {
+            const Span& span = step.span[s];
+            for (int64_t r = span.row, end = span.row + span.count; r < end; r++) {
+                if (index[r] < 0) continue;
+                const bool joins = !spans.empty() && spans.back().row + spans.back().count == r && r > span.row;
+                if (joins) spans.back().count++;
+                else spans.push_back({r, 1, span.start + r - span.row, span.table});
+            }
+        }
+        for (int64_t r = 0; r < step.rows; r++) {
+            if (index[r] < 0) continue;
+            index[r] = rows.size();
+            rows.push_back(r);
+            if (step.adapters.owners) owners.push_back(step.adapters.owners[r]);
+        }
+        for (int64_t i = 0; i < step.logit_rows; i++) place.push_back(index[step.logit_row[i]]);
+    }
+};
+
+// Rows on their way through the rest of a layer: `x` side by side, `packed` which of the step's rows they are (null:
+// those), `owners` as of Adapters.
+struct Going {
+    float* x;
+    int64_t count;
+    const int64_t *packed, *owners;
 };
 
 class Pass {
 public:
     Pass(const Model& model, const Step& step, int threads, Space& space)
-        : model_(model), step_(step), threads_(threads), work_(make_work(threads)), adapting_(step.adapters) {
+        : model_(model), step_(step), read_(step), threads_(threads), work_(make_work(step.span, step.spans)),
+          last_work_(make_work(read_.spans.data(), read_.spans.size())), adapting_(step.adapters) {
         const Heads& h = model.layer[0].heads;
         const int64_t slice = std::min(step.rows, SLICE), rows = std::max<int64_t>(step.rows, 1);
         widest_ = std::max({model.hidden, model.intermediate, h.heads * h.value_dim});
@@ -88,9 +127,15 @@ public:
         if (step.adapters.owners) {
             plain_ = space.plain.floats(held * widest_);
             low_rank_ = space.low_rank.floats(held * adapting_.most_ranks());
-            for (int64_t i = 0; i < step.logit_rows; i++) head_owners_.push_back(step.adapters.owners[step.logit_row[i]]);
+            for (int64_t place : read_.place) head_owners_.push_back(read_.owners[place]);
         }
-        partials_ = work_.split ? space.partials.floats(partials_size(h, work_)) : nullptr;
+        const auto shared = [&](const Work& work) { return work.split ? partials_size(h, work) : 0; };
+        partials_ = space.partials.floats(std::max(shared(work_), shared(last_work_)));
+        const int64_t read = read_.rows.size();
+        all_ = {x_, step.rows, nullptr, step.adapters.owners};
+        last_ = read == step.rows
+                    ? all_
+                    : Going{space.read.floats(read * model.hidden), read, read_.rows.data(), read_.owners.data()};
         slots_.assign(rows, -1);
         for (int64_t s = 0; s < step.spans; s++)
             for (int64_t i = 0; i < step.span[s].count; i++) {
@@ -106,17 +151,27 @@ public:
         embed();
         for (int64_t i = 0; i < model_.layers; i++) {
             const Layer& layer = model_.layer[i];
-            slices([&](int64_t first, int64_t rows) { keys_and_values(layer, first, rows); });
-            attend(layer.heads, work_, {qkv_, qkv_width_}, {mixed_, layer.heads.heads * layer.heads.value_dim}, partials_);
-            slices([&](int64_t first, int64_t rows) { rest_of_layer(layer, first, rows); });
+            const bool last = i + 1 == model_.layers;
+            slices(step_.rows, [&](int64_t first, int64_t rows) { keys_and_values(layer, first, rows); });
+            attend(layer.heads, last ? last_work_ : work_, {qkv_, qkv_width_},
+                   {mixed_, layer.heads.heads * layer.heads.value_dim}, partials_);
+            const Going& going = last ? last_ : all_;
+            if (going.packed) gather(going);
+            slices(going.count, [&](int64_t first, int64_t rows) { rest_of_layer(layer, going, first, rows); });
         }
         logits();
     }
 
 private:
-    Work make_work(int threads) const {
+    Work make_work(const Span* spans, int64_t count) const {
         const Heads& h = model_.layer[0].heads;
-        return Work(step_.span, step_.spans, step_.tables, h.heads / h.kv_heads, h.kv_heads, threads);
+        return Work(spans, count, step_.tables, h.heads / h.kv_heads, h.kv_heads, threads_);
+    }
+
+    void gather(const Going& going) const {
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < going.count; r++)
+            std::copy_n(x_ + going.packed[r] * model_.hidden, model_.hidden, going.x + r * model_.hidden);
     }
 
     static std::vector<float>& scratch() {
@@ -125,8 +180,8 @@ private:
     }
 
     template <class F>
-    void slices(F&& f) {
-        for (int64_t first = 0; first < step_.rows; first += SLICE) f(first, std::min(SLICE, step_.rows - first));
+    void slices(int64_t rows, F&& f) {
+        for (int64_t first = 0; first < rows; first += SLICE) f(first, std::min(SLICE, rows - first));
     }
 
     // A linear layer of the step: which one, and the owners of the rows that it is given now, if any has one.
@@ -140,9 +195,9 @@ private:
         return {linear, number, adapting_.touches(number) ? owners + first : nullptr};
     }
 
-    Product product(const Layer& layer, int64_t which, int64_t first) const {
+    Product product(const Layer& layer, int64_t which, const int64_t* owners, int64_t first) const {
         const Linear* linears[LINEARS] = {&layer.qkv, &layer.out, &layer.gate_up, &layer.down};
-        return product(*linears[which], (&layer - model_.layer) * LINEARS + which, step_.adapters.owners, first);
+        return product(*linears[which], (&layer - model_.layer) * LINEARS + which, owners, first);
     }
 
     // Each of `rows`, as f(row) gives it, in the form that the layer reads; then every thread may read all of them.
@@ -200,7 +255,7 @@ private:
     }
 
     void keys_and_values(const Layer& layer, int64_t first, int64_t rows) {
-        const Product qkv = product(layer, 0, first);
+        const Product qkv = product(layer, 0, all_.owners, first);
         const Codes codes = normed(qkv, x_ + first * model_.hidden, layer.input_norm, rows);
         apply(qkv, codes, rows, {qkv_ + first * qkv_width_, qkv_width_, false});
         const int64_t heads = layer.heads.kv_heads;
@@ -237,11 +292,14 @@ private:
         for (int64_t i = 0; i < n; i++) x[i] = x[i] != x[i] ? 0.0f : std::min(std::max(x[i], -most), most);
     }
 
-    void rest_of_layer(const Layer& layer, int64_t first, int64_t rows) {
+    void rest_of_layer(const Layer& layer, const Going& going, int64_t first, int64_t rows) {
         const int64_t mixed = layer.heads.heads * layer.heads.value_dim, wide = model_.intermediate;
-        float* x = x_ + first * model_.hidden;
-        const Product out = product(layer, 1, first), gate_up = product(layer, 2, first), down = product(layer, 3, first);
-        const Codes attended = prepare(out, rows, [&](int64_t r) { return mixed_ + (first + r) * mixed; });
+        float* x = going.x + first * model_.hidden;
+        const auto its = [&](int64_t which) { return product(layer, which, going.owners, first); };
+        const Product out = its(1), gate_up = its(2), down = its(3);
+        const Codes attended = prepare(out, rows, [&](int64_t r) {
+            return mixed_ + (going.packed ? going.packed[first + r] : first + r) * mixed;
+        });
         add(out, layer.attention_norm, attended, x, rows);
         const Codes inner = normed(gate_up, x, layer.middle_norm, rows);
         apply(gate_up, inner, rows, {middle_, 2 * wide, false});
@@ -273,7 +331,7 @@ private:
             const Product head = product(model_.head, model_.layers * LINEARS, head_owners_.data(), first);
             const Codes codes = prepare(head, rows, [&](int64_t r) {
                 float* row = scratch().data();
-                const float* x = x_ + step_.logit_row[first + r] * model_.hidden;
+                const float* x = last_.x + read_.place[first + r] * model_.hidden;
                 rms_norm(x, model_.final_norm, row, model_.hidden, (float)model_.eps);
                 return row;
             });
@@ -292,8 +350,10 @@ private:
 
     const Model& model_;
     const Step& step_;
+    const Read read_;
     const int threads_;
-    const Work work_;
+    const Work work_, last_work_;
+    Going all_, last_;
     const Adapting adapting_;
     int64_t widest_, qkv_width_, most_outliers_;
     float *x_, *qkv_, *mixed_, *middle_, *scales_, *outliers_, *partials_;
