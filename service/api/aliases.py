@@ -15,11 +15,11 @@ from starlette.responses import Response
 
 from models.storage.journal import Entry
 from service.api.bodies import json_body
-from service.api.deps import ActorDep, Service, ServiceDep
+from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.etags import tag_of
 from service.api.openapi import takes
-from service.api.repository import PREFIX, Text
+from service.api.repository import PREFIX
 from service.api.schemas.repository import AliasBody, ReasonBody
 from service.errors import InvalidRequest, NotFound
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from models.errors import RepositoryError
@@ -17,7 +17,7 @@ from models.manifest import Manifest, ModelReference
 from models.report import Report
 from models.repository import Repository
 from service.api.bodies import json_body
-from service.api.deps import ActorDep, Service, ServiceDep
+from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.schemas.repository import EvaluateBody, ImportBody, QuantizeBody
@@ -28,7 +28,6 @@ PAGE: Final = 100
 CARD: Final = "README.md"
 CARD_BYTES: Final = 65_536
 router = APIRouter(prefix=PREFIX, tags=["repository"])
-Text = Annotated[str, Query(max_length=200)]
 EVALUATE: Final = json_body(EvaluateBody)
 IMPORT: Final = json_body(ImportBody)
 QUANTIZE: Final = json_body(QuantizeBody)

@@ -14,10 +14,10 @@ from models.errors import NotFound
 from models.rollouts import Guards, Rollout
 from service.api.aliases import REASON
 from service.api.bodies import json_body
-from service.api.deps import ActorDep, Service, ServiceDep
+from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import takes
-from service.api.repository import PREFIX, Text
+from service.api.repository import PREFIX
 from service.api.schemas.repository import ReasonBody, RolloutBody
 
 router = APIRouter(prefix=PREFIX + "/{name}/aliases/{alias}/rollout", tags=["repository"])

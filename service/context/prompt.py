@@ -163,7 +163,7 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
         _require_documents(budget, trimmed, [each for _, each in placed])
 
     def count() -> Receipt:
-        shares = trimmed.encoded.shares()
+        shares = trimmed.encoded.shares
         receipt = _receipt(budget, _parts(trimmed.lines, shares), notes)
         receipt = _list(tokenizer, receipt, messages, chat.named, trimmed, shares)
         names, kept = _document_names(documents), {at for at, _ in placed}
@@ -190,7 +190,7 @@ def _placed(
 
 
 def _require_documents(budget: Budget, trimmed: Trimmed, documents: Sequence[Document]) -> None:
-    for index, (share, document) in enumerate(zip(trimmed.encoded.shares().documents, documents, strict=True)):
+    for index, (share, document) in enumerate(zip(trimmed.encoded.shares.documents, documents, strict=True)):
         if share is None and document.text.strip():
             raise InvalidRequest(
                 f"This version's chat template places no documents (documents[{index}]); put the text into a message.",

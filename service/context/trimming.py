@@ -58,13 +58,13 @@ class Trimmed:
 
     @property
     def document_tokens(self) -> int:
-        return sum(share or 0 for share in self.encoded.shares().documents)
+        return sum(share or 0 for share in self.encoded.shares.documents)
 
     @property
     def knowledge_tokens(self) -> int:
         if not self.passages:
             return 0
-        shares = zip(self.lines, self.encoded.shares().messages, strict=True)
+        shares = zip(self.lines, self.encoded.shares.messages, strict=True)
         return sum(share or 0 for line, share in shares if line.source == KNOWLEDGE)
 
 

@@ -87,6 +87,7 @@ class EncodedChat:
             index = bisect_right(starts, at) - 1
             yield self.spans[index].owner if index >= 0 and at < self.spans[index].stop else None
 
+    @cached_property
     def shares(self) -> Shares:
         """A token belongs to the text that holds its middle character, the one that begins last where texts overlap;
         else to the template. All numbers sum to `count`."""

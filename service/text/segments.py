@@ -4,8 +4,9 @@
     pieces     a token, a text, a token, a token, a text, a token
 
 `tokenizers` takes added tokens out of a text before anything else, so that what stands between two of them is encoded
-by itself. Where one takes the spaces beside it along, or a check with a few texts finds a difference (a pre-tokenizer
-that treats the beginning of a text in its own way), texts are encoded whole, as they would be without this.
+by itself, and the first piece, where a tokenizer may put a space, is told from the others: these are encoded behind an
+added token. Where one takes the spaces beside it along, or a check with a few texts finds a difference, texts are
+encoded whole, as they would be without this.
 
 Pieces are remembered by their digest, so that no text is kept.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,17 +34,14 @@ def digest_of(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One piece's tokens, their characters counted from its beginning."""
+    """One piece's tokens, the character in the middle of each counted from the piece's beginning."""
 
     ids: array[int]
-    starts: array[int]
-    stops: array[int]
     middles: array[int]
 
     @classmethod
-    def of(cls, pieces: list[Piece]) -> _Part:
-        ids, starts, stops = (array("I", [piece[at] for piece in pieces]) for at in range(3))
-        return cls(ids, starts, stops, array("i", map(middle, starts, stops)))
+    def of(cls, pieces: Sequence[Piece]) -> _Part:
+        return cls(array("I", [id for id, _, _ in pieces]), array("i", [middle(*place) for _, *place in pieces]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +59,6 @@ class Segmented:
             ids.extend(part.ids)
         return tuple(ids)
 
-    def pieces(self) -> Iterator[Piece]:
-        for at, part in self.parts:
-            for id, start, stop in zip(part.ids, part.starts, part.stops, strict=True):
-                yield id, at + start, at + stop
-
     def middles(self) -> list[int]:
         """Of each token."""
         return [at + own if own != NOWHERE else own for at, part in self.parts for own in part.middles]
@@ -77,15 +70,28 @@ class Splitting:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._tokens = {token: _Part.of([(id, 0, len(token))]) for id, token in vocabulary.added.items() if token}
+        self._anchor = next((token for token in self._tokens if self._is_no_beginning(token)), "")
         longest_first = sorted(map(re.escape, self._tokens), key=len, reverse=True)
         self._between = re.compile(f"({'|'.join(longest_first)})") if longest_first else None
         self.is_exact = vocabulary.has_plain_added_tokens and all(map(self._agrees, self._texts()))
+
+    def _is_no_beginning(self, token: str) -> bool:
+        """Of a longer token, which a text behind it could complete."""
+        return not any(other != token and other.startswith(token) for other in self._tokens)
 
     def split(self, text: str) -> list[str]:
         return [text] if self._between is None else self._between.split(text)
 
     def token(self, token: str) -> _Part:
         return self._tokens[token]
+
+    def part(self, text: str, *, is_first: bool) -> _Part:
+        """A piece between tokens, or the first of a text."""
+        if is_first:
+            return _Part.of(self.vocabulary.pieces(text))
+        _, *pieces = self.vocabulary.pieces(self._anchor + text)
+        before = len(self._anchor)
+        return _Part.of([(id, max(0, start - before), max(0, stop - before)) for id, start, stop in pieces])
 
     def _texts(self) -> Iterator[str]:
         tokens = list(self._tokens)[:3]
@@ -95,7 +101,8 @@ class Splitting:
         yield from _PROBES
 
     def _agrees(self, text: str) -> bool:
-        return list(Memory(self).segmented(text).pieces()) == self.vocabulary.pieces(text)
+        found, whole = Memory(self).segmented(text), _Part.of(self.vocabulary.pieces(text))
+        return found.ids() == tuple(whole.ids) and found.middles() == list(whole.middles)
 
 
 class Memory:
@@ -104,7 +111,7 @@ class Memory:
 
     def __init__(self, splitting: Splitting) -> None:
         self._splitting = splitting
-        self._known: dict[bytes, _Part] = {}
+        self._known: dict[tuple[bool, bytes], _Part] = {}
 
     def encode(self, text: str) -> Segmented | Encoding:
         """As the vocabulary encodes it."""
@@ -116,15 +123,15 @@ class Memory:
         for number, piece in enumerate(self._splitting.split(text)):
             if piece:
                 is_token = number % 2 == 1
-                parts.append((at, self._splitting.token(piece) if is_token else self._part(piece)))
+                parts.append((at, self._splitting.token(piece) if is_token else self._part(piece, is_first=at == 0)))
                 at += len(piece)
         return Segmented(tuple(parts))
 
-    def _part(self, text: str) -> _Part:
-        key = digest_of(text)
+    def _part(self, text: str, *, is_first: bool) -> _Part:
+        key = is_first, digest_of(text)
         known = self._known.get(key)
         if known is None:
-            known = _Part.of(self._splitting.vocabulary.pieces(text))
+            known = self._splitting.part(text, is_first=is_first)
             if len(self._known) >= MOST_PIECES:
                 self._known.clear()
             self._known[key] = known

@@ -156,7 +156,7 @@ class Tokenizer:
         """Whether the template writes a system message that is not the chat's first."""
         chat = (Message("system", "a"), Message("system", "b"), Message("user", "c"))
         try:
-            return None not in self.encode_chat(chat).shares().messages
+            return None not in self.encode_chat(chat).shares.messages
         except InvalidRequest:
             return False
 

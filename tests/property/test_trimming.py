@@ -158,7 +158,7 @@ def test_calls_and_results_stay_together(
     ]
     assert list(prompt.token_ids) == calling.render_chat(sent)
     assert receipt.parts.total == receipt.used == len(prompt.token_ids) <= window - 8
-    shares = calling.encode_chat(sent).shares().messages
+    shares = calling.encode_chat(sent).shares.messages
     assert receipt.parts.current == shares[-1] or not sent[-1].content.strip()
     assert receipt.parts.history == sum(share or 0 for share in shares[:-1])
 

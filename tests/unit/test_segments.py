@@ -18,7 +18,7 @@ from service.text.marking import Span
 from service.text.messages import Message
 from service.text.segments import Memory, Segmented, Splitting
 from service.text.tokenizer import Tokenizer
-from service.text.vocabulary import Vocabulary
+from service.text.vocabulary import Vocabulary, middle
 from tests.tokenizers import byte_level, llama, load
 
 PARTS = ["<|im_start|>", "<|im_end|>", "<s>", "<think>", " ", "\n", "a", "가", "😀", "e\u0301"]
@@ -42,7 +42,8 @@ def test_pieces_are_the_whole(splitting: Splitting, parts: list[str]) -> None:
         encoded = memory.encode(text)
         whole = splitting.vocabulary.pieces(text)
         if isinstance(encoded, Segmented):
-            assert list(encoded.pieces()) == whole and encoded.ids() == tuple(id for id, _, _ in whole)
+            assert encoded.ids() == tuple(id for id, _, _ in whole)
+            assert encoded.middles() == [middle(start, stop) for _, start, stop in whole]
         assert len(encoded) == len(whole)
 
 
@@ -55,7 +56,7 @@ def test_shares_are_the_owners_counted(tokens: list[tuple[int, int]], texts: lis
     pieces = [(0, start, start + length) for start, length in tokens]
     spans = [Span(start, start + length, owner % 5) for owner, (start, length) in enumerate(sorted(texts))]
     chat = EncodedChat(pieces, lambda: tuple(spans), 3, 2)
-    shares, counted = chat.shares(), Counter(chat.owners())
+    shares, counted = chat.shares, Counter(chat.owners())
     assert shares.template == counted[None]
     for owner, share in enumerate([*shares.messages, *shares.documents]):
         assert share == (counted[owner] if any(span.owner == owner for span in spans) else None)
@@ -67,10 +68,10 @@ def test_a_chat_with_a_turn_more_encodes_its_new_turn_alone(tmp_path: Path, monk
     monkeypatch.setattr(tokenizer._vocabulary, "encode", _noting(tokenizer._vocabulary.encode, encoded))
     chat = [Message("user", "hello"), Message("assistant", "world"), Message("user", "안녕하세요")]
     first = tokenizer.encode_chat(chat)
-    assert "user\nhello" in encoded
+    assert "<s>user\nhello" in encoded
     encoded.clear()
     again = tokenizer.encode_chat([*chat, Message("assistant", "네"), Message("user", "도시락")])
-    assert encoded == ["assistant\n네", "user\n도시락"]
+    assert encoded == ["<s>assistant\n네", "<s>user\n도시락"], "behind a token, as in the chat"
     assert again.ids()[: first.count - 4] == first.ids()[:-4], "but for the generation prompt"
 
 
@@ -82,7 +83,7 @@ def test_owners_share_no_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         encoded.clear()
         its = tokenizer.of(owner)
         its.encode_chat([Message("user", "secret")])
-        assert ("user\nsecret" not in encoded) is found, owner
+        assert ("<s>user\nsecret" not in encoded) is found, owner
         encoded.clear()
         its.text_tokens("others")
         assert ("others" not in encoded) is found, owner
@@ -106,9 +107,28 @@ def test_where_pieces_would_differ_texts_are_encoded_whole(tmp_path: Path, flag:
     assert not isinstance(Memory(splitting).encode("a <mask> b"), Segmented)
 
 
-def test_a_pre_tokenizer_that_treats_the_beginning_in_its_own_way_is_noticed(tmp_path: Path) -> None:
-    assert Splitting(vocabulary(tmp_path / "a", byte_level())).is_exact
-    assert not Splitting(vocabulary(tmp_path / "b", llama())).is_exact, "it puts a space before the first word only"
+def test_a_space_that_only_a_texts_beginning_gets_is_known(tmp_path: Path) -> None:
+    memory = Memory(Splitting(vocabulary(tmp_path, llama())))
+    first, later = memory.encode("ab"), memory.encode("<s>ab")
+    assert isinstance(first, Segmented) and isinstance(later, Segmented)
+    assert first.ids()[0] != later.ids()[1], "one has the space before it"
+
+
+def test_a_token_that_begins_another_is_no_anchor(tmp_path: Path) -> None:
+    rust = byte_level()
+    rust.add_special_tokens(["<s>a"])
+    splitting = Splitting(vocabulary(tmp_path, rust))
+    text = "<|im_end|>ab"
+    encoded = Memory(splitting).encode(text)
+    assert isinstance(encoded, Segmented)
+    assert list(encoded.ids()) == splitting.vocabulary.encode(text).ids
+
+
+def test_tokens_looked_for_at_another_time_are_noticed(tmp_path: Path) -> None:
+    """Special ones first, then the others, though a longer one begins where the special one does."""
+    rust = byte_level()
+    rust.add_tokens(["<s>a"])
+    assert not Splitting(vocabulary(tmp_path, rust)).is_exact
 
 
 def _noting(encode: Callable[..., object], into: list[str]) -> Callable[..., object]:

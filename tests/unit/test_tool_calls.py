@@ -121,9 +121,9 @@ def test_calls_and_results_are_counted_as_their_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", ["{}", '{"n": 1}', '{"text": "가나다라 hello", "list": [[1, 2], {"x": ""}]}'])
 def test_parts_sum_up_and_grow_with_the_arguments(tokenizer: Tokenizer, arguments: str) -> None:
     chat = (Message("user", "x"), called(arguments))
-    shares = tokenizer.encode_chat(chat).shares()
+    shares = tokenizer.encode_chat(chat).shares
     assert sum(share or 0 for share in shares.messages) + shares.template == len(tokenizer.render_chat(chat))
-    bare = tokenizer.encode_chat((chat[0], called("{}"))).shares()
+    bare = tokenizer.encode_chat((chat[0], called("{}"))).shares
     grown = (shares.messages[1] or 0) - (bare.messages[1] or 0)
     assert (grown > 0) == (arguments != "{}")
 
@@ -177,7 +177,7 @@ def test_arguments_as_python_writes_them_are_their_message_s(tmp_path: Path) -> 
         "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments }}{% endfor %}"
     )
     tokenizer = load(tmp_path, chat_template="{% for m in messages %}" + shown + "{% endfor %}")
-    shares = tokenizer.encode_chat(CHAT).shares()
+    shares = tokenizer.encode_chat(CHAT).shares
     assert shares.template == 0
     written = f"{WEATHER.name}{json.loads(WEATHER.arguments)}"
     assert written in tokenizer.decode(tokenizer.render_chat(CHAT))
