@@ -142,8 +142,9 @@ class ScriptedEngine:
         output = StepOutput(request.id, chunk, _logprobs(request, chunk), finish_reason=reason, num_cached_tokens=3)
         if first:
             count = len(request.token_ids) - 1 if request.params.prompt_logprobs is not None else 0
-            prompt = tuple(_measured(token, request.params.prompt_logprobs or 0) for token in request.token_ids[1:])
-            output = replace(output, queue_seconds=0.001, prefill_seconds=0.002, prompt_logprobs=prompt[:count])
+            told = request.token_ids[1 : 1 + count]
+            prompt = tuple(_measured(token, request.params.prompt_logprobs or 0) for token in told)
+            output = replace(output, queue_seconds=0.001, prefill_seconds=0.002, prompt_logprobs=prompt)
         return replace(output, batch_size_mean=1.0) if reason is not None else output
 
     def _step(self, start: int) -> None:

@@ -23,8 +23,9 @@ MAX_KEYS: Final = 2048
 INT64: Final = range(-(2**63), 2**63)
 CONTAINERS: Final = (dict, list)
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
-SUSPICIOUS: Final = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{19}")
-"""A half of a surrogate pair, or an integer that may not fit, can only be where this matches."""
+ESCAPED_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
+LONG_INTEGER: Final = b"0" * 19
 
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
@@ -109,8 +110,14 @@ def parse(raw: bytes) -> object:
         raise InvalidRequest(f"The body is not JSON: {error.msg} at character {error.pos}") from None
     except ValueError:  # Python's own limit on the digits of an integer
         raise _too_large() from None
-    _check_values(value, check_leaves=SUSPICIOUS.search(raw) is not None)
+    _check_values(value, check_leaves=_is_suspicious(raw))
     return value
+
+
+def _is_suspicious(raw: bytes) -> bool:
+    """May hold a half of a surrogate pair, or an integer that does not fit. A search for 19 digits asks again at every
+    byte; among digits that are all the same it is a search for one word, twenty times as fast."""
+    return ESCAPED_SURROGATE.search(raw) is not None or LONG_INTEGER in raw.translate(ZEROS)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Json:

@@ -55,8 +55,9 @@ class MarkedChat:
         """`quoting` matches the control tokens. Raises InvalidRequest for an empty or malformed chat."""
         items = (*map(_message_item, messages), *map(_document_item, documents))
         calls = sum(len(message.tool_calls) for message in messages)
-        _check(messages, items, calls)
-        found = [match for text in _texts(items) for match in quoting.findall(text)]
+        texts = list(_texts(items))
+        _check(messages, items, texts, calls)
+        found = [match for text in texts for match in quoting.findall(text)]
         if len(found) > MAX_QUOTED:
             raise InvalidRequest(
                 f"The chat holds over {MAX_QUOTED} control tokens as text; send fewer.", param="messages"
@@ -64,7 +65,7 @@ class MarkedChat:
         character_of: dict[str, str] = {}
         if found:
             tokens = sorted(set(found))
-            character_of = dict(zip(tokens, _unused(_texts(items), len(tokens)), strict=True))
+            character_of = dict(zip(tokens, _unused(texts, len(tokens)), strict=True))
 
             def quote(text: str) -> str:
                 return quoting.sub(lambda match: character_of[match[0]], text)
@@ -176,13 +177,11 @@ def _unused(texts: Iterable[str], count: int) -> list[str]:
 
 
 def _message_item(message: Message) -> Item:
-    texts = {
-        "role": message.role,
-        "content": message.content,
-        "name": message.name,
-        "tool_call_id": message.tool_call_id,
-    }
-    item: Item = {key: text for key, text in texts.items() if text is not None}
+    item: Item = {"role": message.role, "content": message.content}
+    if message.name is not None:
+        item["name"] = message.name
+    if message.tool_call_id is not None:
+        item["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
         item["tool_calls"] = [_call_item(call) for call in message.tool_calls]
     return item
@@ -210,17 +209,28 @@ def _document_item(document: Document) -> Item:
 def _texts(items: Items) -> Iterator[str]:
     for item in items:
         for value in item.values():
-            yield from strings(value)
+            if isinstance(value, str):
+                yield value
+            else:
+                yield from strings(value)
 
 
-def _check(messages: Sequence[Message], items: Items, calls: int) -> None:
+def _check(messages: Sequence[Message], items: Items, texts: Sequence[str], calls: int) -> None:
     if not messages:
         raise InvalidRequest("`messages` is empty; send at least one.", param="messages")
     if len(items) + calls > MAX_TEXTS:
         raise InvalidRequest(f"More than {MAX_TEXTS} messages, calls and documents; send fewer.", param="messages")
-    for index, message in enumerate(messages):
-        if not _ROLE.fullmatch(message.role):
-            raise InvalidRequest(f"messages[{index}].role must be a word such as `user`.", param="messages")
+    wrong = {role for role in {message.role for message in messages} if not _ROLE.fullmatch(role)}
+    if wrong:
+        index = next(index for index, message in enumerate(messages) if message.role in wrong)
+        raise InvalidRequest(f"messages[{index}].role must be a word such as `user`.", param="messages")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        _refuse_surrogates(messages, items)
+
+
+def _refuse_surrogates(messages: Sequence[Message], items: Items) -> None:
     for index, item in enumerate(items):
         where = f"messages[{index}]" if index < len(messages) else f"documents[{index - len(messages)}]"
         for key, value in item.items():

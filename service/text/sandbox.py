@@ -187,10 +187,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
         budget = _budget()
-        budget.tick()
-        if operator == "+" and type(left) is str and type(right) is str:  # what templates do most
+        if operator == "+" and type(left) is str and type(right) is str:  # what templates do most, and no loop
             budget.require(len(left) + len(right))
             return left + right
+        budget.tick()
         _check_operator(budget, operator, left, right)
         return super().call_binop(context, operator, left, right)
 

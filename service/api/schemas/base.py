@@ -46,7 +46,7 @@ class Wire(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_later(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or cls.later.keys().isdisjoint(data):
             return data
         for field in cls.later.keys() & data.keys():
             if not any(type(data[field]) is type(neutral) and data[field] == neutral for neutral in cls.later[field]):
