@@ -228,13 +228,14 @@ void load_values(const Heads& h, const int64_t* slots, int64_t from, int64_t to,
         fetch<E>(h.values, slots, t + AHEAD, std::min(t + AHEAD + 1, to), dim);
         const E* row = row_at<E>(h.values, slots[t], dim);
         const float scale = scale_of(row, dim);
-        for (int64_t d = 0; d < round_up(dim, PANEL); d += LANES) {
-            float* at = panels + (d / PANEL * CHUNK + t) * PANEL + d % PANEL;
-            if (d + LANES <= dim)
-                store(at, lanes_of(row + d) * scale);
-            else
-                for (int64_t i = 0; i < LANES; i++) at[i] = d + i < dim ? element(row + d + i) * scale : 0.0f;
+        float* at = panels + t * PANEL;
+        int64_t d = 0;
+        for (; d + PANEL <= dim; d += PANEL, at += CHUNK * PANEL) {
+            store(at, lanes_of(row + d) * scale);
+            store(at + LANES, lanes_of(row + d + LANES) * scale);
         }
+        if (d < dim)
+            for (int64_t i = 0; i < PANEL; i++) at[i] = d + i < dim ? element(row + d + i) * scale : 0.0f;
     }
 }
 
@@ -252,28 +253,29 @@ INLINE void add_bias(const Heads& h, int64_t head, int64_t position, int64_t bas
     for (int64_t t = seen.low; t < seen.high; t++) scores[t] += from[t];
 }
 
-// Scores [CHUNK] of one row become weights exp(score - maximum); those outside [low, high) become 0.
-INLINE void weigh(const Heads& h, float* scores, Seen seen, float* most, float* weight) {
+// Of one row's scores [CHUNK] those in [low, high), capped; the others in their vectors become -infinity. The largest.
+INLINE float peak(const Heads& h, float* scores, Seen seen) {
     const int64_t first = seen.low / LANES * LANES, last = round_up(seen.high, LANES);
-    Vi lane;
-    for (int i = 0; i < LANES; i++) lane[i] = i;
+    if (h.softcap > 0)
+        for (int64_t t = first; t < last; t += LANES)
+            store(scores + t, tangent(load<Vf>(scores + t) * (float)(1 / h.softcap)) * (float)h.softcap);
+    std::fill(scores + first, scores + seen.low, -INFINITY);
+    std::fill(scores + seen.high, scores + last, -INFINITY);
     Vf top = splat(-INFINITY);
-    for (int64_t t = first; t < last; t += LANES) {
-        Vf x = load<Vf>(scores + t);
-        if (h.softcap > 0) x = tangent(x * (float)(1 / h.softcap)) * (float)h.softcap;
-        const Vi at = lane + (int32_t)t;
-        x = (at >= (int32_t)seen.low) & (at < (int32_t)seen.high) ? x : splat(-INFINITY);
-        store(scores + t, x);
-        top = larger(x, top);
-    }
-    *most = largest(top);
+    for (int64_t t = first; t < last; t += LANES) top = larger(load<Vf>(scores + t), top);
+    return largest(top);
+}
+
+// These become weights exp(score - most). Their sum.
+INLINE float weigh(float* scores, Seen seen, float most) {
+    const int64_t first = seen.low / LANES * LANES, last = round_up(seen.high, LANES);
     Vf total{};
     for (int64_t t = first; t < last; t += LANES) {
-        const Vf w = exponential(load<Vf>(scores + t) - *most);
+        const Vf w = exponential(load<Vf>(scores + t) - most);
         store(scores + t, w);
         total += w;
     }
-    *weight = sum(total);
+    return sum(total);
 }
 
 // The partial of `count` rows (their heads side by side) and the chunk at `base`, into s.partial, s.most, s.weight.
@@ -304,17 +306,24 @@ void attend_chunk(const Heads& h, const int64_t* table, int64_t head, int64_t po
             for (int r = 0; r < M; r++)
                 for (int v = 0; v < 2; v++) store(scores + r * CHUNK + p * PANEL + v * LANES, sums[r][v]);
         }
+        const auto seen = [&](int r) { return Seen(h, position + (first + r) / group, base); };
         for (int r = 0; r < M; r++) {
-            const Seen seen(h, position + (first + r) / group, base);
+            const Seen its = seen(r);
+            if (its.low >= its.high) continue;
             float* row = scores + r * CHUNK;
-            if (seen.low >= seen.high) {
+            if (h.bias) add_bias(h, head * group + (first + r) % group, position + (first + r) / group, base, its, row);
+            s.most[first + r] = peak(h, row, its);
+        }
+        for (int r = 0; r < M; r++) {
+            const Seen its = seen(r);
+            float* row = scores + r * CHUNK;
+            if (its.low >= its.high) {
                 std::fill(row + low, row + high, 0.0f);
                 continue;
             }
-            if (h.bias) add_bias(h, head * group + (first + r) % group, position + (first + r) / group, base, seen, row);
-            weigh(h, row, seen, &s.most[first + r], &s.weight[first + r]);
-            std::fill(row + low, row + std::max(low, seen.low / LANES * LANES), 0.0f);
-            std::fill(row + std::min(high, round_up(seen.high, LANES)), row + high, 0.0f);
+            s.weight[first + r] = weigh(row, its, s.most[first + r]);
+            std::fill(row + low, row + std::max(low, its.low / LANES * LANES), 0.0f);
+            std::fill(row + std::min(high, round_up(its.high, LANES)), row + high, 0.0f);
         }
     });
     load_values<E>(h, s.slots, low, high, s.values.data());
