@@ -18,7 +18,7 @@ BentoML's own prefix matching is never used: `name:1` is not `name:10`.
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,10 +29,11 @@ from models.checkpoint.layers import stored_layers
 from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
 from models.manifest import Facts, Manifest, ModelReference
 from models.report import Report
-from models.storage import bento_store, durable, leases, staging
+from models.storage import bento_store, durable, journal, leases, staging
 from models.storage.blobs import Blobs
-from models.storage.journal import Action, Entry, Journal, aliases, deleted, timestamp, undo_stack
+from models.storage.journal import Action, Entry, History, deleted, timestamp, undo_stack
 from models.storage.layout import Layout
+from models.storage.remembered import Remembered
 
 DEFAULT_ALIAS = "production"
 
@@ -44,6 +45,8 @@ class Repository:
         """A change waits at most `lock_timeout` seconds for another one of the same model, then raises Conflict."""
         self.layout = Layout(data_dir)
         self._lock_timeout = lock_timeout
+        self._manifests = Remembered(Manifest.from_json)
+        self._journals = Remembered(History.read)
         self.layout.make()
 
     # Reading
@@ -58,9 +61,11 @@ class Repository:
 
     def get(self, name: str, version: str) -> Manifest:
         """Exactly this version. Raises NotFound, or Corrupt when its directory holds no valid manifest."""
-        reference = ModelReference(name, version)
+        return self._manifest(ModelReference(name, version), self._manifests.of)
+
+    def _manifest(self, reference: ModelReference, read: Callable[[Path], Manifest]) -> Manifest:
         try:
-            manifest = Manifest.from_json((self.layout.version(reference) / staging.MANIFEST).read_bytes())
+            manifest = read(self.layout.version(reference) / staging.MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"There is no model version {reference}; `versions` lists what there is") from None
         except Corrupt as error:
@@ -128,7 +133,8 @@ class Repository:
                 raise Corrupt(f"{manifest.reference}: {file.path} is missing or not a regular file")
             if path.stat().st_size != file.size or staging.sha256_of(path) != file.sha256:
                 raise Corrupt(f"{manifest.reference}: {file.path} is not what was published")
-        if self.get(manifest.name, manifest.version) != manifest:
+        reference = ModelReference(manifest.name, manifest.version)
+        if self._manifest(reference, lambda path: Manifest.from_json(path.read_bytes())) != manifest:
             raise Corrupt(f"{manifest.reference}: {staging.MANIFEST} is not what was published")
         description = directory / bento_store.DESCRIPTION
         if manifest.description and staging.sha256_of(description) != manifest.description:
@@ -208,12 +214,12 @@ class Repository:
 
     def aliases(self, name: str) -> dict[str, str]:
         """Alias to version; empty when there is none."""
-        return aliases(self._entries(name))
+        return dict(self._history(name).aliases)
 
     def history(self, name: str, alias: str, at: datetime | None = None) -> list[Entry]:
         """Changes of an alias, oldest first; with `at` (zone-aware) the one change in force then, or none."""
         ModelReference(name, alias=alias)
-        entries = [entry for entry in self._entries(name) if entry.alias == alias]
+        entries = [entry for entry in self._history(name).entries if entry.alias == alias]
         return entries if at is None else [entry for entry in entries if entry.time <= timestamp(at)][-1:]
 
     def promote(
@@ -257,7 +263,7 @@ class Repository:
         with self.locked(name):
             previous = self._compare(name, alias, expected)
             whole = {manifest.version for manifest in self.versions(name)} - {previous}
-            candidates = [version for version in undo_stack(self._entries(name), alias) if version in whole]
+            candidates = [version for version in undo_stack(self._history(name).entries, alias) if version in whole]
             if not candidates:
                 raise Conflict(f"{name}@{alias} has no earlier version to roll back to; promote one instead")
             return self._record(name, "rollback", alias, candidates[-1], previous, reason, actor)
@@ -277,8 +283,13 @@ class Repository:
         """One writer of a model at a time, across processes. Raises Conflict when another keeps it too long."""
         return durable.locked(self.layout.lock(name), self._lock_timeout)
 
-    def _entries(self, name: str) -> list[Entry]:
-        return Journal(self.layout.journal(name)).entries()
+    def _history(self, name: str) -> History:
+        try:
+            return self._journals.of(self.layout.journal(name))
+        except FileNotFoundError:
+            return History.read(b"")
+        except Corrupt as error:
+            raise Corrupt(f"{name}: {error}") from None
 
     def _readable(self, name: str) -> list[Manifest]:
         directory = self.layout.models / name
@@ -297,7 +308,7 @@ class Repository:
     def _free_version(self, reference: ModelReference) -> str:
         """The asked version when it is free, else Conflict; the next whole number when none is asked."""
         name, version = reference.name, reference.version
-        used = {path.name for path in (self.layout.models / name).iterdir()} | deleted(self._entries(name))
+        used = {path.name for path in (self.layout.models / name).iterdir()} | deleted(self._history(name).entries)
         if version is None:
             return str(1 + max((int(other) for other in used if other.isascii() and other.isdigit()), default=0))
         if version == bento_store.LATEST:
@@ -334,5 +345,5 @@ class Repository:
         overridden: tuple[str, ...] = (),
     ) -> Entry:
         entry = Entry(action, alias, version, previous, reason, actor, timestamp(datetime.now(UTC)), overridden)
-        Journal(self.layout.journal(name)).append(entry)
+        journal.append(self.layout.journal(name), entry)
         return entry

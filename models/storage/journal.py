@@ -10,11 +10,12 @@ The state is what replaying the entries gives; nothing else is stored. Knows not
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, Self
 
 from models.errors import Corrupt
 from models.storage import durable
@@ -42,32 +43,34 @@ _KEYS = {field.name for field in fields(Entry)}
 _SINCE_THE_GATE = {"overridden"}  # entries written before it lack these
 
 
-class Journal:
-    """The journal file of one model. Appends are for the holder of the model's lock; reads need none."""
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a journal says: all entries, oldest first, and where they leave every alias."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    entries: tuple[Entry, ...]
+    aliases: Mapping[str, str]
 
-    def entries(self) -> list[Entry]:
-        """All entries, oldest first; the torn last line of a crash is not one. Raises Corrupt for other damage."""
-        try:
-            content = self._path.read_bytes()
-        except FileNotFoundError:
-            return []
-        return [self._entry(number, line) for number, line in enumerate(content.split(b"\n")[:-1], 1)]
+    @classmethod
+    def read(cls, content: bytes) -> Self:
+        """The torn last line of a crash is no entry. Raises Corrupt for other damage."""
+        entries = tuple(_entry(number, line) for number, line in enumerate(content.split(b"\n")[:-1], 1))
+        return cls(entries, MappingProxyType(aliases(entries)))
 
-    def append(self, entry: Entry) -> None:
-        """Durably add `entry`, whole or not at all; a torn last line is repaired first."""
-        durable.append_line(self._path, json.dumps(asdict(entry), ensure_ascii=False).encode())
 
-    def _entry(self, number: int, line: bytes) -> Entry:
-        try:
-            raw = json.loads(line)
-        except ValueError:
-            raw = None
-        if not isinstance(raw, dict) or raw.keys() | _SINCE_THE_GATE != _KEYS:
-            raise Corrupt(f"Line {number} of the journal {self._path.name} is damaged; restore it or cut it out")
-        return Entry(**{**raw, "overridden": tuple(raw.get("overridden", ()))})
+def append(path: Path, entry: Entry) -> None:
+    """Durably add `entry` to a journal, whole or not at all; a torn last line is repaired first. The caller holds the
+    model's lock; reading needs none."""
+    durable.append_line(path, json.dumps(asdict(entry), ensure_ascii=False).encode())
+
+
+def _entry(number: int, line: bytes) -> Entry:
+    try:
+        raw = json.loads(line)
+    except ValueError:
+        raw = None
+    if not isinstance(raw, dict) or raw.keys() | _SINCE_THE_GATE != _KEYS:
+        raise Corrupt(f"Line {number} of the journal is damaged; restore it or cut it out")
+    return Entry(**{**raw, "overridden": tuple(raw.get("overridden", ()))})
 
 
 def aliases(entries: Sequence[Entry]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from models.repository import Repository
-from models.storage.journal import Journal
+from models.storage.journal import History
 from tests.api.conftest import KEY
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving, until
@@ -184,7 +184,11 @@ async def test_changes_say_whose_key_they_were_made_with(tmp_path: Path) -> None
         await world.client.post(f"{url}/rollout/promote", json={}, headers=headers)
         await world.client.delete(url, headers=headers)
         await world.client.delete(f"{MODELS}/other/versions/1", headers=headers)
-        entries = [each for name in ("demo", "other") for each in Journal(repository.layout.journal(name)).entries()]
+        entries = [
+            each
+            for name in ("demo", "other")
+            for each in History.read(repository.layout.journal(name).read_bytes()).entries
+        ]
         assert [(each.action, each.actor) for each in entries] == [
             ("promote", "kim"),
             ("promote", who),

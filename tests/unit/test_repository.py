@@ -108,6 +108,18 @@ def test_only_plain_files_are_published(repository: Repository, kind: str) -> No
     assert repository.models() == []
 
 
+def test_verify_reads_the_manifest_itself_again(repository: Repository) -> None:
+    """Damage that leaves a file's size and times as they were, as a disk does it."""
+    manifest = repository.get("demo", publish(repository, "one").version)
+    path = repository.path(manifest) / "manifest.json"
+    before, content = path.stat(), path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(content.replace(b'"created_at": "2', b'"created_at": "3'))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(Corrupt, match="checksum"):
+        repository.verify(manifest)
+
+
 def test_verify_names_the_damaged_file(repository: Repository) -> None:
     def flip(path: Path) -> None:
         data = bytearray(path.read_bytes())

@@ -1,0 +1,33 @@
+"""What was made of small files, kept until they change. Knows nothing of what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+_Seen = tuple[int, int, int]
+_MOST = 1024
+
+
+class Remembered(Generic[T]):
+    """`make` of a file's content; made again where the file is another one, or has another size or time, as after every
+    change by this package. Safe from any thread, and for what is made to be shared it must not be mutated."""
+
+    def __init__(self, make: Callable[[bytes], T]) -> None:
+        self._make = make
+        self._known: dict[Path, tuple[_Seen, T]] = {}
+
+    def of(self, path: Path) -> T:
+        """Raises FileNotFoundError, and what `make` raises, which is not remembered."""
+        stat = path.stat()
+        seen = stat.st_ino, stat.st_size, stat.st_mtime_ns
+        known = self._known.get(path)
+        if known is not None and known[0] == seen:
+            return known[1]
+        made = self._make(path.read_bytes())  # of this moment or of a later one, which the next look tells
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        self._known[path] = seen, made
+        return made
