@@ -3,9 +3,11 @@
 #include <omp.h>
 #else
 static int omp_get_thread_num() { return 0; }
+static int omp_get_num_threads() { return 1; }
 #endif
 
 #include "decoder.h"
+#include "team.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -92,9 +94,23 @@ EXPORT void dosirak_attend(const Heads* heads, const Span* spans, int64_t count,
 
 EXPORT void dosirak_step(const Model* model, const Step* step, int threads) {
     static thread_local Space space;
+    static thread_local Team team_of_caller;
+    Team& team = team_of_caller;
     Pass pass(*model, *step, threads, space);
+    team.begin();
 #pragma omp parallel num_threads(threads)
-    pass.run(omp_get_thread_num());
+    {
+        team.part(omp_get_thread_num(), omp_get_num_threads());
+        pass.run(omp_get_thread_num());
+    }
+}
+
+// Where the threads of a step run, for its test: the core of each.
+EXPORT void dosirak_cores(int32_t* cores, int threads) {
+    Team team;
+    team.begin();
+#pragma omp parallel num_threads(threads)
+    cores[omp_get_thread_num()] = team.part(omp_get_thread_num(), omp_get_num_threads());
 }
 
 // The row operations, for their tests: codes of one row as integers relative to zero, and its scale.
