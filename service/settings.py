@@ -205,6 +205,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
 
 
 def engine_environment() -> dict[str, str]:
-    """The environment for an engine process. Its OpenMP threads spin for microseconds and then sleep, unless told
-    otherwise: those that spin on make a step 30 times slower as soon as anything else wants a core (docs/log.md)."""
-    return {"GOMP_SPINCOUNT": "10000", **os.environ}
+    """The environment for an engine process. Its OpenMP threads spin about as long as there is between two steps and
+    then sleep, unless told otherwise: those that spin on make a step 30 times slower as soon as anything else wants a
+    core (docs/log.md)."""
+    return {"GOMP_SPINCOUNT": "30000", **os.environ}

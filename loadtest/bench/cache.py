@@ -120,6 +120,8 @@ class Cache:
         if peer == "llama.cpp":
             return f"llama.cpp of {LLAMA_CPP_SOURCE.replace('==', ' ')}"
         package = VERSION_OF[peer]
+        if not self.python(peer).exists():
+            return f"{package}, not installed"
         program = f"from importlib.metadata import version; print(version('{package}'))"
         shown = subprocess.run([self.python(peer), "-c", program], capture_output=True, text=True, check=False)
         return f"{package} {shown.stdout.strip()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.loading import DTYPES, Outliers
+from service.host import usable_cores
 from service.runner.foreign import replace_linears
 from service.runner.linear import quantize_rows
 from service.runner.native import build
@@ -244,3 +246,21 @@ def test_a_library_is_named_after_what_it_was_made_from(monkeypatch: pytest.Monk
     assert build.library_path("portable") == before
     (tmp_path / "src" / "rows.h").write_text("// nothing")
     assert build.library_path("portable") != before
+
+
+@pytest.mark.skipif(usable_cores() < 2 or not hasattr(os, "sched_getaffinity"), reason="one core, or not told which")
+def test_threads_that_woke_on_one_core_part(kernels: Library) -> None:
+    """They are made to: all threads of this process are held on one core, and then let go."""
+    kernels.cores(2)  # the threads are there
+    ids = [int(each.name) for each in Path("/proc/self/task").iterdir()]
+    allowed = {id: os.sched_getaffinity(id) for id in ids}
+    parted = 0
+    for _ in range(20):
+        for id in ids:
+            os.sched_setaffinity(id, {min(allowed[id])})
+        kernels.cores(2)
+        for id in ids:
+            os.sched_setaffinity(id, allowed[id])
+        parted += len(set(kernels.cores(2))) == 2
+    assert parted >= 15, "all of them, but for times at which others want the cores"
+    assert {id: os.sched_getaffinity(id) for id in ids} == allowed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence as Seq
-from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from functools import cache
 
 import torch
@@ -166,6 +166,9 @@ class Library:
         self._step = functions.dosirak_step
         self._step.restype = None
         self._step.argtypes = (POINTER(ModelStruct), POINTER(StepStruct), c_int)
+        self._cores = functions.dosirak_cores
+        self._cores.restype = None
+        self._cores.argtypes = (POINTER(c_int32), c_int)
         self._quantize = functions.dosirak_quantize
         self._quantize.restype = None
         self._quantize.argtypes = (c_void_p, c_int64, c_void_p, POINTER(c_float))
@@ -216,6 +219,12 @@ class Library:
     def step(self, model: ModelStruct, step: StepStruct) -> None:
         """Writes the step's keys and values, and its logits."""
         self._step(model, step, torch.get_num_threads())
+
+    def cores(self, threads: int) -> list[int]:
+        """Where the threads of a step run once they have parted: the core of each, -1 where nobody tells."""
+        found = (c_int32 * threads)()
+        self._cores(found, threads)
+        return list(found)
 
     def quantize(self, row: Tensor) -> tuple[Tensor, float]:
         """Codes relative to zero, int32, and the scale of one fp32 row, as the 8-bit layers see it."""
