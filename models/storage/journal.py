@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, Self
 
 from models.errors import Corrupt
@@ -54,7 +53,7 @@ class History:
     def read(cls, content: bytes) -> Self:
         """The torn last line of a crash is no entry. Raises Corrupt for other damage."""
         entries = tuple(_entry(number, line) for number, line in enumerate(content.split(b"\n")[:-1], 1))
-        return cls(entries, MappingProxyType(aliases(entries)))
+        return cls(entries, aliases(entries))
 
 
 def append(path: Path, entry: Entry) -> None:

@@ -13,7 +13,7 @@ _MOST = 1024
 
 class Remembered(Generic[T]):
     """`make` of a file's content; made again where the file is another one, or has another size or time, as after every
-    change by this package. Safe from any thread, and for what is made to be shared it must not be mutated."""
+    change by this package. What is made is shared, and must not be mutated. Safe from any thread."""
 
     def __init__(self, make: Callable[[bytes], T]) -> None:
         self._make = make

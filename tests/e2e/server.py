@@ -32,7 +32,7 @@ class Server:
     def children(self, *words: str) -> list[psutil.Process]:
         """Descendants whose command line holds all the words."""
         found = psutil.Process(self.process.pid).children(recursive=True)
-        return [child for child in found if all(word in _command(child) for word in words)]
+        return [child for child in found if all(word in command_of(child) for word in words)]
 
     def engines(self) -> list[psutil.Process]:
         return self.children("service.engine.worker")
@@ -42,7 +42,7 @@ class Server:
         return next(parent for engine in self.engines() if (parent := engine.parent()) is not None)
 
 
-def _command(process: psutil.Process) -> str:
+def command_of(process: psutil.Process) -> str:
     """Nothing where the process has ended, reaped or not."""
     try:
         return " ".join(process.cmdline())

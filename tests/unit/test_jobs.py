@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,6 +18,7 @@ from service.jobs.jobs import MOST_KEPT, MOST_QUEUED, Jobs
 from service.jobs.work import run
 from service.settings import Settings
 from tests.checkpoints import save_llama
+from tests.e2e.server import command_of
 
 
 @pytest.fixture
@@ -37,12 +37,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 def children() -> list[psutil.Process]:
     """Workers that run; one that ended and was not yet reaped, or was just now, does not."""
-    found = []
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):  # a zombie's error is one of these
-            if "tests.fake_job" in child.cmdline():
-                found.append(child)
-    return found
+    return [child for child in psutil.Process().children() if "tests.fake_job" in command_of(child)]
 
 
 async def test_a_job_tells_its_progress_and_its_result(jobs: Jobs, tmp_path: Path) -> None:

@@ -94,10 +94,8 @@ EXPORT void dosirak_attend(const Heads* heads, const Span* spans, int64_t count,
 
 EXPORT void dosirak_step(const Model* model, const Step* step, int threads) {
     static thread_local Space space;
-    static thread_local Team team_of_caller;
-    Team& team = team_of_caller;
     Pass pass(*model, *step, threads, space);
-    team.begin();
+    Team team;
 #pragma omp parallel num_threads(threads)
     {
         team.part(omp_get_thread_num(), omp_get_num_threads());
@@ -108,7 +106,6 @@ EXPORT void dosirak_step(const Model* model, const Step* step, int threads) {
 // Where the threads of a step run, for its test: the core of each.
 EXPORT void dosirak_cores(int32_t* cores, int threads) {
     Team team;
-    team.begin();
 #pragma omp parallel num_threads(threads)
     cores[omp_get_thread_num()] = team.part(omp_get_thread_num(), omp_get_num_threads());
 }

@@ -17,10 +17,8 @@ namespace dosirak {
 #ifdef __linux__
 class Team {
   public:
-    // Before the threads begin. More than MOST stay where they are.
-    void begin() { arrived_.store(0); }
-
-    // By each of them, first of all. Each one's affinity is afterwards what it was before. Gives the core it is on.
+    // By each thread, first of all; more than MOST stay where they are. Each one's affinity is afterwards what it was
+    // before. Gives the core it is on.
     int part(int thread, int threads) {
         const int here = sched_getcpu();
         if (threads < 2 || threads > MOST) return here;
@@ -52,7 +50,6 @@ class Team {
 #else
 class Team {
   public:
-    void begin() {}
     int part(int, int) { return -1; }
 };
 #endif
