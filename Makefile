@@ -10,7 +10,7 @@ NATIVE  := service/runner/native
 KERNELS := $(NATIVE)/built/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test serve demo-model recall bench load
+.PHONY: help install check test nightly serve demo-model recall bench load
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -39,6 +39,9 @@ check: $(READY)  ## format, lint, types, architecture
 # Each file's tests stay together, for they share fixtures that take seconds.
 test: $(READY) $(KERNELS)  ## all tests, WORKERS=2 at a time; prints what was skipped and why
 	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile
+
+nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, fuzzing, long fault runs
+	$(BIN)/python -m pytest -m nightly --timeout=3600
 
 serve: $(READY) $(KERNELS)  ## serve the default model and show one real answer
 	@$(BIN)/dosirak serve
