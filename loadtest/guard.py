@@ -16,7 +16,7 @@ from typing import Final
 from models.demo.grammar import Style, dialogue
 from service.answers import Ask, Decoding
 from service.context.prompt import Text
-from service.engine.request import StepOutput
+from service.engine.messages import StepOutput
 from service.guard import Grams, Guard, read_guard
 from service.text.tokenizer import Tokenizer
 

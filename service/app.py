@@ -46,9 +46,9 @@ from service.api.openapi import document
 from service.api.unknown import unknown_route
 from service.deployments.deployments import Deployments
 from service.deployments.engines import engine_config
-from service.engine.client import Engine, EngineClient
-from service.engine.process import Started
-from service.engine.replicas import Replicas
+from service.engine_client.client import Engine, EngineClient
+from service.engine_client.process import Started
+from service.engine_client.replicas import Replicas
 from service.guard import read_guard
 from service.jobs.jobs import Jobs
 from service.metrics import Metrics

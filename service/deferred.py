@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from service.engine.process import WORKER, Started
+from service.engine_client.process import WORKER, Started
 from service.settings import Settings, engine_environment
 
 

@@ -23,7 +23,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from service.engine.request import EngineStats, FinishReason
+from service.engine.messages import EngineStats, FinishReason
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 MODEL: Final = ("model", "version")
@@ -167,7 +167,7 @@ class ModelMetrics:
         engine.running.labels(*labels).set(sum(stats.running for stats in known))
         engine.waiting.labels(*labels).set(sum(stats.waiting for stats in known))
         engine.kv_usage.labels(*labels).set(used / total if total else 0.0)
-        engine.kv_spilled.labels(*labels).set(sum(stats.blocks_spilled for stats in known))
+        engine.kv_offloaded.labels(*labels).set(sum(stats.blocks_offloaded for stats in known))
         engine.token_budget.labels(*labels).set(newest.token_budget)
         engine.cost_error.labels(*labels).set(newest.cost_error)
         engine.backlog.labels(*labels).set(newest.backlog_seconds)
@@ -232,7 +232,7 @@ class _EngineFamilies(_Families):
         self.preemptions = counter("num_preemptions", "Sequences put back to waiting for want of blocks.", *MODEL)
         self.prefix_queries = counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", *MODEL)
         self.prefix_hits = counter("prefix_cache_hits", "Prompt tokens found there.", *MODEL)
-        self.kv_spilled = gauge("kv_spilled_blocks", "KV blocks kept on disk.", *MODEL)
+        self.kv_offloaded = gauge("kv_offloaded_blocks", "KV blocks kept on disk.", *MODEL)
         self.restored_tokens = counter("kv_restored_tokens", "Of the prefix hits, those read back from there.", *MODEL)
         self.iteration_tokens = self.histogram("iteration_tokens", "Tokens computed in one step.", TOKENS)
         self.batch_size = self.histogram("iteration_sequences", "Sequences in one step.", SEQUENCES)

@@ -50,7 +50,7 @@ class Settings(BaseSettings):
         description="What keys and values are kept in: the model's own precision, or 8 bits, half of bf16's memory.",
     )
     kv_cache_bytes: int = Field(default=0, ge=0, description="KV cache size in bytes; 0 chooses from the memory left.")
-    kv_spill_bytes: int = Field(
+    kv_offload_bytes: int = Field(
         default=1024 * MIB,
         ge=0,
         description="Disk of each engine, in the data directory, for KV blocks that memory has no room for; at most a "

@@ -8,7 +8,7 @@ import time
 
 import msgspec
 
-from service.engine.parent import die_with_parent
+from service.child_process import die_with_parent
 from service.jobs.worker import Teller
 
 

@@ -23,9 +23,8 @@ from models.manifest import Manifest
 from models.repository import Repository
 from service.app import create_app
 from service.deployments.deployments import Deployments
-from service.engine.client import Engine, EngineState
-from service.engine.messages import EngineInfo
-from service.engine.request import EngineStats, FinishReason, Request, StepOutput, TokenLogprobs
+from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput, TokenLogprobs
+from service.engine_client.client import Engine, EngineState
 from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.settings import Settings
@@ -91,10 +90,10 @@ class ScriptedEngine:
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         self.info, self.state = self.info or INFO, EngineState.READY
 
-    async def adapt(self, name: str, directory: str) -> None:
+    async def load_adapter(self, name: str, directory: str) -> None:
         self.adapters.add(name)
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         self.adapters.discard(name)
 
     async def stop(self, grace: float = 0.0) -> None:

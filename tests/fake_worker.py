@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from service.engine.batch import Batch, SampledToken
 from service.engine.core import ModelRunner
 from service.engine.messages import EngineConfig, EngineInfo
-from service.engine.request import Batch, SampledToken
 from service.engine.worker import main
 from tests.fakes import FakeRunner, fake_info
 
@@ -56,7 +56,7 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple
     progress("weights", 1.0)
     runner = SlowRunner(fake, config.block_size)
     for name, directory in config.adapters:
-        runner.adapt(name, directory)
+        runner.load_adapter(name, directory)
     return runner, fake_info(fake.num_blocks, config.block_size)
 
 

@@ -10,7 +10,7 @@ from service.answers.ask import Ask, InSession, Sampling
 from service.answers.conversations import Conversations
 from service.answers.decoding import Decoding
 from service.answers.piece import Token
-from service.engine.request import FinishReason, TokenLogprobs
+from service.engine.messages import FinishReason, TokenLogprobs
 
 __all__ = [
     "Answer",

@@ -24,7 +24,7 @@ from service.answers.summaries import Summaries
 from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
-from service.engine.request import FinishReason
+from service.engine.messages import FinishReason
 from service.errors import ContextOverflow, GenerationFailed, Unavailable
 from service.guard import Guard
 from service.metrics import Metrics

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from service.context.options import ContextOptions
 from service.context.prompt import Chat, Source
-from service.engine.request import SamplingParams
+from service.engine.messages import SamplingParams
 from service.text.messages import Document, Message
 
 SEED_MASK = (1 << 63) - 1

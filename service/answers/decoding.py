@@ -10,7 +10,7 @@ from __future__ import annotations
 from service.answers.ask import Ask
 from service.answers.guarded import Guarded
 from service.answers.piece import Piece, Token
-from service.engine.request import FinishReason, StepOutput, TokenLogprobs
+from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
 from service.guard import Finding, Watch
 from service.text.detokenizer import Detokenizer
 from service.text.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.engine.request import FinishReason
+from service.engine.messages import FinishReason
 
 
 @dataclass(frozen=True, slots=True)

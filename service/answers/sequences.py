@@ -10,7 +10,7 @@ from service.answers.answer import Answer
 from service.answers.decoding import Decoding
 from service.answers.merging import merged
 from service.answers.piece import Piece
-from service.engine.request import Request
+from service.engine.messages import Request
 
 News = tuple[Decoding, Piece]
 

@@ -11,12 +11,12 @@ from typing import Final
 
 import structlog
 
+from models.agreement import agreement
 from models.rollouts import Rollout
 from service.answers.answer import Answer
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.deployments import Deployments
-from service.engine.agreement import agreement
-from service.engine.request import Request
+from service.engine.messages import Request
 from service.errors import DosirakError
 
 log = structlog.get_logger(__name__)

@@ -13,9 +13,9 @@ from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
-from service.engine.client import Engine
 from service.engine.cost import decode_ratio
-from service.engine.request import Request, StepOutput
+from service.engine.messages import Request, StepOutput
+from service.engine_client.client import Engine
 from service.errors import Unavailable
 from service.host import available_memory
 from service.text.tokenizer import Tokenizer
@@ -238,7 +238,7 @@ def _described(replica: Engine) -> dict[str, object]:
             "total": stats.blocks_total,
             "free": stats.blocks_free,
             "cached": stats.blocks_cached,
-            "spilled": stats.blocks_spilled,
+            "offloaded": stats.blocks_offloaded,
         },
     }
 

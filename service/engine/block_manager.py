@@ -7,7 +7,7 @@ Counts and hashes only: nothing here knows tensors, steps or priorities. A block
     used     in the tables of `ref_count` sequences
 
 Only full blocks are shared, and a full block is never written again, so nothing is ever copied on write. What is taken
-from a cached block may go on in the spill file, and comes back into a block when a prompt begins with it.
+from a cached block may go on in the offload file, and comes back into a block when a prompt begins with it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import Final
 
-from service.engine.ranking import Ranking
-from service.engine.request import Copy, Sequence
-from service.engine.spill import Spill
+from service.engine.batch import BlockCopy
+from service.engine.eviction import EvictionPolicy
+from service.engine.offload import Offload
+from service.engine.sequence import Sequence
 
 Prefix = SequenceOf[int | None]
-"""Blocks in order; None for one whose content is in the spill file."""
+"""Blocks in order; None for one whose content is in the offload file."""
 Worth = Callable[[int], float]
 """Forecast: seconds to compute the block at that place of a sequence again."""
 
@@ -44,10 +45,10 @@ class BlockManager:
         num_blocks: int,
         block_size: int,
         prefix_caching: bool = True,
-        spill: Spill | None = None,
+        offload: Offload | None = None,
         worth: Worth = lambda index: 1.0,
     ) -> None:
-        """Without `spill` nothing goes on where a cached block is taken. Raises ValueError unless both numbers are
+        """Without `offload` nothing goes on where a cached block is taken. Raises ValueError unless both numbers are
         positive."""
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"need at least one block of one token, got {num_blocks} of {block_size}")
@@ -55,9 +56,9 @@ class BlockManager:
         self.block_size = block_size
         self._prefix_caching = prefix_caching
         self._free: deque[int] = deque(range(num_blocks))
-        self._cached = Ranking()
+        self._cached = EvictionPolicy()
         self._worth = worth
-        self.spill = Spill(0) if spill is None else spill
+        self.offload = Offload(0) if offload is None else offload
         self._ref_counts = [0] * num_blocks
         self._hash_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
@@ -93,7 +94,7 @@ class BlockManager:
             self._hash(sequence, full - 1)  # all at once: they are needed sooner or later
         for content in sequence.block_hashes[:full]:
             block = self._block_of.get(content)
-            if block is None and content not in self.spill:
+            if block is None and content not in self.offload:
                 break
             blocks.append(block)
         return blocks if len(blocks) * self.block_size >= sequence.num_encoder_slots else []
@@ -102,7 +103,7 @@ class BlockManager:
         """Give `sequence` slots for its next `num_tokens` tokens, behind `prefix` (from `match`, for empty tables).
 
         All or nothing: False, and nothing changed, when fewer than `reserve` available blocks would be left.
-        With a prefix, `num_computed_tokens` moves to its end; what of it was spilled is in its blocks, and can be
+        With a prefix, `num_computed_tokens` moves to its end; what of it was offloaded is in its blocks, and can be
         matched, once the copies are made.
         """
         start = sequence.num_computed_tokens + len(prefix) * self.block_size
@@ -157,24 +158,24 @@ class BlockManager:
         for block in sequence.block_table:
             self._unlearn(block)
         for content in sequence.block_hashes:
-            self.spill.drop(content)
+            self.offload.drop(content)
 
-    def take_copies(self) -> tuple[Copy, ...]:
+    def take_copies(self) -> tuple[BlockCopy, ...]:
         """What is to be copied, in this order, before anything is written to a block; told once."""
-        return self.spill.take_copies()
+        return self.offload.take_copies()
 
-    def lose(self, failed: Iterable[Copy]) -> set[int]:
+    def lose(self, failed: Iterable[BlockCopy]) -> set[int]:
         """These copies could not be made: nobody matches what they would have held. The blocks that were to hold it."""
         lost = {copy.block for copy in failed if copy.restores}
         for copy in failed:
-            self.spill.lose(copy)
+            self.offload.lose(copy)
         for block in lost:
             self._unlearn(block)
         return lost
 
     def check_integrity(self) -> None:
         """Raises BrokenBlocks unless free + used + cached = total, the reference counts equal the tables, the two hash
-        maps are each other's inverse, and the ranking and the spill are sound. O(blocks): for tests and idle
+        maps are each other's inverse, and the ranking and the offload are sound. O(blocks): for tests and idle
         debugging."""
         used = Counter(block for table in self._tables.values() for block in table)
         cached = [self._block_of.get(ranked.content, -1) for ranked in self._cached]
@@ -185,7 +186,9 @@ class BlockManager:
         _require(all(len(set(table)) == len(table) for table in self._tables.values()), "a block twice in one table")
         inverse = {block: content for content, block in self._block_of.items()}
         _require(inverse == self._hash_of and len(inverse) == len(self._block_of), "hash maps differ")
-        _require(self._cached.is_sound() and self.spill.is_sound(), "the ranking of cached or spilled blocks is broken")
+        _require(
+            self._cached.is_sound() and self.offload.is_sound(), "the ranking of cached or offloaded blocks is broken"
+        )
         _require(not any(block in self._hash_of for block in self._free), "a free block with a hash")
 
     def _take(self, table: list[int], block: int) -> None:
@@ -196,7 +199,7 @@ class BlockManager:
         """Before anything is evicted, which could hit them."""
         for index, block in enumerate(prefix):
             if block is None:
-                self.spill.hold(self._hash(sequence, index))
+                self.offload.hold(self._hash(sequence, index))
             else:
                 self._cached.discard(self._hash_of[block])
 
@@ -221,12 +224,12 @@ class BlockManager:
         ranked = self._cached.pop()
         block = self._block_of.pop(ranked.content)
         del self._hash_of[block]
-        self.spill.save(ranked, block)
+        self.offload.save(ranked, block)
         return block
 
     def _restored(self, sequence: Sequence, index: int) -> int:
         block, content = self._fresh_block(), self._hash(sequence, index)
-        self.spill.restore(content, block)
+        self.offload.restore(content, block)
         self._block_of[content], self._hash_of[block] = block, content
         return block
 

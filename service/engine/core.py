@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
+from service.engine.batch import Batch, BlockCopy, SampledToken
 from service.engine.cost import Work
-from service.engine.request import Batch, Copy, EngineStats, FinishReason, Request, SampledToken, StepOutput
+from service.engine.messages import EngineStats, FinishReason, Request, StepOutput
 from service.engine.scheduler import Scheduler
 
 Clock = Callable[[], float]
@@ -22,24 +23,24 @@ class ModelRunner(Protocol):
 
     verifies_drafts: bool
     """Whether a row's results are the same, bit for bit, with drafts behind it: else drafts could change tokens."""
-    num_slots: int
-    """Blocks that its spill file holds; 0 without one."""
+    num_disk_blocks: int
+    """Blocks that its offload file holds; 0 without one."""
 
     @property
     def adapters(self) -> Collection[str]:
         """Names of those that are loaded."""
         ...
 
-    def adapt(self, name: str, directory: str) -> None:
+    def load_adapter(self, name: str, directory: str) -> None:
         """Load an adapter. Raises what stops it; then nothing has changed."""
         ...
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         """Free an adapter, which no sequence uses."""
         ...
 
-    def copy(self, copies: SequenceOf[Copy]) -> SequenceOf[Copy]:
-        """Make these between blocks and the spill file, one after the other. Those that could not be made: what they
+    def copy(self, copies: SequenceOf[BlockCopy]) -> SequenceOf[BlockCopy]:
+        """Make these between blocks and the offload file, one after the other. Those that could not be made: what they
         would have written is no content, and harmless."""
         ...
 
@@ -84,17 +85,17 @@ class EngineCore:
         except ValueError:
             self._refused.append(StepOutput(request.id, finish_reason=FinishReason.ERROR))
 
-    def adapt(self, name: str, directory: str) -> None:
+    def load_adapter(self, name: str, directory: str) -> None:
         """From now on requests may name this adapter. Raises what the runner raises."""
         self._leaving.discard(name)
         if name not in self._runner.adapters:
-            self._runner.adapt(name, directory)
+            self._runner.load_adapter(name, directory)
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         """Free the adapter once no live sequence uses it; no-op for one that is not there."""
         if name in self._runner.adapters:
             self._leaving.add(name)
-            self._release_unused()
+            self._unload_unused()
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End these now: their blocks are free at return, the next step's outputs tell it."""
@@ -121,7 +122,7 @@ class EngineCore:
         self._observe(batch, ended - copied, ended - started)
         outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
         if self._leaving:
-            self._release_unused()
+            self._unload_unused()
         return outputs
 
     @property
@@ -148,17 +149,17 @@ class EngineCore:
             wait_seconds=self._last_wait,
             waits_total=self._waits,
             hopeless_total=scheduler.num_hopeless,
-            draft_tokens_total=scheduler.drafting.num_draft_tokens,
+            draft_tokens_total=scheduler.speculation.num_draft_tokens,
             accepted_tokens_total=scheduler.num_accepted_tokens,
-            blocks_spilled=len(blocks.spill),
-            restored_tokens_total=blocks.spill.num_restored * blocks.block_size,
+            blocks_offloaded=len(blocks.offload),
+            restored_tokens_total=blocks.offload.num_restored * blocks.block_size,
         )
 
     def _copy(self, batch: Batch) -> Batch:
         """What is left of the batch."""
         started = self._clock()
         failed = self._runner.copy(batch.copies)
-        self.scheduler.blocks.spill.observe(len(batch.copies), self._clock() - started)
+        self.scheduler.blocks.offload.observe(len(batch.copies), self._clock() - started)
         return self.scheduler.without(batch, failed) if failed else batch
 
     def _observe(self, batch: Batch, seconds: float, in_all: float) -> None:
@@ -170,10 +171,10 @@ class EngineCore:
         ended, self._ended = self.scheduler.num_ended - self._ended, self.scheduler.num_ended
         self.scheduler.policy.observe(self._last, seconds, ended)
 
-    def _release_unused(self) -> None:
+    def _unload_unused(self) -> None:
         for name in self._leaving - self.scheduler.adapters_in_use:
             self._leaving.discard(name)
-            self._runner.release(name)
+            self._runner.unload_adapter(name)
 
     def _refusals(self) -> list[StepOutput]:
         refused, self._refused = self._refused, []

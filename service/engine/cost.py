@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from service.engine.request import Batch
+from service.engine.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from service.engine.request import FinishReason, SampledToken, Sequence, StepOutput
+from service.engine.batch import SampledToken
+from service.engine.messages import FinishReason, StepOutput
+from service.engine.sequence import Sequence
 
 NOTHING_SAMPLED: Final = SampledToken(None)
 NO_TIMES: Final = (None, None)

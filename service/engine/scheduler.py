@@ -14,22 +14,14 @@ from bisect import insort
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
+from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.batching import Backlog, BatchingPolicy
 from service.engine.block_manager import BlockManager, BrokenBlocks, Prefix
 from service.engine.cost import Work, chunk_attention
-from service.engine.drafting import Drafting
+from service.engine.messages import FinishReason, Request, StepOutput
 from service.engine.outputs import NO_TIMES, NOTHING_SAMPLED, first_token_times, output_of, unseen
-from service.engine.request import (
-    Batch,
-    Copy,
-    FinishReason,
-    Request,
-    SampledToken,
-    Scheduled,
-    Sequence,
-    SequenceStatus,
-    StepOutput,
-)
+from service.engine.sequence import Sequence, SequenceStatus
+from service.engine.speculation import Speculation
 
 
 class Scheduler:
@@ -39,7 +31,7 @@ class Scheduler:
     fits, because `add` refuses longer prompts and no sequence grows past the pool. So it advances in every step.
     """
 
-    drafting_type: type[Drafting] = Drafting
+    speculation_type: type[Speculation] = Speculation
 
     def __init__(
         self,
@@ -71,7 +63,7 @@ class Scheduler:
         self._speculation = speculation
         self._decoder_start = decoder_start
         self._max_tokens = min(max_model_len, blocks.num_blocks * blocks.block_size)
-        self.drafting = self.drafting_type(blocks, policy, self._max_tokens)
+        self.speculation = self.speculation_type(blocks, policy, self._max_tokens)
         self._live: dict[str, Sequence] = {}
         self._newcomers: list[Sequence] = []
         self._outputs: list[StepOutput] = []
@@ -134,7 +126,7 @@ class Scheduler:
             self.blocks.take_copies(),
         )
 
-    def without(self, batch: Batch, failed: Iterable[Copy]) -> Batch:
+    def without(self, batch: Batch, failed: Iterable[BlockCopy]) -> Batch:
         """What is left of a batch whose copies could not all be made: who waits for what did not come back computes it
         instead, from the next step on."""
         lost = self.blocks.lose(failed)
@@ -241,7 +233,7 @@ class Scheduler:
         """Only in a step of nothing but decodes."""
         if not self._speculation or not plan or any(sequence.num_remaining_tokens > 1 for sequence in plan):
             return {}
-        return self.drafting.draft(list(plan), reserve=len(self.running))
+        return self.speculation.draft(list(plan), reserve=len(self.running))
 
     def _victim(self) -> Sequence:
         """Of the lowest priority that runs, never the highest rank of all: the cheapest to compute again of those whose

@@ -25,33 +25,33 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
+from service.child_process import die_with_parent
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
 from service.engine.core import EngineCore, ModelRunner
 from service.engine.messages import (
     HEADER_BYTES,
     Abort,
-    Adapt,
-    Adapted,
+    AdapterLoaded,
     Add,
     EngineConfig,
     EngineInfo,
     Fatal,
     FrameReader,
     FromEngine,
+    LoadAdapter,
     Loading,
     Ready,
-    Release,
     Shutdown,
     Start,
     Step,
     ToEngine,
+    UnloadAdapter,
     decode_to_engine,
     encode,
 )
-from service.engine.parent import die_with_parent
+from service.engine.offload import Offload
 from service.engine.scheduler import Scheduler
-from service.engine.spill import Spill
 
 BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[ModelRunner, EngineInfo]]
 """(config, progress(phase, fraction)) -> the runner and what was loaded."""
@@ -145,19 +145,19 @@ class EngineLoop:
                     self._core.add(request)
             case Abort(request_ids):
                 self._core.abort(request_ids)
-            case Adapt(name, directory, ticket):
-                self._channel.send(Adapted(name, ticket, self._adapt(name, directory)))
-            case Release(name):
-                self._core.release(name)
+            case LoadAdapter(name, directory, ticket):
+                self._channel.send(AdapterLoaded(name, ticket, self._load_adapter(name, directory)))
+            case UnloadAdapter(name):
+                self._core.unload_adapter(name)
             case Shutdown():
                 self._draining = True
             case Start():
                 raise ValueError("a second Start frame")
 
-    def _adapt(self, name: str, directory: str) -> str:
+    def _load_adapter(self, name: str, directory: str) -> str:
         """Why it could not be loaded; "" where it was."""
         try:
-            self._core.adapt(name, directory)
+            self._core.load_adapter(name, directory)
         except Exception as error:  # a bad adapter is its own deployment's trouble, not the engine's
             return f"{type(error).__name__}: {error}"
         return ""
@@ -179,10 +179,10 @@ def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) 
     """The step's maximum is raised, where it must be, to the least of a prefill beside a full batch."""
     max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + _MIN_PREFILL_TOKENS)
     policy = BatchingPolicy(max_tokens, _MIN_PREFILL_TOKENS, config.inter_token_latency_target)
-    spill = Spill(runner.num_slots if config.prefix_caching else 0)
+    offload = Offload(runner.num_disk_blocks if config.prefix_caching else 0)
     size = config.block_size
     worth = partial(policy.block_seconds, block_size=size)
-    blocks = BlockManager(num_blocks, size, config.prefix_caching, spill, worth)
+    blocks = BlockManager(num_blocks, size, config.prefix_caching, offload, worth)
     speculation = config.speculation and runner.verifies_drafts
     return Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation, config.decoder_start)
 

@@ -18,6 +18,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from statistics import mean, median
 
+from models.agreement import agreement
 from models.checkpoint.decoder_start import decoder_start
 from models.demo.recall import cases
 from models.errors import RepositoryError
@@ -27,8 +28,7 @@ from models.report import Comparison, Effort, Recalled, Report, Speed
 from models.repository import DEFAULT_ALIAS, Repository
 from models.starter import WEIGHTS as DEMO_FILES
 from models.storage.journal import timestamp
-from service.engine.agreement import agreement
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import Request, SamplingParams
 from service.evaluation import texts as text_sets
 from service.evaluation.offline import Loaded, load, run_all
 from service.evaluation.predictions import Predictions, predict

@@ -22,7 +22,7 @@ from service.context.policies import Policy
 from service.context.prompt import Chat, Prompt, build_prompt
 from service.context.trimming import Past
 from service.engine.core import EngineCore
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
 from service.evaluation.recall import NEW_TOKENS, SEED
 from service.settings import Settings

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from models.errors import RepositoryError
-from service.engine.parent import die_with_parent
+from service.child_process import die_with_parent
 from service.errors import DosirakError
 from service.jobs.work import run
 from service.settings import Settings

@@ -42,7 +42,7 @@ class Adapted:
         self._rows: tuple[Seq[Segment], Seq[Segment]] = ((), ())
         self._counts: tuple[int, int] | None = None
 
-    def adapt(self, name: str, weights: AdapterWeights) -> None:
+    def load_adapter(self, name: str, weights: AdapterWeights) -> None:
         """Raises CannotServe for an adapter of modules that this model does not have."""
         missing = sorted(weights.keys() - self._places.keys())
         if missing:
@@ -56,7 +56,7 @@ class Adapted:
                 self._hooks[layer] = _Hook(self, layer)
             self._hooks[layer].added[name] = _Added(parts)
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         for layer, hook in list(self._hooks.items()):
             hook.added.pop(name, None)
             if not hook.added:

@@ -136,11 +136,11 @@ class PackedForward:
         self.model = model
         self._adapted = _adapted(model)
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
-        self._adapted.adapt(name, weights)
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._adapted.load_adapter(name, weights)
 
-    def release(self, name: str) -> None:
-        self._adapted.release(name)
+    def unload_adapter(self, name: str) -> None:
+        self._adapted.unload_adapter(name)
 
     def __call__(self, step: Step) -> Tensor:
         with self._adapted.rows_of(step):
@@ -213,11 +213,11 @@ class PerSequenceForward:
         self._adapted = _adapted(model)
         self.accepted = frozenset(inspect.signature(model.forward).parameters)
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
-        self._adapted.adapt(name, weights)
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._adapted.load_adapter(name, weights)
 
-    def release(self, name: str) -> None:
-        self._adapted.release(name)
+    def unload_adapter(self, name: str) -> None:
+        self._adapted.unload_adapter(name)
 
     def __call__(self, step: Step) -> Tensor:
         wanted = step.logit_rows.tolist()

@@ -21,11 +21,11 @@ class Forward(Protocol):
     def model(self) -> nn.Module:
         """The weights that this way uses."""
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
         """From now on steps may have rows with this adapter; `weights` by the base's linear module. Raises CannotServe
         where that is no module of the model."""
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         """No step has rows with this adapter any more."""
 
     def __call__(self, step: Step) -> Tensor:

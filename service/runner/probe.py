@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from service.engine.request import Batch, Request, SamplingParams, Scheduled, Sequence
+from service.engine.batch import Batch, Scheduled
+from service.engine.messages import Request, SamplingParams
+from service.engine.sequence import Sequence
 from service.runner.forward import CannotServe, Forward
 from service.runner.kv_cache import KVCache, LayerShape
 from service.runner.step import RowRules, pack

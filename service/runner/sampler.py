@@ -15,7 +15,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from service.engine.request import SampledToken, SamplingParams, Scheduled, TokenLogprobs
+from service.engine.batch import SampledToken, Scheduled
+from service.engine.messages import SamplingParams, TokenLogprobs
 from service.runner.filters import STRETCH, TOP_CANDIDATES, column, filtered, has_filter, stretches_of, take, weights_of
 
 MASK64 = (1 << 64) - 1

@@ -156,10 +156,10 @@ class Seq2SeqForward:
         self._give_positions()
         self._biases = self._observe_biases(2) and self._observe_biases(max_positions)
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
         raise CannotServe("an encoder-decoder model takes no adapters: its layers are given other rows than the step's")
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         """There is none."""
 
     @torch.inference_mode()

@@ -14,7 +14,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from service.engine.request import Batch, Scheduled, Sequence
+from service.engine.batch import Batch, Scheduled
+from service.engine.sequence import Sequence
 from service.runner.attention import AttentionPlan, Span
 from service.runner.kv_cache import KVCache
 

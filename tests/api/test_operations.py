@@ -9,7 +9,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from service.engine.request import EngineStats
+from service.engine.messages import EngineStats
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
 from tests.fake_service import WINDOW, World, until
@@ -65,7 +65,7 @@ async def test_deployments_load_list_and_drain(world: World) -> None:
     [shown] = (await world.client.get("/v1/deployments")).json()["data"]
     assert shown.keys() >= {"model", "digest", "state", "precision", "memory_bytes", "load_seconds", "replicas"}
     assert (shown["model"], shown["state"]) == ("demo:1", "ready")
-    assert shown["replicas"][0]["kv_blocks"] == {"total": 64, "free": 64, "cached": 0, "spilled": 0}
+    assert shown["replicas"][0]["kv_blocks"] == {"total": 64, "free": 64, "cached": 0, "offloaded": 0}
     again = await world.client.post("/v1/deployments", json={"model": "demo:1"})
     assert (again.status_code, again.json()["model"]) == (202, "demo:1")
     gone = await world.client.delete("/v1/deployments/demo:1")

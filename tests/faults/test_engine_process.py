@@ -18,32 +18,35 @@ from typing import Any
 import psutil
 import pytest
 
-from service.engine.client import EngineClient, EngineFailed, EngineState
-from service.engine.endurance import USUAL, Endurance
 from service.engine.messages import (
     Abort,
     Add,
     EngineConfig,
+    EngineStats,
     Fatal,
+    FinishReason,
     FrameReader,
     FromEngine,
     Ready,
+    Request,
     Shutdown,
     Start,
     Step,
+    StepOutput,
     ToEngine,
     decode_from_engine,
     encode,
 )
-from service.engine.process import Started
-from service.engine.request import EngineStats, FinishReason, Request, StepOutput
+from service.engine_client.client import EngineClient, EngineFailed, EngineState
+from service.engine_client.process import Started
+from service.engine_client.restart_policy import DEFAULT_POLICY, RestartPolicy
 from service.errors import Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 
 ROOT = str(Path(__file__).parents[2])
 CONFIG = EngineConfig(model_dir="m", precision="fp32", max_model_len=8192, block_size=4)
 POISON = 96
-QUICK = Endurance(hang_seconds=0.4, backoff_seconds=0.02)
+QUICK = RestartPolicy(hang_seconds=0.4, backoff_seconds=0.02)
 
 
 def environment(**fake: Any) -> dict[str, str]:
@@ -51,17 +54,17 @@ def environment(**fake: Any) -> dict[str, str]:
 
 
 def client_of(
-    endurance: Endurance = USUAL, on_step: Callable[[EngineStats], None] | None = None, **fake: Any
+    restart_policy: RestartPolicy = DEFAULT_POLICY, on_step: Callable[[EngineStats], None] | None = None, **fake: Any
 ) -> EngineClient:
     module = "tests.fake_worker"
-    return EngineClient(CONFIG, module=module, env=environment(**fake), endurance=endurance, on_step=on_step)
+    return EngineClient(CONFIG, module=module, env=environment(**fake), restart_policy=restart_policy, on_step=on_step)
 
 
 @asynccontextmanager
 async def engine(
-    endurance: Endurance = USUAL, on_step: Callable[[EngineStats], None] | None = None, **fake: Any
+    restart_policy: RestartPolicy = DEFAULT_POLICY, on_step: Callable[[EngineStats], None] | None = None, **fake: Any
 ) -> AsyncIterator[EngineClient]:
-    client = client_of(endurance, on_step, **fake)
+    client = client_of(restart_policy, on_step, **fake)
     await client.start()
     try:
         yield client
@@ -189,7 +192,7 @@ async def test_a_request_that_kills_the_engine_fails_alone() -> None:
 
 
 async def test_an_engine_that_dies_too_often_is_given_up_and_everyone_told() -> None:
-    bounds = Endurance(max_deaths=2, backoff_seconds=0.01, max_fruitless_replays=99)
+    bounds = RestartPolicy(max_deaths=2, backoff_seconds=0.01, max_fruitless_replays=99)
     async with engine(bounds, raise_on_token=POISON) as client:
         poison = asyncio.create_task(answer(client, make_request("poison", [POISON])))
         other = asyncio.create_task(answer(client, make_request("other", max_tokens=5000)))
@@ -202,7 +205,7 @@ async def test_an_engine_that_dies_too_often_is_given_up_and_everyone_told() -> 
 
 
 async def test_a_deadline_holds_while_there_is_no_engine() -> None:
-    async with engine(Endurance(hang_seconds=0.4, backoff_seconds=30), step_seconds=0.01) as client:
+    async with engine(RestartPolicy(hang_seconds=0.4, backoff_seconds=30), step_seconds=0.01) as client:
         started = time.monotonic()
         request = make_request("a", max_tokens=5000, deadline=started + 0.5)
         stream = client.generate(request)
@@ -266,7 +269,7 @@ async def test_a_failed_load_says_why(module: str, fake: dict[str, str], cause: 
 
 
 async def test_a_load_that_never_ends_is_given_up() -> None:
-    client = client_of(Endurance(load_seconds=0.3), load_seconds=60)
+    client = client_of(RestartPolicy(load_seconds=0.3), load_seconds=60)
     with pytest.raises(EngineFailed, match=r"not loaded after 0\.3 s"):
         await client.start()
     assert client.pid is not None
@@ -384,7 +387,7 @@ def test_a_broken_stream_of_frames_is_fatal(broken: bytes) -> None:
 
 async def test_a_process_that_was_started_before_is_the_first_to_serve_and_not_the_second() -> None:
     started = Started.of("tests.fake_worker", environment())
-    client = EngineClient(CONFIG, module="tests.fake_worker", env=environment(), endurance=QUICK, started=started)
+    client = EngineClient(CONFIG, module="tests.fake_worker", env=environment(), restart_policy=QUICK, started=started)
     await client.start()
     assert client.pid == started.process.pid
     request = make_request("a", [1, 2], max_tokens=400)

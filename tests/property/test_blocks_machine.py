@@ -10,10 +10,11 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
+from service.engine.batch import BlockCopy
 from service.engine.block_manager import BlockManager, Prefix
-from service.engine.ranking import Ranking
-from service.engine.request import Copy, Sequence
-from service.engine.spill import Spill
+from service.engine.eviction import EvictionPolicy
+from service.engine.offload import Offload
+from service.engine.sequence import Sequence
 from tests.fakes import make_request
 
 BLOCKS, BLOCK_SIZE = 9, 4
@@ -35,14 +36,14 @@ class BlocksMachine(RuleBasedStateMachine):
     """Mirrors what was written to every block, as the KV tensors would have it."""
 
     manager: type[BlockManager] = BlockManager
-    num_slots = 0
+    num_disk_blocks = 0
     live = Bundle("live")
 
     def __init__(self) -> None:
         super().__init__()
-        spill = Spill(self.num_slots)
-        self.blocks = self.manager(BLOCKS, BLOCK_SIZE, spill=spill, worth=lambda index: 1.0 + index)
-        self.slots: dict[int, tuple[str, list[int]]] = {}
+        offload = Offload(self.num_disk_blocks)
+        self.blocks = self.manager(BLOCKS, BLOCK_SIZE, offload=offload, worth=lambda index: 1.0 + index)
+        self.disk_blocks: dict[int, tuple[str, list[int]]] = {}
         self.parents: dict[bytes, bytes] = {}
         self.written: dict[int, tuple[str, list[int]]] = {}
         self.tables: dict[str, Sequence] = {}
@@ -88,10 +89,10 @@ class BlocksMachine(RuleBasedStateMachine):
     def copy(self) -> None:
         for copy in self.blocks.take_copies():
             if copy.restores:
-                owner, tokens = self.slots[copy.slot]
+                owner, tokens = self.disk_blocks[copy.disk_block]
                 self.written[copy.block] = owner, list(tokens)
             else:
-                self.slots[copy.slot] = self.written[copy.block]
+                self.disk_blocks[copy.disk_block] = self.written[copy.block]
 
     @rule(sequence=live, num_tokens=st.integers(1, 20))
     def compute(self, sequence: Sequence, num_tokens: int) -> None:
@@ -162,7 +163,7 @@ class Headless(BlockManager):
         self._cached = Unchained()
 
 
-class Unchained(Ranking):
+class Unchained(EvictionPolicy):
     def add(self, content: bytes, parent: bytes, worth: float) -> None:
         super().add(content, b"", worth)
 
@@ -170,31 +171,33 @@ class Unchained(Ranking):
 class Disordered(BlockManager):
     """Reads before it writes."""
 
-    def take_copies(self) -> tuple[Copy, ...]:
+    def take_copies(self) -> tuple[BlockCopy, ...]:
         return tuple(sorted(super().take_copies(), key=lambda copy: not copy.restores))
 
 
 class Hasty(BlockManager):
     """Writes before it reads."""
 
-    def take_copies(self) -> tuple[Copy, ...]:
+    def take_copies(self) -> tuple[BlockCopy, ...]:
         return tuple(sorted(super().take_copies(), key=lambda copy: copy.restores))
 
 
-def machine_of(broken: type[BlockManager], slots: int = 0) -> type[BlocksMachine]:
+def machine_of(broken: type[BlockManager], disk_blocks: int = 0) -> type[BlocksMachine]:
     class Machine(BlocksMachine):
         manager = broken
-        num_slots = slots
+        num_disk_blocks = disk_blocks
 
     return Machine
 
 
-@pytest.mark.parametrize("slots", [0, 3, 20])
-def test_blocks(slots: int) -> None:
-    run_state_machine_as_test(machine_of(BlockManager, slots), settings=SETTINGS)
+@pytest.mark.parametrize("disk_blocks", [0, 3, 20])
+def test_blocks(disk_blocks: int) -> None:
+    run_state_machine_as_test(machine_of(BlockManager, disk_blocks), settings=SETTINGS)
 
 
-@pytest.mark.parametrize(("planted", "slots"), [(Leaky, 0), (Saltless, 0), (Headless, 0), (Disordered, 3), (Hasty, 3)])
-def test_a_planted_defect_is_found(planted: type[BlockManager], slots: int) -> None:
+@pytest.mark.parametrize(
+    ("planted", "disk_blocks"), [(Leaky, 0), (Saltless, 0), (Headless, 0), (Disordered, 3), (Hasty, 3)]
+)
+def test_a_planted_defect_is_found(planted: type[BlockManager], disk_blocks: int) -> None:
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(machine_of(planted, slots), settings=UNSHRUNK)
+        run_state_machine_as_test(machine_of(planted, disk_blocks), settings=UNSHRUNK)

@@ -12,23 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager, Prefix
 from service.engine.core import EngineCore
-from service.engine.drafting import Drafting
-from service.engine.request import (
-    Batch,
-    Copy,
-    FinishReason,
-    Request,
-    SampledToken,
-    Scheduled,
-    Sequence,
-    SequenceStatus,
-    StepOutput,
-)
+from service.engine.messages import FinishReason, Request, StepOutput
+from service.engine.offload import Offload
 from service.engine.scheduler import Scheduler
-from service.engine.spill import Spill
+from service.engine.sequence import Sequence, SequenceStatus
+from service.engine.speculation import Speculation
 from tests.fakes import (
     DECODER_START,
     EncodingRunner,
@@ -62,17 +54,17 @@ requests = st.fixed_dictionaries(
 
 class SchedulerMachine(RuleBasedStateMachine):
     blocks: type[BlockManager] = BlockManager
-    drafting: type[Scheduler] = Scheduler
+    scheduler_type: type[Scheduler] = Scheduler
     has_encoder: bool = False
-    num_slots: int = 0
+    num_disk_blocks: int = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
         policy = BatchingPolicy(9, MIN_PREFILL, 1e9)
-        pool = self.blocks(BLOCKS, BLOCK_SIZE, spill=Spill(self.num_slots))
+        pool = self.blocks(BLOCKS, BLOCK_SIZE, offload=Offload(self.num_disk_blocks))
         start = DECODER_START if self.has_encoder else ()
-        scheduler = self.drafting(
+        scheduler = self.scheduler_type(
             pool, policy, max_num_seqs=4, max_model_len=1024, speculation=True, decoder_start=start
         )
         self.runner = EncodingRunner(BLOCK_SIZE) if self.has_encoder else FakeRunner(BLOCK_SIZE)
@@ -105,8 +97,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(number=st.none() | st.integers(0, 2))
     def disk(self, number: int | None) -> None:
-        """From now on every third slot can be neither written nor read; or all can."""
-        self.runner.fails = lambda copy: copy.slot % 3 == number
+        """From now on every third disk block can be neither written nor read; or all can."""
+        self.runner.fails = lambda copy: copy.disk_block % 3 == number
 
     def check_held(self, sequence: Sequence) -> None:
         """Of every position that counts as computed, the token of that sequence."""
@@ -179,7 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert told == list(range(1, len(request.token_ids)))
 
 
-class Guesses(Drafting):
+class Guesses(Speculation):
     """For every decode: the tokens that will come, some of them spoiled, so that steps accept none, some or all.
     Whether a place is spoiled follows from the tokens, so that a failure can be replayed."""
 
@@ -191,7 +183,7 @@ class Guesses(Drafting):
 
 
 class Guessing(Scheduler):
-    drafting_type = Guesses
+    speculation_type = Guesses
 
 
 class Trusting(Guessing):
@@ -248,21 +240,21 @@ def machine_of(
     planted: type[BlockManager] = BlockManager,
     scheduler: type[Scheduler] = Scheduler,
     encoder: bool = False,
-    slots: int = 0,
+    disk_blocks: int = 0,
 ) -> type[SchedulerMachine]:
     class Machine(SchedulerMachine):
-        num_slots = slots
+        num_disk_blocks = disk_blocks
         blocks = planted
-        drafting = scheduler
+        scheduler_type = scheduler
         has_encoder = encoder
 
     return Machine
 
 
 @pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder-decoder"])
-@pytest.mark.parametrize(("scheduler", "slots"), [(Scheduler, 0), (Scheduler, 4), (Guessing, 30)])
-def test_scheduler(scheduler: type[Scheduler], slots: int, encoder: bool) -> None:
-    machine = machine_of(scheduler=scheduler, encoder=encoder, slots=slots)
+@pytest.mark.parametrize(("scheduler", "disk_blocks"), [(Scheduler, 0), (Scheduler, 4), (Guessing, 30)])
+def test_scheduler(scheduler: type[Scheduler], disk_blocks: int, encoder: bool) -> None:
+    machine = machine_of(scheduler=scheduler, encoder=encoder, disk_blocks=disk_blocks)
     run_state_machine_as_test(machine, settings=SETTINGS)
 
 
@@ -284,7 +276,7 @@ def test_the_guesses_are_partly_right() -> None:
 class Careless(Scheduler):
     """Goes on with blocks that did not come back."""
 
-    def without(self, batch: Batch, failed: Iterable[Copy]) -> Batch:
+    def without(self, batch: Batch, failed: Iterable[BlockCopy]) -> Batch:
         return batch
 
 
@@ -293,7 +285,7 @@ class Careless(Scheduler):
 )
 def test_a_planted_defect_of_the_spill_is_found(planted: type[BlockManager], scheduler: type[Scheduler]) -> None:
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(machine_of(planted, scheduler, slots=4), settings=UNSHRUNK)
+        run_state_machine_as_test(machine_of(planted, scheduler, disk_blocks=4), settings=UNSHRUNK)
 
 
 @pytest.mark.parametrize("planted", [Leaky, Saltless])

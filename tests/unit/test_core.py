@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from service.engine.request import Batch, FinishReason, SampledToken
+from service.engine.batch import Batch, SampledToken
+from service.engine.messages import FinishReason
 from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_core, make_request, run_all, tokens_of
 
 

@@ -13,7 +13,7 @@ from models.errors import Conflict as RepositoryConflict
 from models.manifest import Manifest
 from models.repository import Repository
 from service.deployments.deployments import Deployments
-from service.engine.client import EngineState
+from service.engine_client.client import EngineState
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from tests.fakes import InProcessEngine, make_request
 from tests.tokenizers import write

@@ -7,11 +7,10 @@ from contextlib import aclosing
 
 import pytest
 
-from service.engine.client import Engine, EngineClient, EngineState
-from service.engine.endurance import Deaths, Endurance
-from service.engine.messages import EngineConfig
-from service.engine.request import FinishReason, Request, StepOutput, TokenLogprobs
-from service.engine.streams import EngineFailed, Streams
+from service.engine.messages import EngineConfig, FinishReason, Request, StepOutput, TokenLogprobs
+from service.engine_client.client import Engine, EngineClient, EngineState
+from service.engine_client.restart_policy import Deaths, RestartPolicy
+from service.engine_client.streams import EngineFailed, Streams
 from service.errors import Unavailable
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
 
@@ -95,9 +94,9 @@ def test_an_id_streams_once() -> None:
 
 
 def test_deaths_cost_growing_pauses_until_there_are_too_many() -> None:
-    deaths = Deaths(Endurance(max_deaths=4, window_seconds=60, backoff_seconds=0.1))
+    deaths = Deaths(RestartPolicy(max_deaths=4, window_seconds=60, backoff_seconds=0.1))
     assert [deaths.note(now) for now in (0, 1, 2, 3)] == [0.1, 0.2, 0.4, None]
-    assert Deaths(Endurance()).note(0) == 0.1
+    assert Deaths(RestartPolicy()).note(0) == 0.1
     assert [deaths.note(now) for now in (100, 200)] == [0.1, 0.1], "those of long ago are forgotten"
 
 

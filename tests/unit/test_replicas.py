@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from service.engine.client import Engine, EngineState
-from service.engine.replicas import BUSIER, Replicas
-from service.engine.request import FinishReason, Request, StepOutput
-from service.engine.streams import EngineFailed
+from service.engine.messages import FinishReason, Request, StepOutput
+from service.engine_client.client import Engine, EngineState
+from service.engine_client.replicas import BUSIER, Replicas
+from service.engine_client.streams import EngineFailed
 from service.errors import Unavailable
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
 
@@ -177,7 +177,7 @@ async def test_a_beginning_is_known_by_adapter() -> None:
     """What one adapter has cached is of no use to another."""
     world = World(2, most_at_once=8)
     await world.engine.start()
-    await world.engine.adapt("one", "anywhere")
+    await world.engine.load_adapter("one", "anywhere")
     prompt = range(300)
     for id, adapter in (("a", ""), ("b", "one"), ("c", ""), ("d", "one")):
         others = asking(world, make_request(f"beside {id}", [9], max_tokens=400)) if id == "b" else []

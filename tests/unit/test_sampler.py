@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from service.engine.request import Request, SampledToken, SamplingParams, Scheduled, Sequence
+from service.engine.batch import SampledToken, Scheduled
+from service.engine.messages import Request, SamplingParams
+from service.engine.sequence import Sequence
 from service.runner import filters, sampler
 from service.runner.sampler import SamplerRow, draw, process, sample, token_logprobs, uniform, verified
 

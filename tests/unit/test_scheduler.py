@@ -6,19 +6,13 @@ from typing import Any
 
 import pytest
 
+from service.engine.batch import Batch, SampledToken, Scheduled
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
 from service.engine.cost import Work
-from service.engine.request import (
-    Batch,
-    FinishReason,
-    SampledToken,
-    Scheduled,
-    SequenceStatus,
-    StepOutput,
-    TokenLogprobs,
-)
+from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
 from service.engine.scheduler import Scheduler
+from service.engine.sequence import SequenceStatus
 from tests.fakes import make_request, make_scheduler
 
 

@@ -13,9 +13,9 @@ from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Manifest
 from models.repository import Repository
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
-from service.engine.client import EngineState
-from service.engine.request import Request
-from service.engine.streams import EngineFailed
+from service.engine.messages import Request
+from service.engine_client.client import EngineState
+from service.engine_client.streams import EngineFailed
 from service.errors import Conflict, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.tokenizers import write
@@ -55,7 +55,7 @@ class World:
         engine = SlowEngine(self.gate)
         self.engines.append((manifest.reference, engine))
         if manifest.has_adapter:  # as `engine_config` says
-            engine.core.adapt(manifest.digest, "")
+            engine.core.load_adapter(manifest.digest, "")
         return engine
 
     @property
@@ -230,11 +230,11 @@ async def test_who_fails_while_it_joins_leaves_nothing_behind(world: World, monk
     engine = world.engines[0][1]
     loading = asyncio.Event()
 
-    async def adapt(name: str, directory: str) -> None:
-        engine.core.adapt(name, directory)
+    async def load_adapter(name: str, directory: str) -> None:
+        engine.core.load_adapter(name, directory)
         await loading.wait()
 
-    monkeypatch.setattr(engine, "adapt", adapt)
+    monkeypatch.setattr(engine, "load_adapter", load_adapter)
     world.damage(world.two, ADAPTER_WEIGHTS)
     with pytest.raises(Unavailable, match=ADAPTER_WEIGHTS):
         await world.answer("demo:2")

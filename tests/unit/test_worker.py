@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.engine.core import EngineCore
-from service.engine.messages import Abort, Add, EngineConfig, FromEngine, Shutdown, Start, Step, ToEngine
-from service.engine.request import FinishReason
+from service.engine.messages import Abort, Add, EngineConfig, FinishReason, FromEngine, Shutdown, Start, Step, ToEngine
 from service.engine.worker import EngineLoop, build_core
 from tests.fakes import FakeClock, FakeRunner, make_core, make_request, make_scheduler
 
@@ -84,8 +83,8 @@ def test_a_step_has_room_for_prefill_whatever_is_configured() -> None:
 @pytest.mark.parametrize(("prefix_caching", "slots"), [(True, 5), (False, 0)])
 def test_the_spill_has_as_many_slots_as_the_runner(prefix_caching: bool, slots: int) -> None:
     config = EngineConfig(model_dir="m", precision="int8", max_model_len=64, prefix_caching=prefix_caching)
-    blocks = build_core(config, FakeRunner(num_slots=5), 4).scheduler.blocks
-    assert blocks.spill.num_slots == slots
+    blocks = build_core(config, FakeRunner(num_disk_blocks=5), 4).scheduler.blocks
+    assert blocks.offload.num_disk_blocks == slots
     assert blocks._worth(3) > blocks._worth(0) > 0, "by the fitted line"
 
 

@@ -64,13 +64,13 @@ class NativeDecoder(nn.Module):
     def model(self) -> nn.Module:
         return self
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
         missing = sorted(weights.keys() - self._places.keys())
         if missing:
             raise CannotServe(f"no linear layer {missing[0]} to adapt")
         self._adapters[name] = _Adapter(weights, self._places, len(self.layers))
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         self._adapters.pop(name, None)
 
     def forward(self, step: Step) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 _SLACK: Final = 64
 
 
-class Ranked(NamedTuple):
+class EvictionCandidate(NamedTuple):
     """`parent` is what lies before it in its chain, here or not; `order` numbers whatever was added. A tuple: one is
     made of every block of every sequence that ends."""
 
@@ -27,11 +27,11 @@ class Ranked(NamedTuple):
     order: int
 
 
-class Ranking:
+class EvictionPolicy:
     """O(log n) an operation: a heap of ends in which entries that no longer hold are passed over."""
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, Ranked] = {}
+        self._entries: dict[bytes, EvictionCandidate] = {}
         self._children: dict[bytes, int] = {}
         self._ends: list[tuple[float, int, bytes]] = []
         self._level = 0.0
@@ -43,18 +43,18 @@ class Ranking:
     def __contains__(self, content: bytes) -> bool:
         return content in self._entries
 
-    def __iter__(self) -> Iterator[Ranked]:
+    def __iter__(self) -> Iterator[EvictionCandidate]:
         return iter(self._entries.values())
 
     def add(self, content: bytes, parent: bytes, worth: float) -> None:
         """Of equals, who was added first goes first. `content` must not be here yet."""
         self._order += 1
-        entry = self._entries[content] = Ranked(content, parent, worth, self._level + worth, self._order)
+        entry = self._entries[content] = EvictionCandidate(content, parent, worth, self._level + worth, self._order)
         self._children[parent] = self._children.get(parent, 0) + 1
         if content not in self._children:
             self._push(entry)
 
-    def discard(self, content: bytes) -> Ranked | None:
+    def discard(self, content: bytes) -> EvictionCandidate | None:
         """Take it out, wherever it stands; None for what is not here."""
         entry = self._entries.pop(content, None)
         if entry is not None:
@@ -67,7 +67,7 @@ class Ranking:
                     self._push(self._entries[entry.parent])
         return entry
 
-    def pop(self) -> Ranked:
+    def pop(self) -> EvictionCandidate:
         """Take out the end that stands lowest. Raises IndexError when there is nothing."""
         while not self._holds(self._ends[0]):
             heappop(self._ends)
@@ -86,7 +86,7 @@ class Ranking:
         counts = Counter(entry.parent for entry in self)
         return self._children == counts and ends <= {end[2] for end in self._ends if self._holds(end)}
 
-    def _push(self, entry: Ranked) -> None:
+    def _push(self, entry: EvictionCandidate) -> None:
         heappush(self._ends, (entry.stand, entry.order, entry.content))
         if len(self._ends) > 2 * len(self._entries) + _SLACK:
             self._ends = [end for end in self._ends if self._holds(end)]

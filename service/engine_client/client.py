@@ -16,15 +16,14 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from service.engine import messages
-from service.engine.adapters import Adapters
-from service.engine.endurance import USUAL, Deaths, Endurance
-from service.engine.messages import EngineConfig, EngineInfo, FromEngine, ToEngine
-from service.engine.process import WORKER, EngineProcess, Started
-from service.engine.request import EngineStats, Request, StepOutput
-from service.engine.streams import EngineFailed, Stream, Streams
+from service.engine.messages import EngineConfig, EngineInfo, EngineStats, FromEngine, Request, StepOutput, ToEngine
+from service.engine_client.adapters import Adapters
+from service.engine_client.process import WORKER, EngineProcess, Started
+from service.engine_client.restart_policy import DEFAULT_POLICY, Deaths, RestartPolicy
+from service.engine_client.streams import EngineFailed, Stream, Streams
 from service.errors import Unavailable
 
-__all__ = ["Endurance", "Engine", "EngineClient", "EngineFailed", "EngineState"]
+__all__ = ["Engine", "EngineClient", "EngineFailed", "EngineState", "RestartPolicy"]
 
 _logger = logging.getLogger(__name__)
 _LATE_SECONDS = 1.0  # the engine ends a request at its deadline; if it has not by then, the client does
@@ -79,12 +78,12 @@ class Engine(Protocol):
         """
         ...
 
-    async def adapt(self, name: str, directory: str) -> None:
+    async def load_adapter(self, name: str, directory: str) -> None:
         """Load the adapter of the version in `directory`: from then on requests may name it, also after a restart.
         Raises EngineFailed with the cause, or Unavailable unless READY or RESTARTING."""
         ...
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         """Nobody asks for this adapter any more: it is freed when the last answer with it has ended."""
         ...
 
@@ -102,7 +101,7 @@ class EngineClient:
         *,
         module: str = WORKER,
         env: Mapping[str, str] | None = None,
-        endurance: Endurance = USUAL,
+        restart_policy: RestartPolicy = DEFAULT_POLICY,
         on_step: Callable[[EngineStats], None] | None = None,
         started: Started | None = None,
     ) -> None:
@@ -112,7 +111,7 @@ class EngineClient:
         self._config = config
         self._module = module
         self._env = env
-        self._endurance = endurance
+        self._restart_policy = restart_policy
         self._on_step = on_step
         self._started = started
         self._on_loading: Callable[[str, float], None] | None = None
@@ -126,7 +125,7 @@ class EngineClient:
         self._ready = asyncio.Event()
         self._fatal = ""
         self._heard_at = 0.0
-        self._deaths = Deaths(endurance)
+        self._deaths = Deaths(restart_policy)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -180,8 +179,8 @@ class EngineClient:
         finally:
             self._close(stream)
 
-    async def adapt(self, name: str, directory: str) -> None:
-        """As Engine.adapt."""
+    async def load_adapter(self, name: str, directory: str) -> None:
+        """As Engine.load_adapter."""
         if self._state not in (EngineState.READY, EngineState.RESTARTING):
             raise self._unavailable()
         frame = self._adapters.want(name, directory)
@@ -190,11 +189,11 @@ class EngineClient:
         if error := await self._adapters.there(name):
             raise EngineFailed(f"the adapter could not be loaded: {error}")
 
-    def release(self, name: str) -> None:
-        """As Engine.release."""
+    def unload_adapter(self, name: str) -> None:
+        """As Engine.unload_adapter."""
         self._adapters.drop(name, "it was released")
         if self._state is EngineState.READY:
-            self._send(messages.Release(name))
+            self._send(messages.UnloadAdapter(name))
 
     async def stop(self, grace: float = 0.0) -> None:
         """As Engine.stop. Streams that have not ended by then end with EngineFailed."""
@@ -257,7 +256,7 @@ class EngineClient:
         ready, exited = asyncio.ensure_future(self._ready.wait()), asyncio.ensure_future(process.wait())
         try:
             await asyncio.wait(
-                {ready, exited}, timeout=self._endurance.load_seconds, return_when=asyncio.FIRST_COMPLETED
+                {ready, exited}, timeout=self._restart_policy.load_seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if not self._ready.is_set():
                 raise EngineFailed(await self._cause_of_failed_boot(process, exited.done()))
@@ -277,7 +276,7 @@ class EngineClient:
         process.kill()
         code = await process.wait()
         if not exited:
-            return f"the engine was not loaded after {self._endurance.load_seconds:g} s"
+            return f"the engine was not loaded after {self._restart_policy.load_seconds:g} s"
         return self._fatal or f"the engine ended with exit code {code} while it was loading"
 
     def _on_message(self, message: FromEngine) -> None:
@@ -289,7 +288,7 @@ class EngineClient:
                 self._note(stats)
             case messages.Ready(info):
                 self._go(info)
-            case messages.Adapted():
+            case messages.AdapterLoaded():
                 self._adapters.take(message)
             case messages.Loading(phase, fraction):
                 if self._on_loading:
@@ -306,7 +305,7 @@ class EngineClient:
                 self._send(frame)
         self._state = EngineState.READY
         self._ready.set()
-        self._add(self._streams.replay(self._endurance.max_fruitless_replays))
+        self._add(self._streams.replay(self._restart_policy.max_fruitless_replays))
 
     def _note(self, stats: EngineStats) -> None:
         self._stats = stats
@@ -346,7 +345,7 @@ class EngineClient:
 
     async def _watch(self) -> None:
         """Kill a process that owes an answer and says nothing; end what is past its deadline with no word of it."""
-        hang_seconds = self._endurance.hang_seconds
+        hang_seconds = self._restart_policy.hang_seconds
         while True:
             await asyncio.sleep(min(1.0, hang_seconds / 4))
             now = time.monotonic()

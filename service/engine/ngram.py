@@ -1,8 +1,8 @@
-"""Draft tokens by prompt lookup: what followed when a sequence's last tokens occurred in it before.
+"""The n-gram proposer: draft tokens are what followed when a sequence's last tokens occurred in it before.
 
 Token ids of one sequence only: nothing here knows steps, costs or models. A draft is a guess that the model verifies,
 so whatever is proposed here changes how many tokens a step gives, never which. Source of the idea: A. Saxena, Prompt
-Lookup Decoding, 2023. The copy may run into itself, as in LZ77: a repeated "ab" goes on as "ababab".
+NgramProposer Decoding, 2023. The copy may run into itself, as in LZ77: a repeated "ab" goes on as "ababab".
 
 token_ids    .. x y z p q r .. .. x y z |
                       ^ source          ^ the next token is guessed to be p, then q, then r
@@ -15,14 +15,14 @@ from collections.abc import Sequence as SequenceOf
 from typing import Final
 
 NGRAM: Final = 3
-MAX_DRAFT: Final = 7
+MAX_DRAFT_TOKENS: Final = 7
 """A step verifies at most 8 rows of a sequence."""
-SLOTS: Final = 1 << 13
-_MASK: Final = SLOTS - 1
+TABLE_ENTRIES: Final = 1 << 13
+_MASK: Final = TABLE_ENTRIES - 1
 _RATE: Final = 0.2
 
 
-class Lookup:
+class NgramProposer:
     """An index of one sequence's n-grams, taken in as they come: constant time a token, 32 KiB whatever its length.
 
     The table forgets: it keeps the latest place of each hash, and a place counts only where the tokens are the same.
@@ -34,7 +34,7 @@ class Lookup:
         self.acceptance = _RATE
         """Share of guesses that came true, recent ones counting most; of those too that no step was spent on.
         Low at first: text that only seems to repeat itself does so with its first guess."""
-        self._places = array("i", bytes(4 * SLOTS))  # one past the n-gram's end; 0: none
+        self._places = array("i", bytes(4 * TABLE_ENTRIES))  # one past the n-gram's end; 0: none
         self._seen = 0
         self._source = 0  # where the guess for the next token stands; 0: no guess
 
@@ -45,7 +45,7 @@ class Lookup:
             self._judge(token_ids, end)
         earlier = 0
         places = self._places
-        for position in range(max(self._seen, NGRAM, end - SLOTS), end + 1):
+        for position in range(max(self._seen, NGRAM, end - TABLE_ENTRIES), end + 1):
             key = hash((token_ids[position - 3], token_ids[position - 2], token_ids[position - 1])) & _MASK
             earlier = places[key]
             places[key] = position

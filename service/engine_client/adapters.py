@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from service.engine.messages import Adapt, Adapted
+from service.engine.messages import AdapterLoaded, LoadAdapter
 
 _logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 class _Wanted:
     """`answered` is why it could not be loaded, "" where it was; None for one that was there from the start."""
 
-    frame: Adapt
+    frame: LoadAdapter
     answered: asyncio.Future[str] | None
 
 
@@ -29,7 +29,7 @@ class Adapters:
         self._tickets = itertools.count()
         self._wanted = {name: _Wanted(self._frame(name, directory), None) for name, directory in known}
 
-    def want(self, name: str, directory: str) -> Adapt | None:
+    def want(self, name: str, directory: str) -> LoadAdapter | None:
         """What the process must be told; None where it was told before."""
         if name in self._wanted:
             return None
@@ -47,7 +47,7 @@ class Adapters:
         if wanted is not None:
             _answer(wanted, why)
 
-    def take(self, message: Adapted) -> None:
+    def take(self, message: AdapterLoaded) -> None:
         """The process's answer to a frame."""
         wanted = self._wanted.get(message.name)
         if wanted is None or wanted.frame.ticket != message.ticket:
@@ -58,7 +58,7 @@ class Adapters:
         else:
             _answer(wanted, "")
 
-    def frames(self) -> list[Adapt]:
+    def frames(self) -> list[LoadAdapter]:
         """What a new process must be told."""
         return [wanted.frame for wanted in self._wanted.values()]
 
@@ -67,8 +67,8 @@ class Adapters:
         for wanted in self._wanted.values():
             _answer(wanted, why)
 
-    def _frame(self, name: str, directory: str) -> Adapt:
-        return Adapt(name, directory, next(self._tickets))
+    def _frame(self, name: str, directory: str) -> LoadAdapter:
+        return LoadAdapter(name, directory, next(self._tickets))
 
 
 def _answer(wanted: _Wanted, why: str) -> None:

@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from service.engine.block_manager import BlockManager
-from service.engine.ranking import Ranking
-from service.engine.request import Sequence
+from service.engine.eviction import EvictionPolicy
+from service.engine.sequence import Sequence
 from tests.fakes import make_request
 
 
-def ranking(*entries: tuple[str, str, float]) -> Ranking:
-    made = Ranking()
+def ranking(*entries: tuple[str, str, float]) -> EvictionPolicy:
+    made = EvictionPolicy()
     for content, parent, worth in entries:
         made.add(content.encode(), parent.encode(), worth)
     assert made.is_sound()
     return made
 
 
-def order(made: Ranking) -> str:
+def order(made: EvictionPolicy) -> str:
     found = []
     while made:
         found.append(made.pop().content.decode())
@@ -66,7 +66,7 @@ def test_the_heap_stays_in_proportion() -> None:
 
 def test_nothing_to_take() -> None:
     with pytest.raises(IndexError):
-        Ranking().pop()
+        EvictionPolicy().pop()
 
 
 def chats(seed: int) -> Iterable[tuple[int, int]]:

@@ -1,7 +1,8 @@
-"""Blocks of the KV cache in a file: copies there and back, each proven by a checksum. Knows block and slot numbers and
-bytes; nothing of contents or sequences.
+"""The offload file: copies of KV blocks there and back, each proven by a checksum.
 
-slot   | layer 0 keys | layer 0 values | layer 1 keys | ..    bytes as they lie in memory
+Knows numbers of blocks, in memory and on disk, and bytes; nothing of contents or sequences.
+
+disk_block   | layer 0 keys | layer 0 values | layer 1 keys | ..    bytes as they lie in memory
 
 The file has no name: nobody else can open it, and it goes with the process, also by a crash.
 """
@@ -18,7 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from service.engine.request import Copy
+from service.engine.batch import BlockCopy
 from service.runner.kv_cache import KVCache
 
 FREE_DISK_SHARE: Final = 0.1
@@ -28,8 +29,8 @@ Move = Callable[[int, list[memoryview], int], int]
 """os.preadv or os.pwritev."""
 
 
-class SpillFile:
-    """Owns the file and the checksums of its slots. One thread."""
+class OffloadFile:
+    """Owns the file and the checksums of its disk_blocks. One thread."""
 
     def __init__(self, cache: KVCache, directory: str, max_bytes: int) -> None:
         """In `directory`, of at most `max_bytes`, nor more than a tenth of what is free there. Raises OSError."""
@@ -37,28 +38,28 @@ class SpillFile:
         self._blocks = [tensor.view(len(tensor), -1).view(torch.uint8) for tensor in _tensors(cache)]
         self._on_host = cache.device.type == "cpu"
         self._views = [tensor.numpy() for tensor in self._blocks] if self._on_host else []  # quick to index
-        self._slot_bytes = sum(tensor.shape[1] for tensor in self._blocks)
+        self._block_bytes = sum(tensor.shape[1] for tensor in self._blocks)
         disk = os.fstatvfs(self._file.fileno())
-        self.num_slots = min(max_bytes, int(disk.f_bavail * disk.f_frsize * FREE_DISK_SHARE)) // self._slot_bytes
+        self.num_disk_blocks = min(max_bytes, int(disk.f_bavail * disk.f_frsize * FREE_DISK_SHARE)) // self._block_bytes
         self._checksums: dict[int, int] = {}
 
-    def copy(self, copies: Iterable[Copy]) -> list[Copy]:
-        """One after the other. Those that failed: a slot that was not written whole, or a block that is zeros because
-        what was read is not what was written."""
+    def copy(self, copies: Iterable[BlockCopy]) -> list[BlockCopy]:
+        """One after the other. Those that failed: a disk block that was not written whole, or a block that is zeros
+        because what was read is not what was written."""
         return [each for each in copies if not (self._restore(each) if each.restores else self._save(each))]
 
-    def _save(self, copy: Copy) -> bool:
-        self._checksums.pop(copy.slot, None)
+    def _save(self, copy: BlockCopy) -> bool:
+        self._checksums.pop(copy.disk_block, None)
         parts = self._parts(copy.block) if self._on_host else [_bytes(torch.cat(self._rows(copy.block)).cpu())]
-        if self._moved(os.pwritev, parts, copy.slot):
-            self._checksums[copy.slot] = _checksum(parts)
-        return copy.slot in self._checksums
+        if self._moved(os.pwritev, parts, copy.disk_block):
+            self._checksums[copy.disk_block] = _checksum(parts)
+        return copy.disk_block in self._checksums
 
-    def _restore(self, copy: Copy) -> bool:
-        read = torch.empty(0 if self._on_host else self._slot_bytes, dtype=torch.uint8)
+    def _restore(self, copy: BlockCopy) -> bool:
+        read = torch.empty(0 if self._on_host else self._block_bytes, dtype=torch.uint8)
         parts = self._parts(copy.block) if self._on_host else [_bytes(read)]
-        known = copy.slot in self._checksums and self._moved(os.preadv, parts, copy.slot)
-        if not known or _checksum(parts) != self._checksums[copy.slot]:
+        known = copy.disk_block in self._checksums and self._moved(os.preadv, parts, copy.disk_block)
+        if not known or _checksum(parts) != self._checksums[copy.disk_block]:
             for row in self._rows(copy.block):  # bits that are no number would reach its next owner: KVCache.write
                 row.zero_()
             return False
@@ -76,9 +77,9 @@ class SpillFile:
         """On the host: where they lie, not a copy."""
         return [view[block].data for view in self._views]
 
-    def _moved(self, move: Move, parts: list[memoryview], slot: int) -> bool:
+    def _moved(self, move: Move, parts: list[memoryview], disk_block: int) -> bool:
         """Whether all bytes were."""
-        offset, rest = slot * self._slot_bytes, iter(parts)
+        offset, rest = disk_block * self._block_bytes, iter(parts)
         try:
             while some := list(islice(rest, _PARTS_A_CALL)):
                 size = sum(len(part) for part in some)

@@ -17,9 +17,8 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, fields
 from typing import Final
 
-from service.engine.client import Engine, EngineState
-from service.engine.messages import EngineInfo
-from service.engine.request import EngineStats, FinishReason, Request, StepOutput
+from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput
+from service.engine_client.client import Engine, EngineState
 from service.errors import Unavailable
 
 OPENINGS: Final = (256, 64, 16)
@@ -116,20 +115,20 @@ class Replicas:
                 async for output in outputs:
                     yield output
 
-    async def adapt(self, name: str, directory: str) -> None:
+    async def load_adapter(self, name: str, directory: str) -> None:
         """By all that live, or by none."""
         living = [seat.engine for seat in self._seats if seat.engine.state in ALIVE]
         if not living:
             raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
         try:
-            await asyncio.gather(*(engine.adapt(name, directory) for engine in living))
+            await asyncio.gather(*(engine.load_adapter(name, directory) for engine in living))
         except BaseException:
-            self.release(name)
+            self.unload_adapter(name)
             raise
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         for seat in self._seats:
-            seat.engine.release(name)
+            seat.engine.unload_adapter(name)
 
     async def stop(self, grace: float = 0.0) -> None:
         if self._state is not EngineState.FAILED:
@@ -209,6 +208,6 @@ _SUMMED: Final = (
     "hopeless_total",
     "draft_tokens_total",
     "accepted_tokens_total",
-    "blocks_spilled",
+    "blocks_offloaded",
     "restored_tokens_total",
 )

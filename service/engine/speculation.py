@@ -1,4 +1,4 @@
-"""Which drafts ride behind the decodes of a step: found by lookup, as long as they pay, and with slots for their keys.
+"""Speculative decoding: which drafts ride behind the decodes of a step, as long as they pay and have slots.
 
 Nothing here knows queues, clocks or what becomes of a draft.
 """
@@ -11,11 +11,11 @@ from collections.abc import Sequence as SequenceOf
 from service.engine.batching import BatchingPolicy, Offer
 from service.engine.block_manager import BlockManager
 from service.engine.cost import Work
-from service.engine.lookup import MAX_DRAFT, Lookup
-from service.engine.request import Sequence
+from service.engine.ngram import MAX_DRAFT_TOKENS, NgramProposer
+from service.engine.sequence import Sequence
 
 
-class Drafting:
+class Speculation:
     """Drafts for the sequences of a scheduler, whose blocks and policy it uses."""
 
     def __init__(self, blocks: BlockManager, policy: BatchingPolicy, max_tokens: int) -> None:
@@ -37,26 +37,28 @@ class Drafting:
         return drafts
 
     def proposals(self, decodes: SequenceOf[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
-        """By lookup, as many for each as the cost line says that pay."""
+        """By n-gram, as many for each as the cost line says that pay."""
         work = Work(len(decodes), sum(sequence.num_tokens for sequence in decodes))
         if not self._policy.pays(work):
             return
-        found = [(sequence, lookup) for sequence in decodes if (lookup := _lookup(sequence)).follow(sequence.token_ids)]
-        offers = [Offer(lookup.acceptance, each.num_tokens, self.most(each)) for each, lookup in found]
+        found = [
+            (sequence, proposer) for sequence in decodes if (proposer := _proposer(sequence)).follow(sequence.token_ids)
+        ]
+        offers = [Offer(proposer.acceptance, each.num_tokens, self.most(each)) for each, proposer in found]
         room = self._policy.max_num_batched_tokens - len(decodes)
-        for (sequence, lookup), length in zip(found, self._policy.draft_lengths(work, offers, room), strict=True):
+        for (sequence, proposer), length in zip(found, self._policy.draft_lengths(work, offers, room), strict=True):
             if length:
-                yield sequence, lookup.draft(sequence.token_ids, length)
+                yield sequence, proposer.draft(sequence.token_ids, length)
 
     def most(self, sequence: Sequence) -> int:
         """No more than it can still give, less the token that it samples anyway."""
         left = min(
             sequence.request.params.max_tokens - sequence.num_output_tokens, self._max_tokens - sequence.num_tokens
         )
-        return min(MAX_DRAFT, left - 1)
+        return min(MAX_DRAFT_TOKENS, left - 1)
 
 
-def _lookup(sequence: Sequence) -> Lookup:
-    if sequence.lookup is None:
-        sequence.lookup = Lookup()
-    return sequence.lookup
+def _proposer(sequence: Sequence) -> NgramProposer:
+    if sequence.proposer is None:
+        sequence.proposer = NgramProposer()
+    return sequence.proposer

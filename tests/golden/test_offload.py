@@ -1,4 +1,4 @@
-"""A chat whose blocks had to go to the spill file answers as one that was never there: tokens, logprobs and keys and
+"""A chat whose blocks had to go to the offload file answers as one that was never there: tokens, logprobs and keys and
 values are the same bits."""
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from service.engine.batch import BlockCopy
 from service.engine.core import EngineCore
-from service.engine.request import Copy, Request, SamplingParams
-from service.runner.spill_file import SpillFile
+from service.engine.messages import Request, SamplingParams
+from service.runner.offload_file import OffloadFile
 from tests.golden.tiny import SEQ2SEQ, SPECIAL, VOCABULARY, Answer, Loaded, answer, save_int8, save_tiny
 
 BLOCKS = 30
@@ -30,26 +31,26 @@ GREEDY = SamplingParams(max_tokens=8, logprobs=2)
 SEEDED = SamplingParams(max_tokens=8, temperature=1.0, seed=77, logprobs=2)
 
 
-def spilling(name: str, precision: str, kv: str, directory: Path) -> Loaded:
+def offloading(name: str, precision: str, kv: str, directory: Path) -> Loaded:
     source = save_tiny(name, directory / name)
     if precision == "int8":
         source = save_int8(source, directory / "int8")
     more: dict[str, Any] = {"decoder_start": (SPECIAL["decoder_start_token_id"],)} if name in SEQ2SEQ else {}
-    more |= {"kv_spill_bytes": 1 << 24, "spill_directory": str(directory), "kv_cache_dtype": kv}
+    more |= {"kv_offload_bytes": 1 << 24, "offload_directory": str(directory), "kv_cache_dtype": kv}
     loaded = Loaded.of(source, precision, block_size=BLOCK_SIZE, kv_cache_bytes=1 << 22, **more)
-    assert loaded.runner.num_slots >= 100
+    assert loaded.runner.num_disk_blocks >= 100
     return loaded
 
 
 @pytest.fixture(scope="module", params=MODELS, ids="-".join)
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     name, precision, kv = request.param
-    return spilling(name, precision, kv, tmp_path_factory.mktemp("spilling"))
+    return offloading(name, precision, kv, tmp_path_factory.mktemp("offloading"))
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    return spilling("llama", "bf16", "auto", tmp_path_factory.mktemp("planted"))
+    return offloading("llama", "bf16", "auto", tmp_path_factory.mktemp("planted"))
 
 
 def chat(seed: int, length: int = 150) -> tuple[int, ...]:
@@ -118,26 +119,26 @@ def test_crowds_under_pressure_answer_as_alone(loaded: Loaded) -> None:
     assert core.stats.restored_tokens_total > 0
 
 
-def _skips(real: Callable[..., list[Copy]]) -> Callable[..., list[Copy]]:
+def _skips(real: Callable[..., list[BlockCopy]]) -> Callable[..., list[BlockCopy]]:
     return lambda self, copies: real(self, [each for each in copies if not each.restores])
 
 
-def _takes_the_next_slot(real: Callable[..., list[Copy]]) -> Callable[..., list[Copy]]:
-    def copy(self: SpillFile, copies: list[Copy]) -> list[Copy]:
-        return real(self, [replace(each, slot=each.slot ^ 1) if each.restores else each for each in copies])
+def _takes_the_next_slot(real: Callable[..., list[BlockCopy]]) -> Callable[..., list[BlockCopy]]:
+    def copy(self: OffloadFile, copies: list[BlockCopy]) -> list[BlockCopy]:
+        return real(self, [replace(each, disk_block=each.disk_block ^ 1) if each.restores else each for each in copies])
 
     return copy
 
 
 @pytest.mark.parametrize("planted", [_skips, _takes_the_next_slot])
 def test_a_planted_defect_shows(
-    llama: Loaded, planted: Callable[..., Callable[..., list[Copy]]], monkeypatch: pytest.MonkeyPatch
+    llama: Loaded, planted: Callable[..., Callable[..., list[BlockCopy]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold = one(llama.core(caching=False), "cold", chat(1))
     core = llama.core(blocks=BLOCKS)
     one(core, "first", chat(1))
     push_out(core)
-    monkeypatch.setattr(SpillFile, "copy", planted(SpillFile.copy))
+    monkeypatch.setattr(OffloadFile, "copy", planted(OffloadFile.copy))
     assert one(core, "next", chat(1)).logprobs != cold.logprobs
 
 
@@ -147,7 +148,7 @@ def test_what_does_not_come_back_is_computed(llama: Loaded, what: str) -> None:
     core = llama.core(blocks=BLOCKS)
     one(core, "first", chat(1))
     push_out(core)
-    file = llama.runner._spill._file  # type: ignore[union-attr]
+    file = llama.runner._offload._file  # type: ignore[union-attr]
     if what == "a changed byte":
         size = file.seek(0, 2)
         for at in range(0, size, 999):
@@ -163,14 +164,16 @@ def test_what_does_not_come_back_is_computed(llama: Loaded, what: str) -> None:
     assert (again.token_ids, again.num_cached_tokens) == (cold.token_ids, 144)
 
 
-@pytest.mark.parametrize("without", [{"spill_directory": "/nowhere"}, {"kv_spill_bytes": 0}, {"prefix_caching": False}])
+@pytest.mark.parametrize(
+    "without", [{"offload_directory": "/nowhere"}, {"kv_offload_bytes": 0}, {"prefix_caching": False}]
+)
 def test_an_engine_without_a_file_serves(llama: Loaded, without: dict[str, Any]) -> None:
     config = llama.config
-    fields = {"kv_spill_bytes": 1 << 20, "spill_directory": config.spill_directory, **without}
+    fields = {"kv_offload_bytes": 1 << 20, "offload_directory": config.offload_directory, **without}
     bare = Loaded.of(Path(config.model_dir), "bf16", block_size=BLOCK_SIZE, kv_cache_bytes=1 << 22, **fields)
-    assert bare.runner.num_slots == 0
+    assert bare.runner.num_disk_blocks == 0
     core = bare.core(blocks=BLOCKS)
     first = one(core, "first", chat(1))
     push_out(core)
     assert one(core, "next", chat(1)).token_ids == first.token_ids
-    assert (core.stats.blocks_spilled, core.stats.restored_tokens_total) == (0, 0)
+    assert (core.stats.blocks_offloaded, core.stats.restored_tokens_total) == (0, 0)

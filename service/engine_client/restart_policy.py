@@ -8,7 +8,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Endurance:
+class RestartPolicy:
     hang_seconds: float = 60.0
     """Without a word while work is outstanding, until the process is killed; one step must be shorter."""
     load_seconds: float = 900.0
@@ -22,21 +22,21 @@ class Endurance:
     """Replays of one request with no output in between, until that request fails alone."""
 
 
-USUAL: Final = Endurance()
+DEFAULT_POLICY: Final = RestartPolicy()
 
 
 class Deaths:
     """The deaths of one engine within the window."""
 
-    def __init__(self, endurance: Endurance) -> None:
-        self._endurance = endurance
+    def __init__(self, restart_policy: RestartPolicy) -> None:
+        self._restart_policy = restart_policy
         self._times: deque[float] = deque()
 
     def note(self, now: float) -> float | None:
         """It died. Seconds to wait before the next start, or None when there should be none."""
         self._times.append(now)
-        while self._times[0] < now - self._endurance.window_seconds:
+        while self._times[0] < now - self._restart_policy.window_seconds:
             self._times.popleft()
-        if len(self._times) >= self._endurance.max_deaths:
+        if len(self._times) >= self._restart_policy.max_deaths:
             return None
-        return float(self._endurance.backoff_seconds * 2 ** (len(self._times) - 1))
+        return float(self._restart_policy.backoff_seconds * 2 ** (len(self._times) - 1))

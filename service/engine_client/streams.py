@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from service.engine.request import FinishReason, Request, StepOutput
+from service.engine.messages import FinishReason, Request, StepOutput
 from service.errors import GenerationFailed
 
 
