@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from models.demo.grammar import Style, dialogue
-from service.answers import Ask, Decoding
+from service.answers import GenerationRequest, OutputSequence
 from service.context.prompt import Text
 from service.engine.messages import StepOutput
 from service.guard import Grams, Guard, read_guard
@@ -74,9 +74,11 @@ def seconds(tokenizer: Tokenizer, guard: Guard | None, texts: Sequence[Sequence[
     outputs = [[StepOutput("x", (id,)) for id in ids] for ids in texts]
     started = time.process_time()
     for steps in outputs:
-        decoding = Decoding(0, 0, Ask("x", Text("x")), tokenizer, (), guard.watch() if guard else None)
+        sequence = OutputSequence(
+            0, 0, GenerationRequest("x", Text("x")), tokenizer, (), guard.watch() if guard else None
+        )
         for output in steps:
-            decoding.accept(output)
+            sequence.accept(output)
     return time.process_time() - started
 
 

@@ -1,4 +1,4 @@
-"""A version on trial under an alias: part of the traffic, guarded. Kept on disk, one file an alias; moves no alias.
+"""A rollout: a version on trial under an alias, with part of the traffic, within limits. Knows files; moves no alias.
 
 data_dir/rollouts/<name>/<alias>.json   every rollout of the alias, the running one last
 """
@@ -21,7 +21,7 @@ from models.storage.journal import timestamp
 State = Literal["running", "promoted", "aborted", "rolled_back"]
 
 
-class Guards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RolloutLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What rolls a candidate back by itself, once it has had `min_requests`: a larger share of errors than
     `error_rate`, or a TTFT p95 of more than `ttft_p95_ratio` times that of the version it is to replace."""
 
@@ -42,7 +42,7 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: float
     sticky: bool
     shadow: bool
-    guards: Guards
+    limits: RolloutLimits = msgspec.field(name="guards")
     started_at: str
     state: State = "running"
     ended_at: str = ""
@@ -90,7 +90,7 @@ def history(repository: Repository, name: str, alias: str) -> list[Rollout]:
 
 
 def put(repository: Repository, wanted: Rollout, limits: gate.Limits | None = None) -> Rollout:
-    """Begin a rollout, or change the weight, guards and shadowing of the one that runs with this candidate.
+    """Begin a rollout, or change the weight, limits and shadowing of the one that runs with this candidate.
 
     Raises NotFound for a version or alias that is not there, Conflict for another candidate under way, for one that the
     alias points to already, or whose report breaks `limits`.

@@ -310,4 +310,4 @@ def test_only_one_place_asks_for_answers(path: Path) -> None:
     calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     named = [ast.unparse(call) for call in calls if isinstance(call, ast.Attribute)]
     asked = [name for name in named if name.endswith(("answers.stream", "answers.complete"))]
-    assert bool(asked) == (module_name(path) == "service.api.replies"), f"{path}: {asked}"
+    assert bool(asked) == (module_name(path) == "service.api.responses"), f"{path}: {asked}"

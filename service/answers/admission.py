@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from service.answers.ask import Ask
+from service.answers.request import GenerationRequest
 from service.engine.messages import EngineStats
 from service.errors import DeadlineExceeded, Overloaded
 
@@ -56,21 +56,22 @@ class Admission:
         return min(LONGEST_RETRY_SECONDS, max(1, math.ceil(wanted / rate)))
 
 
-def refuse_late(ask: Ask, stats: EngineStats, now: float) -> None:
+def refuse_late(request: GenerationRequest, stats: EngineStats, now: float) -> None:
     """Raises DeadlineExceeded when the deadline passes before those ahead have their first tokens, even if the forecast
     is wrong by its usual error. The engine, which knows what of this prompt is cached, adds the prompt's own part and
     ends the request at its next step where that is too late."""
     doubt = max(0.0, 1 - stats.cost_error)
-    if ask.deadline is not None and now + stats.backlog_seconds * doubt > ask.deadline:
-        raise too_late(ask, stats.backlog_seconds)
+    if request.deadline is not None and now + stats.backlog_seconds * doubt > request.deadline:
+        raise too_late(request, stats.backlog_seconds)
 
 
-def too_late(ask: Ask, backlog_seconds: float) -> DeadlineExceeded:
+def too_late(request: GenerationRequest, backlog_seconds: float) -> DeadlineExceeded:
     """Worth another try, after the forecast, where it was others that stood before it."""
     return DeadlineExceeded(
-        f"No token was ready within deadline_ms = {ask.deadline_ms}: allow more time, shorten the prompt, or try later",
+        f"No token was ready within deadline_ms = {request.deadline_ms}: "
+        "allow more time, shorten the prompt, or try later",
         param="deadline_ms",
         retry_after=backlog_seconds or None,
-        deadline_ms=ask.deadline_ms or 0,
+        deadline_ms=request.deadline_ms or 0,
         backlog_ms=round(backlog_seconds * 1000),
     )

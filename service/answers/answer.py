@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from models.manifest import Manifest
-from service.answers.ask import Ask
-from service.answers.decoding import Decoding
-from service.answers.piece import Token
+from service.answers.output_sequence import OutputSequence
+from service.answers.request import GenerationRequest
+from service.answers.token_delta import Token
 from service.context.prompt import Prompt
 from service.context.receipt import Receipt
 from service.deployments.deployments import Choice
@@ -21,10 +21,10 @@ from service.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """News of one sequence: one token, or an end without one. `last` is set on the answer's very last delta."""
+    """What one token, or an end without one, adds to an answer. `last` is set on the answer's very last delta."""
 
     answer: Answer
-    decoding: Decoding
+    sequence: OutputSequence
     index: int
     token: Token | None
     text: str
@@ -36,9 +36,15 @@ class Answer:
     """`usage`, `timings` and `receipt` are exact once the last delta is out, and true so far before it."""
 
     def __init__(
-        self, ask: Ask, choice: Choice, prompt: Prompt, max_new_tokens: int, seed: int, guard: Guard | None = None
+        self,
+        request: GenerationRequest,
+        choice: Choice,
+        prompt: Prompt,
+        max_new_tokens: int,
+        seed: int,
+        guard: Guard | None = None,
     ) -> None:
-        self.ask = ask
+        self.request = request
         self.deployment = deployment = choice.deployment
         self.rollout = choice.rollout
         self._note = choice.note
@@ -46,10 +52,12 @@ class Answer:
         self.max_new_tokens = max_new_tokens
         self.seed = seed
         self.created = int(time.time())
-        stop_ids = () if ask.sampling.ignore_eos else deployment.tokenizer.stop_token_ids
-        self.decodings = [
-            Decoding(number, seed + number, ask, deployment.tokenizer, stop_ids, guard.watch() if guard else None)
-            for number in range(ask.best_of)
+        stop_ids = () if request.sampling.ignore_eos else deployment.tokenizer.stop_token_ids
+        self.sequences = [
+            OutputSequence(
+                number, seed + number, request, deployment.tokenizer, stop_ids, guard.watch() if guard else None
+            )
+            for number in range(request.best_of)
         ]
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.cached_tokens = 0
@@ -66,7 +74,7 @@ class Answer:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.deployment.tokenizer.of(self.ask.owner)
+        return self.deployment.tokenizer.of(self.request.owner)
 
     @property
     def receipt(self) -> Receipt:
@@ -74,22 +82,22 @@ class Answer:
 
     @property
     def completion_tokens(self) -> int:
-        return sum(len(decoding.sampled) for decoding in self.decodings)
+        return sum(len(sequence.sampled) for sequence in self.sequences)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What the guard found in all sequences, those not answered too."""
         counts = Counter[tuple[str, Action]]()
-        for decoding in self.decodings:
-            counts.update({(each.rule, each.action): each.count for each in decoding.findings})
+        for sequence in self.sequences:
+            counts.update({(each.rule, each.action): each.count for each in sequence.findings})
         return tuple(Finding(rule, action, count) for (rule, action), count in counts.items())
 
     @property
-    def best(self) -> list[Decoding]:
+    def best(self) -> list[OutputSequence]:
         """The `n` sequences to answer: the likeliest of `best_of`, or all in their order."""
-        if self.ask.best_of == self.ask.n:
-            return self.decodings
-        return sorted(self.decodings, key=lambda each: each.mean_logprob, reverse=True)[: self.ask.n]
+        if self.request.best_of == self.request.n:
+            return self.sequences
+        return sorted(self.sequences, key=lambda each: each.mean_logprob, reverse=True)[: self.request.n]
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -128,7 +136,7 @@ class Answer:
             queue_seconds=self.queue_seconds,
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.last_at - self.first_at if self.first_at and self.last_at else None,
-            total_seconds=time.monotonic() - self.ask.arrival,
+            total_seconds=time.monotonic() - self.request.arrival,
             guard_matches=tuple((each.rule, each.action.value, each.count) for each in self.findings),
         )
 
@@ -138,14 +146,14 @@ class Answer:
         first, last = self.first_at, self.last_at
         if first is None or last is None:
             return dict.fromkeys(_TIMINGS)
-        total, decode, tokens = last - self.ask.arrival, last - first, self.completion_tokens
+        total, decode, tokens = last - self.request.arrival, last - first, self.completion_tokens
         rate = (tokens - 1) / decode if tokens > 1 and decode > 0 else tokens / max(total, 1e-9)
         seen = [size for size in self._batch_sizes if size]
         mean = self._batch_size_mean or (sum(seen) / len(seen) if seen else 1.0)
         values = (
             _ms(self.queue_seconds),
             _ms(self.prefill_seconds),
-            _ms(first - self.ask.arrival),
+            _ms(first - self.request.arrival),
             _ms(decode),
             _ms(total),
             round(rate, 3),

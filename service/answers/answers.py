@@ -1,4 +1,4 @@
-"""From an ask to its deltas: version, prompt, bounds, sequences. The only way to text for every dialect."""
+"""`Answers` leads a request to its deltas: version, prompt, bounds, sequences. Every dialect gets its text here."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 from service.answers.admission import Admission, refuse_late, too_late
 from service.answers.answer import Answer, Delta
-from service.answers.ask import SEED_MASK, Ask, InSession, conversation_of
 from service.answers.bounds import bounded_max_tokens, build
 from service.answers.conversations import Conversations, OpenTurn
-from service.answers.decoding import Decoding
 from service.answers.merging import merged
-from service.answers.piece import Piece
+from service.answers.output_sequence import OutputSequence
 from service.answers.recollection import Recollection
-from service.answers.sequences import pieces
+from service.answers.request import SEED_MASK, GenerationRequest, SessionTurn, conversation_of
+from service.answers.sequences import token_deltas
 from service.answers.shadows import Shadows
 from service.answers.summaries import Summaries
+from service.answers.token_delta import TokenDelta
 from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
@@ -56,84 +56,92 @@ class Answers:
         self.summaries = Summaries(self._unstored, conversations, metrics)
         self._recollection = Recollection(conversations, self.summaries)
 
-    def stream(self, asks: Sequence[Ask], record: Record | None = None) -> AsyncGenerator[Delta, None]:
-        """One delta a token, as soon as it is sampled; several asks run side by side. Closing it aborts in the engine.
+    def stream(
+        self, requests: Sequence[GenerationRequest], record: Record | None = None
+    ) -> AsyncGenerator[Delta, None]:
+        """One delta a token, as soon as it is sampled; several requests run side by side. Closing it aborts them.
         A turn of a session is stored before its last delta is told, and what `record` makes of that with it.
 
         Raises, before the first delta: NotFound, InvalidRequest, ContextOverflow, Overloaded, Unavailable,
-        DeadlineExceeded; at any time GenerationFailed and Unavailable. One ask's error ends all.
+        DeadlineExceeded; at any time GenerationFailed and Unavailable. One request's error ends all.
         """
-        return self._stream(asks[0], record) if len(asks) == 1 else merged([self._stream(ask) for ask in asks])
+        return (
+            self._stream(requests[0], record)
+            if len(requests) == 1
+            else merged([self._stream(request) for request in requests])
+        )
 
-    async def complete(self, asks: Sequence[Ask]) -> list[Answer]:
-        """The whole answers, in the order of `asks`; raises as `stream`."""
+    async def complete(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
+        """The whole answers, in the order of `requests`; raises as `stream`."""
         done: dict[str, Answer] = {}
-        async with aclosing(self.stream(asks)) as deltas:
+        async with aclosing(self.stream(requests)) as deltas:
             async for delta in deltas:
                 if delta.last:
-                    done[delta.answer.ask.id] = delta.answer
-        return [done[ask.id] for ask in asks]
+                    done[delta.answer.request.id] = delta.answer
+        return [done[request.id] for request in requests]
 
-    async def preview(self, ask: Ask) -> tuple[Deployment, Prompt | ContextOverflow]:
+    async def preview(self, request: GenerationRequest) -> tuple[Deployment, Prompt | ContextOverflow]:
         """Who would answer, and the prompt that they would get, or why there would be none for want of room. Raises as
         `stream` for everything else."""
-        if ask.place is not None:
-            ask = await self._in_time(ask, self.conversations.asked(ask, ask.place))
-        deployment = (await self._in_time(ask, self.deployments.choose(ask.model, conversation_of(ask)))).deployment
+        if request.turn is not None:
+            request = await self._in_time(request, self.conversations.asked(request, request.turn))
+        deployment = (
+            await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
+        ).deployment
         with deployment.occupied():
             try:
-                ask = await self._in_time(ask, self._recollection.of(ask, deployment))
-                prompt = await self._in_time(ask, build(ask, deployment))
-                bounded_max_tokens(ask, deployment, prompt)
+                request = await self._in_time(request, self._recollection.of(request, deployment))
+                prompt = await self._in_time(request, build(request, deployment))
+                bounded_max_tokens(request, deployment, prompt)
             except ContextOverflow as refused:
                 return deployment, refused
             return deployment, prompt
 
-    async def _stream(self, ask: Ask, record: Record | None = None) -> AsyncGenerator[Delta, None]:
-        self.admission.enter(ask.best_of)
+    async def _stream(self, request: GenerationRequest, record: Record | None = None) -> AsyncGenerator[Delta, None]:
+        self.admission.enter(request.best_of)
         try:
-            if ask.place is None:
-                async with aclosing(self._unstored(ask)) as deltas:
+            if request.turn is None:
+                async with aclosing(self._unstored(request)) as deltas:
                     async for delta in deltas:
                         yield delta
                 return
-            async with self._turn(ask, ask.place) as turn, aclosing(self._unstored(turn.ask)) as deltas:
+            async with self._turn(request, request.turn) as turn, aclosing(self._unstored(turn.request)) as deltas:
                 async for delta in deltas:
                     if delta.last:
                         await turn.keep(delta.answer, record(delta) if record else None)
                     yield delta
         finally:
-            self.admission.leave(ask.best_of)
+            self.admission.leave(request.best_of)
 
     @asynccontextmanager
-    async def _turn(self, ask: Ask, place: InSession) -> AsyncIterator[OpenTurn]:
+    async def _turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
         """The wait for the session's other turns ends at the deadline."""
         async with AsyncExitStack() as stack:
-            yield await self._in_time(ask, stack.enter_async_context(self.conversations.turn(ask, place)))
+            yield await self._in_time(request, stack.enter_async_context(self.conversations.turn(request, turn)))
 
-    async def _unstored(self, ask: Ask) -> AsyncGenerator[Delta, None]:
-        choice = await self._in_time(ask, self.deployments.choose(ask.model, conversation_of(ask)))
+    async def _unstored(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        choice = await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
         with choice.deployment.occupied():
-            answer = await self._in_time(ask, self._begin(ask, choice))
+            answer = await self._in_time(request, self._begin(request, choice))
             async with aclosing(self._measured(answer)) as deltas:
                 async for delta in deltas:
                     yield delta
         self.summaries.prepare(answer)
 
-    async def _in_time(self, ask: Ask, work: Coroutine[Any, Any, T]) -> T:
+    async def _in_time(self, request: GenerationRequest, work: Coroutine[Any, Any, T]) -> T:
         try:
-            async with asyncio.timeout(_seconds_left(ask)):
+            async with asyncio.timeout(_seconds_left(request)):
                 return await work
         except TimeoutError:
-            raise too_late(ask, 0.0) from None
+            raise too_late(request, 0.0) from None
 
-    async def _begin(self, ask: Ask, choice: Choice) -> Answer:
+    async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
         deployment = choice.deployment
-        refuse_late(ask, deployment.engine.stats, time.monotonic())
-        ask = await self._recollection.of(ask, deployment)
-        prompt = await build(ask, deployment)
-        seed = secrets.randbits(63) if ask.sampling.seed is None else ask.sampling.seed & SEED_MASK
-        return Answer(ask, choice, prompt, bounded_max_tokens(ask, deployment, prompt), seed, self._guard)
+        refuse_late(request, deployment.engine.stats, time.monotonic())
+        request = await self._recollection.of(request, deployment)
+        prompt = await build(request, deployment)
+        seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed & SEED_MASK
+        return Answer(request, choice, prompt, bounded_max_tokens(request, deployment, prompt), seed, self._guard)
 
     async def _measured(self, answer: Answer) -> AsyncGenerator[Delta, None]:
         """The deltas, and whatever way they end, one observation of the whole answer."""
@@ -157,47 +165,47 @@ class Answers:
         rollout = answer.rollout
         if rollout is None or reason is FinishReason.ABORT:
             return
-        ttft = None if answer.first_at is None else answer.first_at - answer.ask.arrival
+        ttft = None if answer.first_at is None else answer.first_at - answer.request.arrival
         self.deployments.rollouts.observe(rollout, answer.manifest.version, reason is FinishReason.ERROR, ttft)
         if reason is not FinishReason.ERROR and rollout.shadow and answer.manifest.version == rollout.base:
             self._shadows.offer(answer, rollout)
 
     async def _deltas(self, answer: Answer) -> AsyncGenerator[Delta, None]:
         """The deltas of all sequences, stamped as they are handed on. `last` is told when none is unfinished."""
-        unfinished = len(answer.decodings)
-        async with aclosing(pieces(answer)) as news:
-            async for decoding, piece in news:
-                unfinished -= piece.finish_reason is not None
-                _refuse_failed_end(answer, piece)
-                self._stamp(answer, decoding)
+        unfinished = len(answer.sequences)
+        async with aclosing(token_deltas(answer)) as added:
+            async for sequence, delta in added:
+                unfinished -= delta.finish_reason is not None
+                _refuse_failed_end(answer, delta)
+                self._stamp(answer, sequence)
                 yield Delta(
-                    answer, decoding, piece.index, piece.token, piece.text, piece.finish_reason, unfinished == 0
+                    answer, sequence, delta.index, delta.token, delta.text, delta.finish_reason, unfinished == 0
                 )
         if unfinished:
             raise GenerationFailed("The engine ended the answer early; send the request again")
 
-    def _stamp(self, answer: Answer, decoding: Decoding) -> None:
+    def _stamp(self, answer: Answer, sequence: OutputSequence) -> None:
         metrics = self.metrics.model(answer.manifest.name, answer.manifest.version)
         now = time.monotonic()
-        if decoding.last_at is not None:
-            metrics.inter_token.observe(now - decoding.last_at)
+        if sequence.last_at is not None:
+            metrics.inter_token.observe(now - sequence.last_at)
         elif answer.first_at is None:
-            metrics.time_to_first_token.observe(now - answer.ask.arrival)
+            metrics.time_to_first_token.observe(now - answer.request.arrival)
             answer.first_at = now
-        decoding.last_at = answer.last_at = now
+        sequence.last_at = answer.last_at = now
 
 
-def _seconds_left(ask: Ask) -> float | None:
-    return None if ask.deadline is None else max(0.0, ask.deadline - time.monotonic())
+def _seconds_left(request: GenerationRequest) -> float | None:
+    return None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
 
 
-def _refuse_failed_end(answer: Answer, piece: Piece) -> None:
+def _refuse_failed_end(answer: Answer, delta: TokenDelta) -> None:
     """An end that leaves nothing to answer with is an error; with some text it is that text's finish reason."""
-    if piece.finish_reason is FinishReason.ABORT:
+    if delta.finish_reason is FinishReason.ABORT:
         raise Unavailable("The answer was cut because the server is stopping; send the request again", retry_after=1)
     if answer.completion_tokens:
         return
-    if piece.finish_reason is FinishReason.DEADLINE:
-        raise too_late(answer.ask, answer.deployment.engine.stats.backlog_seconds)
-    if piece.finish_reason is FinishReason.ERROR:
+    if delta.finish_reason is FinishReason.DEADLINE:
+        raise too_late(answer.request, answer.deployment.engine.stats.backlog_seconds)
+    if delta.finish_reason is FinishReason.ERROR:
         raise GenerationFailed("The model gave no usable probabilities for this prompt; change the prompt or the model")

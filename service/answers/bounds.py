@@ -1,54 +1,54 @@
-"""What one ask may use: token ids of the vocabulary, positions of the window and of the KV pool."""
+"""What one request may use: token ids of the vocabulary, positions of the window and of the KV pool."""
 
 from __future__ import annotations
 
 import asyncio
 
-from service.answers.ask import Ask
+from service.answers.request import GenerationRequest
 from service.context.prompt import Chat, Ids, Prompt, Text, build_prompt
 from service.deployments.deployment import Deployment
 from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 from service.text.tokenizer import LONG_TEXT
 
 
-async def build(ask: Ask, deployment: Deployment) -> Prompt:
+async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
     """The prompt's ids and receipt; a long text is tokenised in a thread, so that the event loop goes on. Raises what
     `build_prompt` does, and for what the version does not have."""
-    refuse_unknown_tokens(ask, deployment.tokenizer.vocab_size)
-    if ask.prompt_logprobs is not None and deployment.answer_window is not None:
+    refuse_unknown_tokens(request, deployment.tokenizer.vocab_size)
+    if request.prompt_logprobs is not None and deployment.answer_window is not None:
         raise UnsupportedField(
             f"An encoder reads the prompt of {deployment.manifest.reference}, which therefore predicts none of its "
-            "tokens; ask for the logprobs of the answer only."
+            "tokens; request for the logprobs of the answer only."
         )
-    if _characters(ask) >= LONG_TEXT:
-        return await asyncio.to_thread(_with_receipt, ask, deployment)
-    return prompt_of(ask, deployment)
+    if _characters(request) >= LONG_TEXT:
+        return await asyncio.to_thread(_with_receipt, request, deployment)
+    return prompt_of(request, deployment)
 
 
-def _with_receipt(ask: Ask, deployment: Deployment) -> Prompt:
+def _with_receipt(request: GenerationRequest, deployment: Deployment) -> Prompt:
     """Of a long text that is work for a thread as well."""
-    prompt = prompt_of(ask, deployment)
+    prompt = prompt_of(request, deployment)
     prompt.receipt  # noqa: B018
     return prompt
 
 
-def prompt_of(ask: Ask, deployment: Deployment) -> Prompt:
+def prompt_of(request: GenerationRequest, deployment: Deployment) -> Prompt:
     """Raises what `build_prompt` does."""
     return build_prompt(
-        deployment.tokenizer.of(ask.owner),
+        deployment.tokenizer.of(request.owner),
         deployment.window,
-        ask.source,
-        documents=ask.documents,
-        max_new_tokens=ask.max_new_tokens,
-        truncate=ask.truncate,
-        context=ask.context,
+        request.source,
+        documents=request.documents,
+        max_new_tokens=request.max_new_tokens,
+        truncate=request.truncate,
+        context=request.context,
         answer_window=deployment.answer_window,
     )
 
 
-def _characters(ask: Ask) -> int:
-    documents = sum(len(document.text) for document in ask.documents)
-    match ask.source:
+def _characters(request: GenerationRequest) -> int:
+    documents = sum(len(document.text) for document in request.documents)
+    match request.source:
         case Text(text):
             return documents + len(text)
         case Chat(messages):
@@ -57,13 +57,13 @@ def _characters(ask: Ask) -> int:
             return documents
 
 
-def bounded_max_tokens(ask: Ask, deployment: Deployment, prompt: Prompt) -> int:
+def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, prompt: Prompt) -> int:
     """New tokens that the KV pool has room for. Raises ContextOverflow when the number asked for does not fit."""
     used = len(prompt.token_ids)
     room, wanted = deployment.answer_room(used), prompt.max_new_tokens
     if wanted <= room:
         return wanted
-    if ask.max_new_tokens is None and room > 0:
+    if request.max_new_tokens is None and room > 0:
         return room
     raise ContextOverflow(
         f"The prompt has {used} tokens and {wanted} more are reserved for the answer, but the KV cache holds "
@@ -76,10 +76,10 @@ def bounded_max_tokens(ask: Ask, deployment: Deployment, prompt: Prompt) -> int:
     )
 
 
-def refuse_unknown_tokens(ask: Ask, vocab_size: int) -> None:
+def refuse_unknown_tokens(request: GenerationRequest, vocab_size: int) -> None:
     """Raises InvalidRequest for a token id that the model does not have, in the prompt or in `logit_bias`."""
-    biased = [token_id for token_id, _ in ask.sampling.logit_bias]
-    given = ask.source.token_ids if isinstance(ask.source, Ids) else ()
+    biased = [token_id for token_id, _ in request.sampling.logit_bias]
+    given = request.source.token_ids if isinstance(request.source, Ids) else ()
     for param, ids in (("logit_bias", biased), ("input_ids", given)):
         if not ids:
             continue

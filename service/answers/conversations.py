@@ -1,6 +1,6 @@
 """Turns of stored sessions: the history becomes the prompt's chat, and the answer is stored before its end is told.
 
-    lock the session ─▶ history ─▶ an Ask over system, history and the new messages ─▶ answer ─▶ stored ─▶ last delta
+    lock the session ─▶ history ─▶ request over system, history, new messages ─▶ answer ─▶ stored ─▶ last delta
 
 Turns sent at once to one session wait for each other. Where another writer has changed the session meanwhile, the
 answer is not stored and its caller is told so.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from service.answers.answer import Answer
-from service.answers.ask import Ask, InSession
+from service.answers.request import GenerationRequest, SessionTurn
 from service.context.options import ContextOptions
 from service.context.policies import POLICIES, Policy
 from service.context.prompt import Chat
@@ -48,7 +48,7 @@ class Conversations:
         self._failed_at = float("-inf")
 
     async def store(self) -> SessionStore:
-        """Raises Unavailable while the database cannot be had; tried once a second, whoever asks."""
+        """Raises Unavailable while the database cannot be had; tried once a second, whoever requests."""
         async with self._opening:
             if self._store is None:
                 if time.monotonic() - self._failed_at < RETRY_SECONDS:
@@ -78,29 +78,29 @@ class Conversations:
                 await (await self.store()).sweep()
 
     @asynccontextmanager
-    async def turn(self, ask: Ask, place: InSession) -> AsyncIterator[OpenTurn]:
+    async def turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
         """The session is this turn's until the block ends. Raises NotFound, Stale, StorageFull, InvalidRequest."""
-        store, new = await self.store(), _new(place)
-        async with store.turn_lock(place.owner, place.session):
-            session, stored = await _read(store, place, new)
-            yield OpenTurn(store, place, session, new, _asked(ask, session, stored, place.messages, new))
+        store, new = await self.store(), _new(turn)
+        async with store.turn_lock(turn.owner, turn.session):
+            session, stored = await _read(store, turn, new)
+            yield OpenTurn(store, turn, session, new, _asked(request, session, stored, turn.messages, new))
 
-    async def asked(self, ask: Ask, place: InSession) -> Ask:
-        """What the turn would ask now, without taking it."""
-        store, new = await self.store(), _new(place)
-        session, stored = await _read(store, place, new)
-        return _asked(ask, session, stored, place.messages, new)
+    async def asked(self, request: GenerationRequest, turn: SessionTurn) -> GenerationRequest:
+        """What the turn would request now, without taking it."""
+        store, new = await self.store(), _new(turn)
+        session, stored = await _read(store, turn, new)
+        return _asked(request, session, stored, turn.messages, new)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTurn:
-    """`ask` is what the engine is to answer; no new messages replace the last reply."""
+    """`request` is what the engine is to answer; no new messages replace the last reply."""
 
     _store: SessionStore
-    _place: InSession
+    _turn: SessionTurn
     _session: Session
     _new: tuple[NewMessage, ...]
-    ask: Ask
+    request: GenerationRequest
 
     async def keep(self, answer: Answer, done: Done | None = None) -> None:
         """Store the turn, durably, and `done` with it. Raises Conflict where another writer was here meanwhile."""
@@ -116,7 +116,7 @@ class OpenTurn:
         )
         reply = NewReply(best.text, answered)
         cut = None if receipt.cut is None else {"at": receipt.cut.at, "policy": receipt.policy}
-        owner, session, revision = self._place.owner, self._session.id, self._session.revision
+        owner, session, revision = self._turn.owner, self._session.id, self._session.revision
         try:
             if self._new:
                 await self._store.append_turn(owner, session, NewTurn(self._new, reply, cut), revision, done)
@@ -128,15 +128,15 @@ class OpenTurn:
             ) from None
 
 
-def _new(place: InSession) -> tuple[NewMessage, ...]:
-    return tuple(NewMessage(message.content, message.role, message.name) for message in place.messages)
+def _new(turn: SessionTurn) -> tuple[NewMessage, ...]:
+    return tuple(NewMessage(message.content, message.role, message.name) for message in turn.messages)
 
 
 async def _read(
-    store: SessionStore, place: InSession, new: tuple[NewMessage, ...]
+    store: SessionStore, turn: SessionTurn, new: tuple[NewMessage, ...]
 ) -> tuple[Session, tuple[StoredMessage, ...]]:
     """The session and the messages before the turn."""
-    owner, session, revision = place.owner, place.session, place.expected_revision
+    owner, session, revision = turn.owner, turn.session, turn.expected_revision
     if new:
         return await store.check_turn(owner, session, new, revision)
     found, stored = await store.history(owner, session, revision)
@@ -144,17 +144,17 @@ async def _read(
 
 
 def _asked(
-    ask: Ask,
+    request: GenerationRequest,
     session: Session,
     stored: tuple[StoredMessage, ...],
     given: tuple[Message, ...],
     new: tuple[NewMessage, ...],
-) -> Ask:
-    """The same ask over the whole chat, by the session's model and policy where it names none of its own."""
+) -> GenerationRequest:
+    """The same request over the whole chat, by the session's model and policy where it names none of its own."""
     system = [Message("system", session.system)] if session.system else []
     history = [Message(message.role, message.content, message.name) for message in stored]
     names = [*([SYSTEM] if system else []), *(message.id for message in stored), *(message.id for message in new)]
-    options = ask.context or ContextOptions()
+    options = request.context or ContextOptions()
     options = replace(options, policy=options.policy or _policy(session))
     pins = (*options.pin, *(message.id for message in stored if message.pinned))
     cut = session.cut or {}
@@ -164,7 +164,7 @@ def _asked(
         Past(str(cut.get("at", "")) if cut.get("policy") == options.policy else ""),
     )
     context = replace(options, pin=tuple(dict.fromkeys(pins)))
-    return replace(ask, source=chat, model=ask.model or session.model, context=context)
+    return replace(request, source=chat, model=request.model or session.model, context=context)
 
 
 def _policy(session: Session) -> Policy:

@@ -1,8 +1,8 @@
-"""The pieces of one sequence under guard: each is held until it is certain what of its token may be told.
+"""The deltas of one sequence under guard: each is held until it is certain what of its token may be told.
 
     tokens     [ call] [ 010] [-12] [34-56] [78] [ now]
     text        ████   ├──── a phone number ────┤
-    pieces      told   held ················ ▶ " [phone]", "", "", "" with stand-ins for ids
+    deltas      told   held ················ ▶ " [phone]", "", "", "" with stand-ins for ids
 
 An id tells a token's text, and so do its alternatives. Knows the text's positions; no tokenizer and no HTTP.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from service.answers.piece import Piece, Token
+from service.answers.token_delta import Token, TokenDelta
 from service.engine.messages import FinishReason
 from service.guard import Finding, Watch
 
@@ -43,8 +43,10 @@ class Guarded:
     def findings(self) -> tuple[Finding, ...]:
         return self._watch.findings
 
-    def add(self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None) -> list[Piece]:
-        """The pieces that are certain now, in order. At an end they are all; CONTENT_FILTER is one of the guard's."""
+    def add(
+        self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None
+    ) -> list[TokenDelta]:
+        """The deltas that are certain now, in order. At an end they are all; CONTENT_FILTER is one of the guard's."""
         self._watch.feed(text)
         self._fed += len(text)
         self._held.append(_Held(self._index, token, self._fed, *span))
@@ -53,10 +55,10 @@ class Guarded:
             self._watch.end()
         if self._watch.stopped:
             reason = FinishReason.CONTENT_FILTER
-        pieces = [self._piece(self._held.popleft()) for _ in range(self._certain())]
+        deltas = [self._delta(self._held.popleft()) for _ in range(self._certain())]
         if reason is not None:
-            pieces[-1] = replace(pieces[-1], finish_reason=reason)
-        return pieces
+            deltas[-1] = replace(deltas[-1], finish_reason=reason)
+        return deltas
 
     def _certain(self) -> int:
         """How many of the held ones, the first ones, can be told."""
@@ -65,7 +67,7 @@ class Guarded:
         shown = self._watch.shown
         return next((n for n, each in enumerate(self._held) if max(each.end, each.stop) > shown), len(self._held))
 
-    def _piece(self, held: _Held) -> Piece:
+    def _delta(self, held: _Held) -> TokenDelta:
         text = self._watch.take(held.end)
         token = held.token
         if token is not None:
@@ -73,4 +75,4 @@ class Guarded:
                 token = Token(self._stand_in, text, token.logprob, special=True)
             elif text != token.text:
                 token = replace(token, text=text)
-        return Piece(held.index, token, text)
+        return TokenDelta(held.index, token, text)

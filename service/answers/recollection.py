@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from service.answers.ask import Ask
 from service.answers.conversations import Conversations
+from service.answers.request import GenerationRequest
 from service.answers.summaries import Summaries
 from service.context import retrieval
 from service.context.composing import current
@@ -25,25 +25,25 @@ class Recollection:
         self._conversations = conversations
         self._summaries = summaries
 
-    async def of(self, ask: Ask, deployment: Deployment) -> Ask:
-        """The same ask with what its policy can use. Raises Unavailable where a knowledge base that was asked for by
-        name cannot be had."""
-        if not isinstance(ask.source, Chat) or ask.context is None:
-            return ask
-        past = replace(ask.source.past, decode_ratio=deployment.decode_ratio or USUAL_DECODE_RATIO)
-        if ask.context.chosen == "summarise":
-            past = replace(past, summaries=await self._summaries.known(ask, ask.source.messages))
-        if ask.context.wants_knowledge:
-            past = replace(past, passages=await self._passages(ask, ask.source.messages))
-        return replace(ask, source=replace(ask.source, past=past))
+    async def of(self, request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
+        """The same request with what its policy can use. Raises Unavailable where a knowledge base that was asked for
+        by name cannot be had."""
+        if not isinstance(request.source, Chat) or request.context is None:
+            return request
+        past = replace(request.source.past, decode_ratio=deployment.decode_ratio or USUAL_DECODE_RATIO)
+        if request.context.chosen == "summarise":
+            past = replace(past, summaries=await self._summaries.known(request, request.source.messages))
+        if request.context.wants_knowledge:
+            past = replace(past, passages=await self._passages(request, request.source.messages))
+        return replace(request, source=replace(request.source, past=past))
 
-    async def _passages(self, ask: Ask, messages: Sequence[Message]) -> tuple[Document, ...] | None:
+    async def _passages(self, request: GenerationRequest, messages: Sequence[Message]) -> tuple[Document, ...] | None:
         question = current(messages)
         try:
             store = await self._conversations.store()
-            found = await store.knowledge.find(ask.owner, question, ask.place.session if ask.place else None)
+            found = await store.knowledge.find(request.owner, question, request.turn.session if request.turn else None)
         except Unavailable:
-            if ask.context is not None and ask.context.knowledge:
+            if request.context is not None and request.context.knowledge:
                 raise
             return None  # it comes with the policy; without it the chat goes on
         return None if found is None else matching(question, found)

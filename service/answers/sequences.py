@@ -7,61 +7,62 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from service.answers.answer import Answer
-from service.answers.decoding import Decoding
 from service.answers.merging import merged
-from service.answers.piece import Piece
-from service.engine.messages import Request
+from service.answers.output_sequence import OutputSequence
+from service.answers.token_delta import TokenDelta
+from service.engine.messages import Request as EngineRequest
 
-News = tuple[Decoding, Piece]
+SequenceDelta = tuple[OutputSequence, TokenDelta]
+Deltas = AsyncGenerator[SequenceDelta, None]
 
 
-def pieces(answer: Answer) -> AsyncGenerator[News, None]:
-    """Pieces of all sequences as they come. The others start after the first one's first step, when the prompt's
+def token_deltas(answer: Answer) -> Deltas:
+    """The deltas of all sequences as they come. The others start after the first one's first step, when the prompt's
     blocks can be shared instead of computed again."""
-    first, *others = answer.decodings
+    first, *others = answer.sequences
     if not others:
         return _run(answer, first)
     started = asyncio.Event()
     return merged([_leading(answer, first, started), *(_following(answer, each, started) for each in others)])
 
 
-async def _leading(answer: Answer, decoding: Decoding, started: asyncio.Event) -> AsyncGenerator[News, None]:
+async def _leading(answer: Answer, sequence: OutputSequence, started: asyncio.Event) -> Deltas:
     try:
-        async with aclosing(_run(answer, decoding)) as news:
-            async for item in news:
+        async with aclosing(_run(answer, sequence)) as added:
+            async for item in added:
                 started.set()
                 yield item
     finally:
         started.set()
 
 
-async def _following(answer: Answer, decoding: Decoding, started: asyncio.Event) -> AsyncGenerator[News, None]:
+async def _following(answer: Answer, sequence: OutputSequence, started: asyncio.Event) -> Deltas:
     await started.wait()
-    async with aclosing(_run(answer, decoding)) as news:
-        async for item in news:
+    async with aclosing(_run(answer, sequence)) as added:
+        async for item in added:
             yield item
 
 
-async def _run(answer: Answer, decoding: Decoding) -> AsyncGenerator[News, None]:
+async def _run(answer: Answer, sequence: OutputSequence) -> Deltas:
     """One engine request to its end; leaving early (a stop string, a closed reader) aborts it."""
-    async with aclosing(answer.deployment.generate(_request(answer, decoding))) as outputs:
+    async with aclosing(answer.deployment.generate(_engine_request(answer, sequence))) as outputs:
         async for output in outputs:
-            answer.note(decoding.number, output)
-            for piece in decoding.accept(output):
-                yield decoding, piece
-            if decoding.finish_reason is not None:
+            answer.note(sequence.number, output)
+            for delta in sequence.accept(output):
+                yield sequence, delta
+            if sequence.finish_reason is not None:
                 return
 
 
-def _request(answer: Answer, decoding: Decoding) -> Request:
-    ask = answer.ask
+def _engine_request(answer: Answer, sequence: OutputSequence) -> EngineRequest:
+    request = answer.request
     stop_ids = answer.tokenizer.stop_token_ids
-    return Request(
-        id=f"{ask.id}-{decoding.number}",
+    return EngineRequest(
+        id=f"{request.id}-{sequence.number}",
         token_ids=answer.prompt.token_ids,
-        params=ask.params(answer.max_new_tokens, decoding.seed, stop_ids),
-        priority=ask.priority,
-        arrival=ask.arrival,
-        deadline=ask.deadline,
-        cache_salt=ask.owner,
+        params=request.params(answer.max_new_tokens, sequence.seed, stop_ids),
+        priority=request.priority,
+        arrival=request.arrival,
+        deadline=request.deadline,
+        cache_salt=request.owner,
     )

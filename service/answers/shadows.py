@@ -16,7 +16,7 @@ from models.rollouts import Rollout
 from service.answers.answer import Answer
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.deployments import Deployments
-from service.engine.messages import Request
+from service.engine.messages import Request as EngineRequest
 from service.errors import DosirakError
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,7 @@ class _Offered:
     """What the candidate is asked, and what the main answer was."""
 
     rollout: Rollout
-    request: Request
+    engine_request: EngineRequest
     base: Deployment
     token_ids: tuple[int, ...]
     seconds: float
@@ -46,14 +46,16 @@ class Shadows:
 
     def offer(self, answer: Answer, rollout: Rollout) -> None:
         """Compare a finished answer's first sequence with the candidate's, some time. Never waits."""
-        decoding, ask = answer.decodings[0], answer.ask
-        token_ids = tuple(decoding.sampled)
+        sequence, request = answer.sequences[0], answer.request
+        token_ids = tuple(sequence.sampled)
         if not token_ids or answer.last_at is None:
             return
-        params = ask.params(answer.max_new_tokens, decoding.seed, answer.tokenizer.stop_token_ids)
-        request = Request(f"shadow-{ask.id}", answer.prompt.token_ids, params, cache_salt=ask.owner)
-        seconds = answer.last_at - ask.arrival
-        self._waiting.append(_Offered(rollout, request, answer.deployment, token_ids, seconds))
+        params = request.params(answer.max_new_tokens, sequence.seed, answer.tokenizer.stop_token_ids)
+        engine_request = EngineRequest(
+            f"shadow-{request.id}", answer.prompt.token_ids, params, cache_salt=request.owner
+        )
+        seconds = answer.last_at - request.arrival
+        self._waiting.append(_Offered(rollout, engine_request, answer.deployment, token_ids, seconds))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
 
@@ -76,7 +78,7 @@ class Shadows:
         loop = asyncio.get_running_loop()
         started = loop.time()
         token_ids: list[int] = []
-        async with aclosing(candidate.generate(offered.request)) as outputs:
+        async with aclosing(candidate.generate(offered.engine_request)) as outputs:
             async for output in outputs:
                 token_ids += output.token_ids
                 if any(each.in_flight > (each is candidate) for each in self._deployments.all()):

@@ -1,7 +1,7 @@
 """Summaries of what a chat is about to lose, made by the model that serves it, after an answer and before the turn that
 needs them.
 
-    answer ─▶ would a turn more be cut? ─▶ where ─▶ known? ─no─▶ ask the model ─▶ kept by what it stands for
+    answer ─▶ would a turn more be cut? ─▶ where ─▶ known? ─no─▶ request the model ─▶ kept by what it stands for
 
 A summary stands for the messages before a place, and is known by their hash: an edit before the place makes it
 worthless, the same chat has it again. That of a stored session is kept with it, others in memory. Where none is ready,
@@ -21,9 +21,9 @@ from dataclasses import replace
 import structlog
 
 from service.answers.answer import Answer, Delta
-from service.answers.ask import Ask
 from service.answers.bounds import prompt_of
 from service.answers.conversations import Conversations
+from service.answers.request import GenerationRequest
 from service.context.budget import Budget
 from service.context.composing import SYSTEM_ROLES
 from service.context.options import ContextOptions
@@ -40,7 +40,7 @@ BEHIND_ALL = -1
 """Priority: below every caller's."""
 MOST_IN_MEMORY = 2_000
 MOST_WAITING = 64
-Run = Callable[[Ask], AsyncGenerator[Delta, None]]
+Run = Callable[[GenerationRequest], AsyncGenerator[Delta, None]]
 Summary = tuple[int, str]
 """The place of the first message that it does not stand for, and its text."""
 
@@ -56,22 +56,22 @@ class Summaries:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()
 
-    async def known(self, ask: Ask, messages: Sequence[Message]) -> tuple[Summary, ...]:
+    async def known(self, request: GenerationRequest, messages: Sequence[Message]) -> tuple[Summary, ...]:
         """Those there are of this chat."""
         stored = self._in_memory
-        if ask.place is not None:
+        if request.turn is not None:
             store = await self._conversations.store()
-            stored = OrderedDict(await store.summaries.of(ask.place.owner, ask.place.session))
-        keys = enumerate(_keys(ask.owner, messages))
+            stored = OrderedDict(await store.summaries.of(request.turn.owner, request.turn.session))
+        keys = enumerate(_keys(request.owner, messages))
         return tuple((place, stored[key]) for place, key in keys if key in stored)
 
     def prepare(self, answer: Answer) -> None:
         """Make the summary that the next turn may need, some time. Never waits."""
-        ask = answer.ask
-        if not isinstance(ask.source, Chat) or ask.context is None or ask.context.chosen != "summarise":
+        request = answer.request
+        if not isinstance(request.source, Chat) or request.context is None or request.context.chosen != "summarise":
             return
-        messages = (*ask.source.messages, Message("assistant", answer.best[0].text))
-        chat = _keys(ask.owner, messages[: _first(messages)])[-1]
+        messages = (*request.source.messages, Message("assistant", answer.best[0].text))
+        chat = _keys(request.owner, messages[: _first(messages)])[-1]
         if chat in self._tasks or len(self._tasks) >= MOST_WAITING:
             return
         task = self._tasks[chat] = asyncio.create_task(self._prepare(answer, messages))
@@ -101,25 +101,25 @@ class Summaries:
     async def _make(self, answer: Answer, messages: tuple[Message, ...], place: int) -> bool:
         """From the last place that has one on, in steps that fit the window; whether there was anything to do: one for
         a place behind this one does as well, and what is sent stays as it was."""
-        known = await self.known(answer.ask, messages)
+        known = await self.known(answer.request, messages)
         done, text = begun = known[-1] if known else (0, "")
         while done < place:
-            target, ask = await asyncio.to_thread(_request, answer, messages, (done, text), place)
-            done, text = target, await self._answered(ask)
-            await self._keep(answer.ask, _keys(answer.ask.owner, messages)[done], text)
+            target, request = await asyncio.to_thread(_request, answer, messages, (done, text), place)
+            done, text = target, await self._answered(request)
+            await self._keep(answer.request, _keys(answer.request.owner, messages)[done], text)
         return done > begun[0]
 
-    async def _answered(self, ask: Ask) -> str:
-        async with aclosing(self._run(ask)) as deltas:
+    async def _answered(self, request: GenerationRequest) -> str:
+        async with aclosing(self._run(request)) as deltas:
             async for delta in deltas:
                 if delta.last and (text := delta.answer.best[0].text.strip()):
                     return text
         raise ContextOverflow("The model wrote no summary")
 
-    async def _keep(self, ask: Ask, key: str, text: str) -> None:
-        if ask.place is not None:
+    async def _keep(self, request: GenerationRequest, key: str, text: str) -> None:
+        if request.turn is not None:
             store = await self._conversations.store()
-            await store.summaries.keep(ask.place.owner, ask.place.session, key, text)
+            await store.summaries.keep(request.turn.owner, request.turn.session, key, text)
             return
         self._in_memory[key] = text
         self._in_memory.move_to_end(key)
@@ -129,25 +129,25 @@ class Summaries:
 
 def next_cut(answer: Answer, messages: Sequence[Message]) -> int:
     """The place of the cut if a question came as long as the longest before; 0 where all would fit."""
-    ask = answer.ask
-    if not isinstance(ask.source, Chat):
+    request = answer.request
+    if not isinstance(request.source, Chat):
         return 0
     rest = messages[_first(messages) :]
     longest = max((message.content for message in rest if message.role == "user"), key=len, default="")
-    names = (*ask.source.named, "reply", "ahead")
-    past = replace(ask.source.past, summaries=())
+    names = (*request.source.named, "reply", "ahead")
+    past = replace(request.source.past, summaries=())
     ahead = Chat((*messages, Message("user", longest)), names, past)
     try:
-        prompt = prompt_of(replace(ask, source=ahead), answer.deployment)
+        prompt = prompt_of(replace(request, source=ahead), answer.deployment)
     except ContextOverflow:
         return 0
     place = names.index(prompt.receipt.cut.at) if prompt.receipt.cut else 0
     return place if place < len(messages) else 0
 
 
-def _request(answer: Answer, messages: tuple[Message, ...], last: Summary, place: int) -> tuple[int, Ask]:
-    """The ask whose answer stands for the messages before a place behind the `last` summary's: `place` where that much
-    fits the window. Where there is no last one its prompt begins as the chat's own did, and is found in the prefix
+def _request(answer: Answer, messages: tuple[Message, ...], last: Summary, place: int) -> tuple[int, GenerationRequest]:
+    """The request whose answer stands for the messages before a place behind the `last` summary's: `place` where that
+    much fits the window. Where there is no last one its prompt begins as the chat's own did, and is found in the prefix
     cache. Raises ContextOverflow where nothing fits."""
     done, text = last
     systems = _first(messages) - 1
@@ -155,27 +155,27 @@ def _request(answer: Answer, messages: tuple[Message, ...], last: Summary, place
     turns = [at for at, message in enumerate(messages) if message.role == "user" and done < at <= place]
     while turns:
         said = messages[max(done, systems) : turns[-1]]
-        ask = _asking(answer, (*before, *said, Message("user", SUMMARY_REQUEST)))
-        if _fits(answer, ask):
-            return turns[-1], ask
+        request = _summary_request(answer, (*before, *said, Message("user", SUMMARY_REQUEST)))
+        if _fits(answer, request):
+            return turns[-1], request
         turns = turns[: len(turns) // 2]
     raise ContextOverflow("No turn of the chat fits beside the request for its summary")
 
 
-def _asking(answer: Answer, messages: tuple[Message, ...]) -> Ask:
-    return Ask(
+def _summary_request(answer: Answer, messages: tuple[Message, ...]) -> GenerationRequest:
+    return GenerationRequest(
         id=f"sum-{uuid.uuid4().hex}",
         source=Chat(messages),
         model=answer.manifest.reference,
         max_new_tokens=_summary_tokens(answer),
         priority=BEHIND_ALL,
-        owner=answer.ask.owner,
+        owner=answer.request.owner,
     )
 
 
-def _fits(answer: Answer, ask: Ask) -> bool:
+def _fits(answer: Answer, request: GenerationRequest) -> bool:
     try:
-        prompt_of(ask, answer.deployment)
+        prompt_of(request, answer.deployment)
     except ContextOverflow:
         return False
     return True
@@ -183,8 +183,8 @@ def _fits(answer: Answer, ask: Ask) -> bool:
 
 def _summary_tokens(answer: Answer) -> int:
     """How long a summary may be, so that it fits beside its title into what is set aside for it."""
-    ask = answer.ask
-    budget = Budget(answer.deployment.window, ask.max_new_tokens, ask.context or ContextOptions())
+    request = answer.request
+    budget = Budget(answer.deployment.window, request.max_new_tokens, request.context or ContextOptions())
     return max(1, budget.aside - answer.tokenizer.text_tokens(SUMMARY_TITLE) - 1)
 
 

@@ -15,7 +15,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 
 from service.api.errors import refusal_of
-from service.api.keys import note_body
+from service.api.idempotency import note_body
 from service.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 
 MAX_DEPTH: Final = 32

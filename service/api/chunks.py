@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from service.answers import Answer, Decoding, Delta, Token, TokenLogprobs
+from service.answers import Answer, Delta, OutputSequence, Token, TokenLogprobs
 from service.api.encoding import event
-from service.api.findings import found
+from service.api.guard_findings import found
 from service.text.tokenizer import Tokenizer
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -39,8 +39,8 @@ def riders(answer: Answer) -> dict[str, Any]:
     }
 
 
-def finish(decoding: Decoding) -> str | None:
-    return decoding.finish_reason.value if decoding.finish_reason else None
+def finish(sequence: OutputSequence) -> str | None:
+    return sequence.finish_reason.value if sequence.finish_reason else None
 
 
 def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[Token]) -> dict[str, Any]:
@@ -87,10 +87,10 @@ def chunk(head: dict[str, Any], choices: list[dict[str, Any]], **more: Any) -> b
 
 
 def ending(head: dict[str, Any], answers: Sequence[Answer]) -> bytes:
-    """The chunk without choices that `stream_options.include_usage` asks for."""
+    """The chunk without choices that `stream_options.include_usage` requests for."""
     return chunk(head, [], usage=usage(answers))
 
 
 def position(delta: Delta, order: dict[str, int]) -> int:
     """The choice's index: all sequences of the first prompt, then those of the second, …"""
-    return order[delta.answer.ask.id] * delta.answer.ask.n + delta.decoding.number
+    return order[delta.answer.request.id] * delta.answer.request.n + delta.sequence.number

@@ -1,4 +1,4 @@
-"""`POST /generate`, `/generate_stream` and `/`: TGI's routes. Maps the wire model to an Ask; knows no engine."""
+"""`POST /generate`, `/generate_stream` and `/`: TGI's routes. Maps the wire model to a request; knows no engine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.answers import Answer, Ask, Sampling
+from service.answers import Answer, GenerationRequest, Sampling
 from service.api import tgi
 from service.api.bodies import json_body
 from service.api.deps import Service, ServiceDep
 from service.api.openapi import takes
-from service.api.places import placed
-from service.api.replies import completed, streamed
+from service.api.responses import completed, streamed
 from service.api.schemas.native import GenerateBody, Parameters
+from service.api.session_turns import in_session
 from service.context.prompt import Chat, Ids, Text
 from service.errors import UnsupportedField
 from service.settings import Settings
@@ -28,34 +28,34 @@ BODY: Final = json_body(GenerateBody)
 
 
 @router.post("/generate", openapi_extra=takes(GenerateBody))
-async def generate(request: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
+async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Text for a prompt, a chat or token ids; `stream` decides between one JSON body and server-sent events."""
-    return await _answer(request, service, body, body.stream)
+    return await _answer(http, service, body, body.stream)
 
 
 @router.post("/", openapi_extra=takes(GenerateBody))
-async def generate_at_root(request: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
+async def generate_at_root(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """As `/generate`: where huggingface_hub's client posts to."""
-    return await _answer(request, service, body, body.stream)
+    return await _answer(http, service, body, body.stream)
 
 
 @router.post("/generate_stream", openapi_extra=takes(GenerateBody))
-async def generate_stream(request: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
+async def generate_stream(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """As `/generate` with `stream` true."""
-    return await _answer(request, service, body, True)
+    return await _answer(http, service, body, True)
 
 
-async def _answer(request: Request, service: Service, body: GenerateBody, stream: bool) -> Response:
+async def _answer(http: Request, service: Service, body: GenerateBody, stream: bool) -> Response:
     if body.request_id:
-        request.state.request_id = body.request_id
+        http.state.request_id = body.request_id
     if body.user:
-        request.state.log["user"] = body.user
-    ask = replace(ask_of(body, service.settings, stream), arrival=request.state.arrival)
-    ask = placed(request, ask, body.session_id, body.messages)
+        http.state.log["user"] = body.user
+    request = replace(request_of(body, service.settings, stream), arrival=http.state.arrival)
+    request = in_session(http, request, body.session_id, body.messages)
     if stream:
         events = tgi.events if body.text_input is None else tgi.triton_events
-        return await streamed(request, service, [ask], events)
-    return await completed(request, service, [ask], partial(_shown, body))
+        return await streamed(http, service, [request], events)
+    return await completed(http, service, [request], partial(_shown, body))
 
 
 def _shown(body: GenerateBody, answers: Sequence[Answer]) -> dict[str, Any]:
@@ -66,13 +66,13 @@ def _shown(body: GenerateBody, answers: Sequence[Answer]) -> dict[str, Any]:
     return tgi.answered(answer, prefix, details=bool(body.parameters.details))
 
 
-def ask_of(body: GenerateBody, settings: Settings, stream: bool) -> Ask:
+def request_of(body: GenerateBody, settings: Settings, stream: bool) -> GenerationRequest:
     """The domain's request. Raises UnsupportedField for what a stream of one answer cannot do."""
     parameters = body.parameters
     if stream:
         _refuse_in_streams(parameters)
     n = parameters.n or 1
-    return Ask(
+    return GenerationRequest(
         id=f"gen-{uuid.uuid4().hex}",
         source=_source(body),
         model=body.model,

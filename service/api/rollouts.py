@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from models import rollouts
 from models.errors import NotFound
-from models.rollouts import Guards, Rollout
+from models.rollouts import Rollout, RolloutLimits
 from service.api.aliases import REASON
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Service, ServiceDep, Text
@@ -37,10 +37,10 @@ async def get_rollout(service: ServiceDep, name: str, alias: str) -> Response:
 @router.put("", openapi_extra=takes(RolloutBody))
 async def put_rollout(service: ServiceDep, name: str, alias: str, body: RolloutBody = ROLLOUT) -> Response:
     """Begin to send `weight` percent of the conversations to `candidate`, or change the running rollout's weight."""
-    guards = Guards(**(body.guards.model_dump(exclude_none=True) if body.guards else {}))
-    wanted = Rollout(name, alias, "", body.candidate, body.weight, body.sticky, body.shadow, guards, "")
-    limits = None if body.override else service.settings.gate(alias)
-    rollout = await asyncio.to_thread(rollouts.put, service.deployments.repository, wanted, limits)
+    limits = RolloutLimits(**(body.guards.model_dump(exclude_none=True) if body.guards else {}))
+    wanted = Rollout(name, alias, "", body.candidate, body.weight, body.sticky, body.shadow, limits, "")
+    gate = None if body.override else service.settings.gate(alias)
+    rollout = await asyncio.to_thread(rollouts.put, service.deployments.repository, wanted, gate)
     service.deployments.follow_all()
     return json_response(_shown(service, rollout))
 

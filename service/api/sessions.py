@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
-from service.answers import InSession
+from service.answers import SessionTurn
 from service.api import tgi
 from service.api.bodies import json_body, read_lines
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.etags import revision_of
-from service.api.generate import ask_of
+from service.api.generate import request_of
 from service.api.openapi import takes
-from service.api.replies import completed, streamed
+from service.api.responses import completed, streamed
 from service.api.schemas.native import GenerateBody
 from service.api.schemas.sessions import ForkBody, MessageBody, RegenerateBody, SessionBody
 from service.errors import InvalidRequest
@@ -133,7 +133,7 @@ async def fork(service: ServiceDep, owner: OwnerDep, session_id: str, body: Fork
 
 @router.post("/{session_id}/regenerate", openapi_extra=takes(RegenerateBody))
 async def regenerate(
-    request: Request,
+    http: Request,
     service: ServiceDep,
     owner: OwnerDep,
     session_id: str,
@@ -142,12 +142,12 @@ async def regenerate(
 ) -> Response:
     """Answer the last question again; the new answer takes the old one's place."""
     fields = body.model_dump(exclude_unset=True) | {"session_id": session_id, "messages": [_QUESTION]}
-    ask = ask_of(GenerateBody.model_validate(fields), service.settings, body.stream)
-    place = InSession(owner, session_id, (), revision_of(if_match))
-    ask = replace(ask, place=place, arrival=request.state.arrival)
+    request = request_of(GenerateBody.model_validate(fields), service.settings, body.stream)
+    turn = SessionTurn(owner, session_id, (), revision_of(if_match))
+    request = replace(request, turn=turn, arrival=http.state.arrival)
     if body.stream:
-        return await streamed(request, service, [ask], tgi.events)
-    return await completed(request, service, [ask], lambda answers: tgi.answered(answers[0]))
+        return await streamed(http, service, [request], tgi.events)
+    return await completed(http, service, [request], lambda answers: tgi.answered(answers[0]))
 
 
 @router.get("/{session_id}/export")
@@ -158,14 +158,14 @@ async def export(service: ServiceDep, owner: OwnerDep, session_id: str) -> Respo
 
 
 @router.post("/import", status_code=201)
-async def import_session(request: Request, service: ServiceDep, owner: OwnerDep) -> Response:
+async def import_session(http: Request, service: ServiceDep, owner: OwnerDep) -> Response:
     """What `export` gave becomes a new session of the caller's, under new ids."""
-    lines = await read_lines(request, NDJSON)
+    lines = await read_lines(http, NDJSON)
     return _one(await (await _store(service)).import_lines(owner, lines), 201)
 
 
 _QUESTION: Final = {"role": "user", "content": "-"}
-"""In the place of the messages that a session has: `ask_of` wants some."""
+"""In the place of the messages that a session has: `request_of` wants some."""
 
 
 async def _store(service: Service) -> SessionStore:

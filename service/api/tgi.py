@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from service.answers import Answer, Decoding, Delta, FinishReason, Token
+from service.answers import Answer, Delta, FinishReason, OutputSequence, Token
 from service.api.encoding import event
-from service.api.findings import found
+from service.api.guard_findings import found
 
 
 def facts(answer: Answer) -> dict[str, Any]:
     """Who answered, and what it cost: the same in a unary answer and in a stream's last event."""
     return {
-        "id": answer.ask.id,
+        "id": answer.request.id,
         "model": answer.manifest.reference,
         "version": answer.manifest.version,
         "digest": answer.manifest.short_digest,
@@ -21,7 +21,7 @@ def facts(answer: Answer) -> dict[str, Any]:
         "usage": answer.usage(),
         "timings": answer.timings(),
         "context": answer.receipt.to_dict(),
-        **({"session_id": answer.ask.place.session} if answer.ask.place else {}),
+        **({"session_id": answer.request.turn.session} if answer.request.turn else {}),
         **found(answer),
     }
 
@@ -29,15 +29,15 @@ def facts(answer: Answer) -> dict[str, Any]:
 def answered(answer: Answer, prefix: str = "", details: bool = False) -> dict[str, Any]:
     """The body of `/generate`. With `n` above 1, `generated_texts` has all answers, the first of them first."""
     body: dict[str, Any] = {"generated_text": prefix + answer.best[0].text, **facts(answer)}
-    if answer.ask.n > 1:
-        body["generated_texts"] = [prefix + decoding.text for decoding in answer.best]
+    if answer.request.n > 1:
+        body["generated_texts"] = [prefix + sequence.text for sequence in answer.best]
     if details:
         body["details"] = _details(answer)
     return body
 
 
 def _details(answer: Answer) -> dict[str, Any]:
-    best, others = answer.best[0], [each for each in answer.decodings if each is not answer.best[0]]
+    best, others = answer.best[0], [each for each in answer.sequences if each is not answer.best[0]]
     details = {**_sequence(answer, best), "prefill": _prefill(answer)}
     if others:
         details["best_of_sequences"] = [
@@ -46,21 +46,21 @@ def _details(answer: Answer) -> dict[str, Any]:
     return details
 
 
-def _sequence(answer: Answer, decoding: Decoding) -> dict[str, Any]:
+def _sequence(answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
     shown: dict[str, Any] = {
-        "finish_reason": _reason(decoding),
-        "generated_tokens": len(decoding.tokens),
-        "seed": decoding.seed,
-        "tokens": [_token(token) for token in decoding.tokens],
+        "finish_reason": _reason(sequence),
+        "generated_tokens": len(sequence.tokens),
+        "seed": sequence.seed,
+        "tokens": [_token(token) for token in sequence.tokens],
     }
-    if answer.ask.logprobs:
-        shown["top_tokens"] = [_top(answer, token) for token in decoding.tokens]
+    if answer.request.logprobs:
+        shown["top_tokens"] = [_top(answer, token) for token in sequence.tokens]
     return shown
 
 
 def _prefill(answer: Answer) -> list[dict[str, Any]]:
     """The prompt's tokens where they were asked for; the first has nothing before it to be likely after."""
-    if answer.ask.prompt_logprobs is None:
+    if answer.request.prompt_logprobs is None:
         return []
     logprobs = [None, *(each.logprob for each in answer.prompt_logprobs)]
     ids = answer.prompt.token_ids
@@ -68,13 +68,13 @@ def _prefill(answer: Answer) -> list[dict[str, Any]]:
     return [{"id": id, "text": text(id), "logprob": logprob} for id, logprob in zip(ids, logprobs, strict=False)]
 
 
-def _reason(decoding: Decoding) -> str:
+def _reason(sequence: OutputSequence) -> str:
     """TGI has three words: what the guard stops at is as a stop string, and an end that is neither a token's nor a
     string's was a limit."""
-    if decoding.finish_reason is FinishReason.CONTENT_FILTER:
+    if sequence.finish_reason is FinishReason.CONTENT_FILTER:
         return "stop_sequence"
-    if decoding.finish_reason is FinishReason.STOP:
-        return "stop_sequence" if decoding.by_stop_string else "eos_token"
+    if sequence.finish_reason is FinishReason.STOP:
+        return "stop_sequence" if sequence.by_stop_string else "eos_token"
     return "length"
 
 
@@ -94,19 +94,19 @@ def events(delta: Delta) -> Iterable[bytes]:
     """One event a token. An end without a token (a deadline) has `id` null and the text that was held back."""
     token = _token(delta.token) if delta.token else {"id": None, "text": delta.text, "logprob": None, "special": True}
     shown: dict[str, Any] = {"index": delta.index + 1, "token": token, "generated_text": None, "details": None}
-    if delta.token and delta.answer.ask.logprobs:
+    if delta.token and delta.answer.request.logprobs:
         shown["top_tokens"] = _top(delta.answer, delta.token)
     if delta.last:
-        shown |= {"generated_text": delta.decoding.text, "details": _stream_details(delta), **facts(delta.answer)}
+        shown |= {"generated_text": delta.sequence.text, "details": _stream_details(delta), **facts(delta.answer)}
     yield event(shown)
 
 
 def _stream_details(delta: Delta) -> dict[str, Any]:
     return {
-        "finish_reason": _reason(delta.decoding),
-        "generated_tokens": len(delta.decoding.tokens),
+        "finish_reason": _reason(delta.sequence),
+        "generated_tokens": len(delta.sequence.tokens),
         "input_length": len(delta.answer.prompt.token_ids),
-        "seed": delta.decoding.seed,
+        "seed": delta.sequence.seed,
     }
 
 

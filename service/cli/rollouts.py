@@ -10,7 +10,7 @@ from rich.table import Table
 
 from models import rollouts
 from models.errors import InvalidReference
-from models.rollouts import Guards, Rollout
+from models.rollouts import Rollout, RolloutLimits
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Alias, Json, Reason, console, print_json, repository, who
 
@@ -32,7 +32,7 @@ def rollout(
         raise InvalidReference("choose one of --candidate, --promote and --abort")
     store = repository()
     if candidate is not None:
-        wanted = Rollout(name, alias, "", candidate, weight, sticky, shadow, Guards(), "")
+        wanted = Rollout(name, alias, "", candidate, weight, sticky, shadow, RolloutLimits(), "")
         rollouts.put(store, wanted, settings_or_exit(console).gate(alias))
     elif promote:
         rollouts.promote(store, name, alias, reason or "the rollout went well", who())

@@ -20,9 +20,9 @@ from models.manifest import Manifest
 from models.repository import Repository
 from models.rollouts import Rollout
 from service.deployments.deployment import Deployment, DeploymentState
+from service.deployments.engine_handle import EngineFactory, SharedEngines
 from service.deployments.rollouts import Rollouts
 from service.deployments.routing import Router
-from service.deployments.sharing import EngineFactory, Sharing
 from service.errors import Conflict, DosirakError, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -58,7 +58,7 @@ class Deployments:
     ) -> None:
         self.repository = repository
         self._router = Router(repository, default_model)
-        self._sharing = Sharing(repository, engine_factory)
+        self._engines = SharedEngines(repository, engine_factory)
         self._preload = preload
         self._load_timeout = load_timeout
         self._drain_timeout = drain_timeout
@@ -139,7 +139,7 @@ class Deployments:
         failed one is tried again. Raises Conflict for one that has another number of replicas."""
         self._refuse_when_stopping()
         manifest = self.resolve(reference)
-        running = self._sharing.replicas_of(manifest)
+        running = self._engines.replicas_of(manifest)
         if running is not None and replicas not in (None, running):
             raise Conflict(
                 f"{manifest.reference}, or another version of its base, is deployed with {running} replicas: unload it "
@@ -234,8 +234,8 @@ class Deployments:
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
         if deployment is None or deployment.state is DeploymentState.FAILED:
-            needed = self._sharing.needed_bytes(manifest)
-            deployment = Deployment(manifest, self._sharing.engine(manifest, replicas), needed)
+            needed = self._engines.needed_bytes(manifest)
+            deployment = Deployment(manifest, self._engines.engine(manifest, replicas), needed)
             self._by_reference[manifest.reference] = deployment
             self._spawn(self._load(deployment))
         return deployment
@@ -300,7 +300,7 @@ class Deployments:
         manifest = deployment.manifest
         await deployment.load(self.repository)
         if deployment.state is DeploymentState.READY:
-            self._sharing.trust(manifest)
+            self._engines.trust(manifest)
         log.info(
             "deployment_" + deployment.state.value,
             model=manifest.reference,

@@ -134,11 +134,11 @@ class Rollouts:
         return f"{name}:{before}, which answered this conversation before, was {how}; {name}:{version} answers now"
 
     def observe(self, rollout: Rollout, version: str, failed: bool, ttft: float | None) -> None:
-        """Count an answer of either version; rolls the candidate back where that breaks a guard."""
+        """Count an answer of either version; rolls the candidate back where that breaks a limit."""
         pair = self._pair(rollout)
         if version in pair:
             pair[version].note(failed, ttft)
-        reason = broken_guard(rollout, pair[rollout.base], pair[rollout.candidate])
+        reason = broken_limit(rollout, pair[rollout.base], pair[rollout.candidate])
         if reason:
             self.withdraw(rollout, reason)
 
@@ -170,17 +170,17 @@ class Rollouts:
         return self._observed.setdefault(_key(rollout), {rollout.base: Observed(), rollout.candidate: Observed()})
 
 
-def broken_guard(rollout: Rollout, base: Observed, candidate: Observed) -> str:
+def broken_limit(rollout: Rollout, base: Observed, candidate: Observed) -> str:
     """A phrase for the guard that the candidate breaks, or ""."""
-    guards = rollout.guards
-    if candidate.requests < guards.min_requests:
+    limits = rollout.limits
+    if candidate.requests < limits.min_requests:
         return ""
-    if candidate.error_rate > guards.error_rate:
-        return f"error rate {candidate.error_rate:.1%}, at most {guards.error_rate:.1%}"
+    if candidate.error_rate > limits.error_rate:
+        return f"error rate {candidate.error_rate:.1%}, at most {limits.error_rate:.1%}"
     theirs, mine = base.ttft_p95, candidate.ttft_p95
-    if base.requests >= guards.min_requests and theirs and mine and mine > guards.ttft_p95_ratio * theirs:
+    if base.requests >= limits.min_requests and theirs and mine and mine > limits.ttft_p95_ratio * theirs:
         return (
-            f"TTFT p95 {mine / theirs:.1f}x that of {rollout.name}:{rollout.base}, at most {guards.ttft_p95_ratio:g}x"
+            f"TTFT p95 {mine / theirs:.1f}x that of {rollout.name}:{rollout.base}, at most {limits.ttft_p95_ratio:g}x"
         )
     return ""
 

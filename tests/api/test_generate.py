@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.answers import Ask, Decoding
+from service.answers import GenerationRequest, OutputSequence
 from service.context.prompt import Text
 from service.engine.messages import FinishReason, Request, StepOutput
 from service.text.tokenizer import Tokenizer
@@ -115,12 +115,12 @@ async def test_include_stop(world: World) -> None:
 @pytest.mark.parametrize(("include", "text"), [(False, "b"), (True, "ba")])
 async def test_a_stop_token_that_is_an_ordinary_one_is_cut(world: World, include: bool, text: str) -> None:
     [letter, end] = world.tokenizer.encode("ba")
-    decoding = Decoding(0, 0, Ask("x", Text("x"), include_stop=include), world.tokenizer, (end,))
-    decoding.accept(StepOutput("x", (end, letter)))
-    assert decoding.text == "ab", "only the last token ended it"
-    decoding = Decoding(0, 0, Ask("x", Text("x"), include_stop=include), world.tokenizer, (end,))
-    decoding.accept(StepOutput("x", (letter, end), finish_reason=FinishReason.STOP))
-    assert (decoding.text, len(decoding.tokens)) == (text, 2)
+    sequence = OutputSequence(0, 0, GenerationRequest("x", Text("x"), include_stop=include), world.tokenizer, (end,))
+    sequence.accept(StepOutput("x", (end, letter)))
+    assert sequence.text == "ab", "only the last token ended it"
+    sequence = OutputSequence(0, 0, GenerationRequest("x", Text("x"), include_stop=include), world.tokenizer, (end,))
+    sequence.accept(StepOutput("x", (letter, end), finish_reason=FinishReason.STOP))
+    assert (sequence.text, len(sequence.tokens)) == (text, 2)
 
 
 async def test_min_new_tokens_reaches_engine_and_stop_strings(world: World) -> None:

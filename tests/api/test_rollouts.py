@@ -1,4 +1,4 @@
-"""A version on trial: its share, conversations that stay, guards that roll it back, shadows that nobody waits for."""
+"""A version on trial: its share, conversations that stay, limits that roll it back, shadows that nobody waits for."""
 
 from __future__ import annotations
 
@@ -139,7 +139,9 @@ async def test_a_candidate_that_cannot_be_loaded_is_taken_back(world: World) -> 
 
 async def test_a_candidate_that_is_deleted_is_taken_back(world: World) -> None:
     repository = world.deployments.repository
-    rollouts.put(repository, rollouts.Rollout("demo", "production", "", "2", 50, True, False, rollouts.Guards(), ""))
+    rollouts.put(
+        repository, rollouts.Rollout("demo", "production", "", "2", 50, True, False, rollouts.RolloutLimits(), "")
+    )
     repository.delete("demo", "2")
     world.deployments.follow_all()
     assert "no model version" in (await world.client.get(URL)).json()["history"][-1]["reason"]
@@ -229,7 +231,7 @@ async def test_a_main_answer_never_waits_for_a_shadow(world: World) -> None:
 
 async def test_rollouts_of_another_process_are_followed(world: World) -> None:
     elsewhere = Repository(world.deployments.repository.layout.data_dir)
-    wanted = rollouts.Rollout("demo", "production", "", "2", 100.0, True, False, rollouts.Guards(), "")
+    wanted = rollouts.Rollout("demo", "production", "", "2", 100.0, True, False, rollouts.RolloutLimits(), "")
     rollouts.put(elsewhere, wanted)
     await until(lambda: len(world.deployments.all()) == 2 and world.deployments.all()[1].state.value == "ready")
     assert (await ask(world, chat("hi")))["model"] == "demo:2"

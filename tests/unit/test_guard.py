@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from models.demo.grammar import Style, dialogue
-from service.answers import Ask, Decoding, FinishReason
+from service.answers import FinishReason, GenerationRequest, OutputSequence
 from service.context.prompt import Text
 from service.engine.messages import StepOutput, TokenLogprobs
 from service.errors import InvalidRequest
@@ -102,16 +102,16 @@ def ids_of(name: str, text: str, rng: random.Random) -> list[int]:
     return [id for part in cut(text, rng, 9) for id in subject.encode(part, add_special_tokens=False)]
 
 
-def decoded(name: str, ids: list[int], guard: Guard, rng: random.Random, stop: tuple[str, ...] = ()) -> Decoding:
+def decoded(name: str, ids: list[int], guard: Guard, rng: random.Random, stop: tuple[str, ...] = ()) -> OutputSequence:
     """The ids as an engine gives them, a few a step, each with the tokens after it as alternatives."""
-    decoding = Decoding(0, 0, Ask("x", Text("x"), stop=stop), tokenizer(name), (), guard.watch())
+    sequence = OutputSequence(0, 0, GenerationRequest("x", Text("x"), stop=stop), tokenizer(name), (), guard.watch())
     at = 0
-    while at < len(ids) and decoding.finish_reason is None:
+    while at < len(ids) and sequence.finish_reason is None:
         part = tuple(ids[at : at + rng.randint(1, 3)])
         at += len(part)
         measured = tuple(TokenLogprobs(-0.5, ((id, -0.5), (id + 1, -0.7))) for id in part)
-        decoding.accept(StepOutput("x", part, measured, finish_reason=FinishReason.LENGTH if at >= len(ids) else None))
-    return decoding
+        sequence.accept(StepOutput("x", part, measured, finish_reason=FinishReason.LENGTH if at >= len(ids) else None))
+    return sequence
 
 
 @pytest.mark.parametrize("name", ["demo", "byte_level", "llama"])
@@ -123,28 +123,28 @@ def test_a_thousand_planted_strings_split_at_token_borders(name: str, masking: G
         text = subject.decode(ids)
         value = plant.value if plant.value in text else plant.value.strip()
         assert value in text, "the tokens hold it"
-        decoding = decoded(name, ids, masking, rng)
-        assert not missed(plant, decoding.text, {each.rule for each in decoding.findings}), (plant, decoding.text)
-        assert decoding.text == "".join(token.text for token in decoding.tokens) == whole(masking, text)[0]
-        assert decoding.sampled == ids and len(decoding.tokens) == len(ids)
-        told = subject.decode([token.id for token in decoding.tokens])
+        sequence = decoded(name, ids, masking, rng)
+        assert not missed(plant, sequence.text, {each.rule for each in sequence.findings}), (plant, sequence.text)
+        assert sequence.text == "".join(token.text for token in sequence.tokens) == whole(masking, text)[0]
+        assert sequence.sampled == ids and len(sequence.tokens) == len(ids)
+        told = subject.decode([token.id for token in sequence.tokens])
         for half in (value[: len(value) // 2], value[len(value) // 2 :]):
-            assert half not in told or half in decoding.text, (plant, told)
-        assert all(not token.top for token in decoding.tokens if token.special)
+            assert half not in told or half in sequence.text, (plant, told)
+        assert all(not token.top for token in sequence.tokens if token.special)
 
 
 def test_every_rule_stops(tmp_path: Path) -> None:
     guard, rng = guarded(tmp_path, action="stop"), random.Random(3)
     for plant in MANY[:120]:
         before = plant.text.partition(plant.value)[0]
-        decoding = decoded("demo", ids_of("demo", plant.text, rng), guard, rng)
-        assert decoding.finish_reason is FinishReason.CONTENT_FILTER
-        assert plant.text.startswith(decoding.text)
+        sequence = decoded("demo", ids_of("demo", plant.text, rng), guard, rng)
+        assert sequence.finish_reason is FinishReason.CONTENT_FILTER
+        assert plant.text.startswith(sequence.text)
         if plant.rule == "corpus":  # n-grams begin in units, and the carrier's last letter may stand there, too
-            assert sum(map(str.isalnum, decoding.text[len(before) :])) <= 2
+            assert sum(map(str.isalnum, sequence.text[len(before) :])) <= 2
         else:
-            assert decoding.text == before
-        assert len(decoding.tokens) == len(decoding.sampled)
+            assert sequence.text == before
+        assert len(sequence.tokens) == len(sequence.sampled)
 
 
 def test_flags_delay_nothing_and_change_nothing(flagging: Guard) -> None:

@@ -44,7 +44,7 @@ class ReasonBody(Wire):
     reason: Reason = ""
 
 
-class GuardsBody(Wire):
+class RolloutLimitsBody(Wire):
     error_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     ttft_p95_ratio: Annotated[float, Field(gt=0)] | None = None
     min_requests: Annotated[int, Field(ge=1, le=10_000)] | None = None
@@ -57,5 +57,5 @@ class RolloutBody(Wire):
     weight: Annotated[float, Field(ge=0, le=100)]
     sticky: bool = True
     shadow: bool = False
-    guards: GuardsBody | None = None
+    guards: RolloutLimitsBody | None = None
     override: bool = False

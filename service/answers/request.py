@@ -33,7 +33,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class InSession:
+class SessionTurn:
     """A turn of a stored session: its new messages, none to answer the last question again. `expected_revision` None
     takes the session as it is."""
 
@@ -44,12 +44,12 @@ class InSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class GenerationRequest:
     """One request for text. `arrival` and `deadline` are points of `time.monotonic()`.
 
     `max_new_tokens` None takes what is left of the window. `logprobs` N >= 0 gives every token's own logprob and those
     of the N likeliest; `prompt_logprobs` likewise for the prompt. `best_of` sequences are decoded, the `n` with the
-    highest mean logprob are answered; a stream needs `best_of` = `n`. `owner` is who asks, as the server knows it:
+    highest mean logprob are answered; a stream needs `best_of` = `n`. `owner` is who requests, as the server knows it:
     owners share no prefix blocks. `user` is the caller's own word for its user.
     """
 
@@ -71,7 +71,7 @@ class Ask:
     deadline_ms: int | None = None
     owner: str = ""
     user: str = ""
-    place: InSession | None = None
+    turn: SessionTurn | None = None
     arrival: float = field(default_factory=time.monotonic)
 
     @property
@@ -101,20 +101,20 @@ class Ask:
         )
 
 
-def conversation_of(ask: Ask) -> str | None:
+def conversation_of(request: GenerationRequest) -> str | None:
     """The same opaque key for every turn of a chat: its session; else its user and its messages up to the first of the
     user's. Chats of one user that begin alike share it. None where there is nothing to tell conversations apart by."""
-    if ask.place is not None:
-        return hashlib.sha256(repr((ask.place.owner, ask.place.session)).encode()).hexdigest()
-    match ask.source:
+    if request.turn is not None:
+        return hashlib.sha256(repr((request.turn.owner, request.turn.session)).encode()).hexdigest()
+    match request.source:
         case Chat(messages):
             opening = list[tuple[str, str]]()
             for message in messages:
                 opening.append((message.role, message.content))
                 if message.role == "user":
                     break
-        case _ if ask.user:
+        case _ if request.user:
             opening = []
         case _:
             return None
-    return hashlib.sha256(repr((ask.user, opening)).encode()).hexdigest()
+    return hashlib.sha256(repr((request.user, opening)).encode()).hexdigest()

@@ -1,6 +1,6 @@
 """Responses that are kept for their `Idempotency-Key`: made once, sent as often as they are asked for, byte for byte.
 
-    key ─▶ first: Recording ─▶ deltas, the claim renewed meanwhile ─▶ all bytes kept ─▶ the last delta is told
+    key ─▶ first: ResponseRecorder ─▶ deltas, the claim renewed meanwhile ─▶ all bytes kept ─▶ the last delta is told
       └──▶ a repetition waits for the first and gets what was kept; where nothing was, it is the first
 
 What ends without a whole answer keeps nothing. Knows no dialect: `write` gives the bytes of each delta.
@@ -20,10 +20,10 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
-from service.answers import Ask, Delta
+from service.answers import Delta, GenerationRequest
 from service.answers.cancelling import cancelled
 from service.api.deps import Service
-from service.api.keys import Key
+from service.api.idempotency import IdempotencyKey
 from service.errors import Conflict, DosirakError, Unavailable
 from service.sessions import LEASE_SECONDS, Claim, Done, Finished
 
@@ -42,7 +42,7 @@ REPLAYED: Final = "Idempotent-Replayed"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredResponse:
     """A response as the store has it: `packed` is its body, compressed."""
 
     request_id: str
@@ -50,14 +50,14 @@ class Kept:
     packed: bytes
 
 
-_decoder = msgspec.msgpack.Decoder(Kept)
+_decoder = msgspec.msgpack.Decoder(StoredResponse)
 
 
-def replay(request: Request, finished: Finished) -> Response:
+def replay(http: Request, finished: Finished) -> Response:
     """What was kept, under the id of the request that it was made for."""
     kept = _decoder.decode(finished.response)
-    request.state.log.update(replayed=True, repeated_as=request.state.request_id)
-    request.state.request_id = kept.request_id
+    http.state.log.update(replayed=True, repeated_as=http.state.request_id)
+    http.state.request_id = kept.request_id
     return Response(zlib.decompress(kept.packed), headers={**kept.headers, REPLAYED: "true"})
 
 
@@ -69,23 +69,25 @@ class Held:
     claim: Claim
 
 
-async def claimed(service: Service, key: Key, asks: Sequence[Ask]) -> Held | Finished:
+async def claimed(service: Service, key: IdempotencyKey, requests: Sequence[GenerationRequest]) -> Held | Finished:
     """The right to answer first, or the answer. Raises Conflict where the key came with another body, Unavailable where
     there is no database or the first request takes too long."""
     idempotency = (await service.answers.conversations.store()).idempotency
-    left = [ask.deadline - time.monotonic() for ask in asks if ask.deadline is not None]
+    left = [request.deadline - time.monotonic() for request in requests if request.deadline is not None]
     found = await idempotency.wait(key.owner, key.text, key.body_hash, min([WAIT_SECONDS, *left]))
     return found if isinstance(found, Finished) else Held(idempotency, found.claim)
 
 
-class Recording:
+class ResponseRecorder:
     """One response in the making. Answers takes `record`, the response is written by `write`, both from `deltas`."""
 
-    def __init__(self, held: Held, request_id: str, asks: int, write: Write, head: Head, ending: bytes = b"") -> None:
+    def __init__(
+        self, held: Held, request_id: str, requests: int, write: Write, head: Head, ending: bytes = b""
+    ) -> None:
         self._idempotency = held.idempotency
         self._claim = held.claim
         self._request_id = request_id
-        self._unfinished = asks
+        self._unfinished = requests
         self._write = write
         self._head = head
         self._ending = ending
@@ -108,12 +110,12 @@ class Recording:
         chunks = [*self._write(delta), *([self._ending] if self._ending else ())]
         self._last = (delta, chunks)
         packed = zlib.compress(b"".join([self._told, *chunks]), level=1)
-        kept = Kept(self._request_id, dict(self._head(self._first or delta)), packed)
+        kept = StoredResponse(self._request_id, dict(self._head(self._first or delta)), packed)
         return Done(self._claim, msgspec.msgpack.encode(kept))
 
     async def deltas(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
         """The deltas of `source`, which it owns: the last when the response is kept, with its turn or by itself. Where
-        it never is, whoever asks next begins anew. Raises Conflict where another has taken over."""
+        it never is, whoever requests next begins anew. Raises Conflict where another has taken over."""
         is_kept = False
         try:
             async with aclosing(source):

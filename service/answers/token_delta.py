@@ -23,7 +23,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TokenDelta:
     """What one token, or an end without a token, adds. `token` is None only at such an end (a deadline). `index` counts
     the tokens of its sequence before it."""
 

@@ -1,22 +1,22 @@
 """One sequence's tokens becoming text: what each token adds, where a stop string ends it, why it ended.
 
-    token ids ─▶ detokenizer ─▶ guard, where there is one ─▶ pieces
+    token ids ─▶ detokenizer ─▶ guard, where there is one ─▶ deltas
 
 Synchronous and deterministic; knows no engine, no time and no HTTP.
 """
 
 from __future__ import annotations
 
-from service.answers.ask import Ask
 from service.answers.guarded import Guarded
-from service.answers.piece import Piece, Token
+from service.answers.request import GenerationRequest
+from service.answers.token_delta import Token, TokenDelta
 from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
 from service.guard import Finding, Watch
 from service.text.detokenizer import Detokenizer
 from service.text.tokenizer import Tokenizer
 
 
-class Decoding:
+class OutputSequence:
     """Sequence number `number` of an answer. `sampled` are the engine's tokens, the one that completed a stop string
     last; `tokens` are those given out, with what a guard let them tell."""
 
@@ -24,7 +24,7 @@ class Decoding:
         self,
         number: int,
         seed: int,
-        ask: Ask,
+        request: GenerationRequest,
         tokenizer: Tokenizer,
         stop_token_ids: tuple[int, ...],
         watch: Watch | None = None,
@@ -37,11 +37,11 @@ class Decoding:
         self.by_stop_string = False
         self.last_at: float | None = None
         self._parts: list[str] = []
-        self._include_stop = ask.include_stop
+        self._include_stop = request.include_stop
         self._stop_token_ids = frozenset(stop_token_ids)
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(
-            tokenizer, ask.stop, include_stop=ask.include_stop, ignore_stop_until=ask.sampling.min_tokens
+            tokenizer, request.stop, include_stop=request.include_stop, ignore_stop_until=request.sampling.min_tokens
         )
         self._guarded = None if watch is None else Guarded(watch, tokenizer.stand_in_id)
 
@@ -61,21 +61,21 @@ class Decoding:
         known = [token.logprob for token in self.tokens if token.logprob is not None]
         return sum(known) / len(known) if known else float("-inf")
 
-    def accept(self, output: StepOutput) -> list[Piece]:
-        """The pieces of one step, one a token, those that a guard held as soon as it lets them go. Tokens after a
+    def accept(self, output: StepOutput) -> list[TokenDelta]:
+        """The deltas of one step, one a token, those that a guard held as soon as it lets them go. Tokens after a
         completed stop string are dropped and not counted."""
-        pieces: list[Piece] = []
+        deltas: list[TokenDelta] = []
         for position, token_id in enumerate(output.token_ids):
             measured = output.logprobs[position] if position < len(output.logprobs) else None
             is_last = position == len(output.token_ids) - 1
-            pieces += self._add(token_id, measured, output.finish_reason if is_last else None)
+            deltas += self._add(token_id, measured, output.finish_reason if is_last else None)
             if self.finish_reason is not None:
-                return pieces
+                return deltas
         if output.finish_reason is not None:
-            pieces += self._give(None, self._detokenizer.finish(), (0, 0), output.finish_reason)
-        return pieces
+            deltas += self._give(None, self._detokenizer.finish(), (0, 0), output.finish_reason)
+        return deltas
 
-    def _add(self, token_id: int, measured: TokenLogprobs | None, reason: FinishReason | None) -> list[Piece]:
+    def _add(self, token_id: int, measured: TokenLogprobs | None, reason: FinishReason | None) -> list[TokenDelta]:
         start = self._detokenizer.whole
         hidden = reason is FinishReason.STOP and token_id in self._stop_token_ids and not self._include_stop
         text = "" if hidden else self._detokenizer.push(token_id)
@@ -88,14 +88,16 @@ class Decoding:
         self.sampled.append(token_id)
         return self._give(token, text, (start, self._detokenizer.begun), reason)
 
-    def _give(self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None) -> list[Piece]:
+    def _give(
+        self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None
+    ) -> list[TokenDelta]:
         if self._guarded is None:
-            pieces = [Piece(len(self.tokens), token, text, reason)]
+            deltas = [TokenDelta(len(self.tokens), token, text, reason)]
         else:
-            pieces = self._guarded.add(token, text, span, reason)
-        for piece in pieces:
-            self._parts.append(piece.text)
-            self.finish_reason = piece.finish_reason
-            if piece.token is not None:
-                self.tokens.append(piece.token)
-        return pieces
+            deltas = self._guarded.add(token, text, span, reason)
+        for delta in deltas:
+            self._parts.append(delta.text)
+            self.finish_reason = delta.finish_reason
+            if delta.token is not None:
+                self.tokens.append(delta.token)
+        return deltas

@@ -21,29 +21,29 @@ _SHAPING: Final = ("if-match",)
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class IdempotencyKey:
     owner: str
     text: str
     body_hash: str
 
 
-def note_body(request: Request, raw: bytes) -> None:
+def note_body(http: Request, raw: bytes) -> None:
     """Remember what a key stands for while the body's bytes are at hand. Nothing to do where there is no key."""
-    if HEADER not in request.headers:
+    if HEADER not in http.headers:
         return
     digest = hashlib.sha256()
-    shaping = (request.headers.get(name, "").encode("latin-1") for name in _SHAPING)
-    for part in (request.method.encode(), request.scope["path"].encode(), *shaping, raw):
+    shaping = (http.headers.get(name, "").encode("latin-1") for name in _SHAPING)
+    for part in (http.method.encode(), http.scope["path"].encode(), *shaping, raw):
         digest.update(len(part).to_bytes(8))
         digest.update(part)
-    request.state.body_hash = digest.hexdigest()
+    http.state.body_hash = digest.hexdigest()
 
 
-def key_of(request: Request) -> Key | None:
+def key_of(http: Request) -> IdempotencyKey | None:
     """None where the request has none. Raises InvalidRequest for what cannot be one."""
-    given = request.headers.getlist(HEADER)
+    given = http.headers.getlist(HEADER)
     if not given:
         return None
     if len(given) > 1 or not _KEY.fullmatch(given[0]):
         raise InvalidRequest(f"{HEADER} must be one key of 1 to 255 visible ASCII characters", param=HEADER)
-    return Key(request.state.owner, given[0], request.state.body_hash)
+    return IdempotencyKey(http.state.owner, given[0], http.state.body_hash)

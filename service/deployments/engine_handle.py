@@ -31,7 +31,7 @@ _ENGINE_BYTES = 256 << 20
 """An engine process without its weights: interpreter, libraries, the least KV cache."""
 
 
-class Sharing:
+class SharedEngines:
     """The engines of all deployments, by the digest of their base. Lives in the event loop."""
 
     def __init__(self, repository: Repository, make: EngineFactory) -> None:
@@ -39,9 +39,9 @@ class Sharing:
         self._make = make
         self._groups: dict[str, _Group] = {}
 
-    def engine(self, manifest: Manifest, replicas: int) -> Share:
+    def engine(self, manifest: Manifest, replicas: int) -> EngineHandle:
         """The version's part in its base's engine, not yet started; one made now is of so many `replicas`."""
-        return Share(self, manifest, replicas)
+        return EngineHandle(self, manifest, replicas)
 
     def replicas_of(self, manifest: Manifest) -> int | None:
         """Of the engine that the version would join; None where it would start its own."""
@@ -64,23 +64,23 @@ class Sharing:
         group = self._groups.get(manifest.base_digest)
         return None if group is None or group.engine.state is EngineState.FAILED else group
 
-    def enter(self, share: Share, replicas: int) -> _Group:
-        """The group of the share's base, of which it is a member from now on; it is the starter of a new one."""
-        manifest = share.manifest
+    def enter(self, handle: EngineHandle, replicas: int) -> _Group:
+        """The group of the handle's base, of which it is a member from now on; it is the starter of a new one."""
+        manifest = handle.manifest
         group = self._living(manifest)
         if group is None:
-            group = _Group(self._make(manifest, self._promised_bytes(), replicas), share, replicas)
+            group = _Group(self._make(manifest, self._promised_bytes(), replicas), handle, replicas)
             self._groups[manifest.base_digest] = group
-        group.members.append(share)
+        group.members.append(handle)
         return group
 
-    async def leave(self, share: Share, group: _Group, grace: float) -> None:
+    async def leave(self, handle: EngineHandle, group: _Group, grace: float) -> None:
         """The engine goes with its last member, and with a starter whose files were not found good."""
-        group.members.remove(share)
-        if group.members and (group.trusted or group.starter is not share):
+        group.members.remove(handle)
+        if group.members and (group.trusted or group.starter is not handle):
             return
-        if self._groups.get(share.manifest.base_digest) is group:
-            del self._groups[share.manifest.base_digest]
+        if self._groups.get(handle.manifest.base_digest) is group:
+            del self._groups[handle.manifest.base_digest]
         try:
             await group.engine.stop(grace)
         finally:
@@ -104,24 +104,24 @@ class _Group:
     """One engine, whose directory it reads, and who uses it."""
 
     engine: Engine
-    starter: Share
+    starter: EngineHandle
     replicas: int
-    members: list[Share] = field(default_factory=list)
+    members: list[EngineHandle] = field(default_factory=list)
     lease: Lease | None = None
     """Of the starter's files, which a restarted engine process reads again."""
     trusted: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Share:
+class EngineHandle:
     """As the engine itself to one deployment, whose adapter, if it has one, computes its requests."""
 
-    def __init__(self, sharing: Sharing, manifest: Manifest, replicas: int) -> None:
+    def __init__(self, shared: SharedEngines, manifest: Manifest, replicas: int) -> None:
         self.manifest = manifest
-        self._sharing = sharing
+        self._shared = shared
         self._wanted_replicas = replicas
         self.adapter = manifest.digest if manifest.has_adapter else ""
-        self._group: _Group | None = sharing.enter(self, replicas)
+        self._group: _Group | None = shared.enter(self, replicas)
         self._joined = self._group.starter is self
         self._asked = self._joined
         """Whether the engine may have its adapter."""
@@ -165,20 +165,20 @@ class Share:
                 await self._join(group)
                 return
             group.members.remove(self)
-            self._group = self._sharing.enter(self, self._wanted_replicas)
+            self._group = self._shared.enter(self, self._wanted_replicas)
             self._joined = self._asked = self._group.starter is self
         if group is not None:
-            group.lease = self._sharing.lease(self.manifest)
+            group.lease = self._shared.lease(self.manifest)
             await group.engine.start(on_loading)
 
     async def _join(self, group: _Group) -> None:
         if self.adapter:
             self._asked = True
-            await group.engine.load_adapter(self.adapter, self._sharing.directory(self.manifest))
+            await group.engine.load_adapter(self.adapter, self._shared.directory(self.manifest))
         self._joined = True
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """As Engine.generate, by this version's adapter. Ends with EngineFailed once this share has left."""
+        """As Engine.generate, by this version's adapter. Ends with EngineFailed once this handle has left."""
         asked = replace(request, adapter=self.adapter) if self.adapter else request
         async with aclosing(self._there().generate(asked)) as outputs:
             async for output in outputs:
@@ -205,7 +205,7 @@ class Share:
         group, self._group = self._group, None
         if group is None:
             return
-        others = {share.adapter for share in group.members if share is not self}
+        others = {handle.adapter for handle in group.members if handle is not self}
         if self._asked and self.adapter and self.adapter not in others:
             group.engine.unload_adapter(self.adapter)
-        await self._sharing.leave(self, group, grace)
+        await self._shared.leave(self, group, grace)
