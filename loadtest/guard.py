@@ -1,5 +1,6 @@
-"""What the guard costs: `python -m loadtest.guard` prints microseconds of processor time per token, without a guard and
-with each of its rules, medians of rounds taken in turn. No engine: the demo's dialogues are decoded token by token.
+"""`python -m loadtest.guard` measures what the guard costs: microseconds of processor time per token, without a guard
+and with each of its rules, medians of rounds taken in turn. No engine runs: the demo's dialogues are decoded token by
+token.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a model is: its versions, their facts, and how they come to be. Works with no server running."""
+"""The model repository: versions, their facts, and how versions come to be. It works with no server running."""

@@ -1,4 +1,4 @@
-"""How long two answers are the same."""
+"""Agreement says for how long two answers are the same."""
 
 from __future__ import annotations
 

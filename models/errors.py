@@ -1,4 +1,4 @@
-"""What can go wrong with a model repository, as one tree. It knows no HTTP; the service maps each class to a status.
+"""The errors of a model repository, as one tree. The tree knows no HTTP; the service maps each class to a status.
 
     RepositoryError
     ├── InvalidReference   the text is not a model reference, a name or a version

@@ -1,4 +1,4 @@
-"""How far long work is, told as it goes on."""
+"""Progress tells how far long work is while the work goes on."""
 
 from collections.abc import Callable
 

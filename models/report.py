@@ -1,4 +1,5 @@
-"""What was measured of a version: its quality against its parent, and its speed on one host. Measures nothing itself.
+"""A report holds what was measured of a version: its quality against its parent, and its speed on one host. This module
+measures nothing itself.
 
 Kept beside the versions, not in them: a version never changes, and it may be measured again. A report names the digest
 of what it measured, of what that was compared with, and of the texts.

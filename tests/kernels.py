@@ -1,4 +1,4 @@
-"""Which native kernels can run here, and how a test chooses among them and torch operations."""
+"""The native kernels that can run here, and how a test chooses among them and torch operations."""
 
 from __future__ import annotations
 

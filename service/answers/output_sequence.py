@@ -1,4 +1,5 @@
-"""One sequence's tokens becoming text: what each token adds, where a stop string ends it, why it ended.
+"""An output sequence turns one sequence's tokens into text: what each token adds, where a stop string ends the text,
+and why it ended.
 
     token ids ─▶ detokenizer ─▶ guard, where there is one ─▶ deltas
 

@@ -1,4 +1,5 @@
-"""What is asked, in one shape for every dialect. Valid by construction: the wire schemas have checked every bound."""
+"""The generation request: what a caller asks for, in one shape for every dialect. It is valid by construction: the wire
+schemas have checked every bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one token adds to an answer: values only."""
+"""A token delta is what one token adds to an answer. This module holds values only."""
 
 from __future__ import annotations
 

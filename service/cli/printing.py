@@ -1,4 +1,4 @@
-"""How a chat is shown: with colours and the window's bar, plainly, or as one JSON object a turn. Sends nothing."""
+"""A printer shows a chat: with colours and the window's bar, plainly, or as one JSON object a turn. Sends nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One version being served: its tokenizer, its engine process and the answers in flight. Knows no HTTP."""
+"""A deployment is one version being served: its tokenizer, its engine and the answers in flight. It knows no HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One engine for all deployments of one base: the version itself and the adapters that were made for it.
+"""An engine handle shares one engine among all deployments of one base: the version itself and the adapters made for
+it.
 
     demo:1 ──────────┐
     demo:2 (adapter) ┼─▶ one engine; a request names its adapter

@@ -1,4 +1,4 @@
-"""How the engine process of a version is configured: a function of settings and manifest."""
+"""The engine configuration of a version is a function of settings and manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which version a model reference means now. Knows references and aliases, not engines.
+"""Routing says which version a model reference means now. It knows references and aliases, not engines.
 
 A request resolves its reference once and stays on that version to its end.
 """

@@ -1,4 +1,5 @@
-"""What a chat that has outgrown its window still recalls: the demo's facts, by policy and by side of the cut.
+"""This measurement says what a chat that has outgrown its window still recalls: the demo's facts, by policy and by side
+of the cut.
 
 Prompts are built as the service builds them, summaries are written by the version itself. Offline: no server.
 """

@@ -1,4 +1,4 @@
-"""What each kind of job does: `models` and `service.evaluation`, with progress. Runs in a job's own process."""
+"""The work of each kind of job: `models` and `service.evaluation`, with progress. It runs in the job's own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a runner is built: from a record of an earlier load where there is one, else through the library's model.
+"""The builder makes a runner: from a record of an earlier load if there is one, else through the library's model.
 
 record ▶ names and numbers ─▶ weights mapped by name ─▶ our forward ─▶ the recorded logits? ─yes▶ runner
    │none                                                                    │no

@@ -1,4 +1,4 @@
-"""What every way to compute a step offers. Knows packed rows; no architecture."""
+"""The forward is the interface of every way to compute a step. It knows packed rows; no architecture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which way to compute this architecture? Tried at load on a short prompt, not looked up in a list of names.
+"""The probe finds a way to compute an architecture: it tries the ways at load on a short prompt, and looks nothing up
+by name.
 
 library's own forward on the prompt ──▶ reference logits, and the heads of each layer as the library caches them
 ours (Llama-shaped) ▶ library, packed ▶ library, one sequence at a time: the first that repeats the reference wins

@@ -1,5 +1,5 @@
-"""What a load through the library found out about a version, kept beside the repository so that the next load of the
-same version on this host needs no library: importing that takes longer than mapping the weights.
+"""A record keeps what a load through the library found out about a version, beside the repository, so that the next
+load of the same version on this host needs no library: importing the library takes longer than mapping the weights.
 
 A record saves reading and running the library's model; it does not save the proof. It holds the library's logits for
 the probe, and every load checks its forward against them. Without a record, or with one that does not fit, nothing is

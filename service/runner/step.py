@@ -1,4 +1,4 @@
-"""One engine step as tensors: the batch's tokens packed into rows. Knows sequences by reading them; changes nothing.
+"""A step's inputs as tensors: the batch's tokens packed into rows. This module reads sequences and changes nothing.
 
 item 0: 3 prompt tokens   item 1: 1 token, 2 drafts   item 2: 2 prompt tokens   padding to the row quantum
 | p0 p1 p2               | d e f                     | q0 q1                   | . . |

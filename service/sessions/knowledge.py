@@ -1,4 +1,4 @@
-"""The knowledge base: documents that an owner fills in, for all his chats or for one session, found by passages.
+"""The knowledge base: documents that an owner fills in, for all own chats or for one session, found by passages.
 
 document ─< passages ── passage_grams, the index of their pairs of characters
 """

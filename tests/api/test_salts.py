@@ -1,4 +1,4 @@
-"""Whose blocks are whose: every dialect says who asks, owners share nothing, forks of one owner all they can."""
+"""Owners share no prefix blocks: every dialect says who asks, and forks of one owner share all they can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client keeps about live requests, and how much it bears; the fake engine. No processes."""
+"""The engine client's knowledge of live requests, its restart policy, and the fake engine. No processes run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes next: exact orders, and seconds against the least recently used on the same trace."""
+"""The eviction policy: exact orders, and seconds against the least recently used on the same trace."""
 
 from __future__ import annotations
 
