@@ -1,9 +1,9 @@
 """The session store: what a caller can do with sessions, each call one transaction that is durable when it returns.
 
-Every call names the owner, and sees only what belongs to the owner and has not expired: the rest is NotFound. Writes count the
-session's revision up and move its expiry; reads change nothing. `expected_revision` makes a write conditional: Stale
-where another was faster. Any call may raise Unavailable (with `retry_after`) or StorageFull; then nothing was written,
-save that a connection lost during a commit leaves that turn wholly there or wholly absent.
+Every call names the owner, and sees only what belongs to the owner and has not expired: the rest is NotFound. Writes
+count the session's revision up and move its expiry; reads change nothing. `expected_revision` makes a write
+conditional: Stale where another was faster. Any call may raise Unavailable (with `retry_after`) or StorageFull; then
+nothing was written, save that a connection lost during a commit leaves that turn wholly there or wholly absent.
 
 Knows no HTTP, no model and no policy of the context.
 """
