@@ -15,6 +15,7 @@ leave_multiprocess_metrics()  # before anything imports prometheus_client
 import bentoml  # noqa: E402
 import yaml  # noqa: E402
 
+from service.api.auth import Auth  # noqa: E402
 from service.deferred import DeferredApp  # noqa: E402
 
 
@@ -52,7 +53,7 @@ class Dosirak:
         return True
 
 
-if settings.admin_key is not None:  # BentoML's own /healthz and /schema.json lie outside the app's middleware
-    from service.api.auth import Auth
-
-    Dosirak.add_asgi_middleware(Auth, admin_key=settings.admin_key.get_secret_value())  # type: ignore[attr-defined]
+# BentoML's own /healthz and /schema.json lie outside the app's middleware.
+Dosirak.add_asgi_middleware(  # type: ignore[attr-defined]
+    Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None
+)

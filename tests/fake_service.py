@@ -33,6 +33,8 @@ from tests.tokenizers import write
 from tests.versions import FACTS, write_weights
 
 WINDOW = 512
+URL = "http://localhost"
+"""Where the app is asked: a server without a key answers loopback names only."""
 REPLY = "안녕하세요, 도시락 하나 주세요! 😀 hello world"
 INFO = EngineInfo(
     pid=4242,
@@ -227,7 +229,7 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
     jobs = Jobs(repository)
     app = create_app(chosen, deployments, jobs, metrics)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
         await jobs.start()
         if start:
             await deployments.start()

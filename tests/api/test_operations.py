@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from service.engine.messages import EngineStats
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
-from tests.fake_service import WINDOW, World, until
+from tests.fake_service import URL, WINDOW, World, until
 
 CHAT = [{"role": "user", "content": "안녕하세요"}]
 
@@ -116,7 +116,7 @@ def _references(value: Any) -> set[str]:
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"])
 @pytest.mark.asyncio(loop_scope="module")
 async def test_unknown_routes_are_json(shared: World, path: str, method: str) -> None:
-    error(await shared.client.request(method, f"http://test{path}"), 404, "not_found")
+    error(await shared.client.request(method, f"{URL}{path}"), 404, "not_found")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ async def test_without_the_key_only_probes_answer(guarded: World, method: str, p
     client, bodies = guarded.client, set()
     for value in WRONG:
         headers = [(b"authorization", value.encode())] if value else []
-        response = await client.request(method, f"http://test{path}", headers=headers)
+        response = await client.request(method, f"{URL}{path}", headers=headers)
         assert response.status_code == 401, (path, value)
         assert response.headers["www-authenticate"] == "Bearer"
         bodies.add(response.text.replace(response.headers["x-request-id"], ""))
@@ -192,9 +192,7 @@ async def test_without_the_key_only_probes_answer(guarded: World, method: str, p
 async def test_with_the_key_everything_answers(serve: Serve, scheme: str) -> None:
     async with serve(admin_key=KEY) as world:
         for method, path in ROUTES:
-            allowed = await world.client.request(
-                method, f"http://test{path}", headers={"Authorization": f"{scheme} {KEY}"}
-            )
+            allowed = await world.client.request(method, f"{URL}{path}", headers={"Authorization": f"{scheme} {KEY}"})
             assert allowed.status_code != 401
 
 
@@ -245,7 +243,7 @@ async def test_lifespan_starts_and_stops_the_deployments(serve: Serve) -> None:
         async with world.app.router.lifespan_context(world.app):
             await until(lambda: world.deployments.ready)
             transport = httpx.ASGITransport(world.app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
                 assert (await client.post("/generate", json={"inputs": "x"})).status_code == 200
         assert not world.deployments.ready
 
