@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from models.importing import import_source
-from models.manifest import Manifest
+from models.manifest import DEFAULT_ALIAS, Manifest
 from models.progress import Progress, silent
-from models.repository import DEFAULT_ALIAS, Repository
+from models.repository import Repository
 
 DEMO = "demo"
 AUTHOR = "dosirak"
