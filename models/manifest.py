@@ -11,6 +11,8 @@ from models.errors import Corrupt, InvalidReference, InvalidSource
 
 Precision = Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
+DEFAULT_ALIAS = "production"
+"""What a bare name means, where the model has this alias."""
 QUANTIZED: frozenset[str] = frozenset({"int8", "int8-weight", "llm-int8"})
 """Those whose files hold 8-bit weights: with 8-bit activations; with such as they are; with 8-bit activations but for
 outlier columns, which stay in 16 bits."""
@@ -192,6 +194,11 @@ class Manifest:
     @property
     def has_adapter(self) -> bool:
         return any(file.path == ADAPTER_WEIGHTS for file in self.files)
+
+    @property
+    def is_conversion(self) -> bool:
+        """Whether it holds its parent's weights in another precision. An adapter has a parent too, and is trained."""
+        return self.lineage.parent is not None and not self.has_adapter
 
     @property
     def base_digest(self) -> str:

@@ -96,7 +96,7 @@ def put(repository: Repository, wanted: Rollout, limits: gate.Limits | None = No
     alias points to already, or whose report breaks `limits`.
     """
     candidate = repository.get(wanted.name, wanted.candidate)
-    broken = gate.broken(repository.report(candidate), limits) if limits else ()
+    broken = repository.broken_limits(candidate, wanted.alias, limits) if limits else ()
     if broken:
         raise Conflict(f"{candidate.reference} breaks the gate's limits: {'; '.join(broken)}")
     with repository.locked(wanted.name):

@@ -6,15 +6,19 @@
 import sys
 from pathlib import Path
 
+from models.errors import Corrupt
 from models.importing import import_source
-from models.manifest import Manifest
+from models.manifest import DEFAULT_ALIAS, Manifest
 from models.progress import Progress, silent
-from models.repository import DEFAULT_ALIAS, Repository
+from models.report import Report
+from models.repository import Repository
 
 DEMO = "demo"
 AUTHOR = "dosirak"
 """Nobody asked for the demo model by name."""
 WEIGHTS = Path(__file__).parent / "demo" / "weights"
+REPORT = WEIGHTS.parent / "report.json"
+"""What was measured of `demo:2`: its quality is that of these weights anywhere, its speed that of the host it names."""
 
 
 def demo_is_wanted(repository: Repository) -> bool:
@@ -23,7 +27,8 @@ def demo_is_wanted(repository: Repository) -> bool:
 
 
 def publish_demo(repository: Repository, weights_dir: Path, progress: Progress = silent) -> tuple[Manifest, Manifest]:
-    """Have `demo:1` (bf16, from `weights_dir`), `demo:2` (int8, made from it) and `demo@production` = `demo:2`.
+    """Have `demo:1` (bf16, from `weights_dir`), `demo:2` (int8, made from it, with the report that ships) and
+    `demo@production` = `demo:2`.
 
     Idempotent, also after a crash half-way: what is there stays, an alias that was moved stays where it was moved.
     Returns both versions. Raises as `import_source` does.
@@ -35,9 +40,21 @@ def publish_demo(repository: Repository, weights_dir: Path, progress: Progress =
         repository, str(weights_dir), DEMO, version="1", author=AUTHOR, progress=progress
     )
     small = there.get("2") or quantize(repository, original, version="2", author=AUTHOR, progress=progress)
+    _put_report(repository, small)
     if not repository.history(DEMO, DEFAULT_ALIAS):
         repository.promote(DEMO, DEFAULT_ALIAS, small.version, "the demo model of a fresh installation", AUTHOR)
     return original, small
+
+
+def _put_report(repository: Repository, small: Manifest) -> None:
+    """The report that ships, where it is of this content and none is there. Weights that were trained again have
+    none until they are measured."""
+    try:
+        report = Report.from_json(REPORT.read_bytes(), small)
+    except (OSError, Corrupt):
+        return
+    if repository.report(small) is None:
+        repository.put_report(small, report)
 
 
 if __name__ == "__main__":

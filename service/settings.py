@@ -16,6 +16,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.gate import Limits
+from models.manifest import DEFAULT_ALIAS
 
 MIB = 1024 * 1024
 DATABASES = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
@@ -92,19 +93,31 @@ class Settings(BaseSettings):
     )
     protected_aliases: str | None = Field(
         default=None,
-        description="Aliases, with commas between, that move only to versions with a report that passes the gate.",
+        description="Aliases, with commas between, that move only to versions with a report that passes the gate; "
+        "others are not gated. Where unset, `production` is gated, and takes versions that were never measured.",
     )
     gate_top1_agreement: float = Field(
         default=0.98,
         ge=0,
         le=1,
-        description="Gate: least share of positions whose likeliest token is that of the version compared with.",
+        description="Gate: least share of positions whose likeliest token is its parent's. Only of conversions, which "
+        "hold their parent's weights in another precision.",
     )
     gate_perplexity_change: float = Field(
-        default=0.02, ge=0, description="Gate: most that perplexity may be higher, as a share."
+        default=0.02,
+        ge=0,
+        description="Gate: most that perplexity may be higher than that of its parent or of the version it replaces, "
+        "as a share.",
     )
     gate_decode_ratio: float = Field(
         default=0.8, ge=0, description="Gate: least decode speed, as a multiple of the other's, at every batch size."
+    )
+    gate_recall_loss: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Gate: most that recall may be lower than that of the version it replaces, as a share of the "
+        "questions.",
     )
     database_url: SecretStr | None = Field(
         default=None,
@@ -162,10 +175,18 @@ class Settings(BaseSettings):
             )
         return self
 
-    def gate(self, alias: str) -> Limits:
-        """What a version must keep for `alias` to point to it."""
-        measured = alias in (self.protected_aliases or "").replace(",", " ").split()
-        return Limits(self.gate_top1_agreement, self.gate_perplexity_change, self.gate_decode_ratio, measured)
+    def gate(self, alias: str) -> Limits | None:
+        """What a version must keep for `alias` to point to it; None for an alias that is not gated."""
+        protected = (self.protected_aliases or "").replace(",", " ").split()
+        if alias not in (protected or [DEFAULT_ALIAS]):
+            return None
+        return Limits(
+            self.gate_top1_agreement,
+            self.gate_perplexity_change,
+            self.gate_decode_ratio,
+            self.gate_recall_loss,
+            measured=bool(protected),
+        )
 
     @property
     def session_database(self) -> str:

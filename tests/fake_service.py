@@ -30,7 +30,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 from tests.tokenizers import write
-from tests.versions import FACTS, write_weights
+from tests.versions import FACTS, lineage, write_weights
 
 WINDOW = 512
 URL = "http://localhost"
@@ -188,13 +188,14 @@ class World:
         return self.engine.tokenizer
 
 
-def publish(repository: Repository, name: str = "demo", **files: Any) -> Manifest:
-    """A version with a real byte-level tokenizer and no weights to speak of."""
+def publish(repository: Repository, name: str = "demo", parent: Manifest | None = None, **files: Any) -> Manifest:
+    """A version with a real byte-level tokenizer and no weights to speak of; with `parent`, a conversion of that."""
     with repository.stage() as staged:
         write(staged, **files)
         (staged / "config.json").write_text("{}")
         write_weights(staged, f"weights of {name}")
-        return repository.publish(staged, replace(FACTS, context_window=WINDOW, vocab_size=400), name)
+        facts = replace(FACTS, context_window=WINDOW, vocab_size=400, lineage=lineage(parent))
+        return repository.publish(staged, facts, name)
 
 
 async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from models.repository import DEFAULT_ALIAS
+from models.manifest import DEFAULT_ALIAS
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Alias, Json, Reason, console, print_json, repository, who
 

@@ -22,10 +22,10 @@ from models.agreement import agreement
 from models.checkpoint.decoder_start import decoder_start
 from models.demo.recall import cases
 from models.errors import RepositoryError
-from models.manifest import Manifest
+from models.manifest import DEFAULT_ALIAS, Manifest
 from models.progress import Progress, silent
 from models.report import Comparison, Effort, Recalled, Report, Speed
-from models.repository import DEFAULT_ALIAS, Repository
+from models.repository import Repository
 from models.starter import WEIGHTS as DEMO_FILES
 from models.storage.journal import timestamp
 from service.engine.messages import Request, SamplingParams
