@@ -148,7 +148,6 @@ class ModelMetrics:
             (engine.draft_tokens, stats.draft_tokens_total, before.draft_tokens_total),
             (engine.accepted_tokens, stats.accepted_tokens_total, before.accepted_tokens_total),
             (engine.restored_tokens, stats.restored_tokens_total, before.restored_tokens_total),
-            (engine.waits, stats.waits_total, before.waits_total),
             (engine.hopeless, stats.hopeless_total, before.hopeless_total),
         ):
             counter.labels(*labels).inc(now - then if now >= then else now)
@@ -242,7 +241,6 @@ class _EngineFamilies(_Families):
         self.cost_error = gauge("step_cost_error_ratio", "Mean relative error of its last predictions.", *MODEL)
         self.draft_tokens = counter("spec_decode_num_draft_tokens", "Draft tokens verified.", *MODEL)
         self.accepted_tokens = counter("spec_decode_num_accepted_tokens", "Those that came true.", *MODEL)
-        self.waits = counter("batching_waits", "Waits for one more request before a first step.", *MODEL)
         self.hopeless = counter("deadlines_out_of_reach", "Requests ended by the forecast.", *MODEL)
         self.backlog = gauge("backlog_seconds", "Forecast until every known prompt has its first token.", *MODEL)
         self.restarts = counter("engine_restarts", "Engine processes that died while serving.", *MODEL)

@@ -124,8 +124,6 @@ def _batching(deployment: Deployment) -> dict[str, Any]:
         },
         "decisions": {
             "token_budget": stats.token_budget,
-            "wait_seconds": stats.wait_seconds,
-            "waits": stats.waits_total,
             "preemptions": stats.preemptions_total,
             "backlog_seconds": stats.backlog_seconds,
             "deadlines_out_of_reach": stats.hopeless_total,

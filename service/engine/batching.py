@@ -1,21 +1,17 @@
-"""Adaptive micro-batching: what the next step may hold, and what a newcomer must wait, by the fitted cost line.
+"""Adaptive batching: what the next step may hold, and how long a newcomer waits for its turn, by the fitted cost line.
 
 A page of arithmetic: nothing here knows what sequences hold, blocks or clocks. Times are seconds.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from statistics import median
 from typing import Final
 
 from service.engine.cost import CostLine, Work, chunk_attention
 
-_GAPS: Final = 16
-_OVERDUE: Final = 2  # expected gaps after the last arrival: then the burst is over
 _MEMORY: Final = 0.99
 _STRETCH: Final = 1.75  # a step may always take so many times what its decodes would alone; twice, with its error
 
@@ -43,15 +39,13 @@ class Backlog:
 
 
 class BatchingPolicy:
-    """Budgets, drafts, waits and forecasts. Owns the cost line and what it has seen of arrivals and ends."""
+    """Budgets, drafts and forecasts. Owns the cost line and what it has seen of ends."""
 
     def __init__(self, max_num_batched_tokens: int, min_prefill_tokens: int, inter_token_latency_target: float) -> None:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.min_prefill_tokens = min_prefill_tokens
         self.inter_token_latency_target = inter_token_latency_target
         self.cost = CostLine()
-        self._gaps: deque[float] = deque(maxlen=_GAPS)
-        self._last_arrival: float | None = None
         self._busy_seconds = 0.0
         self._ends = 0.0
 
@@ -110,29 +104,6 @@ class BatchingPolicy:
             if lengths[index] < offers[index].most:
                 heappush(chances, (chance * offers[index].probability, index))
         return lengths
-
-    def note_arrival(self, at: float) -> None:
-        """A request arrived at that time, by its own stamp."""
-        if self._last_arrival is not None:
-            self._gaps.append(max(0.0, at - self._last_arrival))
-        self._last_arrival = at
-
-    def wait(self, arrivals: SequenceOf[float], prefill: Work, now: float) -> float:
-        """Seconds worth waiting for one more request before the first step over those that arrived at `arrivals` and
-        bring `prefill`; nothing else runs. Usually 0.
-
-        With one more after a gap g, both prefills share a step and its constant cost a. The newcomer ends a - g sooner
-        than behind a step of its own; each of those who wait ends later by g and by the newcomer's prefill. So it pays
-        while  a - g > waiting · (g + newcomer's prefill).  The newcomer is taken to be like those who wait, g is the
-        median of the last gaps; never longer than a in all, nor once the next one is overdue.
-        """
-        if not arrivals or len(self._gaps) < _GAPS or self._last_arrival is None or not self.cost.is_measured:
-            return 0.0
-        gap, shared = median(self._gaps), self.cost.coefficients[0]
-        newcomer = (self.cost.predict(prefill) - shared) / len(arrivals)
-        if shared - gap <= len(arrivals) * (gap + newcomer):
-            return 0.0
-        return max(0.0, min(self._last_arrival + _OVERDUE * gap, min(arrivals) + shared) - now)
 
     def first_token_seconds(self, backlog: Backlog) -> float:
         """Forecast: until all of the backlog's prefill is done, hence until the last one's first token. 0 as long as

@@ -68,8 +68,6 @@ class EngineCore:
         self._last_sequences = 0
         self._last_seconds = 0.0
         self._ended = 0
-        self._waits = 0
-        self._last_wait = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -100,14 +98,6 @@ class EngineCore:
     def abort(self, request_ids: Iterable[str]) -> None:
         """End these now: their blocks are free at return, the next step's outputs tell it."""
         self.scheduler.abort(request_ids)
-
-    def wait(self) -> float:
-        """Seconds worth waiting for more requests before the next step; usually 0."""
-        seconds = 0.0 if self._refused else self.scheduler.wait(self._clock())
-        if seconds > 0:
-            self._waits += 1
-            self._last_wait = seconds
-        return seconds
 
     def step(self) -> list[StepOutput]:
         """Compute one batch and return the news. Exceptions of the runner pass through; the core is broken then."""
@@ -146,8 +136,6 @@ class EngineCore:
             cost=scheduler.policy.cost.coefficients,
             cost_error=scheduler.policy.cost.error,
             backlog_seconds=scheduler.policy.first_token_seconds(scheduler.backlog()),
-            wait_seconds=self._last_wait,
-            waits_total=self._waits,
             hopeless_total=scheduler.num_hopeless,
             draft_tokens_total=scheduler.speculation.num_draft_tokens,
             accepted_tokens_total=scheduler.num_accepted_tokens,

@@ -128,9 +128,6 @@ class EngineStats:
     """Mean absolute relative error of the line's last predictions."""
     backlog_seconds: float = 0.0
     """Forecast: until every prompt that is known now has its first token."""
-    wait_seconds: float = 0.0
-    """The last wait for one more request before a first step; 0 where none was worth it."""
-    waits_total: int = 0
     hopeless_total: int = 0
     """Requests ended before their first step, because their deadline could not be met."""
     draft_tokens_total: int = 0

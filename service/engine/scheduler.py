@@ -17,7 +17,7 @@ from collections.abc import Sequence as SequenceOf
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.batching import Backlog, BatchingPolicy
 from service.engine.block_manager import BlockManager, BrokenBlocks, Prefix
-from service.engine.cost import Work, chunk_attention
+from service.engine.cost import chunk_attention
 from service.engine.messages import FinishReason, Request, StepOutput
 from service.engine.outputs import NO_TIMES, NOTHING_SAMPLED, first_token_times, output_of, unseen
 from service.engine.sequence import Sequence, SequenceStatus
@@ -88,7 +88,6 @@ class Scheduler:
         self._live[request.id] = sequence
         sequence.num_expected_cached_tokens = len(self._prefix(sequence)) * self.blocks.block_size
         self._newcomers.append(sequence)
-        self.policy.note_arrival(request.arrival)
         insort(self.waiting, sequence, key=_rank)
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -147,14 +146,6 @@ class Scheduler:
             self._take_in(item, result or NOTHING_SAMPLED, len(batch.scheduled), now)
         outputs, self._outputs = self._outputs, []
         return outputs
-
-    def wait(self, now: float) -> float:
-        """Seconds worth waiting for more requests before the next step; 0 unless all that is alive has just arrived."""
-        if self.running or self._outputs or not self.waiting:
-            return 0.0
-        ahead = self.backlog()
-        arrivals = [sequence.request.arrival for sequence in self.waiting]
-        return self.policy.wait(arrivals, Work(ahead.tokens, 0, ahead.attention), now)
 
     def backlog(self) -> Backlog:
         """What a request that arrives now would find ahead of it."""

@@ -123,20 +123,13 @@ class EngineLoop:
     def run(self) -> None:
         """Returns after Shutdown, when nothing is left to do. Raises EOFError, and whatever a step raises."""
         while True:
-            patience = self._patience()
-            if patience is None and self._draining:
+            idle = not self._core.has_work
+            if idle and self._draining:
                 return
-            arrived = self._channel.receive(patience)
-            for message in arrived:
+            for message in self._channel.receive(None if idle else 0.0):
                 self._handle(message)
-            if self._core.has_work and not (patience and arrived):
+            if self._core.has_work:
                 self._step()
-
-    def _patience(self) -> float | None:
-        """How long the next step may wait for messages: None, for ever, without work; else hardly ever more than 0."""
-        if not self._core.has_work:
-            return None
-        return 0.0 if self._draining else self._core.wait()
 
     def _handle(self, message: ToEngine) -> None:
         match message:

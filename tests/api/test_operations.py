@@ -259,8 +259,6 @@ async def test_batching_shows_the_fit_and_the_decisions(world: World) -> None:
         cost_error=0.04,
         preemptions_total=1,
         backlog_seconds=0.5,
-        wait_seconds=0.002,
-        waits_total=2,
         hopeless_total=3,
         draft_tokens_total=40,
         accepted_tokens_total=30,
@@ -277,8 +275,6 @@ async def test_batching_shows_the_fit_and_the_decisions(world: World) -> None:
     assert shown["last_step"] == {"seconds": 0.02, "tokens": 12, "sequences": 3}
     assert shown["decisions"] == {
         "token_budget": 640,
-        "wait_seconds": 0.002,
-        "waits": 2,
         "preemptions": 1,
         "backlog_seconds": 0.5,
         "deadlines_out_of_reach": 3,

@@ -177,35 +177,6 @@ def test_no_draft_before_the_machine_is_known() -> None:
     assert policy_of(MEMORY_BOUND).pays(Work(1, 10))
 
 
-def arrivals_every(policy: BatchingPolicy, gap: float, count: int = 40) -> float:
-    """The last arrival."""
-    for number in range(count):
-        policy.note_arrival(number * gap)
-    return (count - 1) * gap
-
-
-def test_waiting_pays_only_in_a_burst_of_cheap_prompts() -> None:
-    cheap, dear = Work(2), Work(200)
-    policy = policy_of(MEMORY_BOUND)
-    last = arrivals_every(policy, 0.001)
-    assert policy.wait([last], cheap, last) == pytest.approx(0.002, rel=0.01), "until the next one is overdue"
-    assert policy.wait([last], dear, last) == 0.0, "its prefill would delay the first by more than a step's constant"
-    assert policy.wait([last], cheap, last + 0.003) == 0.0, "the burst is over"
-    assert policy.wait([last] * 20, cheap, last) == 0.0, "so many would wait"
-    assert policy.wait([last - 0.021], cheap, last) == 0.0, "never longer than the constant in all"
-    assert policy.wait([], cheap, last) == 0.0
-    slow = policy_of(MEMORY_BOUND)
-    last = arrivals_every(slow, 0.5)
-    assert slow.wait([last], cheap, last) == 0.0, "the next one is far"
-
-
-def test_no_wait_without_knowledge() -> None:
-    assert policy_of(MEMORY_BOUND).wait([0.0], Work(2), 0.0) == 0.0
-    unknown = BatchingPolicy(2048, 16, 1.0)
-    last = arrivals_every(unknown, 0.001)
-    assert unknown.wait([last], Work(2), last) == 0.0
-
-
 def test_forecasts() -> None:
     policy = policy_of(MEMORY_BOUND)
     assert policy.first_token_seconds(Backlog()) == 0.0

@@ -377,18 +377,6 @@ def test_drafts_never_cost_another_sequence_its_blocks() -> None:
     assert scheduler.num_preemptions == 0
 
 
-def test_nothing_waits_while_something_runs() -> None:
-    scheduler = make_scheduler()
-    teach(scheduler)
-    for number in range(40):
-        scheduler.policy.note_arrival(number / 1000)
-    scheduler.add(make_request("a", [1], arrival=0.04))
-    assert scheduler.wait(0.04) > 0
-    step(scheduler)
-    scheduler.add(make_request("b", [1], arrival=0.041))
-    assert scheduler.wait(0.041) == 0
-
-
 def test_rows_of_one_adapter_lie_side_by_side() -> None:
     scheduler = make_scheduler(num_blocks=64)
     for id, adapter in (("a", "two"), ("b", ""), ("c", "one"), ("d", "two"), ("e", "")):
