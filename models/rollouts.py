@@ -1,4 +1,4 @@
-"""A version on trial under an alias: part of the traffic, within limits. Kept on disk, one file an alias; moves no alias.
+"""A version on trial under an alias: part of the traffic, within limits. Kept on disk, a file an alias; moves no alias.
 
 data_dir/rollouts/<name>/<alias>.json   every rollout of the alias, the running one last
 """

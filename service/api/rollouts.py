@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from models import rollouts
 from models.errors import NotFound
-from models.rollouts import RolloutLimits, Rollout
+from models.rollouts import Rollout, RolloutLimits
 from service.api.aliases import REASON
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Service, ServiceDep, Text

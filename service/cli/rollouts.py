@@ -10,7 +10,7 @@ from rich.table import Table
 
 from models import rollouts
 from models.errors import InvalidReference
-from models.rollouts import RolloutLimits, Rollout
+from models.rollouts import Rollout, RolloutLimits
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Alias, Json, Reason, console, print_json, repository, who
 
