@@ -30,7 +30,7 @@ async def jobs(tmp_path: Path) -> AsyncIterator[Jobs]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -179,7 +179,7 @@ async def test_a_call_goes_on_when_its_caller_is_gone(store: SessionStore) -> No
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await contents(store, "ann", session.id) != ["q", "a"]:
             await asyncio.sleep(0.01)
 
