@@ -78,6 +78,7 @@ class FakeRunner:
     """A model whose KV cache holds the token ids themselves, so that a wrong block, slot, position or owner changes the
     output. `broken` holds ids of requests that get no usable logits."""
 
+    vocab_size = 1 << 20
     verifies_drafts = True
     block_size: int = 4
     broken: frozenset[str] = frozenset()

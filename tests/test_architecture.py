@@ -54,7 +54,9 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.speculation",
         "service.engine.outputs",
     },
+    "service.engine.validation": {"service.engine.messages"},
     "service.engine.core": {
+        "service.engine.validation",
         "service.engine.messages",
         "service.engine.batch",
         "service.engine.block_manager",

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 from typing import Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
 from service.engine.cost import Work
 from service.engine.messages import EngineStats, FinishReason, Request, StepOutput
 from service.engine.scheduler import Scheduler
+from service.engine.validation import check_request
 
 Clock = Callable[[], float]
 """Seconds of one monotonic clock."""
 
 
 class ModelRunner(Protocol):
-    """Computes a batch. Owns weights and the KV tensors, changes no sequence."""
+    """Computes a batch. Owns weights and the KV tensors, changes no token of a sequence."""
 
+    vocab_size: int
+    """Token ids run from 0 to this, excluded: rows of the model's embedding."""
     verifies_drafts: bool
     """Whether a row's results are the same, bit for bit, with drafts behind it: else drafts could change tokens."""
     num_disk_blocks: int
@@ -74,9 +78,10 @@ class EngineCore:
         return bool(self.scheduler.has_work or self._refused)
 
     def add(self, request: Request) -> None:
-        """Queue a request. One that the scheduler refuses, or whose adapter is not there, ends with ERROR in the next
-        step's outputs."""
+        """Queue a request. One with numbers or token ids that cannot be computed, that the scheduler refuses, or whose
+        adapter is not there, ends with ERROR in the next step's outputs."""
         try:
+            check_request(request, self._runner.vocab_size)
             if request.adapter and (request.adapter not in self._runner.adapters or request.adapter in self._leaving):
                 raise ValueError(f"no adapter {request.adapter}")
             self.scheduler.add(request)
@@ -107,7 +112,7 @@ class EngineCore:
         if batch.copies:
             batch = self._copy(batch)
             copied = self._clock()
-        sampled = self._runner.run(batch) if batch.scheduled else ()
+        sampled = [each and self._checked(each) for each in self._runner.run(batch)] if batch.scheduled else ()
         ended = self._clock()
         self._observe(batch, ended - copied, ended - started)
         outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
@@ -149,6 +154,15 @@ class EngineCore:
         failed = self._runner.copy(batch.copies)
         self.scheduler.blocks.offload.observe(len(batch.copies), self._clock() - started)
         return self.scheduler.without(batch, failed) if failed else batch
+
+    def _checked(self, sampled: SampledToken) -> SampledToken:
+        """Without a token that the model could not read back: its sequence ends with ERROR."""
+        token_id = sampled.token_id
+        if token_id is not None and not 0 <= token_id < self._runner.vocab_size:
+            return SampledToken(None, prompt_logprobs=sampled.prompt_logprobs)
+        if not sampled.following:
+            return sampled
+        return replace(sampled, following=tuple(map(self._checked, sampled.following)))
 
     def _observe(self, batch: Batch, seconds: float, in_all: float) -> None:
         """`seconds` without the copies, which the cost line does not know."""

@@ -15,6 +15,8 @@ import msgspec
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 HEADER_BYTES: Final = 4
+MIN_TEMPERATURE: Final = 1e-5
+"""Below it sampling is greedy: scores over a smaller temperature are no longer finite in fp32."""
 
 
 class FinishReason(StrEnum):
@@ -30,9 +32,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen. Valid by construction at the API's edge; the engine does not check again.
+    """How the next token is chosen. The API refuses bad values by name; `EngineCore.add` checks once more (see
+    `validation`), and a bad one ends its own request.
 
-    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `typical_p` 1 and the penalties' neutral values switch
+    `temperature` below MIN_TEMPERATURE is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `typical_p` 1 and the penalties' neutral values switch
     the step off. `seed` is always set: the token at output position i depends on (seed, i) and the logits alone.
     """
 
@@ -193,6 +196,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     blocks_total: int
     kv_bytes_per_block: int
+    vocab_size: int = 0
+    """Rows of the embedding: token ids run from 0 to this, excluded."""
     packed_weights: str = ""
     """Where other processes of this user can map what this one has packed; "" where they cannot."""
 

@@ -235,6 +235,7 @@ def _info(
         load_seconds=time.monotonic() - started,
         block_size=cache.block_size,
         blocks_total=cache.num_blocks,
+        vocab_size=forward.vocab_size,
         kv_bytes_per_block=bytes_per_block(cache.shapes, cache.block_size, cache.dtype),
         packed_weights=packed_weights,
     )

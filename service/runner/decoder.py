@@ -83,6 +83,10 @@ class FusedDecoder(nn.Module):
         self.sin = torch.cat((-whole.sin[:, :half], whole.sin[:, half:]), dim=-1)[:, None].to(dtype)
 
     @property
+    def vocab_size(self) -> int:
+        return min(len(self.embedding), self.head.out_features)  # type: ignore[arg-type]
+
+    @property
     def model(self) -> nn.Module:
         return self
 

@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 from models.loading import LowRankWeights
 from service.runner.adapters import Adapted
 from service.runner.attention import AttentionPlan, AttentionSpec, Span
-from service.runner.forward import CannotServe
+from service.runner.forward import CannotServe, vocab_size_of
 from service.runner.kv_cache import KVCache
 from service.runner.native.library import KINDS, Library, library
 from service.runner.native.linear import NativeLinear
@@ -134,6 +134,7 @@ class PackedForward:
         transformers.AttentionInterface.register(INTERFACE, _attention)
         model.set_attn_implementation(INTERFACE)
         self.model = model
+        self.vocab_size = vocab_size_of(model)
         self._adapted = _adapted(model)
 
     def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
@@ -209,6 +210,7 @@ class PerSequenceForward:
     def __init__(self, model: transformers.PreTrainedModel, cache: KVCache, attention: str) -> None:
         model.set_attn_implementation(attention)
         self.model = model
+        self.vocab_size = vocab_size_of(model)
         self.cache = cache
         self._adapted = _adapted(model)
         self.accepted = frozenset(inspect.signature(model.forward).parameters)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
 from models.loading import LowRankWeights
 from service.runner.step import Step
+
+if TYPE_CHECKING:
+    import transformers
 
 
 class Forward(Protocol):
@@ -16,6 +19,10 @@ class Forward(Protocol):
 
     kind: str
     invariant: bool
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids that it can both read and give run from 0 to this, excluded."""
 
     @property
     def model(self) -> nn.Module:
@@ -30,6 +37,13 @@ class Forward(Protocol):
 
     def __call__(self, step: Step) -> Tensor:
         """Logits [len(step.logit_rows), vocabulary]; writes the step's keys and values."""
+
+
+def vocab_size_of(model: transformers.PreTrainedModel) -> int:
+    """Rows of the embedding, or of the output layer where it has fewer."""
+    embedding: Any = model.get_input_embeddings()
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return min(len(layer.weight) for layer in (embedding, head) if isinstance(getattr(layer, "weight", None), Tensor))
 
 
 class CannotServe(Exception):

@@ -33,6 +33,7 @@ class ModelRunner:
         self.num_disk_blocks = offload.num_disk_blocks if offload else 0
         self._offload = offload
         self._forward = forward
+        self.vocab_size = forward.vocab_size
         self.cache = cache
         self._rules = rules
         self._device = device

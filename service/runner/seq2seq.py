@@ -23,7 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from models.loading import LowRankWeights
 from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, Span
 from service.runner.foreign import LayerInBlocks, replace_linears
-from service.runner.forward import CannotServe
+from service.runner.forward import CannotServe, vocab_size_of
 from service.runner.kv_cache import KVCache
 from service.runner.linear import QUANTA
 from service.runner.native.library import library
@@ -150,6 +150,7 @@ class Seq2SeqForward:
         transformers.AttentionInterface.register(INTERFACE, _attention)
         model.set_attn_implementation(INTERFACE)
         self.model = model
+        self.vocab_size = vocab_size_of(model)
         self._cache = cache
         self._encoder: Any = model.get_encoder()
         self._positions = torch.zeros(0, dtype=torch.long, device=cache.device)

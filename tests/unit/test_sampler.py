@@ -69,6 +69,12 @@ def test_no_rows() -> None:
     assert sample(logits(0), []) == []
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-45, 1e-38, 9.9e-6])
+def test_a_temperature_too_small_to_divide_by_is_greedy(temperature: float) -> None:
+    table = logits(3)
+    assert ids(table, *[row(replace(PLAIN, temperature=temperature))] * 3) == table.argmax(-1).tolist()
+
+
 # -- changes of the logits --------------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,10 @@ class NativeDecoder(nn.Module):
         self._struct = self._model(whole)
 
     @property
+    def vocab_size(self) -> int:
+        return min(len(self.embedding), self.head.out_features)
+
+    @property
     def model(self) -> nn.Module:
         return self
 
