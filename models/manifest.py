@@ -96,7 +96,7 @@ class Lineage:
 
     `source` is what was imported (a hub id with its commit, or `directory`); `parent` is the `name:version` it was made
     from and `parent_digest` that version's full digest; `recipe` says what was done, in words; `tools` lists
-    `name version` of the libraries that did it; `author` is who asked for it, empty where that was not known.
+    `name version` of the libraries that did it; `author` is the person who asked for it, empty if unknown.
     """
 
     source: str

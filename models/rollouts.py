@@ -33,7 +33,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`weight` percent of the conversations go to `candidate` instead of `base`, which the alias points to all the
     while. `sticky`: a conversation stays where it began. `shadow`: answers of `base` are compared with the
-    candidate's, which nobody receives."""
+    candidate's, which no client receives."""
 
     name: str
     alias: str

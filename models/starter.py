@@ -15,7 +15,7 @@ from models.repository import Repository
 
 DEMO = "demo"
 AUTHOR = "dosirak"
-"""Nobody asked for the demo model by name."""
+"""The demo model was not asked for by name."""
 WEIGHTS = Path(__file__).parent / "demo" / "weights"
 REPORT = WEIGHTS.parent / "report.json"
 """What was measured of `demo:2`: its quality is that of these weights anywhere, its speed that of the host it names."""

@@ -1,4 +1,4 @@
-"""Giving disk space back: what crashed changes left, what belongs to no version, versions that nobody needs."""
+"""Upkeep gives disk space back: what crashed changes left, what belongs to no version, versions that nothing needs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _thin_out(repository: Repository, keep: int, reason: str, actor: str) -> tup
         try:
             repository.delete(manifest.name, manifest.version, reason, actor)
         except NotFound:
-            continue  # somebody else deleted it
+            continue  # another caller deleted it
         except Conflict:  # in use, or an alias moved to it; what it was made from is older and comes later
             needed |= _line(reference, known)
             continue

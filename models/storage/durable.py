@@ -34,7 +34,7 @@ def make_directory(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Create or overwrite `path`. Not atomic: for files that nobody can see yet."""
+    """Create or overwrite `path`. Not atomic: for files that no reader can see yet."""
     _write(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, data)
 
 
@@ -73,7 +73,7 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
         deadline = time.monotonic() + timeout
         while not try_lock(descriptor):
             if time.monotonic() > deadline:
-                raise Conflict(f"{path.stem} is being changed by somebody else; try again")
+                raise Conflict(f"{path.stem} is being changed by another caller; try again")
             time.sleep(_POLL_SECONDS)
         yield
     finally:

@@ -48,7 +48,7 @@ def history(
     at: Annotated[datetime | None, typer.Option(help="Only what was in force at this time (UTC).")] = None,
     json: Json = False,
 ) -> None:
-    """Who pointed an alias where, when and why."""
+    """The history of an alias: every change with its author, time and reason."""
     entries = repository().history(name, alias, at.replace(tzinfo=UTC) if at else None)
     if json:
         print_json([asdict(entry) for entry in entries])

@@ -22,7 +22,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Output(Protocol):
-    """What happens in a chat, as it happens. `interactive`: somebody sits there, and Ctrl-C ends an answer only."""
+    """What happens in a chat, as it happens. `interactive`: a person types, and Ctrl-C ends the answer only."""
 
     interactive: ClassVar[bool]
 
