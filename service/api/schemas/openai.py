@@ -34,7 +34,7 @@ from service.api.schemas.base import (
     unsupported,
     wrong,
 )
-from service.api.schemas.native import fit_a_session
+from service.api.schemas.native import fit_a_session, one_answer
 from service.context.prompt import Ids, Text
 
 MAX_PROMPTS: Final = 64
@@ -134,7 +134,8 @@ class ChatBody(OpenAISampling):
     @model_validator(mode="after")
     def _fits_its_session(self) -> Self:
         if self.session_id is not None:
-            fit_a_session(self.messages, self.n or 1, "n")
+            fit_a_session(self.messages)
+            one_answer(self.n or 1, "n")
         return self
 
     @model_validator(mode="after")
