@@ -57,7 +57,7 @@ def _sampling(body: OpenAISampling) -> Sampling:
     """OpenAI's defaults: temperature 1, everything else off. `top_p` 0 means the likeliest token alone."""
     return Sampling(
         temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else max(body.top_p, 1e-9),
+        top_p=1.0 if body.top_p is None else body.top_p,
         top_k=max(body.top_k or 0, 0),
         min_p=body.min_p or 0.0,
         typical_p=1.0 if body.typical_p is None else body.typical_p,

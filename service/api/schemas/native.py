@@ -16,18 +16,20 @@ from service.api.schemas.base import (
     Documents,
     LogitBias,
     Messages,
+    MinP,
     ModelReference,
     Penalty,
-    PositiveProbability,
     Priority,
-    Probability,
     Repetition,
     RequestIdText,
     Sequences,
     SessionId,
     StopOrStops,
+    Temperature,
     TokenId,
     Tokens,
+    TopP,
+    TypicalP,
     UserText,
     Wire,
     unsupported,
@@ -52,11 +54,11 @@ class Parameters(Wire):
     max_new_tokens: Tokens | None = None
     max_tokens: Annotated[Tokens | None, Field(description="Another name of `max_new_tokens`.")] = None
     min_new_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: PositiveProbability | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     top_k: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    min_p: Probability | None = None
-    typical_p: PositiveProbability | None = None
+    min_p: MinP | None = None
+    typical_p: TypicalP | None = None
     repetition_penalty: Repetition | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
