@@ -7,6 +7,7 @@ GenerationRequest ─▶ Answers.stream ─▶ Delta, Delta, … (the last has `
 from service.answers.answer import Answer, Delta
 from service.answers.answers import Answers
 from service.answers.conversations import Conversations
+from service.answers.opening import Opening
 from service.answers.output_sequence import OutputSequence
 from service.answers.request import GenerationRequest, Sampling, SessionTurn
 from service.answers.token_delta import Token
@@ -19,6 +20,7 @@ __all__ = [
     "Delta",
     "FinishReason",
     "GenerationRequest",
+    "Opening",
     "OutputSequence",
     "Sampling",
     "SessionTurn",

@@ -14,6 +14,7 @@ from service.answers.answer import Answer, Delta
 from service.answers.bounds import bounded_max_tokens, build
 from service.answers.conversations import Conversations, OpenTurn
 from service.answers.merging import merged
+from service.answers.opening import Opening
 from service.answers.output_sequence import OutputSequence
 from service.answers.recollection import Recollection
 from service.answers.request import SEED_MASK, GenerationRequest, SessionTurn, conversation_of
@@ -57,28 +58,19 @@ class Answers:
         self._recollection = Recollection(conversations, self.summaries)
 
     def stream(
-        self, requests: Sequence[GenerationRequest], record: Record | None = None
+        self, requests: Sequence[GenerationRequest], record: Record | None = None, opening: Opening | None = None
     ) -> AsyncGenerator[Delta, None]:
         """One delta a token, as soon as it is sampled; several requests run side by side. Closing it aborts them.
-        A turn of a session is stored before its last delta is told, and what `record` makes of that with it.
+        A turn of a session is stored before its last delta is told, and what `record` makes of that with it. `opening`
+        is told what is known before the first delta.
 
         Raises, before the first delta: NotFound, InvalidRequest, ContextOverflow, Overloaded, Unavailable,
         DeadlineExceeded; at any time GenerationFailed and Unavailable. One request's error ends all.
         """
-        return (
-            self._stream(requests[0], record)
-            if len(requests) == 1
-            else merged([self._stream(request) for request in requests])
-        )
-
-    async def complete(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
-        """The whole answers, in the order of `requests`; raises as `stream`."""
-        done: dict[str, Answer] = {}
-        async with aclosing(self.stream(requests)) as deltas:
-            async for delta in deltas:
-                if delta.last:
-                    done[delta.answer.request.id] = delta.answer
-        return [done[request.id] for request in requests]
+        opening = opening or Opening()
+        if len(requests) == 1:
+            return self._stream(requests[0], opening, record)
+        return merged([self._stream(request, opening) for request in requests])
 
     async def preview(self, request: GenerationRequest) -> tuple[Deployment, Prompt | ContextOverflow]:
         """Who would answer, and the prompt that they would get, or why there would be none for want of room. Raises as
@@ -97,15 +89,20 @@ class Answers:
                 return deployment, refused
             return deployment, prompt
 
-    async def _stream(self, request: GenerationRequest, record: Record | None = None) -> AsyncGenerator[Delta, None]:
+    async def _stream(
+        self, request: GenerationRequest, opening: Opening, record: Record | None = None
+    ) -> AsyncGenerator[Delta, None]:
         self.admission.enter(request.best_of)
         try:
             if request.turn is None:
-                async with aclosing(self._unstored(request)) as deltas:
+                async with aclosing(self._unstored(request, opening)) as deltas:
                     async for delta in deltas:
                         yield delta
                 return
-            async with self._turn(request, request.turn) as turn, aclosing(self._unstored(turn.request)) as deltas:
+            async with (
+                self._turn(request, request.turn) as turn,
+                aclosing(self._unstored(turn.request, opening)) as deltas,
+            ):
                 async for delta in deltas:
                     if delta.last:
                         await turn.keep(delta.answer, record(delta) if record else None)
@@ -119,10 +116,15 @@ class Answers:
         async with AsyncExitStack() as stack:
             yield await self._in_time(request, stack.enter_async_context(self.conversations.turn(request, turn)))
 
-    async def _unstored(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+    async def _unstored(
+        self, request: GenerationRequest, opening: Opening | None = None
+    ) -> AsyncGenerator[Delta, None]:
         choice = await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
+        opening = opening or Opening()
+        opening.is_loaded = True
         with choice.deployment.occupied():
             answer = await self._in_time(request, self._begin(request, choice))
+            opening.begin(answer)
             async with aclosing(self._measured(answer)) as deltas:
                 async for delta in deltas:
                     yield delta

@@ -36,12 +36,12 @@ class Sampling:
 @dataclass(frozen=True, slots=True)
 class SessionTurn:
     """A turn of a stored session: its new messages, none to answer the last question again. `expected_revision` None
-    takes the session as it is."""
+    takes the session as it is. `owner` is whose session it must be; HTTP knows, not the body."""
 
-    owner: str
     session: str
     messages: tuple[Message, ...] = ()
     expected_revision: int | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
@@ -42,15 +42,22 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events from an async generator, which it owns: closed at the end and when the client goes."""
+    """Server-sent events from an async generator. `close` is awaited at the end, also when the client goes, and even
+    where nobody began to read."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str], close: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(headers={**headers, **EVENT_HEADERS})
         del self.headers["content-length"]
         self._events = events
+        self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await while_connected(receive, self._pass_on(send))
+        try:
+            await while_connected(receive, self._pass_on(send))
+        finally:
+            await self._close()
 
     async def _pass_on(self, send: Send) -> None:
         async with aclosing(self._events) as events:

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.api.bodies import json_body
+from service.api.callers import for_caller
 from service.api.deps import ServiceDep
+from service.api.dialects import native
 from service.api.encoding import json_response
-from service.api.generate import request_of
 from service.api.openapi import takes
 from service.api.schemas.native import GenerateBody
-from service.api.session_turns import in_session, owned
 from service.errors import ContextOverflow
 
 router = APIRouter(prefix="/v1/context", tags=["context"])
@@ -23,8 +23,8 @@ BODY: Final = json_body(GenerateBody)
 @router.post("/preview", openapi_extra=takes(GenerateBody))
 async def preview(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """The receipt that `/generate` would give for the same body; where it would refuse, the numbers of the refusal."""
-    request = in_session(http, request_of(body, service.settings, stream=False), body.session_id, body.messages)
-    deployment, found = await service.answers.preview(owned(http, request, service.settings.context_policy))
+    request = native.parse(body, service.settings, stream=False)
+    deployment, found = await service.answers.preview(for_caller(http, request, service.settings.context_policy))
     manifest = deployment.manifest
     told = {"model": manifest.reference, "version": manifest.version, "digest": manifest.short_digest}
     if isinstance(found, ContextOverflow):

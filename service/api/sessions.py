@@ -7,23 +7,20 @@ Every answer about one session has its revision as `ETag`; `If-Match` with anoth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
-from service.answers import SessionTurn
-from service.api import tgi
 from service.api.bodies import json_body, read_lines
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
+from service.api.dialects import native
 from service.api.encoding import json_response
 from service.api.etags import revision_of
-from service.api.generate import request_of
 from service.api.openapi import takes
-from service.api.responses import completed, streamed
-from service.api.schemas.native import GenerateBody
+from service.api.responses import respond
 from service.api.schemas.sessions import ForkBody, MessageBody, RegenerateBody, SessionBody
 from service.errors import InvalidRequest
 from service.sessions import Page, Session, StoredMessage
@@ -133,21 +130,11 @@ async def fork(service: ServiceDep, owner: OwnerDep, session_id: str, body: Fork
 
 @router.post("/{session_id}/regenerate", openapi_extra=takes(RegenerateBody))
 async def regenerate(
-    http: Request,
-    service: ServiceDep,
-    owner: OwnerDep,
-    session_id: str,
-    body: RegenerateBody = REGENERATE,
-    if_match: IfMatch = None,
+    http: Request, service: ServiceDep, session_id: str, body: RegenerateBody = REGENERATE, if_match: IfMatch = None
 ) -> Response:
     """Answer the last question again; the new answer takes the old one's place."""
-    fields = body.model_dump(exclude_unset=True) | {"session_id": session_id, "messages": [_QUESTION]}
-    request = request_of(GenerateBody.model_validate(fields), service.settings, body.stream)
-    turn = SessionTurn(owner, session_id, (), revision_of(if_match))
-    request = replace(request, turn=turn, arrival=http.state.arrival)
-    if body.stream:
-        return await streamed(http, service, [request], tgi.events)
-    return await completed(http, service, [request], lambda answers: tgi.answered(answers[0]))
+    request = native.parse_regenerate(body, session_id, service.settings)
+    return await respond(http, service, [request], native.NativeSerialiser.of(body), stream=body.stream)
 
 
 @router.get("/{session_id}/export")
@@ -162,10 +149,6 @@ async def import_session(http: Request, service: ServiceDep, owner: OwnerDep) ->
     """What `export` gave becomes a new session of the caller's, under new ids."""
     lines = await read_lines(http, NDJSON)
     return _one(await (await _store(service)).import_lines(owner, lines), 201)
-
-
-_QUESTION: Final = {"role": "user", "content": "-"}
-"""In the place of the messages that a session has: `request_of` wants some."""
 
 
 async def _store(service: Service) -> SessionStore:

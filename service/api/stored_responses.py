@@ -1,4 +1,4 @@
-"""Responses that are kept for their `Idempotency-Key`: made once, sent as often as they are asked for, byte for byte.
+"""Responses are kept for their `Idempotency-Key`: made once, sent as often as they are asked for, byte for byte.
 
     key ─▶ first: ResponseRecorder ─▶ deltas, the claim renewed meanwhile ─▶ all bytes kept ─▶ the last delta is told
       └──▶ a repetition waits for the first and gets what was kept; where nothing was, it is the first

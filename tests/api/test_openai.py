@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from service.engine.request import FinishReason
+from service.text.tokenizer import Tokenizer
 from tests.api.conftest import Serve
 from tests.api.reading import events, openai_error
 from tests.fake_service import REPLY, WINDOW, World
@@ -283,3 +286,45 @@ async def test_overloaded_in_openais_words(serve: Serve) -> None:
         response = await world.client.post("/v1/chat/completions", json={"messages": CHAT, "n": 3})
         assert openai_error(response, 503, "overloaded")["type"] == "server_error"
         assert int(response.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("reason", [FinishReason.DEADLINE, FinishReason.ERROR])
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/chat/completions", {"messages": CHAT}), ("/v1/completions", {"prompt": "x"})]
+)
+async def test_finish_reason_stays_in_openais_enumeration(
+    serve: Serve, path: str, body: dict[str, Any], reason: FinishReason
+) -> None:
+    async with serve(engine={"end": reason, "fail_after": 3}) as world:
+        [whole] = (await world.client.post(path, json=body)).json()["choices"]
+        [last] = (await chunks(world, path, **body))[-1]["choices"]
+        for choice in (whole, last):
+            assert (choice["finish_reason"], choice["finish_detail"]) == ("length", reason.value)
+        world.engine.fail_after = None
+        [done] = (await world.client.post(path, json={**body, "max_tokens": 100})).json()["choices"]
+        assert done["finish_reason"] == "stop" and "finish_detail" not in done
+
+
+async def test_an_echoed_prompt_is_decoded_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    decode = Tokenizer.decode
+
+    def counting(self: Tokenizer, ids: Sequence[int], **options: bool) -> str:
+        decoded.append(len(ids))
+        return decode(self, ids, **options)
+
+    monkeypatch.setattr(Tokenizer, "decode", counting)
+    shown = await chunks(world, "/v1/completions", prompt="abc" * 50, echo=True, logprobs=0, max_tokens=20)
+    assert len(shown) > 20
+    assert len(decoded) == 1
+
+
+async def test_offsets_count_what_the_text_shows(world: World) -> None:
+    """A special token of the prompt and the bytes of one character take no room of their own."""
+    ids = [1, *world.tokenizer.encode("a가b", add_special_tokens=False)]
+    assert world.tokenizer.is_special(1)
+    [choice] = (await complete(world, ids, max_tokens=1, echo=True, logprobs=0))["choices"]
+    told = list(zip(choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"], strict=True))
+    assert choice["text"].startswith("a가b")
+    assert dict(told)["b"] == 2
+    assert told[-1][1] == 3

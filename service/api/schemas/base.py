@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from service.context.options import MOST_PINS, ContextOptions
@@ -22,6 +31,10 @@ MAX_MESSAGES: Final = 4096
 MAX_DOCUMENTS: Final = 256
 MAX_TOOL_CALLS: Final = 128
 DAY_MS: Final = 86_400_000
+LEAST_TEMPERATURE: Final = 1e-5
+"""A smaller one is greedy: logits divided by it would pass what fp32 holds."""
+LEAST_PROBABILITY: Final = 1e-9
+"""What is smaller acts as this, or for `min_p` as 0: fp32 has no room for it beside 1."""
 
 Absent = tuple[Any, ...]
 NOTHING: Final[Absent] = (None, False, "", [], {})
@@ -129,10 +142,14 @@ LogitBias = Annotated[
 ]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Probability = Annotated[float, Field(ge=0, le=1)]
-PositiveProbability = Annotated[float, Field(gt=0, le=1)]
+LeastProbability = AfterValidator(lambda value: max(value, LEAST_PROBABILITY))
+Greedy = AfterValidator(lambda value: 0.0 if value < LEAST_TEMPERATURE else value)
+Temperature = Annotated[float, Field(ge=0, le=100, description="Below 1e-5: greedy."), Greedy]
+TopP = Annotated[float, Field(gt=0, le=1), LeastProbability]
+TypicalP = Annotated[float, Field(gt=0, le=1), LeastProbability]
+MinP = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda value: 0.0 if value < LEAST_PROBABILITY else value)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Repetition = Annotated[float, Field(gt=0, le=100)]
+Repetition = Annotated[float, Field(ge=0.01, le=100)]
 Sequences = Annotated[int, Field(ge=1, le=MAX_SEQUENCES)]
 ModelReference = Annotated[
     str, Field(min_length=1, max_length=256, description="name, name:version or name@alias; default: the server's.")

@@ -16,18 +16,20 @@ from service.api.schemas.base import (
     Documents,
     LogitBias,
     Messages,
+    MinP,
     ModelReference,
     Penalty,
-    PositiveProbability,
     Priority,
-    Probability,
     Repetition,
     RequestIdText,
     Sequences,
     SessionId,
     StopOrStops,
+    Temperature,
     TokenId,
     Tokens,
+    TopP,
+    TypicalP,
     UserText,
     Wire,
     unsupported,
@@ -52,11 +54,11 @@ class Parameters(Wire):
     max_new_tokens: Tokens | None = None
     max_tokens: Annotated[Tokens | None, Field(description="Another name of `max_new_tokens`.")] = None
     min_new_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: PositiveProbability | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     top_k: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    min_p: Probability | None = None
-    typical_p: PositiveProbability | None = None
+    min_p: MinP | None = None
+    typical_p: TypicalP | None = None
     repetition_penalty: Repetition | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
@@ -98,8 +100,14 @@ class Parameters(Wire):
         return bool(self.do_sample) or shaped
 
 
-def fit_a_session(messages: list[ChatMessage] | None, sequences: int, n: str) -> None:
-    """Raises for what a turn of a stored session cannot be."""
+def one_answer(sequences: int, field: str) -> None:
+    """Raises for several answers to one turn of a stored session."""
+    if sequences > 1:
+        raise unsupported(field, "cannot act in a session: one answer is stored")
+
+
+def fit_a_session(messages: list[ChatMessage] | None) -> None:
+    """Raises for messages that a turn of a stored session cannot have."""
     if messages is None:
         raise unsupported("session_id", "needs messages: what the user says now")
     if any(message.role == "tool" or message.tool_calls for message in messages):
@@ -108,27 +116,16 @@ def fit_a_session(messages: list[ChatMessage] | None, sequences: int, n: str) ->
         )
     if any(message.role != "user" for message in messages):
         raise wrong("messages", "of a session's turn are the user's: the system prompt is the session's own")
-    if sequences > 1:
-        raise unsupported(n, "cannot act in a session: one answer is stored")
 
 
-class GenerateBody(Wire):
-    """Exactly one of `inputs`, `messages`, `input_ids`, `text_input`."""
+class GenerationFields(Wire):
+    """How to answer, in every native body that generates."""
 
-    session_id: SessionId | None = None
-    inputs: str | None = None
-    messages: Messages | None = None
-    input_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
-    text_input: Annotated[str | None, Field(description="Triton's key; the answer is in Triton's shape.")] = None
     parameters: Parameters = Field(default_factory=Parameters)
     stream: bool = False
-    model: ModelReference | None = None
     context: ContextFields | None = None
-    documents: Documents | None = None
     priority: Priority = 0
     deadline_ms: DeadlineMs | None = None
-    request_id: RequestIdText | None = None
-    user: UserText | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -140,6 +137,20 @@ class GenerateBody(Wire):
             }
         return data
 
+
+class GenerateBody(GenerationFields):
+    """Exactly one of `inputs`, `messages`, `input_ids`, `text_input`."""
+
+    session_id: SessionId | None = None
+    inputs: str | None = None
+    messages: Messages | None = None
+    input_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
+    text_input: Annotated[str | None, Field(description="Triton's key; the answer is in Triton's shape.")] = None
+    model: ModelReference | None = None
+    documents: Documents | None = None
+    request_id: RequestIdText | None = None
+    user: UserText | None = None
+
     @model_validator(mode="after")
     def _one_source(self) -> GenerateBody:
         given = [name for name in SOURCES if getattr(self, name) is not None]
@@ -147,7 +158,9 @@ class GenerateBody(Wire):
             found = " and ".join(given) or "none"
             raise wrong("inputs", f"or messages, input_ids or text_input: send exactly one of them (found {found})")
         if self.session_id is not None:
-            fit_a_session(self.messages, self.parameters.best_of or self.parameters.n or 1, "parameters.n")
+            fit_a_session(self.messages)
+            one_answer(self.parameters.n or 1, "parameters.n")
+            one_answer(self.parameters.best_of or 1, "parameters.best_of")
         if self.documents and self.messages is None:
             raise unsupported("documents", "are placed by the chat template: send messages")
         if self.parameters.return_full_text and self.inputs is None:

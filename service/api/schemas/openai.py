@@ -16,25 +16,27 @@ from service.api.schemas.base import (
     ContextFields,
     DeadlineMs,
     Documents,
+    Greedy,
+    LeastProbability,
     LogitBias,
     Messages,
+    MinP,
     ModelReference,
     Penalty,
-    PositiveProbability,
     Priority,
-    Probability,
     Repetition,
     RequestIdText,
     Sequences,
     SessionId,
     StopOrStops,
     Tokens,
+    TypicalP,
     UserText,
     Wire,
     unsupported,
     wrong,
 )
-from service.api.schemas.native import fit_a_session
+from service.api.schemas.native import fit_a_session, one_answer
 from service.context.prompt import Ids, Text
 
 MAX_PROMPTS: Final = 64
@@ -63,8 +65,10 @@ class OpenAISampling(Wire):
     model: ModelReference | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Probability | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, description="Below 1e-5: greedy."), Greedy] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, description="0: the likeliest token alone."), LeastProbability] | None = (
+        None
+    )
     n: Sequences | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopOrStops | None = None
@@ -75,8 +79,8 @@ class OpenAISampling(Wire):
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS, description="0 or -1: off.")] | None = None
-    min_p: Probability | None = None
-    typical_p: PositiveProbability | None = None
+    min_p: MinP | None = None
+    typical_p: TypicalP | None = None
     repetition_penalty: Repetition | None = None
     include_stop_str_in_output: bool | None = None
     context: ContextFields | None = None
@@ -134,7 +138,8 @@ class ChatBody(OpenAISampling):
     @model_validator(mode="after")
     def _fits_its_session(self) -> Self:
         if self.session_id is not None:
-            fit_a_session(self.messages, self.n or 1, "n")
+            fit_a_session(self.messages)
+            one_answer(self.n or 1, "n")
         return self
 
     @model_validator(mode="after")

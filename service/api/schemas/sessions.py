@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from service.api.schemas.base import ContextFields, DeadlineMs, Priority, Wire, wrong
-from service.api.schemas.native import Parameters
+from service.api.schemas.base import Wire, unsupported, wrong
+from service.api.schemas.native import GenerationFields, one_answer
 
 MessageId = Annotated[str, Field(min_length=1, max_length=64)]
 
@@ -44,9 +44,14 @@ class ForkBody(Wire):
     at: MessageId
 
 
-class RegenerateBody(Wire):
-    parameters: Parameters = Field(default_factory=Parameters)
-    context: ContextFields | None = None
-    stream: bool = False
-    priority: Priority = 0
-    deadline_ms: DeadlineMs | None = None
+class RegenerateBody(GenerationFields):
+    """How to answer the last question again."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RegenerateBody:
+        parameters = self.parameters
+        one_answer(parameters.n or 1, "parameters.n")
+        one_answer(parameters.best_of or 1, "parameters.best_of")
+        if parameters.return_full_text:
+            raise unsupported("parameters.return_full_text", "needs inputs: there is no other text to return")
+        return self

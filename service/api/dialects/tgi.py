@@ -1,4 +1,4 @@
-"""Answers in TGI's shapes, with ours around them, and in Triton's."""
+"""TGI's shapes of an answer and of its events, with our own fields around them."""
 
 from __future__ import annotations
 
@@ -108,12 +108,3 @@ def _stream_details(delta: Delta) -> dict[str, Any]:
         "input_length": len(delta.answer.prompt.token_ids),
         "seed": delta.sequence.seed,
     }
-
-
-def triton(answer: Answer, text: str) -> dict[str, Any]:
-    return {"model_name": answer.manifest.name, "model_version": answer.manifest.version, "text_output": text}
-
-
-def triton_events(delta: Delta) -> Iterable[bytes]:
-    """Each event has the text that its token added."""
-    yield event(triton(delta.answer, delta.text))

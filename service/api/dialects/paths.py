@@ -1,4 +1,4 @@
-"""Whose words a path speaks: OpenAI's where OpenAI has the route, ours everywhere else."""
+"""A path decides whose words its errors speak: OpenAI's where OpenAI has the route, ours everywhere else."""
 
 from __future__ import annotations
 

@@ -1,0 +1,37 @@
+"""HTTP knows of a request, beside its body, whose it is, when it came, and which revision of a session it expects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastapi import Request
+
+from service.answers import GenerationRequest, SessionTurn
+from service.api.etags import revision_of
+from service.context.options import ContextOptions
+from service.context.policies import Policy
+from service.context.prompt import Chat
+
+
+def for_caller(http: Request, request: GenerationRequest, policy: Policy) -> GenerationRequest:
+    """`request` as its caller's; a chat that names no context policy and has no session gets the server's `policy`.
+    Raises InvalidRequest for a malformed If-Match."""
+    request = replace(request, owner=http.state.owner, arrival=http.state.arrival)
+    if request.turn is not None:
+        return replace(request, turn=_for_caller(http, request.turn))
+    options = request.context or ContextOptions()
+    if not isinstance(request.source, Chat) or options.policy is not None:
+        return request
+    return replace(request, context=replace(options, policy=policy))
+
+
+def _for_caller(http: Request, turn: SessionTurn) -> SessionTurn:
+    return replace(turn, owner=http.state.owner, expected_revision=revision_of(http.headers.get("if-match")))
+
+
+def note_caller(http: Request, request_id: str | None, user: str | None) -> None:
+    """Take the request id and the user that the body names, for the response's headers and the log."""
+    if request_id:
+        http.state.request_id = request_id
+    if user:
+        http.state.log["user"] = user

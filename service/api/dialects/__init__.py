@@ -1,0 +1,8 @@
+"""A dialect is a pair around the one request type: a parser and a serialiser. It knows wire models; no HTTP, no engine.
+
+body ─▶ parse(body, …) ─▶ GenerationRequest(s) ─▶ answers ─▶ Serialiser.whole | .events | .failure ─▶ bytes
+"""
+
+from service.api.dialects.paths import is_openai
+
+__all__ = ["is_openai"]

@@ -1,0 +1,182 @@
+"""OpenAI's two completion dialects share sampling fields, the envelope, usage, and errors in mid-stream."""
+
+from __future__ import annotations
+
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
+
+from service.answers import Answer, Delta, FinishReason, GenerationRequest, OutputSequence, Sampling
+from service.api.dialects.serialiser import Serialiser
+from service.api.encoding import event
+from service.api.errors import body_of
+from service.api.guard_findings import found
+from service.api.schemas.openai import OpenAISampling
+from service.context.prompt import Source
+from service.errors import DosirakError
+
+DONE: Final = b"data: [DONE]\n\n"
+PLACEHOLDERS: Final = frozenset({"tgi", "dummy"})
+"""What huggingface_hub's clients send as `model` when the address alone decides."""
+FINISH_REASONS: Final = {FinishReason.DEADLINE: "length", FinishReason.ERROR: "length"}
+"""OpenAI's word for an answer cut short, where it has none for our reason."""
+Models = Callable[[], Collection[str]]
+"""The names of the models there are; they are on disk."""
+
+
+def requests_of(
+    body: OpenAISampling, sources: Sequence[Source], models: Models, *, kind: str, **more: Any
+) -> list[GenerationRequest]:
+    """One request a source. Each of several draws its own seed from the given one, as if it were sent alone. A
+    placeholder that is none of `models` is no name."""
+    n = body.n or 1
+    model = None if body.model in PLACEHOLDERS and body.model not in models() else body.model
+    fields: dict[str, Any] = {"best_of": n, **more}
+    return [
+        GenerationRequest(
+            id=f"{kind}-{uuid.uuid4().hex}",
+            source=source,
+            model=model,
+            sampling=_sampling(body),
+            max_new_tokens=body.new_tokens,
+            context=body.context.options() if body.context else None,
+            stop=tuple(body.stop or ()),
+            include_stop=bool(body.include_stop_str_in_output),
+            n=n,
+            priority=body.priority or 0,
+            deadline_ms=body.deadline_ms,
+            user=body.user or "",
+            **fields,
+        )
+        for source in sources
+    ]
+
+
+def _sampling(body: OpenAISampling) -> Sampling:
+    """OpenAI's defaults: temperature 1, everything else off. `top_p` 0 means the likeliest token alone."""
+    return Sampling(
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=max(body.top_k or 0, 0),
+        min_p=body.min_p or 0.0,
+        typical_p=1.0 if body.typical_p is None else body.typical_p,
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        logit_bias=tuple((body.logit_bias or {}).items()),
+        seed=body.seed,
+        min_tokens=body.min_tokens or 0,
+        ignore_eos=bool(body.ignore_eos),
+    )
+
+
+def finished(sequence: OutputSequence) -> dict[str, Any]:
+    """`finish_reason` in OpenAI's enumeration; our own word beside it, as `finish_detail`, where OpenAI has none."""
+    reason = sequence.finish_reason
+    if reason in FINISH_REASONS:
+        return {"finish_reason": FINISH_REASONS[reason], "finish_detail": reason.value}
+    return {"finish_reason": reason.value if reason else None}
+
+
+class OpenAISerialiser(Serialiser):
+    """The envelope of objects and chunks, around the choices that a subclass shows."""
+
+    ending = DONE
+    kind: str
+    chunk_kind: str
+
+    def __init__(self, body: OpenAISampling, requests: Sequence[GenerationRequest]) -> None:
+        self._id = requests[0].id
+        self._order = {request.id: number for number, request in enumerate(requests)}
+        self._answers: dict[str, Answer] = {}
+        self._opened: set[int] = set()
+        options = body.stream_options
+        self._include_usage = bool(options and options.include_usage)
+        self._continuous_usage = bool(options and options.continuous_usage_stats)
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The receipts of several prompts ride on their choices."""
+        choices = []
+        for number, answer in enumerate(answers):
+            more = _riders(answer) if len(answers) > 1 else {}
+            for rank, sequence in enumerate(answer.best):
+                index = number * answer.request.n + rank
+                choices.append({"index": index, **self.choice(answer, sequence), **finished(sequence), **more})
+        alone = _riders(answers[0]) if len(answers) == 1 else {}
+        return {**self._head(answers[0], self.kind), "choices": choices, "usage": _usage(answers), **alone}
+
+    def events(self, delta: Delta) -> Iterable[bytes]:
+        """A token's chunk; around it the opening of its choice, the end of its choice, the end of everything."""
+        self._answers[delta.answer.request.id] = delta.answer
+        index = self.index(delta)
+        head = self._head(delta.answer, self.chunk_kind)
+        usage: dict[str, Any] = {"usage": _usage(list(self._answers.values()))} if self._continuous_usage else {}
+        if not usage and self._include_usage:
+            usage = {"usage": None}
+        shown = [] if index in self._opened else self.opening(delta)
+        self._opened.add(index)
+        if delta.token or delta.text:
+            shown = [*shown, self.added(delta)]
+        for choice in shown:
+            yield event({**head, "choices": [{"index": index, **choice, "finish_reason": None}], **usage})
+        if delta.finish_reason is None:
+            return
+        more = _riders(delta.answer) if delta.last else {}
+        end = {"index": index, **self.nothing(), **finished(delta.sequence)}
+        yield event({**head, "choices": [end], **usage, **more})
+        if self._include_usage and self._all_ended():
+            yield event({**head, "choices": [], "usage": _usage(list(self._answers.values()))})
+
+    def failure(self, error: DosirakError, request_id: str) -> bytes:
+        return event(body_of(error, request_id, openai=True)) + DONE
+
+    def index(self, delta: Delta) -> int:
+        """The choice's: all sequences of the first prompt, then those of the second, …"""
+        return self._order[delta.answer.request.id] * delta.answer.request.n + delta.sequence.number
+
+    def _head(self, answer: Answer, kind: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": answer.created,
+            "model": answer.manifest.reference,
+            "system_fingerprint": answer.manifest.short_digest,
+        }
+
+    def _all_ended(self) -> bool:
+        ended = [each.finish_reason for answer in self._answers.values() for each in answer.sequences]
+        return len(self._answers) == len(self._order) and None not in ended
+
+    @abstractmethod
+    def choice(self, answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
+        """One finished sequence, without its index and finish reason."""
+
+    @abstractmethod
+    def opening(self, delta: Delta) -> list[dict[str, Any]]:
+        """What the first chunk of a choice shows before its first token."""
+
+    @abstractmethod
+    def added(self, delta: Delta) -> dict[str, Any]:
+        """What the chunk of a token shows."""
+
+    @abstractmethod
+    def nothing(self) -> dict[str, Any]:
+        """What the chunk of a choice's end shows."""
+
+
+def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Sums over all prompts, each prompt counted once, however many sequences it has."""
+    each = [answer.usage() for answer in answers]
+    summed = {name: sum(counts[name] for counts in each) for name in each[0]}
+    return {**summed, "prompt_tokens_details": {"cached_tokens": summed["cached_tokens"]}}
+
+
+def _riders(answer: Answer) -> dict[str, Any]:
+    """Our own fields."""
+    return {
+        "digest": answer.manifest.short_digest,
+        "context": answer.receipt.to_dict(),
+        "timings": answer.timings(),
+        **found(answer),
+    }

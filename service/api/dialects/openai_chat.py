@@ -1,0 +1,64 @@
+"""OpenAI's chat completions: parsed into one request, shown as messages and deltas of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from service.answers import Answer, Delta, GenerationRequest, OutputSequence, SessionTurn, Token
+from service.api.dialects.openai import Models, OpenAISerialiser, requests_of
+from service.api.schemas.openai import ChatBody
+from service.context.prompt import Chat
+from service.text.tokenizer import Tokenizer
+
+
+def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
+    """A list of one request. `models`: see `requests_of`."""
+    messages = tuple(each.message() for each in body.messages)
+    return requests_of(
+        body,
+        [Chat(messages)],
+        models,
+        kind="chatcmpl",
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        documents=tuple(each.document() for each in body.documents or ()),
+        turn=None if body.session_id is None else SessionTurn(session=body.session_id, messages=messages),
+    )
+
+
+class ChatSerialiser(OpenAISerialiser):
+    kind, chunk_kind = "chat.completion", "chat.completion.chunk"
+
+    def choice(self, answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
+        message = {"role": "assistant", "content": sequence.text, "refusal": None}
+        return {"message": message, "logprobs": _logprobs(answer, sequence.tokens)}
+
+    def opening(self, delta: Delta) -> list[dict[str, Any]]:
+        return [{"delta": {"role": "assistant", "content": ""}, "logprobs": None}]
+
+    def added(self, delta: Delta) -> dict[str, Any]:
+        tokens = [delta.token] if delta.token else []
+        return {"delta": {"content": delta.text}, "logprobs": _logprobs(delta.answer, tokens)}
+
+    def nothing(self) -> dict[str, Any]:
+        return {"delta": {}, "logprobs": None}
+
+
+def _logprobs(answer: Answer, tokens: Iterable[Token]) -> dict[str, Any] | None:
+    if answer.request.logprobs is None:
+        return None
+    tokenizer = answer.tokenizer
+    content = [
+        {
+            **_token(tokenizer, token.id, token.logprob),
+            "top_logprobs": [_token(tokenizer, *top) for top in token.top],
+        }
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> dict[str, Any]:
+    """`bytes` is null for a token that is only a part of a character: its bytes are not its text's."""
+    text = tokenizer.token_text(token_id)
+    return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}

@@ -1,0 +1,25 @@
+"""Triton's generate extension has `text_input` for `inputs`, and answers of its own. Parsed as the native body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from service.answers import Answer, Delta
+from service.api.dialects.native import NativeSerialiser
+from service.api.encoding import event
+
+
+class TritonSerialiser(NativeSerialiser):
+    """Each event has the text that its token added."""
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        [answer] = answers
+        return _shown(answer, answer.best[0].text)
+
+    def events(self, delta: Delta) -> Iterable[bytes]:
+        yield event(_shown(delta.answer, delta.text))
+
+
+def _shown(answer: Answer, text: str) -> dict[str, Any]:
+    return {"model_name": answer.manifest.name, "model_version": answer.manifest.version, "text_output": text}

@@ -1,0 +1,45 @@
+"""What every response says of its answers beside their text: headers for the client, counts and times for the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request
+
+from service.answers import Answer
+from service.api.guard_findings import found
+
+
+def headers(answer: Answer) -> dict[str, str]:
+    """What really served it, and what of the chat it saw."""
+    receipt = answer.receipt
+    return {
+        "X-Model-Version": answer.manifest.reference,
+        "X-Context-Truncated": "true" if receipt.truncated else "false",
+        "X-Context-Dropped-Tokens": str(receipt.dropped_tokens),
+    }
+
+
+def note(http: Request, answers: Sequence[Answer]) -> None:
+    """Counts and times for the log line; never a prompt, never an answer. Nothing where no answer began."""
+    if not answers:
+        return
+    usage = [answer.usage() for answer in answers]
+    fields: dict[str, Any] = {
+        "model": answers[0].manifest.reference,
+        "digest": answers[0].manifest.short_digest,
+        "finish_reason": answers[0].finish_reason.value,
+        **answers[0].timings(),
+    }
+    for count in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+        fields[count] = sum(each[count] for each in usage)
+    receipts = [answer.receipt for answer in answers]
+    fields["context_policy"] = receipts[0].policy
+    fields["dropped_tokens"] = sum(receipt.dropped_tokens for receipt in receipts)
+    for what in ("dropped", "summarised", "recalled"):
+        fields[f"messages_{what}"] = sum(len(getattr(receipt, what)) for receipt in receipts)
+    matches = [each for answer in answers for each in found(answer).get("guard", ())]
+    if matches:
+        fields["guard"] = matches
+    http.state.log.update(fields)

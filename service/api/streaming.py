@@ -1,0 +1,119 @@
+"""A stream's response begins at once and stays alive until its first token, in every dialect.
+
+    first token within HEADERS_SECONDS ─▶ headers and the token; an error until then is a real HTTP status
+    none yet, the version is loaded    ─▶ headers once the prompt is known, then a comment every COMMENT_SECONDS
+    none yet, the version is loading   ─▶ headers without what is not known yet, then the same comments
+
+An error after the headers is the stream's last event. Knows no dialect: `Serialiser` gives the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Final
+
+import structlog
+from fastapi import Request
+
+from service.answers import Answer, Delta, Opening
+from service.answers.cancelling import cancelled
+from service.api.connection import EventStream, while_connected
+from service.api.dialects.serialiser import Serialiser
+from service.api.errors import Internal
+from service.api.notes import headers, note
+from service.errors import DosirakError
+
+log = structlog.get_logger("dosirak.request")
+Write = Callable[[Delta], Iterable[bytes]]
+HEADERS_SECONDS: Final = 1.0
+COMMENT_SECONDS: Final = 10.0
+"""Proxies give a silent connection up after 30 to 60 s."""
+COMMENT: Final = b": keep-alive\n\n"
+
+
+async def streamed(
+    http: Request,
+    deltas: AsyncGenerator[Delta, None],
+    opening: Opening,
+    write: Write,
+    serialiser: Serialiser,
+    ending: bytes,
+) -> EventStream:
+    """The response to `deltas`, which it owns: each as `write` shows it, then `ending`. Raises what ends them before
+    the headers are due, and ClientGone."""
+    stream = _Stream(http, deltas, opening, write, serialiser, ending)
+    try:
+        answer = await while_connected(http.receive, stream.opened())
+    except BaseException:
+        await stream.close()
+        raise
+    return EventStream(stream.events(), headers(answer) if answer else {}, stream.close)
+
+
+class _Stream:
+    """One stream from before its headers to its end."""
+
+    def __init__(
+        self,
+        http: Request,
+        deltas: AsyncGenerator[Delta, None],
+        opening: Opening,
+        write: Write,
+        serialiser: Serialiser,
+        ending: bytes,
+    ) -> None:
+        self._http = http
+        self._deltas = deltas
+        self._opening = opening
+        self._write = write
+        self._serialiser = serialiser
+        self._ending = ending
+        self._first = asyncio.create_task(_next(deltas))
+        self._answers: dict[str, Answer] = {}
+
+    async def opened(self) -> Answer | None:
+        """Returns when the headers are due, with the answer that they are about, where it is known."""
+        await asyncio.wait({self._first}, timeout=HEADERS_SECONDS)
+        if not self._first.done() and self._opening.is_loaded:
+            begun = asyncio.create_task(self._opening.begun())
+            await asyncio.wait({self._first, begun}, return_when=asyncio.FIRST_COMPLETED)
+            await cancelled((begun,))
+        return self._first.result().answer if self._first.done() else self._opening.answer
+
+    async def close(self) -> None:
+        await cancelled((self._first,))
+        await self._deltas.aclose()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        try:
+            while not self._first.done():
+                yield COMMENT
+                await asyncio.wait({self._first}, timeout=COMMENT_SECONDS)
+            for chunk in self._shown(self._first.result()):
+                yield chunk
+            async for delta in self._deltas:
+                for chunk in self._shown(delta):
+                    yield chunk
+            if self._ending:
+                yield self._ending
+        except DosirakError as error:
+            yield self._failure(error)
+        except Exception:
+            log.exception("stream_failed", request_id=self._http.state.request_id)
+            yield self._failure(Internal())
+        finally:
+            await self.close()
+            note(self._http, list(self._answers.values()))
+
+    def _shown(self, delta: Delta) -> Iterable[bytes]:
+        self._answers[delta.answer.request.id] = delta.answer
+        return self._write(delta)
+
+    def _failure(self, error: DosirakError) -> bytes:
+        self._http.state.log["code"] = error.code
+        return self._serialiser.failure(error, self._http.state.request_id)
+
+
+async def _next(deltas: AsyncGenerator[Delta, None]) -> Delta:
+    return await anext(deltas)
