@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.settings": {"models"},
     "service.host": set(),
     "service.tracebacks": set(),
+    "service.tasks": set(),
     "service.engine.lookup": set(),
     "service.engine.request": {"service.engine.lookup"},
     "service.engine.cost": {"service.engine.request"},
@@ -80,6 +81,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.cost",
         "service.host",
         "service.text",
+        "service.tasks",
     },
     "service.answers": {
         "models",
@@ -94,6 +96,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.guard",
         "service.metrics",
         "service.sessions",
+        "service.tasks",
     },
     "service.api": {
         "models",
@@ -106,6 +109,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.answers",
         "service.jobs",
         "service.sessions",
+        "service.tasks",
     },
     "service.app": {
         "models",
@@ -121,6 +125,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.api",
         "service.sessions",
         "service.tracebacks",
+        "service.tasks",
     },
     "service.deferred": {"service.settings", "service.engine", "service.app"},
     "service.bento": {"service.settings", "service.api", "service.deferred"},
@@ -146,6 +151,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.settings",
         "service.engine",
         "service.evaluation",
+        "service.tasks",
     },
     "service.cli": {
         "models",

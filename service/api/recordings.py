@@ -21,11 +21,11 @@ from fastapi import Request
 from starlette.responses import Response
 
 from service.answers import Ask, Delta
-from service.answers.cancelling import cancelled
 from service.api.deps import Service
 from service.api.keys import Key
 from service.errors import Conflict, DosirakError, Unavailable
 from service.sessions import LEASE_SECONDS, Claim, Done, Finished
+from service.tasks.cancelling import cancelled
 
 if TYPE_CHECKING:
     from service.sessions import Idempotency
