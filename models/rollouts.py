@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from models import gate
-from models.errors import Conflict, Corrupt, NotFound, Stale
+from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
 from models.manifest import ModelReference
 from models.repository import Repository
 from models.storage import durable
@@ -65,12 +65,12 @@ def running(repository: Repository, name: str, alias: str) -> Rollout | None:
 
 
 def all_running(repository: Repository) -> list[Rollout]:
-    """Of every model and alias; a damaged file is passed over."""
+    """Of every model and alias; a damaged file is passed over, and one that belongs to no alias."""
     found = []
     for path in sorted(repository.layout.rollouts.glob("*/*.json")):
         try:
             rollout = running(repository, path.parent.name, path.stem)
-        except (Corrupt, NotFound):
+        except RepositoryError:
             continue
         if rollout is not None:
             found.append(rollout)

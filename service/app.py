@@ -54,6 +54,7 @@ from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
+from service.tasks import BackgroundTasks
 from service.tracebacks import wordless, write_wordless
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def create(settings: Settings | None = None, first: Started | None = None) -> Fa
     settings = settings or Settings()
     configure_logging(settings)
     metrics = Metrics()
+    tasks = BackgroundTasks(metrics.background_task)
     store = Repository(settings.data_dir)
 
     started = [first] if first else []
@@ -93,12 +95,16 @@ def create(settings: Settings | None = None, first: Started | None = None) -> Fa
         drain_timeout=settings.drain_seconds,
         idle_timeout=settings.idle_unload_seconds,
         prepare=_preparation(store, settings.data_dir),
+        tasks=tasks,
     )
-    return create_app(settings, deployments, Jobs(store, engine_environment()), metrics)
+    jobs = Jobs(store, engine_environment(), tasks=tasks)
+    return create_app(settings, deployments, jobs, metrics, tasks)
 
 
-def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics: Metrics) -> FastAPI:
-    """The app around given parts. Its lifespan starts and stops the deployments and the jobs."""
+def create_app(
+    settings: Settings, deployments: Deployments, jobs: Jobs, metrics: Metrics, tasks: BackgroundTasks
+) -> FastAPI:
+    """The app around given parts. Its lifespan starts and stops the deployments, the jobs and all background tasks."""
     app = FastAPI(
         title=TITLE,
         description=DESCRIPTION,
@@ -109,11 +115,14 @@ def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics
         redirect_slashes=False,
         lifespan=_lifespan,
     )
-    conversations = Conversations(partial(_open_sessions, settings))
+    conversations = Conversations(partial(_open_sessions, settings), tasks=tasks)
     guard = read_guard(settings.guard_file) if settings.guard_file else None
-    answers = Answers(deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard)
+    answers = Answers(
+        deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard, tasks=tasks
+    )
     described = cache(lambda: document(app))
     app.state.deployments = deployments
+    app.state.tasks = tasks
     app.state.service = Service(settings, deployments, jobs, answers, metrics, software_version(), described)
     handlers.install(app)
     for part in (
@@ -141,18 +150,18 @@ def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     deployments: Deployments = app.state.deployments
-    jobs: Jobs = app.state.service.jobs
-    await jobs.start()
+    tasks: BackgroundTasks = app.state.tasks
+    await app.state.service.jobs.start()
     await deployments.start()
     conversations: Conversations = app.state.service.answers.conversations
     conversations.start()
     try:
         yield
     finally:
-        await jobs.stop()
-        await app.state.service.answers.summaries.stop()
+        await tasks.stop()
         await deployments.stop()
         await conversations.stop()
+        await tasks.stop()  # what the last answers began
 
 
 async def _open_sessions(settings: Settings) -> SessionStore:

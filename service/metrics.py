@@ -72,6 +72,7 @@ class Metrics:
         self._answers = _AnswerFamilies(self.registry)
         self._engine = _EngineFamilies(self.registry)
         self._http = _HttpFamilies(self.registry)
+        self._tasks = _TaskFamilies(self.registry)
         self.summaries = self._answers.summaries
         self._models: dict[tuple[str, str], ModelMetrics] = {}
 
@@ -89,6 +90,11 @@ class Metrics:
 
     def error(self, code: str) -> None:
         self._http.errors.labels(code).inc()
+
+    def background_task(self, task: str, failures: int) -> None:
+        """A background task began or goes on (0), or has failed so many times in a row."""
+        self._tasks.failures.labels(task).inc(failures > 0)
+        self._tasks.failing.labels(task).set(failures > 0)
 
     def serving(self, server_version: str) -> None:
         self._http.build_info.labels(server_version).set(1)
@@ -252,3 +258,10 @@ class _HttpFamilies(_Families):
         self.requests = self.counter("http_requests", "By route template and status.", "route", "method", "status")
         self.errors = self.counter("errors", "Error answers by their code.", "code")
         self.build_info = self.gauge("build_info", "Always 1; its label says what runs.", "server_version")
+
+
+class _TaskFamilies(_Families):
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.failures = self.counter("background_task_failures", "Failures of background tasks, by task.", "task")
+        self.failing = self.gauge("background_task_failing", "1 while its last pass failed, else 0.", "task")

@@ -28,6 +28,7 @@ from service.engine_client.client import Engine, EngineState
 from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tasks import BackgroundTasks
 from service.text.tokenizer import Tokenizer
 from tests.tokenizers import write
 from tests.versions import FACTS, lineage, write_weights
@@ -224,11 +225,18 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
         engines.append(ScriptedEngine(tokenizer, on_step=recorder.on_step, **(engine or {})))
         return engines[-1]
 
+    tasks = BackgroundTasks(metrics.background_task, first_delay=0.005)
     deployments = Deployments(
-        repository, make, default_model=chosen.default_model, load_timeout=5, drain_timeout=chosen.drain_seconds
+        repository,
+        make,
+        default_model=chosen.default_model,
+        load_timeout=5,
+        drain_timeout=chosen.drain_seconds,
+        idle_timeout=chosen.idle_unload_seconds,
+        tasks=tasks,
     )
-    jobs = Jobs(repository)
-    app = create_app(chosen, deployments, jobs, metrics)
+    jobs = Jobs(repository, tasks=tasks)
+    app = create_app(chosen, deployments, jobs, metrics, tasks)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
         await jobs.start()
@@ -236,8 +244,8 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
             await deployments.start()
             await until(lambda: deployments.ready)
         yield World(app, client, engines, deployments, metrics, chosen)
-        await jobs.stop()
         await deployments.stop()
+        await tasks.stop()
         await app.state.service.answers.conversations.stop()
 
 

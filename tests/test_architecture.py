@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.settings": {"models"},
     "service.host": set(),
     "service.tracebacks": set(),
+    "service.tasks": set(),
     "service.child_process": set(),
     "service.engine.messages": set(),
     "service.engine.ngram": set(),
@@ -97,6 +98,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.cost",
         "service.host",
         "service.text",
+        "service.tasks",
     },
     "service.answers": {
         "models",
@@ -111,6 +113,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.guard",
         "service.metrics",
         "service.sessions",
+        "service.tasks",
     },
     "service.api": {
         "models",
@@ -123,6 +126,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.answers",
         "service.jobs",
         "service.sessions",
+        "service.tasks",
     },
     "service.app": {
         "models",
@@ -138,6 +142,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.api",
         "service.sessions",
         "service.tracebacks",
+        "service.tasks",
     },
     "service.deferred": {"service.settings", "service.engine_client", "service.app"},
     "service.bento": {"service.settings", "service.api", "service.deferred"},
@@ -164,6 +169,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.settings",
         "service.child_process",
         "service.evaluation",
+        "service.tasks",
     },
     "service.cli": {
         "models",

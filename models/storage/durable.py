@@ -12,6 +12,7 @@ from pathlib import Path
 
 from models.errors import Conflict
 
+TEMPORARY = ".tmp"
 _POLL_SECONDS = 0.02
 
 
@@ -41,9 +42,10 @@ def write(path: Path, data: bytes) -> None:
 def replace(path: Path, data: bytes) -> None:
     """Atomically make `data` the content of `path`: readers see the old content or the new. The caller holds a lock.
 
-    What a crash leaves beside `path` is overwritten by the next call.
+    What a crash leaves beside `path` is overwritten by the next call. Its name ends with TEMPORARY, so that a search
+    for files by their ending never finds it.
     """
-    beside = path.with_name(f".{path.name}")
+    beside = path.with_name(f".{path.name}{TEMPORARY}")
     write(beside, data)
     beside.replace(path)
     sync(path.parent)

@@ -35,8 +35,9 @@ class SamplingParams:
     """How the next token is chosen. The API refuses bad values by name; `EngineCore.add` checks once more (see
     `validation`), and a bad one ends its own request.
 
-    `temperature` below MIN_TEMPERATURE is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `typical_p` 1 and the penalties' neutral values switch
-    the step off. `seed` is always set: the token at output position i depends on (seed, i) and the logits alone.
+    `temperature` below MIN_TEMPERATURE is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `typical_p` 1 and the penalties'
+    neutral values switch the step off. `seed` is always set: the token at output position i depends on (seed, i) and
+    the logits alone.
     """
 
     max_tokens: int

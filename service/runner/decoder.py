@@ -84,7 +84,7 @@ class FusedDecoder(nn.Module):
 
     @property
     def vocab_size(self) -> int:
-        return min(len(self.embedding), self.head.out_features)  # type: ignore[arg-type]
+        return min(len(self.embedding), len(self.head.weight))  # type: ignore[arg-type]
 
     @property
     def model(self) -> nn.Module:

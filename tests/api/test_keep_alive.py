@@ -11,7 +11,7 @@ import httpx
 import pytest
 from huggingface_hub import AsyncInferenceClient
 
-from service.engine.client import EngineFailed
+from service.engine_client.client import EngineFailed
 from tests.api.conftest import Serve
 from tests.api.reading import error, openai_error
 from tests.fake_service import REPLY, ScriptedEngine, World, over_http, until
