@@ -83,7 +83,7 @@ class Conversations:
 
     @asynccontextmanager
     async def turn(self, ask: Ask, place: InSession) -> AsyncIterator[OpenTurn]:
-        """The session is this turn's until the block ends. Raises NotFound, Stale, StorageFull, InvalidRequest."""
+        """The session is this turn's until the block ends. Raises NotFound, Stale, QuotaExceeded, InvalidRequest."""
         store, new = await self.store(), _new(place)
         async with store.turn_lock(place.owner, place.session):
             session, stored = await _read(store, place, new)
