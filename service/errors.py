@@ -13,6 +13,7 @@
     ├── TooLarge              413  too_large
     ├── UnsupportedMediaType  415  unsupported_media_type
     ├── RateLimited           429  rate_limited          retryable
+    │   └── QuotaExceeded     429  rate_limited          a quota is used up; some of what fills it must go first
     ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine is dead for good
     ├── Overloaded            503  overloaded            retryable
     ├── Unavailable           503  unavailable           retryable: loading or draining
@@ -94,6 +95,10 @@ class UnsupportedMediaType(DosirakError):
 
 class RateLimited(DosirakError):
     status, code, error_type, retryable = 429, "rate_limited", "overloaded", True
+
+
+class QuotaExceeded(RateLimited):
+    retryable = False
 
 
 class GenerationFailed(DosirakError):

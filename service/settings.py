@@ -1,6 +1,7 @@
 """The only reader of the environment: every `DOSIRAK_*` variable, with its default and what it does.
 
-Read once at start, passed down, shown at `/info` (the key masked). `docs/settings.md` holds the same table.
+Read once at start, passed down, shown at `/info` (the key masked). `docs/settings.md` holds the same table. A name that
+is no setting stops the start: a misspelt one would otherwise silently do nothing.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 import getpass
 import ipaddress
 import os
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -19,13 +23,18 @@ from models.gate import Limits
 from models.manifest import DEFAULT_ALIAS
 
 MIB = 1024 * 1024
+PREFIX = "DOSIRAK_"
+SIMILAR = 0.5
+"""Share of a name's letters, in order, that the setting meant by it has at least."""
+SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
+"""What Kubernetes adds to the environment of every pod beside a Service named `dosirak`."""
 DATABASES = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
 
 
 class Settings(BaseSettings):
     """Raises pydantic's ValidationError, whose text names the variable and what to change."""
 
-    model_config = SettingsConfigDict(env_prefix="DOSIRAK_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     host: str = Field(
         default="127.0.0.1", description="Address to listen on. Any but a loopback address needs an admin key."
@@ -148,10 +157,27 @@ class Settings(BaseSettings):
         default="auto", description="auto: console on a terminal, else JSON."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_names(cls, data: Any) -> Any:
+        refused = refused_names(os.environ, cls.model_fields)
+        if refused:
+            raise ValueError("; ".join(refused))
+        return data
+
     @field_validator("data_dir", "guard_file")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         return None if value is None else value.expanduser().absolute()
+
+    @field_validator("admin_key")
+    @classmethod
+    def _key_that_can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
+        """An empty variable, as compose files make of one that is not set, would be a key that everybody knows."""
+        key = value.get_secret_value() if value is not None else "unset"
+        if not key or key != key.strip():
+            raise ValueError("must be at least one character, with no white space around it; or remove the variable")
+        return value
 
     @field_validator("block_size")
     @classmethod
@@ -213,6 +239,21 @@ class Settings(BaseSettings):
     def shown(self) -> dict[str, object]:
         """The effective values for logs and `/info`; secrets masked."""
         return self.model_dump(mode="json")
+
+
+def refused_names(given: Iterable[str], fields: Iterable[str]) -> list[str]:
+    """A sentence for each name that begins as a setting's and is none, in any case, as settings are read."""
+    known = {field.upper() for field in fields}
+    names = {name: name.upper().removeprefix(PREFIX) for name in given if name.upper().startswith(PREFIX)}
+    return [_refusal(name, bare, known) for name, bare in sorted(names.items()) if bare not in known]
+
+
+def _refusal(name: str, bare: str, known: set[str]) -> str:
+    if SERVICE_LINK.fullmatch(bare):
+        return f"{name} is set by Kubernetes for a Service named dosirak: put enableServiceLinks: false into the pod"
+    nearest = get_close_matches(bare, sorted(known), n=1, cutoff=SIMILAR)
+    hint = f"did you mean {PREFIX}{nearest[0]}?" if nearest else "remove it; docs/settings.md lists what there is"
+    return f"{name} is no setting: {hint}"
 
 
 def leave_multiprocess_metrics() -> None:

@@ -25,7 +25,7 @@ from service.app import create_app
 from service.deployments.deployments import Deployments
 from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput, TokenLogprobs
 from service.engine_client.client import Engine, EngineState
-from service.jobs.jobs import Jobs
+from service.jobs.jobs import WORKER, Jobs
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks import BackgroundTasks
@@ -212,8 +212,11 @@ def _tokenizer(directory: Path) -> Tokenizer:
 
 
 @asynccontextmanager
-async def serving(directory: Path, *, start: bool = True, engine: Any = None, **settings: Any) -> AsyncIterator[World]:
-    """A `demo:1` that is served. `engine`: fields of ScriptedEngine; keyword arguments: settings."""
+async def serving(
+    directory: Path, *, start: bool = True, engine: Any = None, worker: str = WORKER, **settings: Any
+) -> AsyncIterator[World]:
+    """A `demo:1` that is served. `engine`: fields of ScriptedEngine; `worker`: the module that runs jobs; keyword
+    arguments: settings."""
     chosen = Settings(data_dir=directory, **{"load_timeout_seconds": 5, "drain_seconds": 0, **settings})
     repository, metrics, engines = Repository(chosen.data_dir), Metrics(), list[ScriptedEngine]()
     if not repository.models():
@@ -235,7 +238,7 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
         idle_timeout=chosen.idle_unload_seconds,
         tasks=tasks,
     )
-    jobs = Jobs(repository, tasks=tasks)
+    jobs = Jobs(repository, worker=worker, tasks=tasks)
     app = create_app(chosen, deployments, jobs, metrics, tasks)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=URL) as client:

@@ -83,7 +83,7 @@ class Conversations:
 
     @asynccontextmanager
     async def turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
-        """The session is this turn's until the block ends. Raises NotFound, Stale, StorageFull, InvalidRequest."""
+        """The session is this turn's until the block ends. Raises NotFound, Stale, QuotaExceeded, InvalidRequest."""
         store, new = await self.store(), _new(turn)
         async with store.turn_lock(turn.owner, turn.session):
             session, stored = await _read(store, turn, new)

@@ -31,7 +31,7 @@ class KnowledgeBase:
 
     @uninterrupted
     async def add(self, owner: str, text: str, title: str | None = None, session_id: str | None = None) -> Knowledge:
-        """Raises InvalidRequest, NotFound for a session, StorageFull past the owner's limit."""
+        """Raises InvalidRequest, NotFound for a session, QuotaExceeded past the owner's limit."""
         check_text(title, "title")
         self._limits.check_content(text, "text")
         mine = self._owned(owner)

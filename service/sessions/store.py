@@ -103,7 +103,7 @@ class SessionStore:
 
     @uninterrupted
     async def create(self, owner: str, fields: SessionFields | None = None) -> Session:
-        """Raises InvalidRequest, StorageFull past the owner's limit."""
+        """Raises InvalidRequest, QuotaExceeded past the owner's limit."""
         self.limits.check_fields(fields or {})
         async with self._database.writing() as connection:
             change = await self._new(connection, owner)
@@ -286,7 +286,8 @@ class SessionStore:
 
     @uninterrupted
     async def import_lines(self, owner: str, lines: Iterable[bytes]) -> Session:
-        """What `export` gave, as a new session of `owner`. Raises InvalidRequest that names the line, StorageFull."""
+        """What `export` gave, as a new session of `owner`. Raises InvalidRequest that names the line,
+        QuotaExceeded."""
         fields, cut, messages = transfer.parsed(lines, self.limits)
         async with self._database.writing() as connection:
             return await self._copy(await self._new(connection, owner), fields, messages, cut)

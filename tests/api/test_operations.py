@@ -124,8 +124,8 @@ async def test_unknown_routes_are_json(shared: World, path: str, method: str) ->
     [
         ("GET", "/generate", "POST"),
         ("DELETE", "/", "POST"),
-        ("POST", "/health", "GET"),
-        ("PUT", "/v1/deployments", "GET, POST"),
+        ("POST", "/health", "GET, HEAD"),
+        ("PUT", "/v1/deployments", "GET, POST, HEAD"),
         ("GET", "/v1/deployments/demo:1", "DELETE"),
         ("BREW", "/generate", "POST"),
         ("OPTIONS", "/generate", "POST"),
