@@ -1,14 +1,15 @@
-"""The models of a fresh installation: the demo model in two versions, so that quantization is there to be compared.
+"""The models of a fresh installation: those that a bento carries, else the demo model in two versions.
 
-`python -m models.starter DATA_DIR` publishes them.
+`python -m models.starter DATA_DIR` publishes the demo model; with `REFERENCE=DIRECTORY …` those directories first.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from models.errors import Corrupt
 from models.importing import import_source
-from models.manifest import DEFAULT_ALIAS, Manifest
+from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
 from models.progress import Progress, silent
 from models.report import Report
 from models.repository import Repository
@@ -24,6 +25,20 @@ REPORT = WEIGHTS.parent / "report.json"
 def demo_is_wanted(repository: Repository) -> bool:
     """Whether nothing but the demo model is there, and that not wholly: a fresh installation, or one cut short."""
     return not (set(repository.models()) - {DEMO} or repository.history(DEMO, DEFAULT_ALIAS)) and WEIGHTS.is_dir()
+
+
+def missing_of(repository: Repository, carried: Mapping[str, Path]) -> dict[str, Path]:
+    """Those of the `carried` versions that are not in the repository."""
+    there = {each.reference for name in repository.models() for each in repository.versions(name)}
+    return {reference: path for reference, path in carried.items() if reference not in there}
+
+
+def publish_carried(repository: Repository, carried: Mapping[str, Path]) -> None:
+    """A version for each directory, under the reference that it is carried by; one that is there stays. What a
+    repository published keeps its digest and lineage. Raises as `import_source` does."""
+    for reference, path in missing_of(repository, carried).items():
+        wanted = ModelReference.parse(reference)
+        import_source(repository, str(path), wanted.name, wanted.version, author=AUTHOR)
 
 
 def publish_demo(repository: Repository, weights_dir: Path, progress: Progress = silent) -> tuple[Manifest, Manifest]:
@@ -57,5 +72,14 @@ def _put_report(repository: Repository, small: Manifest) -> None:
         repository.put_report(small, report)
 
 
+def main(data_dir: str, *pairs: str) -> None:
+    repository = Repository(Path(data_dir))
+    publish_carried(
+        repository, {reference: Path(path) for reference, _, path in (each.partition("=") for each in pairs)}
+    )
+    if demo_is_wanted(repository):
+        publish_demo(repository, WEIGHTS)
+
+
 if __name__ == "__main__":
-    publish_demo(Repository(Path(sys.argv[1])), WEIGHTS)
+    main(*sys.argv[1:])

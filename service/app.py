@@ -8,20 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 from fastapi import FastAPI
 
+from models import __version__
 from models.manifest import Manifest
 from models.repository import Repository
-from models.starter import demo_is_wanted
+from models.starter import demo_is_wanted, missing_of
 from service.answers import Answers, Conversations
 from service.api import (
     aliases,
@@ -64,9 +64,11 @@ TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
 
 
-def create(settings: Settings | None = None, first: Started | None = None) -> FastAPI:
+def create(
+    settings: Settings | None = None, first: Started | None = None, carried: Mapping[str, Path] | None = None
+) -> FastAPI:
     """The real app of one process: its repository and one engine process a served version; `first` becomes that of the
-    version that is loaded first."""
+    version that is loaded first. `carried` are model directories that become versions, by reference."""
     settings = settings or Settings()
     configure_logging(settings)
     metrics = Metrics()
@@ -94,7 +96,7 @@ def create(settings: Settings | None = None, first: Started | None = None) -> Fa
         load_timeout=settings.load_timeout_seconds,
         drain_timeout=settings.drain_seconds,
         idle_timeout=settings.idle_unload_seconds,
-        prepare=_preparation(store, settings.data_dir),
+        prepare=_preparation(store, settings.data_dir, carried or {}),
         tasks=tasks,
     )
     jobs = Jobs(store, engine_environment(), tasks=tasks)
@@ -108,7 +110,7 @@ def create_app(
     app = FastAPI(
         title=TITLE,
         description=DESCRIPTION,
-        version=software_version(),
+        version=__version__,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -123,7 +125,7 @@ def create_app(
     described = cache(lambda: document(app))
     app.state.deployments = deployments
     app.state.tasks = tasks
-    app.state.service = Service(settings, deployments, jobs, answers, metrics, software_version(), described)
+    app.state.service = Service(settings, deployments, jobs, answers, metrics, __version__, described)
     handlers.install(app)
     for part in (
         generate,
@@ -143,7 +145,7 @@ def create_app(
     app.router.routes.append(unknown_route())
     app.add_middleware(Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None)
     app.add_middleware(Edge, metrics=metrics)  # added last, so outermost
-    metrics.serving(software_version())
+    metrics.serving(__version__)
     return app
 
 
@@ -179,24 +181,19 @@ async def _open_sessions(settings: Settings) -> SessionStore:
     return await SessionStore.open(settings.session_database, limits)
 
 
-@cache
-def software_version() -> str:
-    try:
-        return version("dosirak")
-    except PackageNotFoundError:
-        return "0+unknown"
-
-
-def _preparation(repository: Repository, data_dir: Path) -> Callable[[], Awaitable[None]]:
-    """Publishes the demo model where it is wanted, in a process of its own: quantizing needs torch."""
+def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, Path]) -> Callable[[], Awaitable[None]]:
+    """Publishes what the bento carries, and the demo model where it is wanted, in a process of its own: checking and
+    quantizing need torch."""
 
     async def prepare() -> None:
-        if not demo_is_wanted(repository):
+        missing = [f"{reference}={path}" for reference, path in missing_of(repository, carried).items()]
+        if not (missing or demo_is_wanted(repository)):
             return
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "models.starter", str(data_dir))
+        command = (sys.executable, "-m", "models.starter", str(data_dir), *missing)
+        process = await asyncio.create_subprocess_exec(*command)
         try:
             if await process.wait():
-                raise RuntimeError("publishing the demo model failed; the lines above say why")
+                raise RuntimeError("publishing the first models failed; the lines above say why")
         finally:
             if process.returncode is None:
                 process.kill()

@@ -18,6 +18,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from statistics import mean, median
 
+from models import __version__
 from models.agreement import agreement
 from models.checkpoint.decoder_start import decoder_start
 from models.demo.recall import cases
@@ -121,7 +122,7 @@ class _Evaluation:
             compared=self._compared(loaded, texts, predicted, pace) if len(loaded) > 1 else None,
             speed=_speed(mine, pace[-1]),
             recall=self._recall(mine),
-            tools=tuple(f"{package} {installed(package)}" for package in ("torch", "dosirak")),
+            tools=(f"torch {installed('torch')}", f"dosirak {__version__}"),
             seconds=round(time.monotonic() - started, 1),
         )
 

@@ -9,12 +9,13 @@ lost: the library is loaded, and a record is written anew.
 from __future__ import annotations
 
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 import torch
 
+from models import __version__
 from models.storage import durable
 from service.engine.messages import EngineConfig
 from service.runner.blueprint import Outline
@@ -62,12 +63,5 @@ def write(config: EngineConfig, outline: Outline, reference: Reference) -> None:
 def _conditions(config: EngineConfig) -> tuple[str, ...]:
     kernels = library()
     level = "none" if kernels is None else kernels.level
-    packages = (f"{name} {_installed(name)}" for name in ("dosirak", "torch", "transformers"))
+    packages = (f"dosirak {__version__}", *(f"{name} {version(name)}" for name in ("torch", "transformers")))
     return (config.precision, config.dtype, config.kv_cache_dtype, str(config.max_model_len), level, *packages)
-
-
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

@@ -57,9 +57,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: list[str], data_dir: Path, log: Path, port: int, **variables: str) -> Iterator[Server]:
+def running(
+    command: list[str], data_dir: Path, log: Path, port: int, cwd: Path = ROOT, **variables: str
+) -> Iterator[Server]:
     """`command` with its data in `data_dir`; ready at entry, ended at exit."""
-    server = starting(command, data_dir, log, port, **variables)
+    server = starting(command, data_dir, log, port, cwd, **variables)
     try:
         until_ready(server)
         yield server
@@ -67,13 +69,13 @@ def running(command: list[str], data_dir: Path, log: Path, port: int, **variable
         end(server)
 
 
-def starting(command: list[str], data_dir: Path, log: Path, port: int, **variables: str) -> Server:
+def starting(command: list[str], data_dir: Path, log: Path, port: int, cwd: Path = ROOT, **variables: str) -> Server:
     """`command` with its data in `data_dir`, just begun; the caller ends it."""
     environment = {**os.environ, "DOSIRAK_DATA_DIR": str(data_dir), "DOSIRAK_PORT": str(port)}
     environment |= {"BENTOML_HOME": str(data_dir), "BENTOML_DO_NOT_TRACK": "true", "DOSIRAK_LOG_FORMAT": "json"}
     environment |= variables
     with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output, text=True)
+        process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=output, stderr=output, text=True)
     return Server(f"http://127.0.0.1:{port}", process, log)
 
 

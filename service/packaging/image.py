@@ -1,0 +1,33 @@
+"""The image that `bentoml containerize` makes of a bento: what it installs, and the native kernels that it compiles.
+
+Everything pinned and nothing that tests: `requirements.txt`. The compiler is BentoML's own base packages'; it is named
+here all the same, for the kernels need it whatever those come to be.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from bentoml.images import Image
+
+REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements.txt"
+PYTHON: Final = "3.11"
+NATIVE: Final = "service/runner/native"
+
+
+def image() -> Image | None:
+    """None where this was installed as a package, which is not what a bento is built from."""
+    if not REQUIREMENTS.is_file():
+        return None
+    made = Image(python_version=PYTHON, lock_python_packages=False)
+    return (
+        made.system_packages("g++")
+        .python_packages(*_lines(REQUIREMENTS.read_text()))
+        .build_include(NATIVE)
+        .run(f"python src/{NATIVE}/build.py --strict")
+    )
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
