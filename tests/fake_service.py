@@ -30,6 +30,7 @@ from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
+from tests.conformance import conforms
 from tests.tokenizers import write
 from tests.versions import FACTS, write_weights
 
@@ -228,7 +229,8 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
     jobs = Jobs(repository)
     app = create_app(chosen, deployments, jobs, metrics)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    hooks = {"response": [conforms]}
+    async with httpx.AsyncClient(transport=transport, base_url="http://test", event_hooks=hooks) as client:
         await jobs.start()
         if start:
             await deployments.start()
