@@ -45,11 +45,12 @@ async def conforms(response: httpx.Response) -> None:
 def _route(request: httpx.Request) -> APIRoute | None:
     """The documented route that answered."""
     scope = {"type": "http", "method": request.method, "path": request.url.path, "path_params": {}, "root_path": ""}
-    return next((route for route in _documented() if route.matches(scope)[0] is Match.FULL), None)
+    return next((route for route in documented() if route.matches(scope)[0] is Match.FULL), None)
 
 
 @cache
-def _documented() -> list[APIRoute]:
+def documented() -> list[APIRoute]:
+    """The routes of `/openapi.json`."""
     modules = [import_module(f"service.api.{each.name}") for each in iter_modules(service.api.__path__)]
     routes = [route for module in modules if hasattr(module, "router") for route in module.router.routes]
     return [route for route in routes if isinstance(route, APIRoute) and route.include_in_schema]
