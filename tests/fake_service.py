@@ -30,6 +30,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks import BackgroundTasks
 from service.text.tokenizer import Tokenizer
+from tests.conformance import conforms
 from tests.tokenizers import write
 from tests.versions import FACTS, lineage, write_weights
 
@@ -241,7 +242,8 @@ async def serving(
     jobs = Jobs(repository, worker=worker, tasks=tasks)
     app = create_app(chosen, deployments, jobs, metrics, tasks)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+    hooks = {"response": [conforms]}
+    async with httpx.AsyncClient(transport=transport, base_url=URL, event_hooks=hooks) as client:
         await jobs.start()
         if start:
             await deployments.start()

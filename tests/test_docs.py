@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
-from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from typer.main import get_command
 
 from service import errors
-from service.api import generate, models, openai, operations, tokenizing
+from service.api.schemas import answers, base, knowledge, native, openai, repository, sessions
 from service.cli import app as cli
 from service.metrics import Metrics
 from service.settings import Settings
+from tests.conformance import documented
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,11 +49,40 @@ def test_every_metric() -> None:
 
 def test_every_route() -> None:
     text = page("docs/api.md")
-    for part in (generate, models, openai, operations, tokenizing):
-        for route in part.router.routes:
-            assert isinstance(route, APIRoute)
-            for method in route.methods or ():
-                assert f"{method} {route.path}" in text, f"{method} {route.path} is not in docs/api.md"
+    for route in documented():
+        for method in route.methods or ():
+            assert f"{method} {route.path}" in text, f"{method} {route.path} is not in docs/api.md"
+
+
+MODELS = {
+    name: kind
+    for module in (base, native, openai, repository, sessions, knowledge)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, BaseModel)
+}
+for module in iter_modules(answers.__path__):
+    MODELS |= vars(import_module(f"{answers.__name__}.{module.name}"))
+EXAMPLE = re.compile(r"^```json (\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(("name", "text"), EXAMPLE.findall(page("docs/api.md")))
+def test_every_example_is_what_its_model_takes(name: str, text: str) -> None:
+    """The word behind the fence's `json` names the model."""
+    if name == "Error":
+        assert json.loads(text).keys() >= {"error", "code", "error_type", "request_id"}
+    else:
+        MODELS[name].model_validate_json(text)
+
+
+def test_every_section_of_the_api_has_an_example() -> None:
+    for section in page("docs/api.md").split("\n## ")[1:]:
+        assert "```" in section, section.split("\n")[0]
+
+
+@pytest.mark.parametrize("name", ["docs/api.md"])
+def test_lines_are_short(name: str) -> None:
+    for line in page(name).splitlines():
+        assert len(line) <= 120, line
 
 
 def test_every_error_code() -> None:

@@ -20,6 +20,7 @@ from service.api.encoding import json_response
 from service.api.etags import tag_of
 from service.api.openapi import takes
 from service.api.repository import PREFIX
+from service.api.schemas.answers.repository import Aliases, AliasShown, Changes
 from service.api.schemas.repository import AliasBody, ReasonBody
 from service.errors import InvalidRequest, NotFound
 
@@ -29,13 +30,13 @@ ALIAS: Final = json_body(AliasBody)
 REASON: Final = json_body(ReasonBody)
 
 
-@router.get("")
+@router.get("", response_model=Aliases)
 async def list_aliases(service: ServiceDep, name: str) -> Response:
     """Every alias of a model and the version that it points to."""
     return json_response({"data": await asyncio.to_thread(service.deployments.repository.aliases, name)})
 
 
-@router.get("/{alias}")
+@router.get("/{alias}", response_model=AliasShown)
 async def get_alias(service: ServiceDep, name: str, alias: str) -> Response:
     """The version that an alias points to, and the change that made it so."""
     history = await asyncio.to_thread(service.deployments.repository.history, name, alias)
@@ -44,7 +45,7 @@ async def get_alias(service: ServiceDep, name: str, alias: str) -> Response:
     return _answer(name, alias, history[-1])
 
 
-@router.put("/{alias}", openapi_extra=takes(AliasBody))
+@router.put("/{alias}", response_model=AliasShown, openapi_extra=takes(AliasBody))
 async def promote(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, body: AliasBody = ALIAS, if_match: IfMatch = None
 ) -> Response:
@@ -64,7 +65,7 @@ async def promote(
     return _changed(service, name, alias, entry)
 
 
-@router.delete("/{alias}")
+@router.delete("/{alias}", response_model=AliasShown)
 async def remove(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, reason: Text = "", if_match: IfMatch = None
 ) -> Response:
@@ -75,7 +76,7 @@ async def remove(
     return _changed(service, name, alias, entry)
 
 
-@router.post("/{alias}/rollback", openapi_extra=takes(ReasonBody))
+@router.post("/{alias}/rollback", response_model=AliasShown, openapi_extra=takes(ReasonBody))
 async def rollback(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON, if_match: IfMatch = None
 ) -> Response:
@@ -86,7 +87,7 @@ async def rollback(
     return _changed(service, name, alias, entry)
 
 
-@router.get("/{alias}/history")
+@router.get("/{alias}/history", response_model=Changes)
 async def history(service: ServiceDep, name: str, alias: str, at: Text | None = None) -> Response:
     """Every change of an alias, oldest first; with `at`, the one that was in force then, if any."""
     moment = None if at is None else _moment(at)

@@ -13,6 +13,7 @@ from service.api.deps import ServiceDep
 from service.api.dialects import native
 from service.api.encoding import json_response
 from service.api.openapi import takes
+from service.api.schemas.answers.native import Preview
 from service.api.schemas.native import GenerateBody
 from service.errors import ContextOverflow
 
@@ -20,7 +21,7 @@ router = APIRouter(prefix="/v1/context", tags=["context"])
 BODY: Final = json_body(GenerateBody)
 
 
-@router.post("/preview", openapi_extra=takes(GenerateBody))
+@router.post("/preview", response_model=Preview, openapi_extra=takes(GenerateBody))
 async def preview(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """The receipt that `/generate` would give for the same body; where it would refuse, the numbers of the refusal."""
     request = native.parse(body, service.settings, stream=False)

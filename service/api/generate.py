@@ -12,27 +12,40 @@ from service.api.callers import note_caller
 from service.api.deps import Service, ServiceDep
 from service.api.dialects import native
 from service.api.dialects.triton import TritonSerialiser
-from service.api.openapi import takes
+from service.api.openapi import streams, takes
 from service.api.responses import respond
+from service.api.schemas.answers.native import GenerateAnswer, GenerateEvent, TritonAnswer
 from service.api.schemas.native import GenerateBody
 
 router = APIRouter(tags=["generate"])
 BODY: Final = json_body(GenerateBody)
 
 
-@router.post("/generate", openapi_extra=takes(GenerateBody))
+@router.post(
+    "/generate",
+    response_model=GenerateAnswer | TritonAnswer,
+    responses=streams(GenerateEvent),
+    openapi_extra=takes(GenerateBody),
+)
 async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """Text for a prompt, a chat or token ids; `stream` decides between one JSON body and server-sent events."""
     return await _answer(http, service, body, body.stream)
 
 
-@router.post("/", openapi_extra=takes(GenerateBody))
+@router.post(
+    "/",
+    response_model=GenerateAnswer | TritonAnswer,
+    responses=streams(GenerateEvent),
+    openapi_extra=takes(GenerateBody),
+)
 async def generate_at_root(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """As `/generate`: where huggingface_hub's client posts to."""
     return await _answer(http, service, body, body.stream)
 
 
-@router.post("/generate_stream", openapi_extra=takes(GenerateBody))
+@router.post(
+    "/generate_stream", responses=streams(GenerateEvent), response_class=Response, openapi_extra=takes(GenerateBody)
+)
 async def generate_stream(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
     """As `/generate` with `stream` true."""
     return await _answer(http, service, body, True)

@@ -7,23 +7,24 @@ from starlette.responses import Response
 
 from service.api.deps import ServiceDep
 from service.api.encoding import json_response
+from service.api.schemas.answers.repository import JobList, JobShown
 
 router = APIRouter(prefix="/v1/jobs", tags=["repository"])
 
 
-@router.get("")
+@router.get("", response_model=JobList)
 async def list_jobs(service: ServiceDep) -> Response:
     """The last jobs, newest first."""
     return json_response({"data": service.jobs.all()})
 
 
-@router.get("/{id}")
+@router.get("/{id}", response_model=JobShown)
 async def get_job(service: ServiceDep, id: str) -> Response:
     """How far a job is, and its result or error."""
     return json_response(service.jobs.get(id))
 
 
-@router.delete("/{id}")
+@router.delete("/{id}", response_model=JobShown)
 async def cancel_job(service: ServiceDep, id: str) -> Response:
     """End a job that waits or runs; 409 when it has ended."""
     return json_response(service.jobs.cancel(id))

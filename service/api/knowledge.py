@@ -12,6 +12,7 @@ from service.api.bodies import json_body
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import takes
+from service.api.schemas.answers.sessions import KnowledgePage, KnowledgeShown
 from service.api.schemas.knowledge import KnowledgeBody
 from service.sessions import Knowledge
 
@@ -22,14 +23,14 @@ router = APIRouter(prefix="/v1/knowledge", tags=["knowledge"])
 BODY: Final = json_body(KnowledgeBody)
 
 
-@router.post("", status_code=201, openapi_extra=takes(KnowledgeBody))
+@router.post("", response_model=KnowledgeShown, status_code=201, openapi_extra=takes(KnowledgeBody))
 async def add(service: ServiceDep, owner: OwnerDep, body: KnowledgeBody = BODY) -> Response:
     """Keep a document; it is found from now on."""
     base = await _base(service)
     return json_response(_shown(await base.add(owner, body.text, body.title, body.session_id)), 201)
 
 
-@router.get("")
+@router.get("", response_model=KnowledgePage)
 async def list_knowledge(
     service: ServiceDep, owner: OwnerDep, session_id: Text | None = None, cursor: Text | None = None, limit: Limit = 50
 ) -> Response:
@@ -39,7 +40,7 @@ async def list_knowledge(
     return json_response({"data": data, "next_cursor": page.next_cursor})
 
 
-@router.get("/{knowledge_id}")
+@router.get("/{knowledge_id}", response_model=KnowledgeShown)
 async def get_knowledge(service: ServiceDep, owner: OwnerDep, knowledge_id: str) -> Response:
     return json_response(_shown(await (await _base(service)).get(owner, knowledge_id)))
 

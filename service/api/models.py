@@ -11,18 +11,19 @@ from starlette.responses import Response
 from models.manifest import Manifest
 from service.api.deps import ServiceDep
 from service.api.encoding import json_response
+from service.api.schemas.answers.openai import Model, Models
 from service.deployments.deployments import Deployments
 
 router = APIRouter(tags=["openai"])
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", response_model=Models)
 async def list_models(service: ServiceDep) -> Response:
     """Names and `name:version`s, both usable as `model`."""
     return json_response({"object": "list", "data": _all(service.deployments)})
 
 
-@router.get("/v1/models/{id}")
+@router.get("/v1/models/{id}", response_model=Model)
 async def get_model(service: ServiceDep, id: str) -> Response:
     """One model by any reference; `root` is the version that it means now."""
     return json_response(_shown(id, service.deployments.resolve(id)))

@@ -14,8 +14,9 @@ from service.api.callers import note_caller
 from service.api.deps import Service, ServiceDep
 from service.api.dialects import openai_chat, openai_completions
 from service.api.dialects.serialiser import Serialiser
-from service.api.openapi import takes
+from service.api.openapi import streams, takes
 from service.api.responses import respond
+from service.api.schemas.answers.openai import ChatChunk, ChatCompletion, TextCompletion
 from service.api.schemas.openai import ChatBody, CompletionBody, OpenAISampling
 
 router = APIRouter(tags=["openai"])
@@ -23,14 +24,21 @@ CHAT: Final = json_body(ChatBody)
 COMPLETION: Final = json_body(CompletionBody)
 
 
-@router.post("/v1/chat/completions", openapi_extra=takes(ChatBody))
+@router.post(
+    "/v1/chat/completions", response_model=ChatCompletion, responses=streams(ChatChunk), openapi_extra=takes(ChatBody)
+)
 async def chat_completions(http: Request, service: ServiceDep, body: ChatBody = CHAT) -> Response:
     """OpenAI's chat completions."""
     requests = openai_chat.parse(body, service.deployments.repository.models)
     return await _answer(http, service, body, requests, openai_chat.ChatSerialiser(body, requests))
 
 
-@router.post("/v1/completions", openapi_extra=takes(CompletionBody))
+@router.post(
+    "/v1/completions",
+    response_model=TextCompletion,
+    responses=streams(TextCompletion),
+    openapi_extra=takes(CompletionBody),
+)
 async def completions(http: Request, service: ServiceDep, body: CompletionBody = COMPLETION) -> Response:
     """OpenAI's text completions: a string, strings, token ids, or lists of token ids."""
     requests = openai_completions.parse(body, service.deployments.repository.models)

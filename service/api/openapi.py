@@ -13,6 +13,8 @@ from pydantic.json_schema import models_json_schema
 from service.api.bodies import is_optional
 from service.api.dialects import is_openai
 from service.api.schemas import knowledge, native, openai, repository, sessions
+from service.api.schemas.answers.native import GenerateEvent, TokenEvent
+from service.api.schemas.answers.openai import ChatChunk, TextCompletion
 
 MODELS: Final[tuple[type[BaseModel], ...]] = (
     native.GenerateBody,
@@ -33,6 +35,9 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     sessions.ForkBody,
     sessions.RegenerateBody,
 )
+EVENTS: Final[tuple[type[BaseModel], ...]] = (GenerateEvent, TokenEvent, ChatChunk, TextCompletion)
+"""The data of one event, by what is asked."""
+EVENT_STREAM: Final = "text/event-stream"
 REFERENCE: Final = "#/components/schemas/{model}"
 NATIVE_ERROR: Final = {
     "type": "object",
@@ -70,6 +75,19 @@ STYLE: Final = (
 )
 
 
+def streams(event: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that answers with server-sent events, of which `event` is the data of each. One of
+    EVENTS."""
+    schema = {"$ref": REFERENCE.format(model=event.__name__)}
+    return {200: {"description": "One answer, or its events.", "content": {EVENT_STREAM: {"schema": schema}}}}
+
+
+def lines(media_type: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that answers with JSON lines."""
+    schema = {"type": "string", "description": "One JSON object a line."}
+    return {200: {"description": "JSON lines.", "content": {media_type: {"schema": schema}}}}
+
+
 def takes(model: type[BaseModel]) -> dict[str, Any]:
     """The `openapi_extra` of a route that reads `model` itself."""
     reference = {"$ref": REFERENCE.format(model=model.__name__)}
@@ -80,7 +98,7 @@ def takes(model: type[BaseModel]) -> dict[str, Any]:
 def document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document: every route, its body, and every error status in its dialect."""
     found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    _, schemas = models_json_schema([(model, "validation") for model in MODELS], ref_template=REFERENCE)
+    _, schemas = models_json_schema([(model, "validation") for model in (*MODELS, *EVENTS)], ref_template=REFERENCE)
     components = found.setdefault("components", {}).setdefault("schemas", {})
     components |= {**schemas["$defs"], "Error": NATIVE_ERROR, "OpenAIError": OPENAI_ERROR}
     for path, methods in found["paths"].items():

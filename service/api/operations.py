@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fastapi import APIRouter
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from service.api.bodies import json_body
 from service.api.deps import Service, ServiceDep
 from service.api.encoding import json_response
 from service.api.openapi import page, takes
+from service.api.schemas.answers.base import Status
+from service.api.schemas.answers.operations import Batching, DeploymentList, DeploymentShown, Info
 from service.api.schemas.base import MAX_SEQUENCES, MAX_STOPS
 from service.api.schemas.native import DeploymentBody
 from service.deployments.deployment import Deployment, DeploymentState
@@ -22,15 +24,15 @@ DEPLOYMENT: Final = json_body(DeploymentBody)
 PAGE_POLICY: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
-@router.get("/livez")
+@router.get("/livez", response_model=Status)
 async def livez() -> Response:
     """200 while the process answers. Under BentoML its own route of this name answers instead, as the next two."""
     return json_response({"status": "ok"})
 
 
-@router.get("/health")
-@router.get("/readyz")
-@router.get("/healthz")
+@router.get("/health", response_model=Status)
+@router.get("/readyz", response_model=Status)
+@router.get("/healthz", response_model=Status)
 async def health(service: ServiceDep) -> Response:
     """200 when a request for the default model would be served now, else 503."""
     if not service.deployments.ready:
@@ -38,13 +40,13 @@ async def health(service: ServiceDep) -> Response:
     return json_response({"status": "ok"})
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: ServiceDep) -> Response:
     """Prometheus' text format."""
     return Response(service.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
 
-@router.get("/info")
+@router.get("/info", response_model=Info)
 async def info(service: ServiceDep) -> Response:
     """TGI's `/info` about the default model, with its version and digest, the engine and the effective settings."""
     manifest = service.deployments.resolve(None)
@@ -80,27 +82,27 @@ def _serving(service: Service, reference: str) -> Deployment | None:
     return next((each for each in ready if each.manifest.reference == reference), None)
 
 
-@router.get("/v1/deployments")
+@router.get("/v1/deployments", response_model=DeploymentList)
 async def list_deployments(service: ServiceDep) -> Response:
     """Every version that is loading, serving or draining."""
     return json_response({"data": service.deployments.describe()})
 
 
-@router.post("/v1/deployments", status_code=202, openapi_extra=takes(DeploymentBody))
+@router.post("/v1/deployments", response_model=DeploymentShown, status_code=202, openapi_extra=takes(DeploymentBody))
 async def load_deployment(service: ServiceDep, body: DeploymentBody = DEPLOYMENT) -> Response:
     """Begin to load a version; its `state` is to be polled."""
     deployment = await service.deployments.load(body.model, body.replicas)
     return json_response(deployment.describe(), status=202)
 
 
-@router.delete("/v1/deployments/{reference}", status_code=202)
+@router.delete("/v1/deployments/{reference}", response_model=DeploymentShown, status_code=202)
 async def unload_deployment(service: ServiceDep, reference: str) -> Response:
     """Drain a version and end its engine process; its `state` is to be polled."""
     deployment = await service.deployments.unload(reference)
     return json_response(deployment.describe(), status=202)
 
 
-@router.get("/v1/batching")
+@router.get("/v1/batching", response_model=Batching)
 async def batching(service: ServiceDep) -> Response:
     """What the engine of every served version has learned of its steps' cost, and what it decided last."""
     served = (each for each in service.deployments.all() if each.state is not DeploymentState.LOADING)

@@ -20,6 +20,15 @@ from service.api.bodies import json_body
 from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import takes
+from service.api.schemas.answers.repository import (
+    ComparedVersions,
+    Deleted,
+    JobShown,
+    ModelPage,
+    ModelVersions,
+    Verified,
+    VersionDetails,
+)
 from service.api.schemas.repository import EvaluateBody, ImportBody, QuantizeBody
 from service.errors import InvalidRequest
 
@@ -33,19 +42,19 @@ IMPORT: Final = json_body(ImportBody)
 QUANTIZE: Final = json_body(QuantizeBody)
 
 
-@router.get("")
+@router.get("", response_model=ModelPage)
 async def list_models(service: ServiceDep, query: Text = "", cursor: Text = "") -> Response:
     """Models whose name holds `query`, by name, 100 at a time; `cursor` is the last answer's `next_cursor`."""
     return json_response(await asyncio.to_thread(_page, service.deployments.repository, query, cursor))
 
 
-@router.get("/{name}")
+@router.get("/{name}", response_model=ModelVersions)
 async def get_model(service: ServiceDep, name: str) -> Response:
     """A model's versions, newest first, and its aliases."""
     return json_response(await asyncio.to_thread(_model, service.deployments.repository, name))
 
 
-@router.post("/{name}/versions", status_code=202, openapi_extra=takes(ImportBody))
+@router.post("/{name}/versions", response_model=JobShown, status_code=202, openapi_extra=takes(ImportBody))
 async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: ImportBody = IMPORT) -> Response:
     """Import a checkpoint as a job; its `result` names the version. Measured as well, unless `evaluate` is "none"."""
     ModelReference(name, body.version)
@@ -54,21 +63,21 @@ async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: 
     return _accepted(service, "import", {"name": name, "author": actor, **body.model_dump()})
 
 
-@router.get("/{name}/versions/{version}")
+@router.get("/{name}/versions/{version}", response_model=VersionDetails)
 async def get_version(service: ServiceDep, name: str, version: str) -> Response:
     """Manifest, files with their sha256, what each module is stored in, lineage, model card, and the report of what was
     measured."""
     return json_response(await asyncio.to_thread(_version, service.deployments.repository, name, version))
 
 
-@router.delete("/{name}/versions/{version}")
+@router.delete("/{name}/versions/{version}", response_model=Deleted)
 async def delete_version(service: ServiceDep, actor: ActorDep, name: str, version: str, reason: Text = "") -> Response:
     """Remove a version for good; 409 while an alias points to it or a process serves it."""
     await asyncio.to_thread(service.deployments.repository.delete, name, version, reason, actor)
     return json_response({"deleted": f"{name}:{version}"})
 
 
-@router.post("/{name}/versions/{version}/verify")
+@router.post("/{name}/versions/{version}/verify", response_model=Verified)
 async def verify_version(service: ServiceDep, name: str, version: str) -> Response:
     """Read every byte again; `ok` is false with the reason when one is not what was published."""
     repository = service.deployments.repository
@@ -80,7 +89,9 @@ async def verify_version(service: ServiceDep, name: str, version: str) -> Respon
     return json_response({"ok": True, "files": len(manifest.files), "digest": manifest.digest})
 
 
-@router.post("/{name}/versions/{version}/quantize", status_code=202, openapi_extra=takes(QuantizeBody))
+@router.post(
+    "/{name}/versions/{version}/quantize", response_model=JobShown, status_code=202, openapi_extra=takes(QuantizeBody)
+)
 async def quantize_version(
     service: ServiceDep, actor: ActorDep, name: str, version: str, body: QuantizeBody = QUANTIZE
 ) -> Response:
@@ -89,14 +100,16 @@ async def quantize_version(
     return _accepted(service, "quantize", {"model": manifest.reference, "author": actor, **body.model_dump()})
 
 
-@router.post("/{name}/versions/{version}/evaluate", status_code=202, openapi_extra=takes(EvaluateBody))
+@router.post(
+    "/{name}/versions/{version}/evaluate", response_model=JobShown, status_code=202, openapi_extra=takes(EvaluateBody)
+)
 async def evaluate_version(service: ServiceDep, name: str, version: str, body: EvaluateBody = EVALUATE) -> Response:
     """Measure quality and speed as a job; the report is kept with the version."""
     manifest = await asyncio.to_thread(service.deployments.repository.get, name, version)
     return _accepted(service, "evaluate", {"model": manifest.reference, "effort": body.effort, "text_file": None})
 
 
-@router.get("/{name}/compare")
+@router.get("/{name}/compare", response_model=ComparedVersions)
 async def compare(service: ServiceDep, name: str, a: Text, b: Text) -> Response:
     """Two versions of a model side by side: what differs in their facts, their files and their reports."""
     return json_response(await asyncio.to_thread(_comparison, service.deployments.repository, name, a, b))

@@ -18,13 +18,14 @@ from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.repository import PREFIX
+from service.api.schemas.answers.repository import Rollouts, RolloutShown, RunningRollout
 from service.api.schemas.repository import ReasonBody, RolloutBody
 
 router = APIRouter(prefix=PREFIX + "/{name}/aliases/{alias}/rollout", tags=["repository"])
 ROLLOUT: Final = json_body(RolloutBody)
 
 
-@router.get("")
+@router.get("", response_model=Rollouts)
 async def get_rollout(service: ServiceDep, name: str, alias: str) -> Response:
     """The rollout under way with what was observed of both versions, and the earlier ones."""
     found = await asyncio.to_thread(rollouts.history, service.deployments.repository, name, alias)
@@ -34,7 +35,7 @@ async def get_rollout(service: ServiceDep, name: str, alias: str) -> Response:
     return json_response({"rollout": _shown(service, running) if running else None, "history": found})
 
 
-@router.put("", openapi_extra=takes(RolloutBody))
+@router.put("", response_model=RunningRollout, openapi_extra=takes(RolloutBody))
 async def put_rollout(service: ServiceDep, name: str, alias: str, body: RolloutBody = ROLLOUT) -> Response:
     """Begin to send `weight` percent of the conversations to `candidate`, or change the running rollout's weight."""
     limits = RolloutLimits(**(body.guards.model_dump(exclude_none=True) if body.guards else {}))
@@ -45,7 +46,7 @@ async def put_rollout(service: ServiceDep, name: str, alias: str, body: RolloutB
     return json_response(_shown(service, rollout))
 
 
-@router.delete("")
+@router.delete("", response_model=RolloutShown)
 async def abort_rollout(service: ServiceDep, name: str, alias: str, reason: Text = "") -> Response:
     """Send everybody back to the version that the alias points to."""
     ended = await asyncio.to_thread(rollouts.end, service.deployments.repository, name, alias, "aborted", reason)
@@ -53,7 +54,7 @@ async def abort_rollout(service: ServiceDep, name: str, alias: str, reason: Text
     return json_response(ended)
 
 
-@router.post("/promote", openapi_extra=takes(ReasonBody))
+@router.post("/promote", response_model=RolloutShown, openapi_extra=takes(ReasonBody))
 async def promote_rollout(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON
 ) -> Response:

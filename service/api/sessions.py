@@ -20,8 +20,10 @@ from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.dialects import native
 from service.api.encoding import json_response
 from service.api.etags import revision_of
-from service.api.openapi import takes
+from service.api.openapi import lines, streams, takes
 from service.api.responses import respond
+from service.api.schemas.answers.native import GenerateAnswer, TokenEvent
+from service.api.schemas.answers.sessions import MessagePage, MessageShown, SessionPage, SessionShown
 from service.api.schemas.sessions import ForkBody, MessageBody, RegenerateBody, SessionBody
 from service.errors import InvalidRequest
 from service.sessions import Page, Session, StoredMessage
@@ -39,14 +41,14 @@ FORK: Final = json_body(ForkBody)
 REGENERATE: Final = json_body(RegenerateBody)
 
 
-@router.post("", status_code=201, openapi_extra=takes(SessionBody))
+@router.post("", response_model=SessionShown, status_code=201, openapi_extra=takes(SessionBody))
 async def create(service: ServiceDep, owner: OwnerDep, body: SessionBody = SESSION) -> Response:
     """A new session. `policy` is `window` where it says nothing else. A `model` must be there now."""
     _check_model(service, body.model)
     return _one(await (await _store(service)).create(owner, body.fields()), 201)  # type: ignore[arg-type]
 
 
-@router.get("")
+@router.get("", response_model=SessionPage)
 async def list_sessions(
     service: ServiceDep, owner: OwnerDep, query: Text | None = None, cursor: Text | None = None, limit: Limit = 50
 ) -> Response:
@@ -55,13 +57,13 @@ async def list_sessions(
     return _page(page, [_session(each) for each in page.data])
 
 
-@router.get("/{session_id}")
+@router.get("/{session_id}", response_model=SessionShown)
 async def get_session(service: ServiceDep, owner: OwnerDep, session_id: str) -> Response:
     """One session without its messages."""
     return _one(await (await _store(service)).get(owner, session_id))
 
 
-@router.patch("/{session_id}", openapi_extra=takes(SessionBody))
+@router.patch("/{session_id}", response_model=SessionShown, openapi_extra=takes(SessionBody))
 async def patch_session(
     service: ServiceDep, owner: OwnerDep, session_id: str, body: SessionBody = SESSION, if_match: IfMatch = None
 ) -> Response:
@@ -86,7 +88,7 @@ async def delete_session(
     return Response(status_code=204)
 
 
-@router.get("/{session_id}/messages")
+@router.get("/{session_id}/messages", response_model=MessagePage)
 async def list_messages(
     service: ServiceDep, owner: OwnerDep, session_id: str, cursor: Text | None = None, limit: Limit = 50
 ) -> Response:
@@ -95,7 +97,7 @@ async def list_messages(
     return _page(page, [_message(each) for each in page.data])
 
 
-@router.patch("/{session_id}/messages/{message_id}", openapi_extra=takes(MessageBody))
+@router.patch("/{session_id}/messages/{message_id}", response_model=MessageShown, openapi_extra=takes(MessageBody))
 async def patch_message(
     service: ServiceDep,
     owner: OwnerDep,
@@ -117,7 +119,7 @@ async def patch_message(
     return json_response(_message(changed), headers=_tag(await store.get(owner, session_id)))
 
 
-@router.delete("/{session_id}/messages/{message_id}")
+@router.delete("/{session_id}/messages/{message_id}", response_model=SessionShown)
 async def delete_message(
     service: ServiceDep, owner: OwnerDep, session_id: str, message_id: str, if_match: IfMatch = None
 ) -> Response:
@@ -125,13 +127,18 @@ async def delete_message(
     return _one(await (await _store(service)).delete_message(owner, session_id, message_id, revision_of(if_match)))
 
 
-@router.post("/{session_id}/fork", status_code=201, openapi_extra=takes(ForkBody))
+@router.post("/{session_id}/fork", response_model=SessionShown, status_code=201, openapi_extra=takes(ForkBody))
 async def fork(service: ServiceDep, owner: OwnerDep, session_id: str, body: ForkBody = FORK) -> Response:
     """A new session with the messages up to `at`."""
     return _one(await (await _store(service)).fork(owner, session_id, body.at), 201)
 
 
-@router.post("/{session_id}/regenerate", openapi_extra=takes(RegenerateBody))
+@router.post(
+    "/{session_id}/regenerate",
+    response_model=GenerateAnswer,
+    responses=streams(TokenEvent),
+    openapi_extra=takes(RegenerateBody),
+)
 async def regenerate(
     http: Request, service: ServiceDep, session_id: str, body: RegenerateBody = REGENERATE, if_match: IfMatch = None
 ) -> Response:
@@ -140,14 +147,14 @@ async def regenerate(
     return await respond(http, service, [request], native.NativeSerialiser.of(body), stream=body.stream)
 
 
-@router.get("/{session_id}/export")
+@router.get("/{session_id}/export", response_class=Response, responses=lines(NDJSON))
 async def export(service: ServiceDep, owner: OwnerDep, session_id: str) -> Response:
     """JSON lines: the session, then its messages; what `import` takes."""
     lines = await (await _store(service)).export(owner, session_id)
     return Response(b"".join(line + b"\n" for line in lines), media_type=NDJSON)
 
 
-@router.post("/import", status_code=201)
+@router.post("/import", response_model=SessionShown, status_code=201)
 async def import_session(http: Request, service: ServiceDep, owner: OwnerDep) -> Response:
     """What `export` gave becomes a new session of the caller's, under new ids. Its `model` must be there now."""
     lines = await read_lines(http, NDJSON)

@@ -12,6 +12,7 @@ from service.api.bodies import json_body
 from service.api.deps import ServiceDep
 from service.api.encoding import json_response
 from service.api.openapi import takes
+from service.api.schemas.answers.native import ChatTokens, TextToken, TokenizeCount
 from service.api.schemas.native import ChatTokenizeBody, TokenizeBody
 from service.deployments.deployment import Deployment
 from service.text.tokenizer import Tokenizer
@@ -21,7 +22,7 @@ TOKENIZE: Final = json_body(TokenizeBody)
 CHAT_TOKENIZE: Final = json_body(ChatTokenizeBody)
 
 
-@router.post("/tokenize", openapi_extra=takes(TokenizeBody))
+@router.post("/tokenize", response_model=list[TextToken] | TokenizeCount, openapi_extra=takes(TokenizeBody))
 async def tokenize(service: ServiceDep, body: TokenizeBody = TOKENIZE) -> Response:
     """`inputs`: TGI's list of tokens; `prompt` or `messages`: vLLM's count and ids."""
     deployment = await service.deployments.acquire(body.model)
@@ -41,7 +42,7 @@ def _tokenized(deployment: Deployment, body: TokenizeBody) -> Any:
     return {"count": len(ids), "max_model_len": deployment.window, "tokens": ids}
 
 
-@router.post("/chat_tokenize", openapi_extra=takes(ChatTokenizeBody))
+@router.post("/chat_tokenize", response_model=ChatTokens, openapi_extra=takes(ChatTokenizeBody))
 async def chat_tokenize(service: ServiceDep, body: ChatTokenizeBody = CHAT_TOKENIZE) -> Response:
     """TGI's: the chat as the template writes it, generation prompt included, and its tokens with their places."""
     deployment = await service.deployments.acquire(body.model)

@@ -1,0 +1,104 @@
+"""What several answers share: usage, timings, the context receipt, what a guard found, pages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Item = TypeVar("Item")
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Object = dict[str, Any]
+FinishReason = Literal["stop", "length", "deadline", "error", "content_filter"]
+Precision = Annotated[str, Field(description="fp32, bf16, int8, int8-weight or llm-int8.")]
+
+
+class Shown(BaseModel):
+    """An answer has these fields and no others; those with a default may be absent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Page(Shown, Generic[Item]):
+    """`next_cursor` is null on the last page."""
+
+    data: list[Item]
+    next_cursor: str | None
+
+
+class Usage(Shown):
+    """Exact counts. `completion_tokens`: every sampled token of every sequence, an end token and a stop string
+    included. `cached_tokens`: prompt tokens that were found computed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int
+    prompt_tokens_before_truncation: int
+
+
+class Timings(Shown):
+    """Milliseconds; null where there was no token. `tokens_per_second`: tokens after the first over their time.
+    `batch_size_mean`: mean number of sequences in the steps of this answer."""
+
+    queue_ms: float | None
+    prefill_ms: float | None
+    ttft_ms: float | None
+    decode_ms: float | None
+    total_ms: float | None
+    tokens_per_second: float | None
+    batch_size_mean: float | None
+
+
+class Parts(Shown):
+    template: int
+    system: int
+    documents: int
+    summary: int
+    history: int
+    current: int
+
+
+class Cut(Shown):
+    """The first of the newest messages that are sent, and for how many more tokens the next turns keep it."""
+
+    at: str
+    stable_for_tokens: int
+
+
+class KeptDocuments(Shown):
+    kept: list[str]
+    dropped: list[str]
+
+
+class Receipt(Shown):
+    """What of a chat the model received. `parts` sum to `used`; `kept`, `dropped` and `summarised` are message ids."""
+
+    policy: str
+    window: int
+    reserved_output: int
+    used: int
+    free: int
+    truncated: bool
+    parts: Parts
+    kept: list[str]
+    dropped: list[str]
+    summarised: list[str]
+    dropped_tokens: int
+    cached_tokens: int
+    cut: Cut | None
+    notes: list[str]
+    documents: KeptDocuments | None = None
+    recalled: list[str] | None = None
+
+
+class GuardFinding(Shown):
+    """How often a rule of the guard found something in the answer."""
+
+    rule: str
+    action: Literal["flag", "mask", "stop"]
+    count: int
+
+
+class Status(Shown):
+    status: Literal["ok"]

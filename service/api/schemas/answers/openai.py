@@ -1,0 +1,145 @@
+"""Answers of OpenAI's dialect: completions, chunks, models. Our own fields ride along."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from service.api.schemas.answers.base import GuardFinding, Receipt, Shown, Timings, Usage
+
+OpenAIReason = Literal["stop", "length", "content_filter"]
+
+
+class CachedTokens(Shown):
+    cached_tokens: int
+
+
+class OpenAIUsage(Usage):
+    """Sums over all prompts."""
+
+    prompt_tokens_details: CachedTokens
+
+
+class Riders(Shown):
+    """Our own fields: beside the choices, or on them where there are several prompts; in a stream in a last chunk."""
+
+    digest: str | None = None
+    context: Receipt | None = None
+    timings: Timings | None = None
+    guard: list[GuardFinding] | None = None
+
+
+class ChatToken(Shown):
+    """`bytes` is null for a token that is a part of a character."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int] | None
+
+
+class ChatTokenLogprob(ChatToken):
+    top_logprobs: list[ChatToken]
+
+
+class ChatLogprobs(Shown):
+    content: list[ChatTokenLogprob]
+    refusal: None
+
+
+class AssistantMessage(Shown):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(Riders):
+    """`finish_detail`: our own word where OpenAI has none: `deadline` or `error`."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: OpenAIReason
+    finish_detail: Literal["deadline", "error"] | None = None
+
+
+class ChatCompletion(Riders):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: OpenAIUsage
+
+
+class MessageDelta(Shown):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(Shown):
+    index: int
+    delta: MessageDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: OpenAIReason | None
+    finish_detail: Literal["deadline", "error"] | None = None
+
+
+class ChatChunk(Riders):
+    """The data of one event; the stream ends with `data: [DONE]`. A failure is `{"error": …}` before it."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: OpenAIUsage | None = None
+
+
+class TextLogprobs(Shown):
+    """Four lists of one length. `text_offset`: characters of the choice's text before the token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TextChoice(Riders):
+    """`finish_reason` is null in the chunks before the last of a choice."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: OpenAIReason | None
+    finish_detail: Literal["deadline", "error"] | None = None
+
+
+class TextCompletion(Riders):
+    """A whole answer, and the data of one event: the stream ends with `data: [DONE]`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[TextChoice]
+    usage: OpenAIUsage | None = None
+
+
+class Model(Shown):
+    """`root` is the version that `id` means now."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    digest: str
+    precision: str
+    max_model_len: int
+
+
+class Models(Shown):
+    object: Literal["list"]
+    data: list[Model]

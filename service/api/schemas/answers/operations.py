@@ -1,0 +1,107 @@
+"""Answers for those who run the server: information, deployments, what the engines learned."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from service.api.schemas.answers.base import Object, Precision, Shown
+
+
+class Info(Shown):
+    """TGI's fields, then ours. `engine` is null while the default model is not loaded."""
+
+    model_id: str
+    model_sha: str
+    model_dtype: str
+    model_device_type: str | None
+    model_pipeline_tag: str
+    max_concurrent_requests: int
+    max_best_of: int
+    max_stop_sequences: int
+    max_input_tokens: int
+    max_total_tokens: int
+    max_client_batch_size: int
+    router: str
+    version: str
+    model: str
+    digest: str
+    precision: Precision
+    architecture: str
+    engine: Object | None
+    settings: Object
+
+
+class Blocks(Shown):
+    """Blocks of the KV cache: in memory, and of those `cached` that hold a known prefix; `offloaded` are on disk."""
+
+    total: int
+    free: int
+    cached: int
+    offloaded: int
+
+
+class ReplicaShown(Shown):
+    pid: int | None
+    device: str | None
+    state: str
+    running: int
+    waiting: int
+    restarts: int
+    kv_blocks: Blocks
+
+
+class DeploymentShown(Shown):
+    """`phase` says what a loading one does, `error` why one failed."""
+
+    model: str
+    digest: str
+    state: Literal["loading", "ready", "draining", "failed"]
+    phase: str
+    error: str | None
+    precision: Precision
+    memory_bytes: int | None
+    load_seconds: float
+    in_flight: int
+    replicas: list[ReplicaShown]
+
+
+class DeploymentList(Shown):
+    data: list[DeploymentShown]
+
+
+class StepCost(Shown):
+    """seconds = constant + per token + per token of context + per query-key pair; null before it is fitted."""
+
+    constant_seconds: float | None
+    seconds_per_token: float | None
+    seconds_per_kv_token: float | None
+    seconds_per_attention_pair: float | None
+    error_ratio: float
+
+
+class Step(Shown):
+    seconds: float
+    tokens: int
+    sequences: int
+
+
+class Decisions(Shown):
+    token_budget: int
+    preemptions: int
+    backlog_seconds: float
+    deadlines_out_of_reach: int
+    draft_tokens: int
+    accepted_draft_tokens: int
+
+
+class BatchingOfVersion(Shown):
+    model: str
+    state: str
+    steps: int
+    cost: StepCost
+    last_step: Step
+    decisions: Decisions
+
+
+class Batching(Shown):
+    data: list[BatchingOfVersion]

@@ -1,0 +1,251 @@
+"""Answers about the model repository: models, versions, reports, aliases, rollouts, jobs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from service.api.schemas.answers.base import Object, Page, Precision, Shown, Time
+
+JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+
+
+class ModelSummary(Shown):
+    name: str
+    versions: int
+    newest: str
+    aliases: dict[str, str]
+    bytes: int
+
+
+class ModelPage(Page[ModelSummary]):
+    """By name, 100 at a time."""
+
+
+class LineageShown(Shown):
+    """Where a version comes from: what was imported, or which version it was made from and how."""
+
+    source: str
+    parent: str | None
+    parent_digest: str | None
+    recipe: str
+    tools: list[str]
+    author: str
+
+
+class TextSetShown(Shown):
+    name: str
+    sha256: str
+    tokens: int
+
+
+class ComparisonShown(Shown):
+    """Against the parent on the same text; `kl` in nats, `decode_ratio` by batch size."""
+
+    reference: str
+    digest: str
+    perplexity_change: float
+    kl: float
+    top1_agreement: float
+    greedy_agreement: float
+    decode_ratio: dict[str, float]
+
+
+class SpeedShown(Shown):
+    host: str
+    threads: int
+    memory_bytes: int
+    load_seconds: float
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: dict[str, float]
+
+
+class RecalledShown(Shown):
+    cell: str
+    wording: str
+    right: int
+    asked: int
+
+
+class ReportShown(Shown):
+    """What was measured of a version; `compared` is null for one without a parent."""
+
+    digest: str
+    created_at: Time
+    effort: Literal["quick", "full"]
+    seconds: float
+    texts: TextSetShown
+    perplexity: float
+    compared: ComparisonShown | None
+    speed: SpeedShown
+    recall: list[RecalledShown]
+    tools: list[str]
+
+
+class VersionShown(Shown):
+    """`report` is null before the first measurement. `bytes` is the size of its files."""
+
+    model: str
+    version: str
+    digest: str
+    created_at: Time
+    precision: Precision
+    dtype: str
+    architecture: str
+    parameters: int
+    context_window: int
+    vocab_size: int
+    license: str
+    bytes: int
+    aliases: list[str]
+    lineage: LineageShown
+    report: ReportShown | None
+
+
+class FileShown(Shown):
+    path: str
+    size: int
+    sha256: str
+
+
+class LayerShown(Shown):
+    """Modules that are stored alike."""
+
+    pattern: str
+    dtype: str
+
+
+class VersionDetails(VersionShown):
+    files: list[FileShown]
+    layers: list[LayerShown]
+    card: str | None
+
+
+class ModelVersions(Shown):
+    """Newest first."""
+
+    name: str
+    aliases: dict[str, str]
+    versions: list[VersionShown]
+
+
+class Deleted(Shown):
+    deleted: str
+
+
+class Verified(Shown):
+    """`ok` false has the reason as `error`."""
+
+    ok: bool
+    error: str | None = None
+    files: int | None = None
+    digest: str | None = None
+
+
+class SameFiles(Shown):
+    same: list[str]
+    differ: list[str]
+
+
+class ComparedVersions(Shown):
+    a: VersionShown
+    b: VersionShown
+    differs: list[str]
+    files: SameFiles
+
+
+class Change(Shown):
+    """One change of an alias. `overridden`: the limits of the gate that the version broke."""
+
+    action: Literal["promote", "rollback", "remove", "delete"]
+    alias: str | None
+    version: str | None
+    previous: str | None
+    reason: str
+    actor: str
+    time: Time
+    overridden: list[str]
+
+
+class Aliases(Shown):
+    data: dict[str, str]
+
+
+class AliasShown(Shown):
+    """`version` is null where the alias was taken away."""
+
+    model: str
+    alias: str
+    version: str | None
+    change: Change
+
+
+class Changes(Shown):
+    data: list[Change]
+
+
+class RolloutGuards(Shown):
+    error_rate: float
+    ttft_p95_ratio: float
+    min_requests: int
+
+
+class RolloutShown(Shown):
+    name: str
+    alias: str
+    base: str
+    candidate: str
+    weight: float
+    sticky: bool
+    shadow: bool
+    guards: RolloutGuards
+    started_at: Time
+    state: Literal["running", "promoted", "aborted", "rolled_back"]
+    ended_at: str
+    reason: str
+
+
+class ObservedVersion(Shown):
+    requests: int
+    error_rate: float
+    ttft_p95_ms: float | None
+
+
+class ObservedShadow(Shown):
+    compared: int
+    same: float
+    agreement: float
+    length_ratio: float
+    latency_ratio: float
+
+
+class Observed(Shown):
+    base: ObservedVersion
+    candidate: ObservedVersion
+    shadow: ObservedShadow | None
+
+
+class RunningRollout(RolloutShown):
+    observed: Observed
+
+
+class Rollouts(Shown):
+    rollout: RunningRollout | None
+    history: list[RolloutShown]
+
+
+class JobShown(Shown):
+    """`progress` is 0 to 1, and `doing` says with what. An import's `result` is `{"model", "version", "digest"}`."""
+
+    id: str
+    kind: Literal["import", "quantize", "evaluate"]
+    arguments: Object
+    state: JobState
+    created_at: Time
+    progress: float
+    doing: str
+    result: Object | None
+    error: str | None
+
+
+class JobList(Shown):
+    data: list[JobShown]

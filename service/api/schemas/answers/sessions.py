@@ -1,0 +1,65 @@
+"""Answers about stored sessions, their messages, and the knowledge base."""
+
+from __future__ import annotations
+
+from service.api.schemas.answers.base import FinishReason, Object, Page, Receipt, Shown, Time, Usage
+
+
+class SessionShown(Shown):
+    """`revision` counts writes, from 1, and is the `ETag`."""
+
+    id: str
+    title: str | None
+    model: str | None
+    system: str | None
+    policy: str | None
+    metadata: Object
+    revision: int
+    message_count: int
+    ttl_seconds: float
+    created_at: Time
+    updated_at: Time
+    expires_at: Time
+
+
+class MessageShown(Shown):
+    """From `context` on an assistant's only: what is known of how the answer came about."""
+
+    id: str
+    role: str
+    content: str
+    name: str | None
+    pinned: bool
+    created_at: Time
+    context: Receipt | None = None
+    model: str | None = None
+    version: str | None = None
+    digest: str | None = None
+    usage: Usage | None = None
+    finish_reason: FinishReason | None = None
+
+
+class KnowledgeItem(Shown):
+    """A document without its text. `passages` is their number."""
+
+    id: str
+    title: str | None
+    session_id: str | None
+    passages: int
+    created_at: Time
+
+
+class KnowledgeShown(KnowledgeItem):
+    text: str
+
+
+class SessionPage(Page[SessionShown]):
+    """Newest first."""
+
+
+class MessagePage(Page[MessageShown]):
+    """Oldest first."""
+
+
+class KnowledgePage(Page[KnowledgeItem]):
+    """Newest first, without texts."""

@@ -1,0 +1,67 @@
+"""Every successful answer of a test's server is held against the model that its route declares.
+
+The client of `tests.fake_service` looks at each response so: what the OpenAPI document says cannot drift from what is
+sent, and no response pays for it at run time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+import httpx
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+from starlette.routing import Match
+
+import service.api
+from service.api.openapi import EVENT_STREAM, EVENTS
+
+JSON = "application/json"
+NO_EVENTS = ("[DONE]", '{"error":')
+
+
+async def conforms(response: httpx.Response) -> None:
+    """A hook of httpx. Raises pydantic's ValidationError for an answer that is not what its route declares."""
+    route = _route(response.request)
+    if route is None or not response.is_success or response.status_code == 204:
+        return
+    text = (await response.aread()).decode()
+    kind = response.headers["content-type"].partition(";")[0]
+    declared = route.responses.get(200, {}).get("content", {})
+    if kind == EVENT_STREAM:
+        name = declared[EVENT_STREAM]["schema"]["$ref"].rsplit("/")[-1]
+        for data in _events(text):
+            _adapter(next(each for each in EVENTS if each.__name__ == name)).validate_json(data)
+    elif kind == JSON:
+        assert route.response_model is not None, f"{route.path} does not declare its answer"
+        _adapter(route.response_model).validate_json(text)
+    else:
+        assert kind in (*declared, "text/plain"), f"{route.path} answered {kind}"
+
+
+def _route(request: httpx.Request) -> APIRoute | None:
+    """The documented route that answered."""
+    scope = {"type": "http", "method": request.method, "path": request.url.path, "path_params": {}, "root_path": ""}
+    return next((route for route in documented() if route.matches(scope)[0] is Match.FULL), None)
+
+
+@cache
+def documented() -> list[APIRoute]:
+    """The routes of `/openapi.json`."""
+    modules = [import_module(f"service.api.{each.name}") for each in iter_modules(service.api.__path__)]
+    routes = [route for module in modules if hasattr(module, "router") for route in module.router.routes]
+    return [route for route in routes if isinstance(route, APIRoute) and route.include_in_schema]
+
+
+def _events(text: str) -> list[str]:
+    """The data of each event but the end and errors."""
+    events = [event.rsplit("data: ", 1)[-1] for event in text.split("\n\n") if "data: " in event]
+    return [data for data in events if not data.startswith(NO_EVENTS)]
+
+
+@cache
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
