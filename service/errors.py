@@ -4,6 +4,7 @@
     ├── InvalidRequest        422  invalid_request       a field is wrong; `param` names it
     │   ├── UnsupportedField  422  unsupported_field     a known field that this server cannot act on
     │   └── ContextOverflow   422  context_overflow      prompt + reserve pass the window; the numbers ride along
+    ├── EngineKilled          422  engine_killed         this request ended the engine process each time it was tried
     ├── Unauthorized          401  unauthorized
     ├── Forbidden             403  forbidden
     ├── NotFound              404  not_found
@@ -13,7 +14,7 @@
     ├── TooLarge              413  too_large
     ├── UnsupportedMediaType  415  unsupported_media_type
     ├── RateLimited           429  rate_limited          retryable
-    ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine is dead for good
+    ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine was stopped
     ├── Overloaded            503  overloaded            retryable
     ├── Unavailable           503  unavailable           retryable: loading or draining
     ├── DeadlineExceeded      504  deadline_exceeded     retryable where others stood before it
@@ -58,6 +59,13 @@ class UnsupportedField(InvalidRequest):
 
 class ContextOverflow(InvalidRequest):
     code = "context_overflow"
+
+
+class EngineKilled(DosirakError):
+    """A 4xx, though the defect is the server's: clients and load balancers send what failed with a 5xx again, and each
+    retry would cost an engine."""
+
+    status, code, error_type = 422, "engine_killed", "generation"
 
 
 class Unauthorized(DosirakError):

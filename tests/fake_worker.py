@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from service.engine.batch import Batch, SampledToken
 from service.engine.core import ModelRunner
@@ -23,6 +24,8 @@ class Fake:
     step_seconds: float = 0.0
     num_blocks: int = 256
     fail_load: str = ""
+    fail_load_while: str = ""
+    """A path: the load fails as long as there is a file."""
     load_seconds: float = 0.0
     die_on_token: int | None = None
     """A prompt that begins with it ends the process, as a crash in native code would."""
@@ -53,6 +56,8 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple
     time.sleep(fake.load_seconds)
     if fake.fail_load:
         raise ValueError(fake.fail_load)
+    if fake.fail_load_while and Path(fake.fail_load_while).exists():
+        raise MemoryError("not one KV block fits")
     progress("weights", 1.0)
     runner = SlowRunner(fake, config.block_size)
     for name, directory in config.adapters:

@@ -24,7 +24,7 @@ from service.engine.core import Clock, EngineCore, ModelRunner
 from service.engine.messages import EngineInfo, EngineStats, Request, SamplingParams, StepOutput, TokenLogprobs
 from service.engine.scheduler import Scheduler
 from service.engine.sequence import Sequence
-from service.engine_client.client import Engine, EngineState
+from service.engine_client.engine import Engine, EngineFailed, EngineState
 from service.engine_client.streams import Streams
 from service.errors import Unavailable
 
@@ -253,6 +253,7 @@ class InProcessEngine:
         self.info: EngineInfo | None = None
         self.pid: int | None = os.getpid()
         self.restarts = 0
+        self.why_not_ready = ""
         self._step_seconds = step_seconds
         self._streams = Streams()
         self._work = asyncio.Event()
@@ -278,7 +279,8 @@ class InProcessEngine:
         if self.state is not EngineState.READY:
             raise Unavailable(f"the engine is {self.state}")
         stream = self._streams.open(request)
-        self.core.add(request)
+        for each in self._streams.to_give():
+            self.core.add(each)
         self._work.set()
         try:
             while True:
@@ -304,7 +306,7 @@ class InProcessEngine:
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._streams.fail("the engine was stopped")
+        self._streams.fail(lambda: EngineFailed("the engine was stopped"))
 
     async def _run(self) -> None:
         while True:

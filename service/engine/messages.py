@@ -253,6 +253,17 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
     stats: EngineStats
 
 
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """A thread of the engine process says that the process lives, about once a second while it has something to do.
+
+    `step_seconds`: how long the step in progress has run; 0 between steps. `forecast_seconds` is what the cost line
+    says it takes; None as long as too few steps were measured.
+    """
+
+    step_seconds: float
+    forecast_seconds: float | None
+
+
 class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
     """The engine could not load or could not go on; the process exits after this frame."""
 
@@ -260,7 +271,7 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
 
 
 ToEngine = Start | Add | Abort | LoadAdapter | UnloadAdapter | Shutdown
-FromEngine = Loading | Ready | AdapterLoaded | Step | Fatal
+FromEngine = Loading | Ready | AdapterLoaded | Step | Heartbeat | Fatal
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput
-from service.engine_client.client import Engine, EngineState
+from service.engine_client.engine import ALIVE, Engine, EngineState
 from service.errors import Unavailable
 
 OPENINGS: Final = (256, 64, 16)
@@ -26,7 +26,6 @@ OPENINGS: Final = (256, 64, 16)
 MOST_REMEMBERED: Final = 10_000
 BUSIER: Final = 4
 """So many more requests in flight are worth computing a conversation's beginning again elsewhere."""
-ALIVE: Final = (EngineState.READY, EngineState.RESTARTING)
 
 MakeReplica = Callable[[int, str], Engine]
 """(number, where the first one's packed weights are, "" for the first) → a replica, not yet started."""
@@ -76,6 +75,13 @@ class Replicas:
             return self._state
         states = [seat.engine.state for seat in self._seats]
         return next((state for state in (*ALIVE, EngineState.DRAINING) if state in states), states[0])
+
+    @property
+    def why_not_ready(self) -> str:
+        """Of the first that tells one; "" as long as one replica is ready."""
+        if self.state is EngineState.READY:
+            return ""
+        return next((seat.engine.why_not_ready for seat in self._seats if seat.engine.why_not_ready), "")
 
     @property
     def pid(self) -> int | None:

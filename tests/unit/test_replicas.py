@@ -10,8 +10,8 @@ import pytest
 
 from service.engine.messages import FinishReason, Request, StepOutput
 from service.engine_client.client import Engine, EngineState
+from service.engine_client.engine import EngineFailed
 from service.engine_client.replicas import BUSIER, Replicas
-from service.engine_client.streams import EngineFailed
 from service.errors import Unavailable
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
 
