@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -31,6 +32,10 @@ class Fake:
     """A prompt that begins with it ends the process, as a crash in native code would."""
     raise_on_token: int | None = None
     hang_on_token: int | None = None
+    freeze_on_token: int | None = None
+    """As `hang_on_token`, in native code that keeps the interpreter's lock."""
+    read_adapters_after: str = ""
+    """A path: adapters are read as soon as there is no such file."""
 
 
 class SlowRunner(FakeRunner):
@@ -47,7 +52,14 @@ class SlowRunner(FakeRunner):
             raise RuntimeError("this token is poison")
         if self._fake.hang_on_token in first:
             time.sleep(3600)
+        if self._fake.freeze_on_token in first:
+            ctypes.PyDLL(None).sleep(3600)
         return super().run(batch)
+
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        while self._fake.read_adapters_after and Path(self._fake.read_adapters_after).exists():
+            time.sleep(0.005)
+        return super().read_adapter(name, directory)
 
 
 def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[ModelRunner, EngineInfo]:

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
@@ -88,10 +89,18 @@ class FakeRunner:
     disk_blocks: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
     fails: Callable[[BlockCopy], bool] = lambda copy: False
 
-    def load_adapter(self, name: str, directory: str) -> None:
-        """Raises ValueError for the directory "broken"."""
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        """Raises ValueError for the directory "broken", and its result for "unfit"."""
         if directory == "broken":
             raise ValueError("its files do not fit")
+        return partial(self._attach, name, directory)
+
+    def load_adapter(self, name: str, directory: str) -> None:
+        self.read_adapter(name, directory)()
+
+    def _attach(self, name: str, directory: str) -> None:
+        if directory == "unfit":
+            raise ValueError("no layer for it")
         self.adapters.add(name)
 
     def unload_adapter(self, name: str) -> None:

@@ -153,7 +153,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kv_offload_bytes` of disk in `offload_directory` keep blocks that memory has no room for; 0 is none.
     `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights`: pack the
     weights into memory that other processes can map; `packed_weights` is where another has done so. `adapters` are
-    (name, directory) of those to load at once; `LoadAdapter` brings others.
+    (name, directory) of those to load at once; `LoadAdapter` brings others. `heartbeat_seconds` lie between two
+    Heartbeat frames.
     """
 
     model_dir: str
@@ -178,6 +179,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     share_weights: bool = False
     packed_weights: str = ""
     adapters: tuple[tuple[str, str], ...] = ()
+    heartbeat_seconds: float = 1.0
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,8 +215,8 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
-    """Load the adapter of the version in `directory`, so that requests can name it. The answer is AdapterLoaded,
-    with the same ticket."""
+    """Load the adapter of the version in `directory`, so that requests can name it; those that come meanwhile wait.
+    The answer is AdapterLoaded, with the same ticket; none where UnloadAdapter or another order came first."""
 
     name: str
     directory: str

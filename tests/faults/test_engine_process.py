@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from service.errors import EngineKilled, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 
 ROOT = str(Path(__file__).parents[2])
-CONFIG = EngineConfig(model_dir="m", precision="fp32", max_model_len=8192, block_size=4)
+CONFIG = EngineConfig(model_dir="m", precision="fp32", max_model_len=8192, block_size=4, heartbeat_seconds=0.1)
 POISON = 96
 QUICK = RestartPolicy(hang_seconds=0.4, backoff_seconds=0.02)
 
@@ -170,6 +171,26 @@ async def test_a_hung_engine_is_killed_and_its_streams_go_on() -> None:
                 kill(client, signal.SIGSTOP)
         assert client.restarts == 1
     assert tokens_of(outputs) == expected_tokens(request)
+
+
+async def test_a_step_may_take_longer_than_a_hang() -> None:
+    """Its heartbeats go on: three steps of over twice `hang_seconds` each."""
+    request = make_request("a", max_tokens=3)
+    async with engine(QUICK, step_seconds=1.0) as client:
+        assert tokens_of(await answer(client, request)) == expected_tokens(request)
+        assert client.restarts == 0
+
+
+@pytest.mark.parametrize("how", ["hang_on_token", "freeze_on_token"])
+async def test_a_request_whose_step_never_ends_fails_alone(how: str) -> None:
+    """A kernel that never returns is known by its seconds, native code that keeps the interpreter's lock by silence."""
+    innocent = make_request("innocent", [1, 2], max_tokens=60)
+    policy = replace(QUICK, unforecast_step_seconds=0.4, max_suspected_crashes=2)
+    async with engine(policy, step_seconds=0.005, **{how: POISON}) as client:
+        running = asyncio.create_task(answer(client, innocent))
+        with pytest.raises(EngineKilled):
+            await answer(client, make_request("poison", [POISON]))
+        assert tokens_of(await running) == expected_tokens(innocent)
 
 
 async def test_an_idle_engine_is_never_taken_for_a_hung_one() -> None:
