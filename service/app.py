@@ -47,6 +47,7 @@ from service.api.unknown import unknown_route
 from service.deployments.deployments import Deployments
 from service.deployments.engines import engine_config
 from service.engine_client.client import Engine, EngineClient
+from service.engine_client.poison import PoisonRegister
 from service.engine_client.process import Started
 from service.engine_client.replicas import Replicas
 from service.guard import read_guard
@@ -79,12 +80,13 @@ def create(
 
     def engine(manifest: Manifest, promised_bytes: int, replicas: int) -> Engine:
         recorder = metrics.model(manifest.name, manifest.version)
+        poison = PoisonRegister()
 
         def replica(number: int, packed_weights: str) -> EngineClient:
             config = engine_config(settings, store, manifest, promised_bytes, replicas, packed_weights)
             waiting = started.pop() if started else None
             note = partial(recorder.on_step, replica=number)
-            return EngineClient(config, env=engine_environment(), on_step=note, started=waiting)
+            return EngineClient(config, env=engine_environment(), on_step=note, started=waiting, poison=poison)
 
         return replica(0, "") if replicas == 1 else Replicas(replica, replicas, settings.max_num_seqs)
 

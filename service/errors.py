@@ -4,6 +4,7 @@
     ├── InvalidRequest        422  invalid_request       a field is wrong; `param` names it
     │   ├── UnsupportedField  422  unsupported_field     a known field that this server cannot act on
     │   └── ContextOverflow   422  context_overflow      prompt + reserve pass the window; the numbers ride along
+    ├── EngineKilled          422  engine_killed         this request ended the engine process each time it was tried
     ├── Unauthorized          401  unauthorized
     ├── Forbidden             403  forbidden
     ├── NotFound              404  not_found
@@ -14,7 +15,7 @@
     ├── UnsupportedMediaType  415  unsupported_media_type
     ├── RateLimited           429  rate_limited          retryable
     │   └── QuotaExceeded     429  rate_limited          a quota is used up; some of what fills it must go first
-    ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine is dead for good
+    ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine was stopped
     ├── Overloaded            503  overloaded            retryable
     ├── Unavailable           503  unavailable           retryable: loading or draining
     ├── DeadlineExceeded      504  deadline_exceeded     retryable where others stood before it
@@ -59,6 +60,13 @@ class UnsupportedField(InvalidRequest):
 
 class ContextOverflow(InvalidRequest):
     code = "context_overflow"
+
+
+class EngineKilled(DosirakError):
+    """A 4xx, though the defect is the server's: clients and load balancers send what failed with a 5xx again, and each
+    retry would cost an engine."""
+
+    status, code, error_type = 422, "engine_killed", "generation"
 
 
 class Unauthorized(DosirakError):

@@ -85,6 +85,7 @@ class ScriptedEngine:
     state: EngineState = EngineState.NEW
     pid: int | None = 4242
     restarts: int = 0
+    why_not_ready: str = ""
     on_step: Callable[[EngineStats], None] | None = None
 
     @property

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
@@ -24,7 +25,7 @@ from service.engine.core import Clock, EngineCore, ModelRunner
 from service.engine.messages import EngineInfo, EngineStats, Request, SamplingParams, StepOutput, TokenLogprobs
 from service.engine.scheduler import Scheduler
 from service.engine.sequence import Sequence
-from service.engine_client.client import Engine, EngineState
+from service.engine_client.engine import Engine, EngineFailed, EngineState
 from service.engine_client.streams import Streams
 from service.errors import Unavailable
 
@@ -89,10 +90,18 @@ class FakeRunner:
     disk_blocks: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
     fails: Callable[[BlockCopy], bool] = lambda copy: False
 
-    def load_adapter(self, name: str, directory: str) -> None:
-        """Raises ValueError for the directory "broken"."""
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        """Raises ValueError for the directory "broken", and its result for "unfit"."""
         if directory == "broken":
             raise ValueError("its files do not fit")
+        return partial(self._attach, name, directory)
+
+    def load_adapter(self, name: str, directory: str) -> None:
+        self.read_adapter(name, directory)()
+
+    def _attach(self, name: str, directory: str) -> None:
+        if directory == "unfit":
+            raise ValueError("no layer for it")
         self.adapters.add(name)
 
     def unload_adapter(self, name: str) -> None:
@@ -254,6 +263,7 @@ class InProcessEngine:
         self.info: EngineInfo | None = None
         self.pid: int | None = os.getpid()
         self.restarts = 0
+        self.why_not_ready = ""
         self._step_seconds = step_seconds
         self._streams = Streams()
         self._work = asyncio.Event()
@@ -279,7 +289,8 @@ class InProcessEngine:
         if self.state is not EngineState.READY:
             raise Unavailable(f"the engine is {self.state}")
         stream = self._streams.open(request)
-        self.core.add(request)
+        for each in self._streams.to_give():
+            self.core.add(each)
         self._work.set()
         try:
             while True:
@@ -305,7 +316,7 @@ class InProcessEngine:
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._streams.fail("the engine was stopped")
+        self._streams.fail(lambda: EngineFailed("the engine was stopped"))
 
     async def _run(self) -> None:
         while True:

@@ -39,7 +39,9 @@ TASKS: Final = (START, FOLLOW_ALIASES, UNLOAD_IDLE, LOAD, UNLOAD)
 
 _WATCH_SECONDS = 1.0
 _RETRY_SECONDS = 60.0
-"""Between two tries to load what an alias points to, while another version answers for it."""
+"""Between two tries to load what an alias points to, while another version answers for it; between two tries to load
+the default model at most, beginning with `_FIRST_RETRY_SECONDS`."""
+_FIRST_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Deployments:
         self._following: KeptTask | None = None
         self._prepared = asyncio.Event()
         self._stopping = False
+        self._retry_seconds = _FIRST_RETRY_SECONDS
         self._phase = "starting"
 
     @property
@@ -94,19 +97,26 @@ class Deployments:
 
     @property
     def ready(self) -> bool:
-        """True when a request for the default model would be served without waiting for a load, by the version that its
-        alias points to now: a server that cannot follow aliases is not ready."""
+        """True when a request for the default model would be served now: its engine process runs, and aliases can be
+        followed. Without preloading also before the first request for it."""
         if self._stopping or not self._prepared.is_set():
             return False
         if self._following is not None and self._following.is_failing:
             return False
         try:
-            standing = self._standing.get(self._router.moving(None) or "")
-            if standing is not None and standing.state is DeploymentState.READY:
-                return True
-            return self._serving(self._router.resolve(None)) or not self._preload
+            deployment = self._default()
         except DosirakError:
             return False
+        if deployment is None or deployment.state is DeploymentState.LOADING:
+            return not self._preload
+        return deployment.is_serving
+
+    def _default(self) -> Deployment | None:
+        """Who answers where a request names no model; None before anybody has asked. Raises DosirakError."""
+        standing = self._standing.get(self._router.moving(None) or "")
+        if standing is not None and standing.state is DeploymentState.READY:
+            return standing
+        return self._by_reference.get(self._router.resolve(None).reference)
 
     async def start(self) -> None:
         """Return at once; preparing the repository and loading the default model go on behind."""
@@ -272,6 +282,7 @@ class Deployments:
         """One look at the aliases, which other processes move as well."""
         await asyncio.sleep(_WATCH_SECONDS)
         self.follow_all()
+        self._retry_default()
 
     async def _unload_idle(self) -> None:
         """One look at what nobody has used."""
@@ -280,6 +291,18 @@ class Deployments:
             if self._is_idle(deployment):
                 self._forget(deployment)
                 self._begin_unloading(deployment)
+
+    def _retry_default(self) -> None:
+        """Load the default model again where that has failed: a server that is not ready gets no request that would."""
+        if not self._preload:
+            return
+        with contextlib.suppress(DosirakError):
+            default = self._default()
+            if default is not None and default.is_serving:
+                self._retry_seconds = _FIRST_RETRY_SECONDS
+            if default is None or default.failed_for(self._retry_seconds):
+                self._retry_seconds = min(2 * self._retry_seconds, _RETRY_SECONDS)
+                self._begin(self.resolve(None))
 
     def _is_idle(self, deployment: Deployment) -> bool:
         """Never the default model, whose readiness is the server's, nor what was asked for by its own name."""
@@ -295,10 +318,6 @@ class Deployments:
 
     def _forget(self, deployment: Deployment) -> None:
         self._standing = {at: each for at, each in self._standing.items() if each is not deployment}
-
-    def _serving(self, manifest: Manifest) -> bool:
-        deployment = self._by_reference.get(manifest.reference)
-        return deployment is not None and deployment.state is DeploymentState.READY
 
     def _refuse_when_stopping(self) -> None:
         if self._stopping:

@@ -147,6 +147,10 @@ class EngineHandle:
         return self._engine.state if self._engine else EngineState.LOADING
 
     @property
+    def why_not_ready(self) -> str:
+        return self._engine.why_not_ready if self._engine else ""
+
+    @property
     def pid(self) -> int | None:
         return self._engine.pid if self._engine else None
 

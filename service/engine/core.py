@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
 from service.engine.cost import Work
@@ -16,6 +16,7 @@ from service.engine.messages import EngineStats, FinishReason, Request, StepOutp
 from service.engine.scheduler import Scheduler
 from service.engine.validation import check_request
 
+_FAR: Final = 4  # a step of more tokens than so many times the largest one measured is not forecast
 Clock = Callable[[], float]
 """Seconds of one monotonic clock."""
 
@@ -35,8 +36,9 @@ class ModelRunner(Protocol):
         """Names of those that are loaded."""
         ...
 
-    def load_adapter(self, name: str, directory: str) -> None:
-        """Load an adapter. Raises what stops it; then nothing has changed."""
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        """Read an adapter's files, in any thread, beside steps; the result makes it part of the model, between two
+        steps. Either raises what stops it; then nothing has changed."""
         ...
 
     def unload_adapter(self, name: str) -> None:
@@ -67,6 +69,8 @@ class EngineCore:
         self._clock = clock
         self._refused: list[StepOutput] = []
         self._leaving: set[str] = set()
+        self._in_progress: Batch | None = None
+        self._most_tokens = 0
         self._steps = 0
         self._last = Work(0)
         self._last_sequences = 0
@@ -88,11 +92,27 @@ class EngineCore:
         except ValueError:
             self._refused.append(StepOutput(request.id, finish_reason=FinishReason.ERROR))
 
+    def keep_adapter(self, name: str) -> bool:
+        """Whether an adapter is there. If so, it stays: an `unload_adapter` that waits for sequences is void."""
+        self._leaving.discard(name)
+        return name in self._runner.adapters
+
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        """As ModelRunner.read_adapter."""
+        return self._runner.read_adapter(name, directory)
+
     def load_adapter(self, name: str, directory: str) -> None:
         """From now on requests may name this adapter. Raises what the runner raises."""
-        self._leaving.discard(name)
-        if name not in self._runner.adapters:
-            self._runner.load_adapter(name, directory)
+        if not self.keep_adapter(name):
+            self.read_adapter(name, directory)()
+
+    def forecast_seconds(self) -> float | None:
+        """What the cost line says of the step in progress; None where none is, or where no step of that size was
+        measured yet. Any thread may ask."""
+        batch, cost = self._in_progress, self.scheduler.policy.cost
+        if batch is None or not cost.is_measured or batch.num_tokens > _FAR * self._most_tokens:
+            return None
+        return cost.predict(Work.of(batch))
 
     def unload_adapter(self, name: str) -> None:
         """Free the adapter once no live sequence uses it; no-op for one that is not there."""
@@ -112,7 +132,9 @@ class EngineCore:
         if batch.copies:
             batch = self._copy(batch)
             copied = self._clock()
+        self._in_progress = batch
         sampled = [each and self._checked(each) for each in self._runner.run(batch)] if batch.scheduled else ()
+        self._in_progress = None
         ended = self._clock()
         self._observe(batch, ended - copied, ended - started)
         outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
@@ -170,6 +192,7 @@ class EngineCore:
             return
         self._steps += 1
         self._last, self._last_sequences, self._last_seconds = Work.of(batch), len(batch.scheduled), in_all
+        self._most_tokens = max(self._most_tokens, self._last.tokens)
         ended, self._ended = self.scheduler.num_ended - self._ended, self.scheduler.num_ended
         self.scheduler.policy.observe(self._last, seconds, ended)
 

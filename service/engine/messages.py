@@ -154,7 +154,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kv_offload_bytes` of disk in `offload_directory` keep blocks that memory has no room for; 0 is none.
     `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights`: pack the
     weights into memory that other processes can map; `packed_weights` is where another has done so. `adapters` are
-    (name, directory) of those to load at once; `LoadAdapter` brings others.
+    (name, directory) of those to load at once; `LoadAdapter` brings others. `heartbeat_seconds` lie between two
+    Heartbeat frames.
     """
 
     model_dir: str
@@ -179,6 +180,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     share_weights: bool = False
     packed_weights: str = ""
     adapters: tuple[tuple[str, str], ...] = ()
+    heartbeat_seconds: float = 1.0
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,8 +218,8 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
-    """Load the adapter of the version in `directory`, so that requests can name it. The answer is AdapterLoaded,
-    with the same ticket."""
+    """Load the adapter of the version in `directory`, so that requests can name it; those that come meanwhile wait.
+    The answer is AdapterLoaded, with the same ticket; none where UnloadAdapter or another order came first."""
 
     name: str
     directory: str
@@ -256,6 +258,17 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
     stats: EngineStats
 
 
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """A thread of the engine process says that the process lives, about once a second while it has something to do.
+
+    `step_seconds`: how long the step in progress has run; 0 between steps. `forecast_seconds` is what the cost line
+    says it takes; None as long as too few steps were measured.
+    """
+
+    step_seconds: float
+    forecast_seconds: float | None
+
+
 class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
     """The engine could not load or could not go on; the process exits after this frame."""
 
@@ -263,7 +276,7 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
 
 
 ToEngine = Start | Add | Abort | LoadAdapter | UnloadAdapter | Shutdown
-FromEngine = Loading | Ready | AdapterLoaded | Step | Fatal
+FromEngine = Loading | Ready | AdapterLoaded | Step | Heartbeat | Fatal
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

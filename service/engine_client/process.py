@@ -50,10 +50,14 @@ class Started:
         ours.setblocking(False)
         return cls(process, ours)
 
-    def end(self) -> None:
-        """For one that is not wanted: its socket closes, and with that it ends."""
+    async def end(self) -> None:
+        """For one that is not wanted: its socket closes, and with that it ends; it is killed where it does not."""
         self.socket.close()
-        self.process.wait()
+        exited = asyncio.ensure_future(_exited(self.process))
+        await asyncio.wait({exited}, timeout=_EXIT_SECONDS)
+        if not exited.done():
+            _kill(self.process)
+        await exited
 
 
 class EngineProcess:
@@ -74,7 +78,7 @@ class EngineProcess:
         try:
             _, pipe = await loop.create_unix_connection(lambda: _Pipe(on_message), sock=started.socket)
         except BaseException:
-            started.end()
+            await started.end()
             raise
         engine = cls(started.process, pipe)
         engine.send(Start(config))
@@ -88,11 +92,18 @@ class EngineProcess:
         """Never blocks: what the socket does not take at once waits in memory. Dropped once the process is gone."""
         self._pipe.write(encode(message))
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended yet, as the kernel knows it; `wait` may return a moment later. Leaves the
+        exit code to the thread that waits for it."""
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:
+            return False
+
     def kill(self) -> None:
         """SIGKILL; no-op on a process that has ended."""
-        if self._process.returncode is None:  # Popen.kill would take the exit code from the thread that waits for it
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
+        _kill(self._process)
 
     async def wait(self) -> int:
         """The exit code (-9 after SIGKILL), once every frame it had sent was handed on. Any number may wait."""
@@ -111,6 +122,12 @@ class EngineProcess:
         closed.cancel()
         self._pipe.close()
         return code
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:  # Popen.kill would take the exit code from the thread that waits for it
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 async def _exited(process: subprocess.Popen[bytes]) -> int:

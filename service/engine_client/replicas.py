@@ -3,8 +3,9 @@
     request ─▶ queue (in order) ─▶ the replica that knows its beginning, unless that is much busier ─▶ EngineClient
                                    else the least busy
 
-A replica takes as many requests at once as its running set holds, so that who waits is served by whoever is free first.
-The first replica loads the weights; the others map what it has packed. Token ids only.
+A replica takes as many requests at once as its running set holds, so that a request that waits is served by the first
+that is free. While a replica is started again the ready ones get the requests. The first replica loads the weights; the
+others map what it has packed. Token ids only.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Final
 
 from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput
-from service.engine_client.client import Engine, EngineState
+from service.engine_client.engine import ALIVE, Engine, EngineState
 from service.errors import Unavailable
 
 OPENINGS: Final = (256, 64, 16)
@@ -26,7 +27,8 @@ OPENINGS: Final = (256, 64, 16)
 MOST_REMEMBERED: Final = 10_000
 BUSIER: Final = 4
 """So many more requests in flight are worth computing a conversation's beginning again elsewhere."""
-ALIVE: Final = (EngineState.READY, EngineState.RESTARTING)
+LOOK_SECONDS: Final = 0.5
+"""Between two looks of a request in the queue at the replicas' states."""
 
 MakeReplica = Callable[[int, str], Engine]
 """(number, where the first one's packed weights are, "" for the first) → a replica, not yet started."""
@@ -48,7 +50,7 @@ class Replicas:
         self._count = count
         self._most_at_once = most_at_once
         self._seats = [_Seat(make(0, ""))]
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._queue: deque[asyncio.Event] = deque()
         self._known: OrderedDict[int, _Seat] = OrderedDict()
         self._state = EngineState.NEW
 
@@ -78,6 +80,13 @@ class Replicas:
         return next((state for state in (*ALIVE, EngineState.DRAINING) if state in states), states[0])
 
     @property
+    def why_not_ready(self) -> str:
+        """Of the first that tells one; "" as long as one replica is ready."""
+        if self.state is EngineState.READY:
+            return ""
+        return next((seat.engine.why_not_ready for seat in self._seats if seat.engine.why_not_ready), "")
+
+    @property
     def pid(self) -> int | None:
         return self._seats[0].engine.pid
 
@@ -102,8 +111,7 @@ class Replicas:
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
         """As Engine.generate, by one replica from the first token to the last."""
-        if self.state not in ALIVE:
-            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
+        self._require_living()
         try:
             async with asyncio.timeout(_seconds_left(request)):
                 chosen = await self._free_seat(request)
@@ -117,9 +125,8 @@ class Replicas:
 
     async def load_adapter(self, name: str, directory: str) -> None:
         """By all that live, or by none."""
+        self._require_living()
         living = [seat.engine for seat in self._seats if seat.engine.state in ALIVE]
-        if not living:
-            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
         try:
             await asyncio.gather(*(engine.load_adapter(name, directory) for engine in living))
         except BaseException:
@@ -133,35 +140,41 @@ class Replicas:
     async def stop(self, grace: float = 0.0) -> None:
         if self._state is not EngineState.FAILED:
             self._state = EngineState.STOPPED
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_exception(Unavailable("the engine was stopped before this answer began", retry_after=1))
+        for turn in self._queue:
+            turn.set()
         await asyncio.gather(*(seat.engine.stop(grace) for seat in self._seats))
 
     async def _free_seat(self, request: Request) -> _Seat:
-        """In order of arrival: who comes later does not pass who waits."""
-        while self._waiting or not self._open():
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self._call_next(turn)  # it was this one's turn, and is now the next one's
-                raise
-            finally:
-                self._waiting.remove(turn)
-            if self._open():
-                break
-        return self._choose(request)
+        """In order of arrival. Raises Unavailable as soon as no replica can ever serve."""
+        turn = asyncio.Event()
+        self._queue.append(turn)
+        try:
+            while self._queue[0] is not turn or not self._open():
+                self._require_living()
+                turn.clear()
+                with suppress(TimeoutError):  # nothing tells of a replica that has become ready, or that has ended
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await turn.wait()
+            return self._choose(request)
+        finally:
+            self._queue.remove(turn)
+            self._call_next()
+
+    def _require_living(self) -> None:
+        if self.state not in ALIVE:
+            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
 
     def _open(self) -> list[_Seat]:
-        return [seat for seat in self._seats if seat.engine.state in ALIVE and seat.in_flight < self._most_at_once]
+        """Those with room that are ready; where none is ready, with or without room, those that will be."""
+        living = [(seat, seat.engine.state) for seat in self._seats]
+        best = EngineState.READY if any(state is EngineState.READY for _, state in living) else EngineState.RESTARTING
+        return [seat for seat, state in living if state is best and seat.in_flight < self._most_at_once]
 
     def _choose(self, request: Request) -> _Seat:
-        least = min(self._open(), key=lambda seat: seat.in_flight)
+        free = self._open()
+        least = min(free, key=lambda seat: seat.in_flight)
         known = next((self._known[key] for key in _openings(request) if key in self._known), least)
-        return known if known in self._open() and known.in_flight <= least.in_flight + BUSIER else least
+        return known if known in free and known.in_flight <= least.in_flight + BUSIER else least
 
     @contextmanager
     def _seated(self, request: Request, seat: _Seat) -> Iterator[_Seat]:
@@ -177,11 +190,10 @@ class Replicas:
             seat.in_flight -= 1
             self._call_next()
 
-    def _call_next(self, but: asyncio.Future[None] | None = None) -> None:
-        for turn in self._waiting:
-            if not turn.done() and turn is not but:
-                turn.set_result(None)
-                return
+    def _call_next(self) -> None:
+        """Have the first in the queue look for a seat."""
+        if self._queue:
+            self._queue[0].set()
 
 
 def _seconds_left(request: Request) -> float | None:

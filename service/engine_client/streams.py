@@ -1,21 +1,25 @@
 """The live requests of one engine, and what each was given so far: enough to replay them in another process.
 
 Queues and counts; nothing here knows processes or sockets. Event loop only.
+
+A request is *given* to the process that runs now, or it *waits*. A given request is *proven* once the process has lived
+through enough of its outputs; one is enough for a request that was never in a crash. When a process dies, its unproven
+requests are suspected: `Streams.blame`. A request that was suspected twice is tried first in the next process, without
+any other: `Streams.to_give`. So the request that kills engines is found, and the others only wait meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from service.engine.messages import FinishReason, Request, StepOutput
-from service.errors import GenerationFailed
+from service.engine_client.restart_policy import DeathKind, RestartPolicy
+from service.errors import DosirakError
 
-
-class EngineFailed(GenerationFailed):
-    """The engine could not be loaded, or is dead for good; started answers end with this."""
+_TRIED_ALONE = 2  # what was suspected of so many deaths
 
 
 @dataclass(slots=True, eq=False)
@@ -23,27 +27,50 @@ class Stream:
     """One live request. What was put into `queue` counts as given out, whether or not its consumer has taken it."""
 
     request: Request
-    queue: asyncio.Queue[StepOutput | EngineFailed] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[StepOutput | DosirakError] = field(default_factory=asyncio.Queue)
+    opened_at: float = field(default_factory=time.monotonic)
     emitted: list[int] = field(default_factory=list)
     emitted_prompt_logprobs: int = 0
-    fruitless_replays: int = 0
-    """Replays since its last output: a request that kills the engine is told from those that were merely there."""
+    outputs_to_prove: int = 1
+    """Outputs that the process must live through until the request is proven; 0 is proven."""
+    deaths: int = 0
+    """That it was suspected of, since it was last proven."""
+    crashes: int = 0
+    """Of processes that had it, ever; kills from outside not counted."""
+
+    @property
+    def is_suspect(self) -> bool:
+        return max(self.deaths, self.crashes) >= _TRIED_ALONE
+
+    @property
+    def is_proven(self) -> bool:
+        return not self.outputs_to_prove
 
     def give(self, output: StepOutput) -> None:
         self.emitted += output.token_ids
         self.emitted_prompt_logprobs += len(output.prompt_logprobs)
-        self.fruitless_replays = 0
+        if self.outputs_to_prove:
+            self.outputs_to_prove -= 1
+            self.deaths = self.deaths if self.outputs_to_prove else 0
         self.queue.put_nowait(output)
 
+    def begin_again(self, kind: DeathKind) -> None:
+        """Its process died so. A request that makes some progress before each crash must prove itself for twice as long
+        each time, until it crashes unproven."""
+        self.crashes += kind is not DeathKind.KILLED
+        self.outputs_to_prove = 2**self.crashes
+
     async def next(self) -> StepOutput:
-        """The next news. Raises EngineFailed, as the stream's last word."""
+        """The next news. Raises a DosirakError as the stream's last word."""
         output = await self.queue.get()
-        if isinstance(output, EngineFailed):
+        if isinstance(output, DosirakError):
             raise output
         return output
 
-    def to_replay(self) -> Request:
-        """The request as another engine process must see it: what was given out is computed, but never told, again."""
+    def to_send(self) -> Request:
+        """The request as the process must see it: what was given out is computed, but never told, again."""
+        if not self.emitted and not self.emitted_prompt_logprobs:
+            return self.request
         emitted = (*self.request.emitted, *self.emitted)
         skip = self.request.emitted_prompt_logprobs + self.emitted_prompt_logprobs
         return replace(self.request, emitted=emitted, emitted_prompt_logprobs=skip)
@@ -53,89 +80,113 @@ class Streams:
     """Every request whose end has not been told yet, by id; each is told exactly one end."""
 
     def __init__(self) -> None:
-        self._live: dict[str, Stream] = {}
-        self._suspects: deque[Stream] = deque()
-        self._on_trial: Stream | None = None
+        self._waiting: dict[str, Stream] = {}
+        self._given: dict[str, Stream] = {}
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self._waiting) + len(self._given)
 
     def __iter__(self) -> Iterator[Stream]:
-        return iter(list(self._live.values()))
+        return iter([*self._given.values(), *self._waiting.values()])
+
+    @property
+    def num_given(self) -> int:
+        """Requests that the process owes an answer to."""
+        return len(self._given)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
 
     def open(self, request: Request) -> Stream:
-        """Raises ValueError when a request of this id is alive."""
-        if request.id in self._live:
+        """It waits until `to_give` names it. Raises ValueError when a request of this id is alive."""
+        if request.id in self._waiting or request.id in self._given:
             raise ValueError(f"request {request.id} is alive already")
-        stream = self._live[request.id] = Stream(request)
+        stream = self._waiting[request.id] = Stream(request)
         return stream
 
     def close(self, stream: Stream) -> bool:
-        """Its consumer is gone. Whether it was still alive, so that the engine must be told to abort it."""
-        if not self._is_live(stream):
-            return False
-        del self._live[stream.request.id]
-        return True
+        """Its consumer is gone. Whether the process has the request, and must be told to abort it."""
+        given = self._given.get(stream.request.id) is stream
+        if given or self._waiting.get(stream.request.id) is stream:
+            self._remove(stream)
+        return given
 
     def give(self, outputs: Iterable[StepOutput]) -> None:
         """Hand one step's news to their streams; news of a stream that has been closed are dropped."""
         for output in outputs:
-            stream = self._live.get(output.request_id)
+            stream = self._given.get(output.request_id)
             if stream is None:
                 continue
             stream.give(output)
             if output.finish_reason is not None:
-                del self._live[output.request_id]
+                del self._given[output.request_id]
 
-    def replay(self, max_fruitless: int) -> tuple[Request, ...]:
-        """What a new process must be given at once. Resets who is on trial.
+    def to_give(self) -> tuple[Request, ...]:
+        """What the process must be given now, each request once a process.
 
-        A stream replayed `max_fruitless` times without a single output since fails: it is what kills the engine. One
-        that was in a fruitless replay is a suspect, and suspects are tried one at a time: see `next_suspect`.
+        Without suspects these are all that wait. With suspects, a new process is given the most suspected one and no
+        other. Whenever all that it was given are proven or have ended, it is given the next in order of arrival: one
+        suspect, or all others. What is opened meanwhile waits as well: it may be what kills engines, and the suspect
+        must not be taken for it.
         """
-        for stream in self:
-            if stream.fruitless_replays >= max_fruitless:
-                self._fail(stream, f"the engine died {max_fruitless + 1} times over this request")
-        self._suspects = deque(stream for stream in self if stream.fruitless_replays)
-        self._on_trial = None
-        trusted = tuple(self._try(stream) for stream in self if not stream.fruitless_replays)
-        return trusted + self.next_suspect()
-
-    def next_suspect(self) -> tuple[Request, ...]:
-        """What the process must be given after a step: the next suspect, if any, once the one before it has had an
-        output or has ended."""
-        trial = self._on_trial
-        if trial is not None and trial.fruitless_replays and self._is_live(trial):
+        if not self._waiting:
             return ()
-        self._on_trial = None
-        while self._suspects and self._on_trial is None:
-            stream = self._suspects.popleft()
-            self._on_trial = stream if self._is_live(stream) else None
-        return (self._try(self._on_trial),) if self._on_trial else ()
+        suspects = [stream for stream in self._waiting.values() if stream.is_suspect]
+        if not suspects and not self._on_trial():
+            return self._move(list(self._waiting.values()))
+        if not self._given:
+            return self._move([max(suspects, key=lambda stream: (stream.deaths, stream.crashes))])
+        if not all(stream.is_proven for stream in self._given.values()):
+            return ()
+        oldest = min(self._waiting.values(), key=lambda stream: stream.opened_at)
+        return self._move(
+            [oldest] if oldest.is_suspect else [each for each in self._waiting.values() if not each.is_suspect]
+        )
+
+    def blame(self, kind: DeathKind, policy: RestartPolicy) -> Stream | None:
+        """The process died: all that it was given wait again. The request that is to blame, if that is certain: it was
+        suspected of this death and enough others in a row, and had this process for itself. The caller fails it.
+
+        Suspected are the unproven; where all are proven, each of them, unless something outside killed the process.
+        """
+        given = list(self._given.values())
+        suspects = [stream for stream in given if not stream.is_proven]
+        if not suspects and kind is not DeathKind.KILLED:
+            suspects = given
+        for stream in suspects:
+            stream.deaths += 1
+        for stream in given:
+            stream.begin_again(kind)
+        self._waiting, self._given = self._given | self._waiting, {}
+        limit = policy.max_suspected_kills if kind is DeathKind.KILLED else policy.max_suspected_crashes
+        return suspects[0] if len(given) == 1 and suspects and suspects[0].deaths >= limit else None
 
     def expire(self, before: float) -> tuple[str, ...]:
-        """End with DEADLINE every stream whose deadline is at or before that time; their ids."""
-        expired = [
-            stream.request.id
-            for stream in self._live.values()
-            if stream.request.deadline is not None and stream.request.deadline <= before
-        ]
-        self.give(StepOutput(request_id, finish_reason=FinishReason.DEADLINE) for request_id in expired)
-        return tuple(expired)
+        """End with DEADLINE every stream whose deadline is at or before that time; the ids of those that the process
+        has."""
+        late = [each for each in self if each.request.deadline is not None and each.request.deadline <= before]
+        told = tuple(stream.request.id for stream in late if stream.request.id in self._given)
+        for stream in late:
+            stream.give(StepOutput(stream.request.id, finish_reason=FinishReason.DEADLINE))
+            self._remove(stream)
+        return told
 
-    def fail(self, why: str) -> None:
-        """End every stream with EngineFailed."""
+    def fail(self, error: Callable[[], DosirakError], which: Callable[[Stream], bool] = lambda stream: True) -> None:
+        """End those streams with an error, one exception each: raising one twice would mix their tracebacks."""
         for stream in self:
-            self._fail(stream, why)
+            if which(stream):
+                stream.queue.put_nowait(error())
+                self._remove(stream)
 
-    def _is_live(self, stream: Stream) -> bool:
-        return self._live.get(stream.request.id) is stream
+    def _on_trial(self) -> bool:
+        return any(stream.is_suspect and not stream.is_proven for stream in self._given.values())
 
-    @staticmethod
-    def _try(stream: Stream) -> Request:
-        stream.fruitless_replays += 1
-        return stream.to_replay()
+    def _move(self, streams: list[Stream]) -> tuple[Request, ...]:
+        for stream in streams:
+            self._given[stream.request.id] = self._waiting.pop(stream.request.id)
+        return tuple(stream.to_send() for stream in streams)
 
-    def _fail(self, stream: Stream, why: str) -> None:
-        stream.queue.put_nowait(EngineFailed(why))  # one exception each: raising one twice would mix their tracebacks
-        del self._live[stream.request.id]
+    def _remove(self, stream: Stream) -> None:
+        self._waiting.pop(stream.request.id, None)
+        self._given.pop(stream.request.id, None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from models.loading import load_adapter
+from models.loading import LowRankWeights, load_adapter
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.messages import Request, SamplingParams, TokenLogprobs
 from service.engine.sequence import Sequence
@@ -41,10 +43,19 @@ class ModelRunner:
         self.verifies_drafts = forward.invariant and device.type == "cpu"
 
     @torch.inference_mode()
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        """Reads the adapter of the version in `directory`; any thread may call it, beside steps. What it returns makes
+        it part of the model and tries it, between two steps. Raises OSError or InvalidSource, and the result raises
+        CannotServe for an adapter that this forward cannot compute."""
+        return partial(self._attach, name, load_adapter(directory, self._device))
+
     def load_adapter(self, name: str, directory: str) -> None:
-        """Loads the adapter of the version in `directory` and tries it. Raises OSError, InvalidSource, or CannotServe
-        for one that this forward cannot compute."""
-        self._forward.load_adapter(name, load_adapter(directory, self._device))
+        """Both at once."""
+        self.read_adapter(name, directory)()
+
+    @torch.inference_mode()
+    def _attach(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._forward.load_adapter(name, weights)
         try:
             self._forward(self._trial(name))
         except BaseException:

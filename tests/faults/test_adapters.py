@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -64,6 +65,65 @@ async def test_a_broken_adapter_is_refused_with_its_cause_and_harms_nobody() -> 
         await running
         await client.load_adapter("two", "anywhere")
         await check(client, requests(6))
+
+
+async def test_running_answers_go_on_while_an_adapter_is_read(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    base = make_request("base", [1, 2], max_tokens=60)
+    async with engine(step_seconds=0.005, read_adapters_after=str(gate)) as client, asyncio.timeout(60):
+        stream = client.generate(base)
+        outputs = [await anext(stream)]
+        loading = asyncio.create_task(client.load_adapter("one", "anywhere"))
+        outputs += [output async for output in stream]
+        assert tokens_of(outputs) == expected_tokens(base)
+        assert not loading.done()
+        gate.unlink()
+        await loading
+        await check(client, requests(2))
+
+
+async def test_after_a_restart_only_those_who_need_an_adapter_wait_for_it(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with engine(QUICK, step_seconds=0.005, read_adapters_after=str(gate)) as client, asyncio.timeout(60):
+        for name, directory in (("one", "anywhere"), ("two", "unfit")):
+            with suppress(EngineFailed):
+                await client.load_adapter(name, directory)
+        gate.touch()
+        streams = [client.generate(request) for request in requests(2, max_tokens=200)]
+        outputs = [[await anext(stream)] for stream in streams]
+        leaves = client.generate(make_request("leaves", adapter="one", max_tokens=5000))
+        await anext(leaves)
+        kill(client)
+        base, adapted = streams
+        outputs[0] += [output async for output in base]
+        rest = asyncio.create_task(rest_of(adapted))
+        await leaves.aclose()
+        gate.unlink()
+        outputs[1] += await rest
+        assert client.restarts == 1
+    assert [tokens_of(each) for each in outputs] == [expected_tokens(each) for each in requests(2, max_tokens=200)]
+
+
+async def rest_of(stream: AsyncGenerator[StepOutput, None]) -> list[StepOutput]:
+    return [output async for output in stream]
+
+
+async def test_an_adapter_that_is_released_while_it_is_read(tmp_path: Path) -> None:
+    """Whoever waits for it is told; another order for the same name is carried out."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    async with engine(read_adapters_after=str(gate)) as client, asyncio.timeout(60):
+        loading = asyncio.create_task(client.load_adapter("one", "anywhere"))
+        await asyncio.sleep(0)
+        client.unload_adapter("one")
+        with pytest.raises(EngineFailed, match="released"):
+            await loading
+        again = asyncio.create_task(client.load_adapter("one", "anywhere"))
+        await check(client, requests(1))
+        gate.unlink()
+        await again
+        await check(client, requests(2))
 
 
 @pytest.mark.parametrize("kills", [1, 3])

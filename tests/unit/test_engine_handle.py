@@ -15,7 +15,7 @@ from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
 from service.engine.messages import Request
 from service.engine_client.client import EngineState
-from service.engine_client.streams import EngineFailed
+from service.engine_client.engine import EngineFailed
 from service.errors import Conflict, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.tokenizers import write

@@ -26,6 +26,8 @@ class ScriptedChannel:
     def send(self, message: FromEngine) -> None:
         self.sent.append(message)
 
+    def wake(self) -> None: ...
+
     @property
     def steps(self) -> list[Step]:
         return [message for message in self.sent if isinstance(message, Step)]
