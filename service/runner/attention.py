@@ -138,10 +138,14 @@ class AttentionPlan:
 
     @cached_property
     def tables(self) -> Tensor:
-        """The spans' block tables one after the other, int64, on the CPU."""
+        """The spans' block tables one after the other, int64, on the CPU. Raises ValueError for one that is too short:
+        its sequence would see the next one's blocks."""
         joined = array("q")
         for span in self.spans:
-            joined.extend(span.block_table[: _blocks(span, self.cache)])
+            blocks = _blocks(span, self.cache)
+            if len(span.block_table) < blocks:
+                raise ValueError(f"a block table of {len(span.block_table)} for a sequence that fills {blocks} blocks")
+            joined.extend(span.block_table[:blocks])
         return torch.frombuffer(joined, dtype=torch.int64) if joined else torch.empty(0, dtype=torch.int64)
 
     @cached_property

@@ -21,7 +21,7 @@ constexpr int64_t AHEAD = 24;  // positions between a row that is read and one t
 
 struct Heads {  // mirrored in library.py
     int64_t heads, kv_heads, key_dim, value_dim;
-    int64_t block_size, kind;  // kind of the cache
+    int64_t blocks, block_size, kind;  // of the cache
     int64_t window;            // 0: all positions
     double scale, softcap;     // 0: none
     void *keys, *values;       // [blocks, kv_heads, block_size, dim]; 8-bit rows are followed by their fp32 scale
@@ -96,14 +96,13 @@ struct Scratch {
 
     void fit(const Heads& h) {
         const int64_t rows = std::max(TILE, h.heads / h.kv_heads), wide = round_up(h.value_dim, PANEL);
-        const auto grow = [](std::vector<float>& v, int64_t size) { v.resize(std::max<int64_t>(v.size(), size)); };
-        grow(query, rows * h.key_dim);
-        grow(keys, CHUNK * h.key_dim);
-        grow(values, wide * CHUNK);
-        grow(scores, rows * CHUNK);
-        grow(partial, rows * wide);
-        grow(total, rows * wide);
-        for (auto* each : {&most, &weight, &total_most, &total_weight}) grow(*each, rows);
+        query.resize(rows * h.key_dim);
+        keys.resize(CHUNK * h.key_dim);
+        values.resize(wide * CHUNK);
+        scores.resize(rows * CHUNK);
+        partial.resize(rows * wide);
+        total.resize(rows * wide);
+        for (auto* each : {&most, &weight, &total_most, &total_weight}) each->resize(rows);
     }
 
     void find(const Heads& h, const int64_t* table, int64_t head, int64_t base, int64_t count) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <new>
 
 #include "adapters.h"
 #include "attention.h"
@@ -24,9 +25,10 @@ struct Layer {  // mirrored in library.py
 
 struct Model {  // mirrored in library.py
     int64_t hidden, intermediate, layers, rotary, activation;
-    int64_t embedding_kind;   // FP32 or BF16
-    const void* embedding;    // [vocabulary, hidden]
-    const float *cos, *sin;   // [max_model_len, rotary]
+    int64_t vocabulary, max_positions;
+    int64_t embedding_kind;  // FP32 or BF16
+    const void* embedding;   // [vocabulary, hidden]
+    const float *cos, *sin;  // [max_positions, rotary]
     const float* final_norm;
     double eps, embedding_scale, logit_softcap;  // softcap 0: none
     Linear head;
@@ -34,7 +36,7 @@ struct Model {  // mirrored in library.py
 };
 
 struct Step {  // mirrored in library.py
-    int64_t rows, spans, logit_rows;
+    int64_t rows, spans, logit_rows, table_entries;
     const int64_t *token_ids, *positions, *logit_row, *tables;
     const Span* span;
     float* logits;  // [logit_rows, vocabulary]
@@ -50,15 +52,24 @@ class Buffer {  // grows, is never zeroed, stays
 public:
     float* floats(int64_t count) { return (float*)bytes(count * sizeof(float)); }
     char* bytes(int64_t size) {
-        if (size > size_) {
-            memory_.reset(new char[size + 64]);
+        if (size > size_ || (WATCHED && size != size_)) {
+            memory_.reset(new (ALIGNMENT) char[size]);
             size_ = size;
         }
-        return (char*)(((uintptr_t)memory_.get() + 63) / 64 * 64);
+        return memory_.get();
     }
 
 private:
-    std::unique_ptr<char[]> memory_;
+    static constexpr std::align_val_t ALIGNMENT{64};
+#ifdef __SANITIZE_ADDRESS__
+    static constexpr bool WATCHED = true;  // what a larger step has left behind would hide an access past the end
+#else
+    static constexpr bool WATCHED = false;
+#endif
+    struct Free {
+        void operator()(char* memory) const { operator delete[](memory, ALIGNMENT); }
+    };
+    std::unique_ptr<char[], Free> memory_;
     int64_t size_ = 0;
 };
 
