@@ -3,7 +3,7 @@
 // Each function gives the reason as a sentence, or null. One comparison for each row and each block of a step.
 #pragma once
 
-#include "decoder.h"
+#include "model.h"
 
 namespace dosirak {
 

@@ -8,74 +8,15 @@
 // Of the last layer's rows only those that logits are read from go on behind their keys: of a prompt, one.
 #pragma once
 
-#include <memory>
-#include <new>
-
-#include "adapters.h"
-#include "attention.h"
+#include "model.h"
+#include "space.h"
 
 namespace dosirak {
-
-struct Layer {  // mirrored in library.py
-    Linear qkv, out, gate_up, down;
-    const float *input_norm, *attention_norm, *middle_norm, *mlp_norm;  // fp32 [hidden]; the second and fourth or null
-    const float *query_norm, *key_norm;                                // fp32 [head_dim] or null
-    Heads heads;
-};
-
-struct Model {  // mirrored in library.py
-    int64_t hidden, intermediate, layers, rotary, activation;
-    int64_t vocabulary, max_positions;
-    int64_t embedding_kind;  // FP32 or BF16
-    const void* embedding;   // [vocabulary, hidden]
-    const float *cos, *sin;  // [max_positions, rotary]
-    const float* final_norm;
-    double eps, embedding_scale, logit_softcap;  // softcap 0: none
-    Linear head;
-    const Layer* layer;
-};
-
-struct Step {  // mirrored in library.py
-    int64_t rows, spans, logit_rows, table_entries;
-    const int64_t *token_ids, *positions, *logit_row, *tables;
-    const Span* span;
-    float* logits;  // [logit_rows, vocabulary]
-    Adapters adapters;  // linears: qkv, out, gate_up, down of every layer, then the head
-};
 
 constexpr int64_t LINEARS = 4;  // of a layer
 
 constexpr int64_t SLICE = 256;
 constexpr int64_t ALONE = 2;  // up to so many rows, every thread prepares them all for itself: cheaper than to wait
-
-class Buffer {  // grows, is never zeroed, stays
-public:
-    float* floats(int64_t count) { return (float*)bytes(count * sizeof(float)); }
-    char* bytes(int64_t size) {
-        if (size > size_ || (WATCHED && size != size_)) {
-            memory_.reset(new (ALIGNMENT) char[size]);
-            size_ = size;
-        }
-        return memory_.get();
-    }
-
-private:
-    static constexpr std::align_val_t ALIGNMENT{64};
-#ifdef __SANITIZE_ADDRESS__
-    static constexpr bool WATCHED = true;  // what a larger step has left behind would hide an access past the end
-#else
-    static constexpr bool WATCHED = false;
-#endif
-    struct Free {
-        void operator()(char* memory) const { operator delete[](memory, ALIGNMENT); }
-    };
-    std::unique_ptr<char[], Free> memory_;
-    int64_t size_ = 0;
-};
-
-struct Space {  // one step's memory, shared by the team
-    Buffer x, read, qkv, mixed, middle, codes, scales, outliers, partials, logits, plain, low_rank;
-};
 
 // The rows that logits are read from: which of the packed ones, in order, as spans too; and of each logit row, which of
 // these it is.

@@ -7,6 +7,7 @@ static int omp_get_num_threads() { return 1; }
 #endif
 
 #include "bounds.h"
+#include "decoder.h"
 #include "team.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
