@@ -22,14 +22,14 @@ from torch import Tensor
 
 from models.loading import DTYPES, LowRankWeights, Outliers
 from service.runner import kv_cache
-from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, Span
+from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
 from service.runner.blueprint import ACTIVATIONS, HEAD, PRODUCTS, Blueprint, LayerOutline, LayerPlan, Outline
 from service.runner.kv_cache import SCALE_BYTES, KVCache, LayerShape
 from service.runner.native import library as native_library
 from service.runner.native import linear as native_linear
 from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import Library, open_library
-from service.runner.step import Segment, Step
+from service.runner.step import AdapterRows, Step
 
 CPU: Final = torch.device("cpu")
 PRECISIONS = ("fp32", "bf16", "int8", "int8-weight", "llm-int8")
@@ -226,18 +226,18 @@ class RandomEngine:
         for _ in range(rng.randint(0, 3)):
             self.decoding.append(Decoding(rng.choice(("", *self.adapters))))
         rng.shuffle(self.decoding)
-        spans: list[Span] = []
+        sequences: list[SequenceRows] = []
         adapters: list[str] = []
         for sequence in self.decoding[: rng.randint(1, 9)]:
             if count := self._grow(sequence):
-                row = spans[-1].row + spans[-1].count if spans else 0
-                spans.append(Span(row, count, sequence.length, list(sequence.table)))
+                row = sequences[-1].row + sequences[-1].count if sequences else 0
+                sequences.append(SequenceRows(row, count, sequence.length, list(sequence.table)))
                 adapters.append(sequence.adapter)
                 sequence.length += count
-        rows = sum(span.count for span in spans)
+        rows = sum(sequence.count for sequence in sequences)
         read = [rng.randrange(rows) for _ in range(rng.choice((0, 1, 3, rows)))] if rows else []
-        read += [span.row + span.count - 1 for span in spans]
-        return self.packed(spans, adapters, read, rng.choice((0, 0, 1, 5)) if rows else 0)
+        read += [sequence.row + sequence.count - 1 for sequence in sequences]
+        return self.packed(sequences, adapters, read, rng.choice((0, 0, 1, 5)) if rows else 0)
 
     def finish_some(self) -> None:
         """Their blocks are free, and hold no numbers."""
@@ -257,20 +257,24 @@ class RandomEngine:
             sequence.table.append(self.free.pop())
         return min(count, len(sequence.table) * size - sequence.length)
 
-    def packed(self, spans: Sequence[Span], adapters: Sequence[str], read: Sequence[int], padding: int = 0) -> Step:
-        """A step of random tokens over these rows, each span's with its adapter if any; logits of rows `read`."""
+    def packed(
+        self, sequences: Sequence[SequenceRows], adapters: Sequence[str], read: Sequence[int], padding: int = 0
+    ) -> Step:
+        """A step of random tokens over these rows, each sequence's with its adapter if any; logits of rows `read`."""
         vocabulary, choice = self.sizes.vocabulary, self.rng.choice
-        positions = [span.start + i for span in spans for i in range(span.count)]
+        positions = [sequence.start + i for sequence in sequences for i in range(sequence.count)]
         token_ids = [choice((0, vocabulary - 1, self.rng.randrange(vocabulary))) for _ in positions]
-        owned = zip(spans, adapters, strict=True)
+        owned = zip(sequences, adapters, strict=True)
         return Step(
             torch.tensor(token_ids + [0] * padding, dtype=torch.long),
             torch.tensor(positions + [0] * padding, dtype=torch.long),
-            AttentionPlan(self.cache, spans, len(positions) + padding, 1, CPU),
-            tuple(spans),
+            AttentionPlan(self.cache, sequences, len(positions) + padding, 1, CPU),
+            tuple(sequences),
             torch.tensor(read, dtype=torch.long),
             (),
-            segments=tuple(Segment(span.row, span.count, adapter) for span, adapter in owned if adapter),
+            adapter_rows=tuple(
+                AdapterRows(sequence.row, sequence.count, adapter) for sequence, adapter in owned if adapter
+            ),
         )
 
 
@@ -299,7 +303,7 @@ def _check_attention(rng: random.Random) -> None:
     done = 0
     while done < length:
         count = min(length - done, rng.choice((1, 7, 64, 300)))
-        plan = AttentionPlan(cache, [Span(0, count, done, table)], count, 1, CPU)
+        plan = AttentionPlan(cache, [SequenceRows(0, count, done, table)], count, 1, CPU)
         key, value = _noise(rng, count, kv_heads, key_dim), _noise(rng, count, kv_heads, value_dim)
         out = plan.attend(0, _noise(rng, count, heads, key_dim), key, value, spec)
         assert bool(out.isfinite().all()), "attention read what it does not own"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.loading import LowRankWeights, Outliers
-from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, Span
+from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
 from service.runner.forward import CannotServe
 from service.runner.kv_cache import KVCache, LayerShape
 from service.runner.native.library import Library
@@ -52,8 +52,8 @@ def engine(level: str) -> RandomEngine:
 def step_of(level: str) -> Step:
     """Two sequences over four and one blocks, the second with an adapter."""
     one = engine(level)
-    spans = (Span(0, 7, 6, [3, 0, 19, 7]), Span(7, 2, 0, [5]))
-    return one.packed(spans, ["", *one.adapters], [0, 6, 8])
+    sequences = (SequenceRows(0, 7, 6, [3, 0, 19, 7]), SequenceRows(7, 2, 0, [5]))
+    return one.packed(sequences, ["", *one.adapters], [0, 6, 8])
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -91,15 +91,17 @@ def test_numbers_of_a_step_end_where_what_they_name_ends(level: str, what: str, 
 @any_example
 @given(data=st.data())
 def test_a_sequence_stays_in_its_rows_and_blocks(level: str, data: st.DataObject) -> None:
-    """Row, count, start and table of a span, each moved past its border; in the step and in attention alone."""
+    """Row, count, start and table of a sequence, each moved past its border; in the step and in attention alone."""
     step, one = step_of(level), engine(level)
     field, place = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 1))
     most = ((2, 7), (9, 2), (13, 2), (1, 4))[field][place]
-    step.plan.span_rows[place, field] = most
+    step.plan.sequence_rows[place, field] = most
     one.decoder(step)
     query = torch.zeros(9, SIZES.heads, SIZES.head_dim)
     step.plan.look(0, query, AttentionSpec(1.0))
-    step.plan.span_rows[place, field] = data.draw(st.one_of(FAR.map(lambda far: most + far), FAR.map(lambda far: -far)))
+    step.plan.sequence_rows[place, field] = data.draw(
+        st.one_of(FAR.map(lambda far: most + far), FAR.map(lambda far: -far))
+    )
     with pytest.raises(ValueError, match=r"rows|position|block"):
         one.decoder(step)
     with pytest.raises(ValueError, match=r"rows|position|block"):
@@ -108,7 +110,7 @@ def test_a_sequence_stays_in_its_rows_and_blocks(level: str, data: st.DataObject
 
 def test_a_table_too_short_for_its_sequence_is_refused(level: str) -> None:
     """Otherwise the sequence would read the next one's blocks."""
-    step = engine(level).packed((Span(0, 7, 6, [3, 0, 19]), Span(7, 2, 0, [5])), ["", ""], [0])
+    step = engine(level).packed((SequenceRows(0, 7, 6, [3, 0, 19]), SequenceRows(7, 2, 0, [5])), ["", ""], [0])
     with pytest.raises(ValueError, match="block table"):
         engine(level).decoder(step)
 
@@ -117,14 +119,14 @@ def test_attention_with_a_bias_ends_where_the_bias_ends(level: str) -> None:
     cache = KVCache([LayerShape(2, 4, 4)], 6, 4, torch.float32, CPU)
     spec = AttentionSpec(1.0, bias=DistanceBias(torch.zeros(2, 12)))
     query = torch.zeros(3, 2, 4)
-    AttentionPlan(cache, [Span(0, 3, 9, [0, 1, 2])], 3, 1, CPU).look(0, query, spec)
+    AttentionPlan(cache, [SequenceRows(0, 3, 9, [0, 1, 2])], 3, 1, CPU).look(0, query, spec)
     with pytest.raises(ValueError, match="position"):
-        AttentionPlan(cache, [Span(0, 3, 10, [0, 1, 2, 3])], 3, 1, CPU).look(0, query, spec)
+        AttentionPlan(cache, [SequenceRows(0, 3, 10, [0, 1, 2, 3])], 3, 1, CPU).look(0, query, spec)
 
 
 def test_attention_has_a_query_for_each_of_its_rows(level: str) -> None:
     cache = KVCache([LayerShape(2, 8, 8)], 4, 4, torch.float32, CPU)
-    plan = AttentionPlan(cache, [Span(0, 9, 0, [0, 1, 2])], 9, 1, CPU)
+    plan = AttentionPlan(cache, [SequenceRows(0, 9, 0, [0, 1, 2])], 9, 1, CPU)
     plan.look(0, torch.zeros(9, 4, 8), AttentionSpec(1.0))
     for shape in ((8, 4, 8), (9, 4, 7), (9, 4, 9), (9, 1, 8), (9, 3, 8)):
         with pytest.raises(ValueError, match=r"query|rows|heads"):

@@ -87,20 +87,20 @@ class NativeDecoder(nn.Module):
     def forward(self, step: Step) -> Tensor:
         plan: AttentionPlan = step.plan
         logits = torch.empty(len(step.logit_rows), self.head.out_features)
-        tensors = (step.token_ids, step.positions, step.logit_rows, plan.tables, plan.span_rows, logits)
-        numbers = (len(step.token_ids), len(plan.spans), len(step.logit_rows), len(plan.tables))
-        owners = torch.full((len(step.token_ids) if step.segments else 0,), -1)
+        tensors = (step.token_ids, step.positions, step.logit_rows, plan.tables, plan.sequence_rows, logits)
+        numbers = (len(step.token_ids), len(plan.sequences), len(step.logit_rows), len(plan.tables))
+        owners = torch.full((len(step.token_ids) if step.adapter_rows else 0,), -1)
         adapters = self._adapters_struct(step, owners)
         self._library.step(self._struct, StepStruct(*numbers, *map(address, tensors), adapters))
         return logits
 
     def _adapters_struct(self, step: Step, owners: Tensor) -> AdaptersStruct:
         """Fills `owners` [rows], which must live as long as this."""
-        if not step.segments:
+        if not step.adapter_rows:
             return AdaptersStruct()
-        names = list(dict.fromkeys(segment.adapter for segment in step.segments))
-        for segment in step.segments:
-            owners[segment.rows] = names.index(segment.adapter)
+        names = list(dict.fromkeys(each.adapter for each in step.adapter_rows))
+        for each in step.adapter_rows:
+            owners[each.rows] = names.index(each.adapter)
         linears = len(self.layers) * len(PRODUCTS) + 1
         added = (POINTER(AddedStruct) * len(names))(
             *(cast(self._adapters[name].table, POINTER(AddedStruct)) for name in names)

@@ -125,14 +125,14 @@ class AdaptersStruct(Structure):
 class StepStruct(Structure):
     _fields_ = (
         ("rows", c_int64),
-        ("spans", c_int64),
+        ("sequences", c_int64),
         ("logit_rows", c_int64),
         ("table_entries", c_int64),
         ("token_ids", c_void_p),
         ("positions", c_void_p),
         ("logit_row", c_void_p),
         ("tables", c_void_p),
-        ("span", c_void_p),
+        ("sequence", c_void_p),
         ("logits", c_void_p),
         ("adapters", AdaptersStruct),
     )
@@ -186,8 +186,8 @@ class Library:
         size = self._packed_bytes(kind, outputs, depth)
         if self.arena is not None:
             start = -(-size // _ALIGNMENT) * _ALIGNMENT
-            piece = self.arena.take(f"{self.level} {kind} {outputs} {depth}", start + 4 * outputs)
-            packed, sums = piece[:size], piece[start:].view(torch.int32)
+            memory = self.arena.take(f"{self.level} {kind} {outputs} {depth}", start + 4 * outputs)
+            packed, sums = memory[:size], memory[start:].view(torch.int32)
             if not self.arena.is_owner:
                 return packed, sums
         else:
@@ -217,14 +217,14 @@ class Library:
         tensors = (x.data_ptr(), depth, rows, middle.data_ptr(), y.data_ptr(), y.shape[1])
         self._add(added, *tensors, torch.get_num_threads())
 
-    def attend(self, heads: HeadsStruct, spans: Tensor, tables: Tensor, query: Tensor) -> Tensor:
-        """[rows, heads, value_dim] fp32 for query [rows, heads, key_dim]; rows outside of `spans` [n, 4] get zeros.
+    def attend(self, heads: HeadsStruct, sequences: Tensor, tables: Tensor, query: Tensor) -> Tensor:
+        """[rows, heads, value_dim] fp32 for query [rows, heads, key_dim]; rows outside of `sequences` [n, 4] get zeros.
         Raises ValueError for rows, positions and blocks that do not exist."""
         if query.shape[1:] != (heads.heads, heads.key_dim):
             raise ValueError(f"no heads for a query of shape {tuple(query.shape)}")
         q = query.float().contiguous()
         out = torch.zeros(len(q), heads.heads, heads.value_dim)
-        where = (address(spans), len(spans), address(tables), len(tables))
+        where = (address(sequences), len(sequences), address(tables), len(tables))
         _check(self._attend(heads, *where, len(q), q.data_ptr(), out.data_ptr(), torch.get_num_threads()))
         return out
 

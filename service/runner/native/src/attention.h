@@ -1,12 +1,12 @@
 // Attention of packed query rows over KV blocks, read where they lie.
 //
-// chunk     CHUNK positions from a multiple of CHUNK on: the unit of every sum over positions
-// tile      up to TILE query rows (position-major, the heads that share one KV head side by side) times one KV head
-// partial   of a tile and a chunk: each row's maximum, sum of weights and weighted values, for itself
-// merge     of partials in the order of chunks, always the same formula
+// KV tile     KV_TILE positions from a multiple of KV_TILE on: the unit of every sum over positions
+// query tile  up to QUERY_TILE query rows (position-major, heads that share a KV head side by side) times one KV head
+// partial     of a query tile and a KV tile: each row's maximum, sum of weights and weighted values, for itself
+// merge       of partials in the order of KV tiles, always the same formula
 //
 // So what a row gets depends on its own keys alone: not on the batch, nor on prefill chunks, nor on whether one thread
-// walks all chunks of a tile or several share them. Masked positions have weight exactly 0, and adding 0 changes nothing.
+// walks all KV tiles or several share them. Masked positions have weight exactly 0, and adding 0 changes nothing.
 #pragma once
 
 #include <vector>
@@ -21,18 +21,18 @@ struct Rows {  // query or output rows in fp32; heads lie side by side
     int64_t stride;
 };
 
-// One thread's buffers for one tile and chunk.
+// One thread's buffers for one query tile and KV tile.
 struct Scratch {
     std::vector<float> query, keys, values, scores, partial, total;
     std::vector<float> most, weight, total_most, total_weight;
-    int64_t slots[CHUNK];  // rows of the cache where the chunk's positions lie
+    int64_t cache_rows[KV_TILE];  // rows of the cache where the KV tile's positions lie
 
     void fit(const Heads& h) {
-        const int64_t rows = std::max(TILE, h.heads / h.kv_heads), wide = round_up(h.value_dim, PANEL);
+        const int64_t rows = std::max(QUERY_TILE, h.heads / h.kv_heads), wide = round_up(h.value_dim, PANEL);
         query.resize(rows * h.key_dim);
-        keys.resize(CHUNK * h.key_dim);
-        values.resize(wide * CHUNK);
-        scores.resize(rows * CHUNK);
+        keys.resize(KV_TILE * h.key_dim);
+        values.resize(wide * KV_TILE);
+        scores.resize(rows * KV_TILE);
         partial.resize(rows * wide);
         total.resize(rows * wide);
         for (auto* each : {&most, &weight, &total_most, &total_weight}) each->resize(rows);
@@ -41,7 +41,7 @@ struct Scratch {
     void find(const Heads& h, const int64_t* table, int64_t head, int64_t base, int64_t count) {
         int64_t block = base / h.block_size, offset = base % h.block_size;
         for (int64_t t = 0; t < count; t++) {
-            slots[t] = (table[block] * h.kv_heads + head) * h.block_size + offset;
+            cache_rows[t] = (table[block] * h.kv_heads + head) * h.block_size + offset;
             if (++offset == h.block_size) offset = 0, block++;
         }
     }
@@ -53,25 +53,26 @@ struct Scratch {
     }
 };
 
-// The partial of `count` rows (their heads side by side) and the chunk at `base`, into s.partial, s.most, s.weight.
+// The partial of `count` rows (their heads side by side) and the KV tile at `base`, into s.partial, s.most, s.weight.
 template <class E>
-void attend_chunk(const Heads& h, const int64_t* table, int64_t head, int64_t position, int64_t count, int64_t base,
+void attend_kv_tile(const Heads& h, const int64_t* table, int64_t head, int64_t position, int64_t count, int64_t base,
                   Scratch& s) {
-    const int64_t group = h.heads / h.kv_heads, rows = count * group, wide = round_up(h.value_dim, PANEL);
+    const int64_t queries_per_kv = h.heads / h.kv_heads, rows = count * queries_per_kv;
+    const int64_t wide = round_up(h.value_dim, PANEL);
     const int64_t high = Seen(h, position + count - 1, base).high, low = Seen(h, position, base).low;
     if (low >= high) {
         std::fill_n(s.weight.begin(), rows, 0.0f);
         return;
     }
     s.find(h, table, head, base, high);
-    fetch<E>(h.keys, s.slots, low, std::min(low + AHEAD, high), h.key_dim);
-    load_keys<E>(h, s.slots, low, high, s.keys.data());
-    fetch<E>(h.values, s.slots, low, std::min(low + AHEAD, high), h.value_dim);
-    for_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
+    fetch<E>(h.keys, s.cache_rows, low, std::min(low + AHEAD, high), h.key_dim);
+    load_keys<E>(h, s.cache_rows, low, high, s.keys.data());
+    fetch<E>(h.values, s.cache_rows, low, std::min(low + AHEAD, high), h.value_dim);
+    for_register_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
         constexpr int M = decltype(m)::value;
-        const int64_t low = Seen(h, position + first / group, base).low;
-        const int64_t high = Seen(h, position + (first + M - 1) / group, base).high;
-        float* scores = s.scores.data() + first * CHUNK;
+        const int64_t low = Seen(h, position + first / queries_per_kv, base).low;
+        const int64_t high = Seen(h, position + (first + M - 1) / queries_per_kv, base).high;
+        float* scores = s.scores.data() + first * KV_TILE;
         for (int r = 0; r < M; r++) s.weight[first + r] = 0;
         if (low >= high) return;
         for (int64_t p = low / PANEL; p * PANEL < high; p++) {
@@ -79,19 +80,21 @@ void attend_chunk(const Heads& h, const int64_t* table, int64_t head, int64_t po
             const float* keys = s.keys.data() + p * PANEL * h.key_dim;
             accumulate<Fp32, M, 1>(s.query.data() + first * h.key_dim, h.key_dim, (const char*)keys, 0, h.key_dim, sums);
             for (int r = 0; r < M; r++)
-                for (int v = 0; v < 2; v++) store(scores + r * CHUNK + p * PANEL + v * LANES, sums[r][v]);
+                for (int v = 0; v < 2; v++) store(scores + r * KV_TILE + p * PANEL + v * LANES, sums[r][v]);
         }
-        const auto seen = [&](int r) { return Seen(h, position + (first + r) / group, base); };
+        const auto seen = [&](int r) { return Seen(h, position + (first + r) / queries_per_kv, base); };
         for (int r = 0; r < M; r++) {
             const Seen its = seen(r);
             if (its.low >= its.high) continue;
-            float* row = scores + r * CHUNK;
-            if (h.bias) add_bias(h, head * group + (first + r) % group, position + (first + r) / group, base, its, row);
+            float* row = scores + r * KV_TILE;
+            const int64_t place = first + r;
+            if (h.bias)
+                add_bias(h, head * queries_per_kv + place % queries_per_kv, position + place / queries_per_kv, base, its, row);
             s.most[first + r] = peak(h, row, its);
         }
         for (int r = 0; r < M; r++) {
             const Seen its = seen(r);
-            float* row = scores + r * CHUNK;
+            float* row = scores + r * KV_TILE;
             if (its.low >= its.high) {
                 std::fill(row + low, row + high, 0.0f);
                 continue;
@@ -101,17 +104,17 @@ void attend_chunk(const Heads& h, const int64_t* table, int64_t head, int64_t po
             std::fill(row + std::min(high, round_up(its.high, LANES)), row + high, 0.0f);
         }
     });
-    load_values<E>(h, s.slots, low, high, s.values.data());
-    for_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
+    load_values<E>(h, s.cache_rows, low, high, s.values.data());
+    for_register_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
         constexpr int M = decltype(m)::value;
-        const int64_t low = Seen(h, position + first / group, base).low;
-        const int64_t high = Seen(h, position + (first + M - 1) / group, base).high;
+        const int64_t low = Seen(h, position + first / queries_per_kv, base).low;
+        const int64_t high = Seen(h, position + (first + M - 1) / queries_per_kv, base).high;
         if (low >= high) return;
-        const float* weights = s.scores.data() + first * CHUNK + low;
+        const float* weights = s.scores.data() + first * KV_TILE + low;
         for (int64_t p = 0; p < wide / PANEL; p++) {
             Vf sums[M][2] = {};
-            const float* values = s.values.data() + (p * CHUNK + low) * PANEL;
-            accumulate<Fp32, M, 1>(weights, CHUNK, (const char*)values, 0, high - low, sums);
+            const float* values = s.values.data() + (p * KV_TILE + low) * PANEL;
+            accumulate<Fp32, M, 1>(weights, KV_TILE, (const char*)values, 0, high - low, sums);
             for (int r = 0; r < M; r++)
                 for (int v = 0; v < 2; v++)
                     store(s.partial.data() + (first + r) * wide + p * PANEL + v * LANES, sums[r][v]);
@@ -120,18 +123,19 @@ void attend_chunk(const Heads& h, const int64_t* table, int64_t head, int64_t po
 }
 
 template <class E>
-void attend_tile(const Heads& h, const Work& work, const Tile& tile, int64_t head, const Rows& query,
+void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, int64_t head, const Rows& query,
                  Scratch& s, int64_t from, int64_t to, float* partials) {
-    const Span& span = work.spans[tile.span];
-    const int64_t group = h.heads / h.kv_heads, rows = tile.count * group, wide = round_up(h.value_dim, PANEL);
-    const int64_t position = span.start + tile.first;
+    const SequenceRows& sequence = work.sequences[tile.sequence];
+    const int64_t queries_per_kv = h.heads / h.kv_heads, rows = tile.count * queries_per_kv;
+    const int64_t wide = round_up(h.value_dim, PANEL), width = queries_per_kv * h.key_dim;
+    const int64_t position = sequence.start + tile.first;
     for (int64_t i = 0; i < tile.count; i++) {
-        const float* row = query.data + (span.row + tile.first + i) * query.stride + head * group * h.key_dim;
-        for (int64_t d = 0; d < group * h.key_dim; d++) s.query[i * group * h.key_dim + d] = row[d] * (float)h.scale;
+        const float* row = query.data + (sequence.row + tile.first + i) * query.stride + head * width;
+        for (int64_t d = 0; d < width; d++) s.query[i * width + d] = row[d] * (float)h.scale;
     }
     if (!partials) s.clear(rows, wide);
     for (int64_t c = from; c < to; c++) {
-        attend_chunk<E>(h, work.tables + span.table, head, position, tile.count, c * CHUNK, s);
+        attend_kv_tile<E>(h, work.tables + sequence.table, head, position, tile.count, c * KV_TILE, s);
         if (partials) {
             float* at = partials + (c - from) * rows * (wide + 2);
             std::copy_n(s.partial.data(), rows * wide, at);
@@ -144,20 +148,21 @@ void attend_tile(const Heads& h, const Work& work, const Tile& tile, int64_t hea
     }
 }
 
-// Writes a tile's totals, divided by their weights, to the output rows.
-inline void finish_tile(const Heads& h, const Work& work, const Tile& tile, int64_t head, const Rows& out, const Scratch& s) {
-    const int64_t group = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
-    for (int64_t r = 0; r < tile.count * group; r++) {
-        const int64_t row = work.spans[tile.span].row + tile.first + r / group;
-        float* to = out.data + row * out.stride + (head * group + r % group) * h.value_dim;
+// Writes a query tile's totals, divided by their weights, to the output rows.
+inline void finish_query_tile(const Heads& h, const Work& work, const QueryTile& tile, int64_t head, const Rows& out,
+                              const Scratch& s) {
+    const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
+    for (int64_t r = 0; r < tile.count * queries_per_kv; r++) {
+        const int64_t row = work.sequences[tile.sequence].row + tile.first + r / queries_per_kv;
+        float* to = out.data + row * out.stride + (head * queries_per_kv + r % queries_per_kv) * h.value_dim;
         for (int64_t d = 0; d < h.value_dim; d++) to[d] = s.total[r * wide + d] / s.total_weight[r];
     }
 }
 
-// Floats of all partials when the chunks of tiles are shared.
+// Floats of all partials when threads share KV tiles.
 inline int64_t partials_size(const Heads& h, const Work& work) {
     int64_t size = 0;
-    for (const Tile& tile : work.tiles) size += work.chunks(tile) * tile.count;
+    for (const QueryTile& tile : work.tiles) size += work.kv_tiles(tile) * tile.count;
     return size * h.heads * (round_up(h.value_dim, PANEL) + 2);
 }
 
@@ -165,45 +170,45 @@ inline int64_t partials_size(const Heads& h, const Work& work) {
 template <class E>
 void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out, float* shared) {
     static thread_local Scratch s;
-    const int64_t group = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
+    const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
     s.fit(h);
     const int64_t tiles = work.tiles.size();
     if (!work.split) {
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < tiles * h.kv_heads; task++) {
-            const Tile& tile = work.tiles[task / h.kv_heads];
+            const QueryTile& tile = work.tiles[task / h.kv_heads];
             const int64_t head = task % h.kv_heads;
-            attend_tile<E>(h, work, tile, head, query, s, 0, work.chunks(tile), nullptr);
-            finish_tile(h, work, tile, head, out, s);
+            attend_query_tile<E>(h, work, tile, head, query, s, 0, work.kv_tiles(tile), nullptr);
+            finish_query_tile(h, work, tile, head, out, s);
         }
         return;
     }
-    std::vector<int64_t> begins{0};  // of each tile's partials in `shared`, of one head after the other
-    for (const Tile& tile : work.tiles)
-        begins.push_back(begins.back() + work.chunks(tile) * tile.count * h.heads * (wide + 2));
+    std::vector<int64_t> begins{0};  // of each query tile's partials in `shared`, of one head after the other
+    for (const QueryTile& tile : work.tiles)
+        begins.push_back(begins.back() + work.kv_tiles(tile) * tile.count * h.heads * (wide + 2));
     const int64_t all = work.partials.back();
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < all * h.kv_heads; task++) {
         const int64_t unit = task / h.kv_heads, head = task % h.kv_heads;
         const int64_t t = std::upper_bound(work.partials.begin(), work.partials.end(), unit) - work.partials.begin() - 1;
-        const Tile& tile = work.tiles[t];
-        const int64_t chunk = unit - work.partials[t], size = tile.count * group * (wide + 2);
-        float* at = shared + begins[t] + (head * work.chunks(tile) + chunk) * size;
-        attend_tile<E>(h, work, tile, head, query, s, chunk, chunk + 1, at);
+        const QueryTile& tile = work.tiles[t];
+        const int64_t kv_tile = unit - work.partials[t], size = tile.count * queries_per_kv * (wide + 2);
+        float* at = shared + begins[t] + (head * work.kv_tiles(tile) + kv_tile) * size;
+        attend_query_tile<E>(h, work, tile, head, query, s, kv_tile, kv_tile + 1, at);
     }
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < tiles * h.kv_heads; task++) {
         const int64_t t = task / h.kv_heads, head = task % h.kv_heads;
-        const Tile& tile = work.tiles[t];
-        const int64_t rows = tile.count * group, size = rows * (wide + 2);
+        const QueryTile& tile = work.tiles[t];
+        const int64_t rows = tile.count * queries_per_kv, size = rows * (wide + 2);
         s.clear(rows, wide);
-        for (int64_t c = 0; c < work.chunks(tile); c++) {
-            const float* at = shared + begins[t] + (head * work.chunks(tile) + c) * size;
+        for (int64_t c = 0; c < work.kv_tiles(tile); c++) {
+            const float* at = shared + begins[t] + (head * work.kv_tiles(tile) + c) * size;
             for (int64_t r = 0; r < rows; r++)
                 merge(&s.total[r * wide], &s.total_most[r], &s.total_weight[r], at + r * wide, at[rows * wide + r],
                       at[rows * (wide + 1) + r], wide);
         }
-        finish_tile(h, work, tile, head, out, s);
+        finish_query_tile(h, work, tile, head, out, s);
     }
 }
 

@@ -13,18 +13,19 @@ inline bool all_below(const int64_t* numbers, int64_t count, int64_t limit) {
     return good;
 }
 
-// Whether the rows of `spans` are among `rows`, and their positions within blocks that are in the cache.
-inline const char* refuse_attention(const Heads& h, const Span* spans, int64_t count, const int64_t* tables,
+// Whether the rows of `sequences` are among `rows`, and their positions within blocks that are in the cache.
+inline const char* refuse_attention(const Heads& h, const SequenceRows* sequences, int64_t count, const int64_t* tables,
                                     int64_t entries, int64_t rows) {
     if (!all_below(tables, entries, h.blocks)) return "a block id is not one of the KV cache's blocks";
     const int64_t most = h.bias ? h.reach : entries * h.block_size;  // positions
     for (int64_t s = 0; s < count; s++) {
-        const Span& span = spans[s];
-        if (span.row < 0 || span.count < 0 || span.row > rows || span.count > rows - span.row)
+        const SequenceRows& sequence = sequences[s];
+        if (sequence.row < 0 || sequence.count < 0 || sequence.row > rows || sequence.count > rows - sequence.row)
             return "a sequence's rows are not among the step's rows";
-        if (span.start < 0 || span.start > most - span.count) return "a position is past what its sequence can hold";
-        const int64_t blocks = (span.start + span.count + h.block_size - 1) / h.block_size;
-        if (span.table < 0 || span.table > entries - blocks) return "a position is past its sequence's blocks";
+        if (sequence.start < 0 || sequence.start > most - sequence.count)
+            return "a position is past what its sequence can hold";
+        const int64_t blocks = (sequence.start + sequence.count + h.block_size - 1) / h.block_size;
+        if (sequence.table < 0 || sequence.table > entries - blocks) return "a position is past its sequence's blocks";
     }
     return nullptr;
 }
@@ -35,8 +36,10 @@ inline const char* refuse_step(const Model& model, const Step& step) {
     if (!all_below(step.logit_row, step.logit_rows, step.rows)) return "logits are wanted of a row that is not there";
     const Adapters& adapters = step.adapters;
     for (int64_t r = 0; adapters.owners && r < step.rows; r++)
-        if (adapters.owners[r] < -1 || adapters.owners[r] >= adapters.count) return "a row has an adapter that is not there";
-    return refuse_attention(model.layer[0].heads, step.span, step.spans, step.tables, step.table_entries, step.rows);
+        if (adapters.owners[r] < -1 || adapters.owners[r] >= adapters.count)
+            return "a row has an adapter that is not there";
+    const Heads& h = model.layer[0].heads;  // the layers share one cache
+    return refuse_attention(h, step.sequence, step.sequences, step.tables, step.table_entries, step.rows);
 }
 
 }  // namespace dosirak

@@ -1,7 +1,8 @@
 // The kinds of weights that are multiplied, each by this instruction set's own instructions: how a vector of weights is
 // loaded, how an input is spread over it, and what is added to a sum.
 //
-// A kind packs GROUP neighbours of k side by side, STEP bytes of them to a vector; ROWS rows share what is loaded.
+// A kind packs K_PACK neighbours in depth (k) side by side, STEP bytes of them to a vector. ROWS rows share what is
+// loaded.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ struct Fp32 {
     using Sum = Vf;
     using Weight = Vf;
     using Spread = Vf;
-    static constexpr int GROUP = 1, STEP = LANES * 4, ROWS = TILE_ROWS;
+    static constexpr int K_PACK = 1, STEP = LANES * 4, ROWS = REGISTER_TILE_ROWS;
     static INLINE Weight weight(const char* w) { return load<Vf>(w); }
     static INLINE Spread spread(const Input* a) { return splat(*a); }
     static INLINE Sum dot(Sum sum, Spread a, Weight w) { return fma(a, w, sum); }
@@ -29,7 +30,7 @@ struct Bf16 {
     using Sum = Vf;
     using Weight = __m512i;
     using Spread = __m512i;
-    static constexpr int GROUP = 2, STEP = 64, ROWS = TILE_ROWS;
+    static constexpr int K_PACK = 2, STEP = 64, ROWS = REGISTER_TILE_ROWS;
     static INLINE Weight weight(const char* w) { return _mm512_loadu_si512(w); }
     static INLINE Spread spread(const Input* a) { return _mm512_set1_epi32(load<int32_t>(a)); }
     static INLINE Sum dot(Sum sum, Spread a, Weight w) {
@@ -45,8 +46,8 @@ struct Bf16 {
     using Sum = Vf;
     using Weight = Pair;
     using Spread = Pair;
-    // TILES of rows from which it pays to widen a slab for all: fewer widen a panel in the cache again for each.
-    static constexpr int GROUP = 2, STEP = LANES * 4, ROWS = 4, TILES = 5;
+    // register TILES of rows from which it pays to widen a slab for all: fewer widen a panel in the cache again for each.
+    static constexpr int K_PACK = 2, STEP = LANES * 4, ROWS = 4, TILES = 5;
     static INLINE Weight weight(const char* w) {
         const Vu both = load<Vu>(w);
         return {(Vf)(both << 16), (Vf)(both & 0xffff0000u)};
@@ -68,7 +69,7 @@ struct Int8Weight {
     using Sum = Vf;
     using Weight = Four;
     using Spread = Four;
-    static constexpr int GROUP = 4, STEP = LANES * 4, ROWS = 4, TILES = 3;
+    static constexpr int K_PACK = 4, STEP = LANES * 4, ROWS = 4, TILES = 3;
     static INLINE Weight weight(const char* w) {
         const Vi all = load<Vi>(w);
         return {{__builtin_convertvector((all << 24) >> 24, Vf), __builtin_convertvector((all << 16) >> 24, Vf),
@@ -90,7 +91,7 @@ struct Int8 {
     using Sum = Vi;
     using Weight = __m512i;
     using Spread = __m512i;
-    static constexpr int GROUP = 4, STEP = 64, ROWS = TILE_ROWS, REACH = 127, ZERO = REACH + 1;
+    static constexpr int K_PACK = 4, STEP = 64, ROWS = REGISTER_TILE_ROWS, REACH = 127, ZERO = REACH + 1;
     static INLINE Weight weight(const char* w) { return _mm512_loadu_si512(w); }
     static INLINE Spread spread(const Input* a) { return _mm512_set1_epi32(load<int32_t>(a)); }
     static INLINE Sum dot(Sum sum, Spread a, Weight w) { return (Vi)_mm512_dpbusd_epi32((__m512i)sum, a, w); }
@@ -103,7 +104,7 @@ struct Int8 {
     using Sum = Vi;
     using Weight = __m256i;
     using Spread = __m256i;
-    static constexpr int GROUP = 4, STEP = 32, ROWS = TILE_ROWS, REACH = 63, ZERO = REACH + 1;
+    static constexpr int K_PACK = 4, STEP = 32, ROWS = REGISTER_TILE_ROWS, REACH = 63, ZERO = REACH + 1;
     static INLINE Weight weight(const char* w) { return _mm256_loadu_si256((const __m256i*)w); }
     static INLINE Spread spread(const Input* a) { return _mm256_set1_epi32(load<int32_t>(a)); }
     static INLINE Sum dot(Sum sum, Spread a, Weight w) {
@@ -121,7 +122,7 @@ struct Int8 {
     using Sum = Vi;
     using Weight = Pair;
     using Spread = Pair;
-    static constexpr int GROUP = 2, STEP = LANES * 2, ROWS = TILE_ROWS, REACH = 127, ZERO = 0;
+    static constexpr int K_PACK = 2, STEP = LANES * 2, ROWS = REGISTER_TILE_ROWS, REACH = 127, ZERO = 0;
     static INLINE Weight weight(const char* w) {
         const Vi both = (Vi)__builtin_convertvector(load<Vb>(w), Vs);
         return {(both << 16) >> 16, both >> 16};
@@ -132,13 +133,13 @@ struct Int8 {
 #endif
 
 template <class T>
-constexpr int64_t groups_of(int64_t depth) {
-    return (depth + T::GROUP - 1) / T::GROUP;
+constexpr int64_t k_packs(int64_t depth) {
+    return (depth + T::K_PACK - 1) / T::K_PACK;
 }
 
 template <class T>
 constexpr int64_t panel_bytes(int64_t depth) {
-    return groups_of<T>(depth) * 2 * T::STEP;
+    return k_packs<T>(depth) * 2 * T::STEP;
 }
 
 }  // namespace dosirak

@@ -1,4 +1,4 @@
-// A layer's KV blocks: where a position's key and value lie, how they are stored in fp32, bf16 or 8 bits, and how a chunk
+// A layer's KV blocks: where a position's key and value lie, how they are stored in fp32, bf16 or 8 bits, and how a KV tile
 // of them becomes panels of fp32. Knows neither queries nor weights of attention.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace dosirak {
 
-constexpr int64_t CHUNK = 128;  // positions
+constexpr int64_t KV_TILE = 128;  // positions
 constexpr int64_t AHEAD = 24;   // positions between a row that is read and one that is asked for
 
 struct Heads {  // mirrored in library.py
@@ -41,8 +41,8 @@ template <class E>
 constexpr int64_t KIND_OF = std::is_same_v<E, float> ? FP32 : std::is_same_v<E, uint16_t> ? BF16 : INT8;
 
 template <class E>
-INLINE const E* row_at(const void* cache, int64_t slot, int64_t dim) {
-    return (const E*)((const char*)cache + slot * row_bytes(KIND_OF<E>, dim));
+INLINE const E* row_at(const void* cache, int64_t row, int64_t dim) {
+    return (const E*)((const char*)cache + row * row_bytes(KIND_OF<E>, dim));
 }
 
 // What a row's elements are multiplied by; the row must be seen from its beginning.
@@ -104,25 +104,25 @@ INLINE void transpose(const E* const* rows, const float* scales, float* to, int6
 }
 #endif
 
-// Asks for the rows of the chunk's positions [from, to), which the processor does not foresee: blocks lie anywhere.
+// Asks for the rows of the KV tile's positions [from, to), which the processor does not foresee: blocks lie anywhere.
 template <class E>
-INLINE void fetch(const void* cache, const int64_t* slots, int64_t from, int64_t to, int64_t dim) {
+INLINE void fetch(const void* cache, const int64_t* cache_rows, int64_t from, int64_t to, int64_t dim) {
     for (int64_t t = from; t < to; t++) {
-        const char* row = (const char*)row_at<E>(cache, slots[t], dim);
+        const char* row = (const char*)row_at<E>(cache, cache_rows[t], dim);
         for (int64_t b = 0; b < row_bytes(KIND_OF<E>, dim); b += 64) __builtin_prefetch(row + b);
     }
 }
 
-// Keys of the chunk's positions [from, to) as panels [CHUNK / PANEL][dim][PANEL] of fp32.
+// Keys of the KV tile's positions [from, to) as panels [KV_TILE / PANEL][dim][PANEL] of fp32.
 template <class E>
-void load_keys(const Heads& h, const int64_t* slots, int64_t from, int64_t to, float* panels) {
+void load_keys(const Heads& h, const int64_t* cache_rows, int64_t from, int64_t to, float* panels) {
     const int64_t dim = h.key_dim;
     for (int64_t t = from / 8 * 8; t < to; t += 8) {
-        fetch<E>(h.keys, slots, t + AHEAD, std::min(t + AHEAD + 8, to), dim);
+        fetch<E>(h.keys, cache_rows, t + AHEAD, std::min(t + AHEAD + 8, to), dim);
         const E* rows[8];
         float scales[8];
         for (int64_t i = 0; i < 8; i++) {
-            rows[i] = row_at<E>(h.keys, slots[std::min(t + i, to - 1)], dim);
+            rows[i] = row_at<E>(h.keys, cache_rows[std::min(t + i, to - 1)], dim);
             scales[i] = scale_of(rows[i], dim);
         }
         float* at = panels + t / PANEL * PANEL * dim + t % PANEL;
@@ -136,17 +136,17 @@ void load_keys(const Heads& h, const int64_t* slots, int64_t from, int64_t to, f
     }
 }
 
-// Values of the chunk's positions [from, to) as panels [dim / PANEL][CHUNK][PANEL] of fp32, filled up with zeros.
+// Values of the KV tile's positions [from, to) as panels [dim / PANEL][KV_TILE][PANEL] of fp32, filled up with zeros.
 template <class E>
-void load_values(const Heads& h, const int64_t* slots, int64_t from, int64_t to, float* panels) {
+void load_values(const Heads& h, const int64_t* cache_rows, int64_t from, int64_t to, float* panels) {
     const int64_t dim = h.value_dim;
     for (int64_t t = from; t < to; t++) {
-        fetch<E>(h.values, slots, t + AHEAD, std::min(t + AHEAD + 1, to), dim);
-        const E* row = row_at<E>(h.values, slots[t], dim);
+        fetch<E>(h.values, cache_rows, t + AHEAD, std::min(t + AHEAD + 1, to), dim);
+        const E* row = row_at<E>(h.values, cache_rows[t], dim);
         const float scale = scale_of(row, dim);
         float* at = panels + t * PANEL;
         int64_t d = 0;
-        for (; d + PANEL <= dim; d += PANEL, at += CHUNK * PANEL) {
+        for (; d + PANEL <= dim; d += PANEL, at += KV_TILE * PANEL) {
             store(at, lanes_of(row + d) * scale);
             store(at + LANES, lanes_of(row + d + LANES) * scale);
         }

@@ -1,8 +1,8 @@
 // y = x W^T over packed weights, fp32, bf16 or 8-bit, for any number of rows. One copy of the weights serves all.
 //
-// panel   the weights of PANEL outputs, [k / GROUP][PANEL][GROUP]: one load gives GROUP neighbours of every output
-// tile    M rows times P panels of sums in registers, walked over all of k: every output is one chain of additions in
-//         the order of k, whatever M is. So a row's result does not depend on how many rows there are.
+// panel          the weights of PANEL outputs, [k / K_PACK][PANEL][K_PACK]: one load gives K_PACK neighbours of every output
+// register tile  M rows times P panels of sums in registers, walked over all of k: every output is one chain of
+//                additions in the order of k, whatever M is. So a row's result does not depend on how many rows there are.
 //
 // 8-bit: x is quantized row by row; the sum is in 32-bit integers, exact up to k = 2^31 / (255 * 127). Columns whose x
 //         is far larger than the rest's (outliers) can be left out of the codes and multiplied in bf16 instead, as
@@ -31,19 +31,19 @@ struct Linear {  // mirrored in library.py
 constexpr int64_t WHOLE = 16;  // outputs of the widest vector
 constexpr int64_t kept_stride(int64_t outputs) { return (outputs + WHOLE - 1) / WHOLE * WHOLE; }
 
-// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `groups` of k. Meanwhile the P panels
+// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `packs` of k. Meanwhile the P panels
 // at `ahead`, where given, are fetched: the processor's own prefetching does not look past a panel's end.
 template <class T, int M, int P>
 INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const char* __restrict w, int64_t panel,
-                       int64_t groups, typename T::Sum (&sums)[M][2 * P], const char* ahead = nullptr) {
-    for (int64_t g = 0; g < groups; g++) {
+                       int64_t packs, typename T::Sum (&sums)[M][2 * P], const char* ahead = nullptr) {
+    for (int64_t g = 0; g < packs; g++) {
         const char* here = w + g * 2 * T::STEP;
         if (ahead)
             for (int line = 0; line < 2 * T::STEP * P; line += 64)
                 __builtin_prefetch(ahead + g * 2 * T::STEP * P + line, 0, 2);
         if constexpr (M < 2 * P) {  // fewer rows than vectors of weights: these pass through one register
             typename T::Spread rows[M];
-            for (int m = 0; m < M; m++) rows[m] = T::spread(a + m * lda + g * T::GROUP);
+            for (int m = 0; m < M; m++) rows[m] = T::spread(a + m * lda + g * T::K_PACK);
 #pragma GCC unroll 8
             for (int v = 0; v < 2 * P; v++) {
                 const auto weight = T::weight(here + (v / 2) * panel + (v % 2) * T::STEP);
@@ -55,7 +55,7 @@ INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const
             for (int v = 0; v < 2 * P; v++) weights[v] = T::weight(here + (v / 2) * panel + (v % 2) * T::STEP);
 #pragma GCC unroll 12
             for (int m = 0; m < M; m++) {
-                const auto row = T::spread(a + m * lda + g * T::GROUP);
+                const auto row = T::spread(a + m * lda + g * T::K_PACK);
 #pragma GCC unroll 8
                 for (int v = 0; v < 2 * P; v++) sums[m][v] = T::dot(sums[m][v], row, weights[v]);
             }
@@ -75,9 +75,9 @@ INLINE void with_rows(int64_t m, F&& f) {
     }
 }
 
-// Cuts m rows into tiles of nearly equal size, at most MAX: f(first row, rows).
+// Cuts m rows into register tiles of nearly equal size, at most MAX: f(first row, rows).
 template <int MAX, class F>
-INLINE void for_tiles(int64_t m, F&& f) {
+INLINE void for_register_tiles(int64_t m, F&& f) {
     const int64_t tiles = (m + MAX - 1) / MAX;
     for (int64_t t = 0; t < tiles; t++) {
         const int64_t first = m * t / tiles, last = m * (t + 1) / tiles;
@@ -149,7 +149,7 @@ struct Finish {
     }
 };
 
-constexpr int64_t BLOCK_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
+constexpr int64_t CACHED_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
 constexpr int64_t SHORT = 16384;    // bytes of a panel under which one row's reading needs help from panel to panel
 constexpr int64_t SLAB = 256;       // depth of narrow weights widened at a time for many rows
 
@@ -161,7 +161,7 @@ INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, bool loo
     typename T::Sum sums[M][2 * P] = {};
     const auto* a = (const typename T::Input*)finish.codes.data + row * finish.codes.stride;
     const char* w = (const char*)l.packed + first * size;
-    accumulate<T, M, P>(a, finish.codes.stride, w, size, groups_of<T>(l.depth), sums, look_ahead ? w + P * size : nullptr);
+    accumulate<T, M, P>(a, finish.codes.stride, w, size, k_packs<T>(l.depth), sums, look_ahead ? w + P * size : nullptr);
     for (int m = 0; m < M; m++)
         for (int v = 0; v < 2 * P; v++) finish(row + m, first * PANEL + v * LANES, sums[m][v]);
 }
@@ -170,18 +170,18 @@ INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, bool loo
 template <class T>
 void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t panel) {
     alignas(64) static thread_local float slab[SLAB * PANEL];
-    alignas(64) static thread_local Vf kept[BLOCK_ROWS][2];
+    alignas(64) static thread_local Vf kept[CACHED_ROWS][2];
     const Linear& l = finish.l;
     const char* w = (const char*)l.packed + panel * panel_bytes<T>(l.depth);
     const float* a = (const float*)finish.codes.data + row * finish.codes.stride;
-    const int64_t depth = groups_of<T>(l.depth) * T::GROUP;
+    const int64_t depth = k_packs<T>(l.depth) * T::K_PACK;
     std::memset(kept, 0, sizeof kept);
     for (int64_t k = 0; k < depth; k += SLAB) {
         const int64_t deep = std::min(SLAB, depth - k);
-        for (int64_t g = 0; g < deep / T::GROUP; g++)
+        for (int64_t g = 0; g < deep / T::K_PACK; g++)
             for (int v = 0; v < 2; v++)
-                T::widen(T::weight(w + (k / T::GROUP + g) * 2 * T::STEP + v * T::STEP), slab + g * T::GROUP * PANEL + v * LANES);
-        for_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto count) {
+                T::widen(T::weight(w + (k / T::K_PACK + g) * 2 * T::STEP + v * T::STEP), slab + g * T::K_PACK * PANEL + v * LANES);
+        for_register_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto count) {
             constexpr int M = decltype(count)::value;
             Vf sums[M][2];
             std::memcpy(sums, kept[first], sizeof sums);
@@ -194,8 +194,8 @@ void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t p
 }
 
 template <class T>
-void block(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last) {
-    constexpr bool widens = T::GROUP > 1 && std::is_same_v<typename T::Input, float>;
+void multiply_rows(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last) {
+    constexpr bool widens = T::K_PACK > 1 && std::is_same_v<typename T::Input, float>;
     int64_t p = first;
     if (rows == 1)
         for (; p + 4 <= last; p += 4) panels<T, 1, 4>(finish, row, p, panel_bytes<T>(finish.l.depth) <= SHORT);
@@ -207,7 +207,7 @@ void block(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, in
                 widened_panel<T>(finish, row, rows, p);
                 continue;
             }
-        for_tiles<T::ROWS>(rows, [&](int64_t at, auto count) {
+        for_register_tiles<T::ROWS>(rows, [&](int64_t at, auto count) {
             panels<T, decltype(count)::value, 1>(finish, row + at, p, at == 0);
         });
     }
@@ -220,15 +220,15 @@ void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out,
     const int64_t all = (l.outputs + PANEL - 1) / PANEL;
     const int64_t wanted = std::clamp<int64_t>(all / (4 * threads), 1, 8);
     const int64_t width = wanted < 3 ? wanted : (wanted + 3) / 4 * 4;  // single rows take four panels at a time
-    const int64_t tall = 4 * BLOCK_ROWS;
+    const int64_t tall = 4 * CACHED_ROWS;
     const int64_t across = (all + width - 1) / width, down = (m + tall - 1) / tall;
     const Finish<T> finish{l, codes, out};
 #pragma omp for schedule(dynamic, 1) nowait
     for (int64_t task = 0; task < across * down; task++) {
         const int64_t first = task % across * width, last = std::min(first + width, all);
         const int64_t top = task / across * tall, bottom = std::min(top + tall, m);
-        for (int64_t row = top; row < bottom; row += BLOCK_ROWS)
-            block<T>(finish, row, std::min(BLOCK_ROWS, bottom - row), first, last);
+        for (int64_t row = top; row < bottom; row += CACHED_ROWS)
+            multiply_rows<T>(finish, row, std::min(CACHED_ROWS, bottom - row), first, last);
     }
 }
 
@@ -243,21 +243,21 @@ inline void multiply(const Linear& l, const Codes& codes, int64_t m, const Outpu
 // `sums` where the kernel needs it; `packed` is filled with zeros. A team's work.
 template <class T, class W>
 void pack(char* packed, int32_t* sums, const W* weights, int64_t rows, int64_t depth, int64_t at) {
-    constexpr int64_t wide = T::STEP / LANES / T::GROUP;  // bytes of one weight
+    constexpr int64_t wide = T::STEP / LANES / T::K_PACK;  // bytes of one weight
     static_assert(wide == sizeof(W));
-    const int64_t groups = groups_of<T>(depth), size = panel_bytes<T>(depth);
+    const int64_t packs = k_packs<T>(depth), size = panel_bytes<T>(depth);
     const int64_t first = at / PANEL, last = (at + rows + PANEL - 1) / PANEL;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t p = first; p < last; p++) {
         const int64_t low = std::max(p * PANEL, at), high = std::min((p + 1) * PANEL, at + rows);
-        for (int64_t g = 0; g < groups; g += 16)  // a cache line of every output's row at a time
+        for (int64_t g = 0; g < packs; g += 16)  // a cache line of every output's row at a time
             for (int64_t n = low; n < high; n++) {
-                const W* from = weights + (n - at) * depth + g * T::GROUP;
-                char* to = packed + p * size + g * 2 * T::STEP + (n % PANEL) * T::GROUP * sizeof(W);
-                const int64_t count = std::min<int64_t>(16 * T::GROUP, depth - g * T::GROUP), whole = count / T::GROUP;
+                const W* from = weights + (n - at) * depth + g * T::K_PACK;
+                char* to = packed + p * size + g * 2 * T::STEP + (n % PANEL) * T::K_PACK * sizeof(W);
+                const int64_t count = std::min<int64_t>(16 * T::K_PACK, depth - g * T::K_PACK), whole = count / T::K_PACK;
                 for (int64_t i = 0; i < whole; i++)
-                    std::memcpy(to + i * 2 * T::STEP, from + i * T::GROUP, T::GROUP * sizeof(W));
-                std::memcpy(to + whole * 2 * T::STEP, from + whole * T::GROUP, count % T::GROUP * sizeof(W));
+                    std::memcpy(to + i * 2 * T::STEP, from + i * T::K_PACK, T::K_PACK * sizeof(W));
+                std::memcpy(to + whole * 2 * T::STEP, from + whole * T::K_PACK, count % T::K_PACK * sizeof(W));
                 if constexpr (std::is_same_v<T, Int8>)
                     if (T::ZERO) sums[n] += std::accumulate(from, from + count, 0);
             }

@@ -26,9 +26,9 @@ struct Model {  // mirrored in library.py
 };
 
 struct Step {  // mirrored in library.py
-    int64_t rows, spans, logit_rows, table_entries;
+    int64_t rows, sequences, logit_rows, table_entries;
     const int64_t *token_ids, *positions, *logit_row, *tables;
-    const Span* span;
+    const SequenceRows* sequence;
     float* logits;  // [logit_rows, vocabulary]
     Adapters adapters;  // linears: qkv, out, gate_up, down of every layer, then the head
 };

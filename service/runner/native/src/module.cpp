@@ -84,12 +84,12 @@ EXPORT void dosirak_add(const Added* added, const float* x, int64_t depth, int64
 
 // out [rows, heads, value_dim] for query [rows, heads, key_dim], whose keys and values are in the cache; or the reason
 // why not. `tables` has so many `entries`.
-EXPORT const char* dosirak_attend(const Heads* heads, const Span* spans, int64_t count, const int64_t* tables,
+EXPORT const char* dosirak_attend(const Heads* heads, const SequenceRows* sequences, int64_t count, const int64_t* tables,
                                   int64_t entries, int64_t rows, float* query, float* out, int threads) {
     static thread_local Buffer partials;
     const Heads& h = *heads;
-    if (const char* reason = refuse_attention(h, spans, count, tables, entries, rows)) return reason;
-    const Work work(spans, count, tables, h.heads / h.kv_heads, h.kv_heads, threads);
+    if (const char* reason = refuse_attention(h, sequences, count, tables, entries, rows)) return reason;
+    const Work work(sequences, count, tables, h.heads / h.kv_heads, h.kv_heads, threads);
     float* shared = work.split ? partials.floats(partials_size(h, work)) : nullptr;
 #pragma omp parallel num_threads(threads)
     attend(h, work, {query, h.heads * h.key_dim}, {out, h.heads * h.value_dim}, shared);

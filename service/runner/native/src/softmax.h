@@ -1,25 +1,25 @@
-// The softmax of scores in pieces: of one row and one chunk of positions, and how the pieces of a row are joined.
+// The softmax of scores in tiles: of one row and one KV tile, and how the tiles of a row are joined.
 #pragma once
 
 #include "kv_cache.h"
 
 namespace dosirak {
 
-// Which positions of the chunk at `base` the row at `position` sees: [low, high).
+// Which positions of the KV tile at `base` the row at `position` sees: [low, high).
 struct Seen {
     int64_t low, high;
     Seen(const Heads& h, int64_t position, int64_t base)
         : low(h.window ? std::max<int64_t>(0, position - h.window + 1 - base) : 0),
-          high(std::min(CHUNK, position + 1 - base)) {}
+          high(std::min(KV_TILE, position + 1 - base)) {}
 };
 
-// Adds what the distances from `position` to the seen positions of the chunk at `base` are worth to one head.
+// Adds what the distances from `position` to the seen positions of the KV tile at `base` are worth to one head.
 INLINE void add_bias(const Heads& h, int64_t head, int64_t position, int64_t base, Seen seen, float* scores) {
     const float* from = h.bias + head * h.reach + h.reach - 1 - (position - base);
     for (int64_t t = seen.low; t < seen.high; t++) scores[t] += from[t];
 }
 
-// Of one row's scores [CHUNK] those in [low, high), capped; the others in their vectors become -infinity. The largest.
+// Of one row's scores [KV_TILE] those in [low, high), capped; the others in their vectors become -infinity. The largest.
 INLINE float peak(const Heads& h, float* scores, Seen seen) {
     const int64_t first = seen.low / LANES * LANES, last = round_up(seen.high, LANES);
     if (h.softcap > 0)
