@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 import pytest_asyncio
+import uvicorn
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from models.repository import Repository
 from service.api.loopback import is_local_authority, is_local_origin, is_local_peer, is_loopback_address
 from tests.api.reading import error, openai_error
 from tests.e2e.server import end, free_port, python, starting
-from tests.fake_service import URL, World, publish, serving
+from tests.fake_service import URL, World, publish, serving, until
 
 LOOPBACK_HOSTS = (
     "localhost",
@@ -186,6 +187,18 @@ async def test_a_key_opens_the_server_to_other_machines(tmp_path: Path) -> None:
 def test_a_peer_without_an_address_is_local_on_a_unix_socket_only(client: Any, server: Any, is_local: bool) -> None:
     """A TCP peer that resets its connection at once has no address any more, and its request is there."""
     assert is_local_peer({"type": "http", "client": client, "server": server}) is is_local
+
+
+async def test_a_unix_socket_is_this_machine(world: World, tmp_path: Path) -> None:
+    place = str(tmp_path / "s")
+    server = uvicorn.Server(uvicorn.Config(world.app, uds=place, log_level="error", lifespan="off"))
+    running = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=place), base_url=URL) as client:
+        assert (await client.get("/info")).status_code == 200
+        error(await client.get("/info", headers={"X-Forwarded-For": "127.0.0.1"}), 403, "forbidden")
+    server.should_exit = True
+    await running
 
 
 _LABEL = st.from_regex(r"[a-z0-9_-]{1,8}", fullmatch=True)
