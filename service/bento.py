@@ -18,6 +18,7 @@ from service.packaging.carried import carried_models  # noqa: E402
 from service.packaging.forwarding import answer  # noqa: E402
 from service.packaging.image import image  # noqa: E402
 from service.packaging.inputs import ChatInput, GenerateInput, generate_body  # noqa: E402
+from service.packaging.limit import BodyLimit  # noqa: E402
 
 ANSWER_SECONDS = 1800
 """BentoML's own limit, up to an answer's first byte; it keeps 0.8 KB a request for so long (docs/decisions/0002)."""
@@ -58,6 +59,8 @@ class Dosirak:
         return await answer(app, ctx, GENERATE, generate_body(asked))
 
 
+# The one place for layers around BentoML's own routes; the last one added is the innermost.
+Dosirak.add_asgi_middleware(BodyLimit, most=settings.max_body_bytes)  # type: ignore[attr-defined]
 if settings.admin_key is not None:  # BentoML's own routes lie outside the app's middleware
     from service.api.auth import Auth
 

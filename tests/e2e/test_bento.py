@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
@@ -127,6 +128,30 @@ def test_what_the_routes_refuse_is_refused_with_their_words(client: bentoml.Sync
         wrong_number = http.post("/bento/generate", json={"prompt": PROMPT, "max_new_tokens": 0})
         assert wrong_number.status_code == 422 and "max_new_tokens" in wrong_number.json()["error"]
         assert wrong_number.headers["x-request-id"]
+
+
+def test_a_refusal_shows_no_word_of_the_prompt_in_the_log(served: Server) -> None:
+    secret = "unheard-of-word"
+    with httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {KEY}"}) as http:
+        for wrong in (
+            json.dumps({"prompt": [secret]}),
+            json.dumps({"prompt": "a", "unknown": secret}),
+            json.dumps({"messages": secret}),
+            f'{{"prompt": "{secret}',
+        ):
+            for route in ("/bento/generate", "/bento/chat"):
+                refused = http.post(route, content=wrong, headers={"Content-Type": "application/json"})
+                assert refused.status_code == 400
+    assert "Exception on /bento/" in served.log.read_text(), "BentoML does log it"
+    assert secret not in served.log.read_text()
+
+
+def test_bodies_are_bounded_as_elsewhere(served: Server) -> None:
+    body = json.dumps({"prompt": "a" * 2**20}).encode()
+    with httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {KEY}"}) as http:
+        for content in (body, iter([body[:1000], body[1000:]])):
+            refused = http.post("/bento/generate", content=content, headers={"Content-Type": "application/json"})
+            assert refused.status_code == 413 and refused.json()["code"] == "too_large"
 
 
 def test_a_caller_who_hangs_up_is_heard(served: Server) -> None:
