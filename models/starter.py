@@ -1,6 +1,7 @@
 """The models of a fresh installation: those that a bento carries, else the demo model in two versions.
 
-`python -m models.starter DATA_DIR` publishes the demo model; with `REFERENCE=DIRECTORY …` those directories first.
+`python -m models.starter DATA_DIR` publishes the demo model; with `REFERENCE=DIRECTORY …` those directories, and the
+demo model only where nothing else is there.
 """
 
 import sys
@@ -77,7 +78,7 @@ def main(data_dir: str, *pairs: str) -> None:
     publish_carried(
         repository, {reference: Path(path) for reference, _, path in (each.partition("=") for each in pairs)}
     )
-    if demo_is_wanted(repository):
+    if demo_is_wanted(repository) or not pairs:
         publish_demo(repository, WEIGHTS)
 
 

@@ -19,6 +19,7 @@ from service.packaging.carried import carried_models  # noqa: E402
 from service.packaging.forwarding import answer  # noqa: E402
 from service.packaging.image import image  # noqa: E402
 from service.packaging.inputs import ChatInput, GenerateInput, generate_body  # noqa: E402
+from service.packaging.limit import BodyLimit  # noqa: E402
 
 ANSWER_SECONDS = 1800
 """BentoML's own limit, up to an answer's first byte; it keeps 0.8 KB a request for so long (docs/decisions/0002)."""
@@ -59,7 +60,8 @@ class Dosirak:
         return await answer(app, ctx, GENERATE, generate_body(asked))
 
 
-# BentoML's own /healthz and /schema.json lie outside the app's middleware.
+# The one place for layers around BentoML's own routes; the last one added is the innermost.
+Dosirak.add_asgi_middleware(BodyLimit, most=settings.max_body_bytes)  # type: ignore[attr-defined]
 Dosirak.add_asgi_middleware(  # type: ignore[attr-defined]
     Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None
 )

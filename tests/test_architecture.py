@@ -145,7 +145,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.tasks",
     },
     "service.deferred": {"service.settings", "service.engine_client", "service.app"},
-    "service.packaging": set(),
+    "service.packaging": {"service.api", "service.errors"},
     "service.bento": {"service.settings", "service.api", "service.deferred", "service.packaging"},
     "service.serving": {"service.settings"},
     "service.evaluation": {
@@ -196,7 +196,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     ),
     "transformers": ("models", "service.runner"),
     "fastapi": ("service.api", "service.app", "service.bento", "service.deferred"),
-    "starlette": ("service.api", "service.app", "service.deferred", "service.packaging.forwarding"),
+    "starlette": ("service.api", "service.app", "service.deferred", "service.packaging"),
     "pydantic": (
         "service.api",
         "service.app",

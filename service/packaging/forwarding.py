@@ -31,7 +31,8 @@ class Reply:
 
     @property
     def body(self) -> dict[str, object]:
-        read: dict[str, object] = json.loads(bytes(self.content))
+        """Nothing where the caller hung up, for whom the app writes none."""
+        read: dict[str, object] = json.loads(bytes(self.content)) if self.content else {}
         return read
 
     async def collect(self, message: Message) -> None:

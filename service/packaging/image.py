@@ -14,6 +14,8 @@ from bentoml.images import Image
 REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements.txt"
 PYTHON: Final = "3.11"
 NATIVE: Final = "service/runner/native"
+DATA: Final = "/home/bentoml/data"
+"""DOSIRAK_DATA_DIR of the image (`bentofile.yaml`), owned by the user that it runs as: so is a volume mounted there."""
 
 
 def image() -> Image | None:
@@ -26,6 +28,7 @@ def image() -> Image | None:
         .python_packages(*_lines(REQUIREMENTS.read_text()))
         .build_include(NATIVE)
         .run(f"python src/{NATIVE}/build.py --strict")
+        .run(f"install -d -o bentoml -g bentoml {DATA}")
     )
 
 

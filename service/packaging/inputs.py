@@ -15,9 +15,10 @@ BODY: Final[tuple[str, ...]] = ("inputs", "messages", "session_id", "model")
 
 
 class Options(BaseModel):
-    """What both methods take. A field that is unknown, or given twice, is refused."""
+    """What both methods take. A field that is unknown, of another type, or given twice, is refused. BentoML logs the
+    refusal, so that it must not hold what was sent."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
     model: str | None = None
     max_new_tokens: int | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,9 @@ import pytest
 import yaml
 from bentoml.exceptions import BentoMLException
 
+from service.packaging.image import DATA
 from tests.e2e.bento import Bento, build, environment
+from tests.e2e.image import containerize, install, steps
 from tests.e2e.server import ROOT, Server, free_port, python, running
 
 KEY = "a key for the tests"
@@ -87,7 +91,8 @@ def test_its_image_compiles_the_kernels_and_installs_nothing_that_tests(bento: B
     copies = next(at for at, line in enumerate(lines) if "./src/service/runner/native" in line)
     compiles = lines.index("RUN python src/service/runner/native/build.py --strict")
     assert copies < installs < compiles and any("g++" in line for line in lines[:installs])
-    assert "ENV BENTOML_HOST=$BENTOML_HOST" in lines and "ARG BENTOML_HOST=0.0.0.0" in lines
+    assert {"ARG BENTOML_HOST=0.0.0.0", f"ARG DOSIRAK_DATA_DIR={DATA}"} <= set(lines)
+    assert f"RUN install -d -o bentoml -g bentoml {DATA}" in lines, "a volume there belongs to the user of the image"
     installed = (bento.path / "env" / "python" / "requirements.txt").read_text()
     assert "torch==" in installed and not [name for name in ("pytest", "mypy", "locust") if name in installed]
 
@@ -125,6 +130,41 @@ def test_what_the_routes_refuse_is_refused_with_their_words(client: bentoml.Sync
         assert wrong_number.headers["x-request-id"]
 
 
+def test_a_refusal_shows_no_word_of_the_prompt_in_the_log(served: Server) -> None:
+    secret = "unheard-of-word"
+    with httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {KEY}"}) as http:
+        for wrong in (
+            json.dumps({"prompt": [secret]}),
+            json.dumps({"prompt": "a", "unknown": secret}),
+            json.dumps({"messages": secret}),
+            f'{{"prompt": "{secret}',
+        ):
+            for route in ("/bento/generate", "/bento/chat"):
+                refused = http.post(route, content=wrong, headers={"Content-Type": "application/json"})
+                assert refused.status_code == 400
+    assert "Exception on /bento/" in served.log.read_text(), "BentoML does log it"
+    assert secret not in served.log.read_text()
+
+
+def test_bodies_are_bounded_as_elsewhere(served: Server) -> None:
+    body = json.dumps({"prompt": "a" * 2**20}).encode()
+    with httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {KEY}"}) as http:
+        for content in (body, iter([body[:1000], body[1000:]])):
+            refused = http.post("/bento/generate", content=content, headers={"Content-Type": "application/json"})
+            assert refused.status_code == 413 and refused.json()["code"] == "too_large"
+
+
+def test_a_caller_who_hangs_up_is_heard(served: Server) -> None:
+    body = {"prompt": PROMPT, "max_new_tokens": 1500, "parameters": {"ignore_eos": True}}
+    with pytest.raises(httpx.ReadTimeout):
+        headers = {"Authorization": f"Bearer {KEY}"}
+        httpx.post(f"{served.url}/bento/generate", json=body, headers=headers, timeout=1.0)
+    deadline = time.monotonic() + 60
+    while '"status":499' not in served.log.read_text().replace(" ", ""):
+        assert time.monotonic() < deadline, served.log.read_text()[-2000:]
+        time.sleep(0.1)
+
+
 def test_its_routes_need_the_key(served: Server) -> None:
     for path in ("/schema.json", "/bento/generate", "/generate", "/healthz"):
         assert httpx.post(f"{served.url}{path}", json={"prompt": PROMPT, "inputs": PROMPT}).status_code == 401
@@ -154,3 +194,33 @@ def test_evaluation_needs_nothing_but_the_sources(bento: Bento) -> None:
     assert found.returncode == 0, found.stderr[-3000:]
     reference, cells, *tools = found.stdout.split()
     assert (reference, cells) == ("demo:1", "38") and "dosirak" in tools
+
+
+def test_containerize_hands_docker_the_model_and_every_step(bento: Bento, tmp_path: Path) -> None:
+    context = containerize(bento, tmp_path / "context")
+    stored, copied = bento.home / "models" / "demo" / "2", context / "models" / "demo" / "2"
+    assert sorted(path.name for path in copied.iterdir()) == sorted(path.name for path in stored.iterdir())
+    assert [step for step in steps(context) if "python src/" in step] == [
+        "python src/service/runner/native/build.py --strict"
+    ]
+
+
+@pytest.mark.nightly
+def test_the_image_installed_by_hand_serves_bentomls_client(bento: Bento, tmp_path: Path) -> None:
+    """All of its packages into a new environment, its kernels compiled, its entry point, its own copy of the model."""
+    context = containerize(bento, tmp_path / "context")
+    environment_of = install(context)
+    listed = subprocess.run(
+        [environment_of / "bin" / "python", "-m", "pip", "list"], capture_output=True, text=True, check=True
+    )
+    assert not [name for name in ("pytest", "mypy", "locust", "dosirak") if name in listed.stdout]
+    port, home = free_port(), tmp_path / "home"
+    home.mkdir()
+    command = ["bash", str(context / "env" / "docker" / "entrypoint.sh"), "serve", "--port", str(port)]
+    variables = environment(home, BENTOML_HOST="127.0.0.1", BENTO_PATH=str(context), PYTHONPATH="", HOME=str(home))
+    variables["PATH"] = "/usr/local/bin:/usr/bin:/bin"
+    with running(command, home / "data", tmp_path / "serve.log", port, cwd=context, **variables) as server:
+        with bentoml.SyncHTTPClient(server.url) as client:
+            assert client.generate(prompt=PROMPT, max_new_tokens=8)["model"] == "demo:2"
+        info = httpx.get(f"{server.url}/info", timeout=60).text
+        assert "native kernels" in info, info

@@ -23,6 +23,7 @@ from service.packaging import carried
 from service.packaging.carried import carried_models
 from service.packaging.forwarding import post
 from service.packaging.inputs import ChatInput, GenerateInput, generate_body
+from service.packaging.limit import BodyLimit
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -82,6 +83,32 @@ def test_an_unknown_field_and_one_given_twice_are_refused(wrong: dict[str, Any])
         GenerateInput(**wrong)
 
 
+async def test_a_body_within_the_bound_is_read_again_whole_and_a_larger_one_refused() -> None:
+    parts = [b"12345", b"67890"]
+    for most, expected in ((10, b"1234567890"), (9, None)):
+        waiting: list[Message] = [
+            {"type": "http.request", "body": part, "more_body": at == 0} for at, part in enumerate(parts)
+        ]
+        waiting.append({"type": "http.disconnect"})
+        heard: list[bytes] = []
+        sent: list[Message] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send, heard: list[bytes] = heard) -> None:
+            heard.append(await Request(scope, receive).body())
+            assert (await receive())["type"] == "http.disconnect"
+
+        async def receive(waiting: list[Message] = waiting) -> Message:
+            return waiting.pop(0)
+
+        async def send(message: Message, sent: list[Message] = sent) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "path": "/bento/chat", "method": "POST", "headers": []}
+        await BodyLimit(app, most)(scope, receive, send)
+        assert heard == ([expected] if expected else []) and bool(sent) == (expected is None)
+        assert all(message.get("status", 413) == 413 for message in sent)
+
+
 def request(*messages: Message, **scope: Any) -> Request:
     waiting = list(messages)
 
@@ -120,7 +147,7 @@ async def test_what_the_app_notes_of_its_request_is_not_the_callers() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
-    await post(app, asked, "/generate", {})
+    assert (await post(app, asked, "/generate", {})).body == {}
     assert asked.scope["state"] == {"owner": "me"}
 
 

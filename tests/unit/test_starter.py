@@ -11,7 +11,7 @@ import pytest
 from models.gate import Limits
 from models.report import Report
 from models.repository import Repository
-from models.starter import REPORT, WEIGHTS, publish_demo
+from models.starter import REPORT, WEIGHTS, main, missing_of, publish_demo
 from service.evaluation import evaluate as evaluation
 from service.evaluation.evaluate import EFFORTS, evaluate
 from service.settings import Settings
@@ -67,6 +67,25 @@ def test_what_is_there_is_not_replaced(repository: Repository) -> None:
     publish_demo(repository, WEIGHTS)
     assert repository.report(small) == mine
     repository.put_report(small, report)
+
+
+def test_what_a_bento_carries_comes_first_and_keeps_its_digest(repository: Repository, tmp_path: Path) -> None:
+    small = repository.get("demo", "2")
+    carried = {"demo:2": repository.path(small)}
+    made = Repository(tmp_path)
+    assert missing_of(made, carried) == carried
+    main(str(tmp_path), f"demo:2={repository.path(small)}")
+    assert missing_of(made, carried) == {}
+    assert made.get("demo", "2").digest == small.digest and made.get("demo", "2").lineage == small.lineage
+    assert [each.version for each in made.versions("demo")] == ["2", "1"], "the demo model is made whole"
+    assert made.aliases("demo") == {"production": "2"} and made.report(small) is not None
+    main(str(tmp_path), f"demo:2={repository.path(small)}")
+
+
+def test_with_a_model_of_its_own_nobody_gets_the_demo_model(tmp_path: Path) -> None:
+    made = Repository(tmp_path)
+    main(str(tmp_path), f"chat:v3={WEIGHTS}")
+    assert made.models() == ["chat"] and made.resolve("chat").version == "v3"
 
 
 def test_other_weights_have_no_report(tmp_path: Path) -> None:
