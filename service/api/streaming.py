@@ -77,8 +77,10 @@ class _Stream:
         await asyncio.wait({self._first}, timeout=HEADERS_SECONDS)
         if not self._first.done() and self._opening.is_loaded:
             begun = asyncio.create_task(self._opening.begun())
-            await asyncio.wait({self._first, begun}, return_when=asyncio.FIRST_COMPLETED)
-            await cancelled((begun,))
+            try:
+                await asyncio.wait({self._first, begun}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await cancelled((begun,))
         return self._first.result().answer if self._first.done() else self._opening.answer
 
     async def close(self) -> None:
