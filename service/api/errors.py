@@ -23,6 +23,18 @@ INTERNAL_MESSAGE: Final = "The server failed on this request; the log has the re
 OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 OPENAI_NAMES: Final = {"inputs": "prompt", "input_ids": "prompt", "max_new_tokens": "max_tokens"}
 """Fields that the layers below name in our words."""
+RULES: Final = {
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be above {gt}",
+    "less_than": "must be below {lt}",
+    "too_short": "must have at least {min_length} item(s)",
+    "too_long": "must have at most {max_length} item(s)",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+}
+"""Pydantic's kinds of errors in plain words; its own sentence is kept for the others."""
 UNSUPPORTED: Final = "unsupported_field"
 
 
@@ -82,8 +94,20 @@ def _refusal(detail: ErrorDetails) -> InvalidRequest:
         )
     if kind == "missing":
         return InvalidRequest(f"`{field}` is missing: add it", param=field)
-    text = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    text = _rule(detail)
     return InvalidRequest(f"`{field}` {text}" if field else text[:1].upper() + text[1:], param=field or None)
+
+
+def _rule(detail: ErrorDetails) -> str:
+    """What the field must be, in words that a caller can act on."""
+    bounds = {
+        name: f"{value:g}" if isinstance(value, float) else value for name, value in detail.get("ctx", {}).items()
+    }
+    rule = RULES.get(detail["type"])
+    if rule is not None:
+        return rule.format(**bounds)
+    text = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return text.replace("should be", "must be", 1)
 
 
 def _name(location: Sequence[int | str]) -> str:

@@ -18,7 +18,7 @@ from service.api.encoding import JSON, encode
 from service.api.idempotency import key_of
 from service.api.notes import headers, note
 from service.api.stored_responses import Held, ResponseRecorder, Write, claimed, replay
-from service.api.streaming import streamed
+from service.api.streaming import Streaming
 from service.sessions import Finished
 
 
@@ -86,13 +86,12 @@ async def _streamed(
 ) -> Response:
     opening = Opening()
     if held is None:
-        deltas = service.answers.stream(requests, opening=opening)
-        return await streamed(http, deltas, opening, serialiser.events, serialiser, serialiser.ending)
+        return await Streaming(http, service.answers.stream(requests, opening=opening), opening, serialiser).response()
     recorder = ResponseRecorder(
         held, http.state.request_id, len(requests), serialiser.events, _event_head, serialiser.ending
     )
     deltas = recorder.deltas(service.answers.stream(requests, recorder.record, opening))
-    return await streamed(http, deltas, opening, recorder.write, serialiser, b"")
+    return await Streaming(http, deltas, opening, serialiser, recorder).response()
 
 
 def _event_head(first: Delta) -> dict[str, str]:

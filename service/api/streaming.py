@@ -10,7 +10,7 @@ An error after the headers is the stream's last event. Knows no dialect: `Serial
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 
 import structlog
@@ -21,71 +21,62 @@ from service.api.connection import EventStream, while_connected
 from service.api.dialects.serialiser import Serialiser
 from service.api.errors import Internal
 from service.api.notes import headers, note
+from service.api.stored_responses import ResponseRecorder
 from service.errors import DosirakError
 from service.tasks.cancelling import cancelled
 
 log = structlog.get_logger("dosirak.request")
-Write = Callable[[Delta], Iterable[bytes]]
 HEADERS_SECONDS: Final = 1.0
 COMMENT_SECONDS: Final = 10.0
 """Proxies give a silent connection up after 30 to 60 s."""
 COMMENT: Final = b": keep-alive\n\n"
 
 
-async def streamed(
-    http: Request,
-    deltas: AsyncGenerator[Delta, None],
-    opening: Opening,
-    write: Write,
-    serialiser: Serialiser,
-    ending: bytes,
-) -> EventStream:
-    """The response to `deltas`, which it owns: each as `write` shows it, then `ending`. Raises what ends them before
-    the headers are due, and ClientGone."""
-    stream = _Stream(http, deltas, opening, write, serialiser, ending)
-    try:
-        answer = await while_connected(http.receive, stream.opened())
-    except BaseException:
-        await stream.close()
-        raise
-    return EventStream(stream.events(), headers(answer) if answer else {}, stream.close)
-
-
-class _Stream:
-    """One stream from before its headers to its end."""
+class Streaming:
+    """One stream from before its headers to its end; it owns `deltas`. With a `recorder`, what that kept is sent."""
 
     def __init__(
         self,
         http: Request,
         deltas: AsyncGenerator[Delta, None],
         opening: Opening,
-        write: Write,
         serialiser: Serialiser,
-        ending: bytes,
+        recorder: ResponseRecorder | None = None,
     ) -> None:
         self._http = http
         self._deltas = deltas
         self._opening = opening
-        self._write = write
         self._serialiser = serialiser
-        self._ending = ending
+        self._write = recorder.write if recorder else serialiser.events
+        self._ending = b"" if recorder else serialiser.ending
         self._first = asyncio.create_task(_next(deltas))
         self._answers: dict[str, Answer] = {}
 
-    async def opened(self) -> Answer | None:
+    async def response(self) -> EventStream:
+        """When the headers are due. Raises what ends the answer before, and ClientGone."""
+        try:
+            answer = await while_connected(self._http.receive, self._opened())
+        except BaseException:
+            await self._close()
+            raise
+        return EventStream(self._events(), headers(answer) if answer else {}, self._close)
+
+    async def _opened(self) -> Answer | None:
         """Returns when the headers are due, with the answer that they are about, where it is known."""
         await asyncio.wait({self._first}, timeout=HEADERS_SECONDS)
         if not self._first.done() and self._opening.is_loaded:
             begun = asyncio.create_task(self._opening.begun())
-            await asyncio.wait({self._first, begun}, return_when=asyncio.FIRST_COMPLETED)
-            await cancelled((begun,))
+            try:
+                await asyncio.wait({self._first, begun}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await cancelled((begun,))
         return self._first.result().answer if self._first.done() else self._opening.answer
 
-    async def close(self) -> None:
+    async def _close(self) -> None:
         await cancelled((self._first,))
         await self._deltas.aclose()
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
+    async def _events(self) -> AsyncGenerator[bytes, None]:
         try:
             while not self._first.done():
                 yield COMMENT
@@ -103,7 +94,7 @@ class _Stream:
             log.exception("stream_failed", request_id=self._http.state.request_id)
             yield self._failure(Internal())
         finally:
-            await self.close()
+            await self._close()
             note(self._http, list(self._answers.values()))
 
     def _shown(self, delta: Delta) -> Iterable[bytes]:

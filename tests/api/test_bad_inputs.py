@@ -454,3 +454,19 @@ async def test_other_routes(shared: World, path: str, body: dict[str, Any]) -> N
 
 async def test_the_server_still_serves(shared: World) -> None:
     assert (await shared.client.post("/generate", content=GOOD, headers=JSON)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"inputs": "x", "parameters": {"temperature": -1}}, "`parameters.temperature` must be at least 0"),
+        ({"inputs": "x", "parameters": {"top_p": 0}}, "`parameters.top_p` must be above 0"),
+        ({"inputs": "x", "parameters": {"n": 9}}, "`parameters.n` must be at most 8"),
+        ({"inputs": "x", "parameters": {"n": "2"}}, "`parameters.n` must be a valid integer"),
+        ({"messages": []}, "`messages` must have at least 1 item(s)"),
+        ({"inputs": "x", "user": "u" * 300}, "`user` must have at most 256 characters"),
+        ({"inputs": "x", "request_id": " "}, "`request_id` must match ^[A-Za-z0-9._:-]{1,128}$"),
+    ],
+)
+async def test_a_refusal_says_what_the_field_must_be(shared: World, body: dict[str, Any], says: str) -> None:
+    assert error(await refused(shared, "/generate", body), 422, INVALID)["error"] == says

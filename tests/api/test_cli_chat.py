@@ -75,5 +75,5 @@ async def test_a_refusal_of_the_server_is_a_sentence(
         shown = await talk(address, ["hello " * 300, "/policy never", "/preview " + "hello " * 300, "hi"], monkeypatch)
         assert " ".join(shown.split()).count("the window has 512: shorten the input by") == 2
         assert shown.count(f"window {WINDOW} · needed_tokens ") == 2
-        assert "`policy` should be 'refuse', 'window', 'middle', 'summarise' or 'retrieve'" in shown
+        assert "`policy` must be 'refuse', 'window', 'middle', 'summarise' or 'retrieve'" in shown
         assert "\ndosirak  안녕" in shown

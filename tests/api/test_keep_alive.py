@@ -11,6 +11,10 @@ import httpx
 import pytest
 from huggingface_hub import AsyncInferenceClient
 
+from service.answers import GenerationRequest
+from service.answers.bounds import build
+from service.context.prompt import Prompt
+from service.deployments.deployment import Deployment
 from service.engine_client.client import EngineFailed
 from tests.api.conftest import Serve
 from tests.api.reading import error, openai_error
@@ -134,6 +138,32 @@ async def test_leaving_before_the_first_token_frees_the_engine(serve: Serve, pat
             assert world.engine.alive
         await until(lambda: not world.engine.alive)
         await until(lambda: world.app.state.service.answers.admission.in_progress == 0)
+
+
+async def test_the_headers_wait_for_the_prompt_of_a_loaded_version(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Building it may take longer than the headers' second, but never long; who leaves then leaves nothing behind."""
+    built = asyncio.Event()
+
+    async def slow(request: GenerationRequest, deployment: Deployment) -> Prompt:
+        await built.wait()
+        return await build(request, deployment)
+
+    def waits() -> bool:
+        return any("Opening.begun" in repr(task) for task in asyncio.all_tasks())
+
+    monkeypatch.setattr("service.answers.answers.build", slow)
+    async with serve() as world, over_http(world) as url, asyncio.timeout(30), httpx.AsyncClient() as client:
+        leaving = asyncio.create_task(client.post(f"{url}/generate_stream", json={"inputs": "x"}))
+        await until(waits)
+        leaving.cancel()
+        await until(lambda: not waits())
+        await until(lambda: world.app.state.service.answers.admission.in_progress == 0)
+        staying = asyncio.create_task(client.post(f"{url}/generate_stream", json={"inputs": "x"}))
+        await until(waits)
+        built.set()
+        assert (await staying).headers["x-model-version"] == "demo:1"
 
 
 async def test_huggingfaces_client_passes_over_comments(serve: Serve) -> None:
