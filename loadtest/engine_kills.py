@@ -111,17 +111,26 @@ class Attack:
             await asyncio.sleep(POLL_SECONDS)
 
     async def kill(self) -> None:
-        """Whatever process there is, also one that is loading. From its death on nothing may call it ready."""
-        _, pid, _ = await self._engine()
-        with suppress(ProcessLookupError):
-            process = os.pidfd_open(pid)
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-            await asyncio.to_thread(select.select, [process], [], [])  # all of its threads have ended
-            os.close(process)
-            self.outcome.kills += 1
+        """The process that there is, also one that is loading. From its death on nothing may call it ready."""
+        pid, process = await self._process()
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        await asyncio.to_thread(select.select, [process], [], [])  # all of its threads have ended
+        os.close(process)
+        self.outcome.kills += 1
         state, now, _ = await self._engine()
         if state == "ready" and now == pid:
             self.outcome.lies.append(f"the deployment was ready with process {pid}, which was dead")
+
+    async def _process(self) -> tuple[int, int]:
+        """Id and descriptor; there is none for the time between two."""
+        while True:
+            _, pid, _ = await self._engine()
+            with suppress(ProcessLookupError):
+                process = os.pidfd_open(pid)
+                if not select.select([process], [], [], 0)[0]:
+                    return pid, process
+                os.close(process)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def ready(self) -> bool:
         deadline = time.monotonic() + READY_SECONDS

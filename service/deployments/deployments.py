@@ -111,6 +111,15 @@ class Deployments:
             return not self._preload
         return deployment.is_serving
 
+    @property
+    def why_not_ready(self) -> str:
+        """A clause for whoever asks while `ready` is false."""
+        with contextlib.suppress(DosirakError):
+            default = self._default()
+            if default is not None and (default.failure or default.engine.why_not_ready):
+                return default.failure or default.engine.why_not_ready
+        return self.phase
+
     def _default(self) -> Deployment | None:
         """Who answers where a request names no model; None before anybody has asked. Raises DosirakError."""
         standing = self._standing.get(self._router.moving(None) or "")

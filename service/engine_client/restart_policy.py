@@ -25,8 +25,8 @@ class RestartPolicy:
     """From the start of a process until it is ready."""
     backoff_seconds: float = 0.1
     """Before the first restart; doubled for every death that is not made up for."""
-    max_backoff_seconds: float = 30.0
-    forgiving_seconds: float = 5.0
+    max_backoff_seconds: float = 10.0
+    forgiving_seconds: float = 2.0
     """So long a time of service makes up for one death."""
     wait_seconds: float = 300.0
     """Longest time that a request waits for an engine that is being started again."""

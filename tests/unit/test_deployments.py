@@ -141,6 +141,7 @@ async def test_readiness_and_state_tell_of_an_engine_that_is_started_again(world
             "the engine process died: it ended with exit code -9",
         )
         assert not world.deployments.ready
+        assert world.deployments.why_not_ready == engine.why_not_ready
         [described] = world.deployments.describe()
         assert (described["state"], described["error"]) == ("restarting", engine.why_not_ready)
         assert (await world.deployments.acquire(None)).engine.state is EngineState.RESTARTING, "who comes now may wait"

@@ -19,6 +19,7 @@ from service.engine.messages import (
     FinishReason,
     FrameReader,
     FromEngine,
+    Heartbeat,
     LoadAdapter,
     Loading,
     Ready,
@@ -52,6 +53,8 @@ FROM_ENGINE: list[FromEngine] = [
         (StepOutput("a", (5,), (TokenLogprobs(-0.5, ((5, -0.5),)),), finish_reason=FinishReason.STOP),),
         EngineStats(running=1, cost=(1.0, 2.0, 3.0, 4.0)),
     ),
+    Heartbeat(85.5, None),
+    Heartbeat(2.0, 1.5),
     Fatal("no weights"),
 ]
 
