@@ -36,7 +36,8 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.eviction",
         "service.engine.offload",
     },
-    "service.engine.batching": {"service.engine.cost"},
+    "service.engine.budget": {"service.engine.cost"},
+    "service.engine.batching": {"service.engine.budget", "service.engine.cost"},
     "service.engine.speculation": {
         "service.engine.sequence",
         "service.engine.block_manager",
@@ -49,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.sequence",
         "service.engine.batch",
         "service.engine.block_manager",
+        "service.engine.budget",
         "service.engine.batching",
         "service.engine.cost",
         "service.engine.speculation",

@@ -25,8 +25,7 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """`sequence` computes its next `num_tokens` tokens in this step; blocks for them are already in its table
-    (which may reach further: a prompt gets all its blocks at admission).
+    """`sequence` computes its next `num_tokens` tokens in this step; blocks for them are already in its table.
 
     The last of them may be drafts, guesses at what follows its last known token. Every row from that token on samples;
     what was sampled behind a draft that is not the token sampled before it is dropped, and its slot written again.

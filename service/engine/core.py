@@ -147,7 +147,7 @@ class EngineCore:
         """What is left of the batch."""
         started = self._clock()
         failed = self._runner.copy(batch.copies)
-        self.scheduler.blocks.offload.observe(len(batch.copies), self._clock() - started)
+        self.scheduler.blocks.offload.observe(len(batch.copies), self._clock() - started, len(failed))
         return self.scheduler.without(batch, failed) if failed else batch
 
     def _observe(self, batch: Batch, seconds: float, in_all: float) -> None:

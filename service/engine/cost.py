@@ -54,6 +54,8 @@ _FORGETTING: Final = 0.995
 _SWEEPS: Final = 4
 _ERROR_RATE: Final = 0.05
 _WARM_UP: Final = 16
+_FIRST_TOKENS: Final = 64  # of a step on a machine that nothing is known of: seconds on the slowest that serves
+_GROWTH: Final = 4
 _LOST: Final = 0.5  # a mean error past this is no noise: the machine is another one than it was
 
 
@@ -81,6 +83,7 @@ class CostLine:
         self._hessian, self._right = _no_observations()
         self._observations = 0
         self._error = 0.0
+        self._most_tokens = 0
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
@@ -98,6 +101,12 @@ class CostLine:
         return self._observations >= _WARM_UP
 
     @property
+    def trusted_tokens(self) -> int:
+        """A step of more tokens than this would be a leap: four times the largest that was observed. The first steps
+        are small, whatever the guess says, and grow as quickly as they turn out to be short."""
+        return max(_FIRST_TOKENS, _GROWTH * self._most_tokens)
+
+    @property
     def error(self) -> float:
         """Mean absolute relative error of the predictions, recent ones counting most; 0 before any."""
         return self._error
@@ -111,6 +120,7 @@ class CostLine:
         """Learn from one step. Seconds that no step takes (under a microsecond, not a number) are ignored."""
         if not 1e-6 <= seconds < math.inf:
             return
+        self._most_tokens = max(self._most_tokens, work.tokens)
         self._note_error(abs(self.predict(work) - seconds) / seconds)
         x = [value / seconds for value in _features(work)]
         for i, row in enumerate(self._hessian):
@@ -123,7 +133,7 @@ class CostLine:
         self._error += max(_ERROR_RATE, 1 / self._observations) * (error - self._error)
         if self._error > _LOST and self._observations > _WARM_UP:
             self._hessian, self._right = _no_observations()
-            self._observations = 0
+            self._observations = self._most_tokens = 0
 
     def _solve(self) -> None:
         """Every coordinate in turn at its optimum given the others: the objective only falls."""

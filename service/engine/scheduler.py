@@ -17,6 +17,7 @@ from collections.abc import Sequence as SequenceOf
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.batching import Backlog, BatchingPolicy
 from service.engine.block_manager import BlockManager, BrokenBlocks, Prefix
+from service.engine.budget import StepBudget
 from service.engine.cost import chunk_attention
 from service.engine.messages import FinishReason, Request, StepOutput
 from service.engine.outputs import NO_TIMES, NOTHING_SAMPLED, first_token_times, output_of, unseen
@@ -86,7 +87,9 @@ class Scheduler:
         if not request.token_ids or sequence.num_tokens + min(1, request.params.max_tokens) > self._max_tokens:
             raise ValueError(f"a prompt of {sequence.num_tokens} tokens; {self._max_tokens} with one answered fit")
         self._live[request.id] = sequence
-        sequence.num_expected_cached_tokens = len(self._prefix(sequence)) * self.blocks.block_size
+        known = self._prefix(sequence)
+        sequence.num_expected_cached_tokens = len(known) * self.blocks.block_size
+        sequence.num_expected_offloaded_blocks = sum(1 for block in known if block is None)
         self._newcomers.append(sequence)
         insort(self.waiting, sequence, key=_rank)
 
@@ -101,20 +104,19 @@ class Scheduler:
         """The next step's work, blocks allocated. Empty only when nothing is alive.
 
         Sequences whose deadline has passed, or cannot be met, end first; then decodes (all of them), then running
-        prefills, then admissions share the token budget, each in order of rank. In a step of nothing but decodes,
-        drafts may ride behind them. Must be followed by `update`.
+        prefills, then admissions share the step's budget, each in order of rank. In a step of nothing but decodes,
+        drafts may ride behind them. Nothing but copies where what comes back fills the step. Must be followed by
+        `update`.
         """
         self._end_expired(now)
         self._end_hopeless(now)
         plan: dict[Sequence, int] = {}
+        budget = self._step_budget()
         self._plan_decodes(plan)
-        context = next((s.num_computed_tokens for s in self.running if s not in plan), 0)
-        kv_tokens = sum(sequence.num_tokens for sequence in plan)
-        prefills = min(len(self.running) + len(self.waiting), self._max_num_seqs) - len(plan)
-        self.token_budget = self.policy.token_budget(len(plan), kv_tokens, context, prefills)
-        decodes = len(plan)
-        left = self._plan_prefills(plan, self.token_budget - decodes)
-        self._admit(plan, left, decodes, now)
+        for sequence in self.running:
+            if sequence not in plan:
+                self._advance(sequence, plan, budget)
+        self._admit(plan, budget, now)
         drafts = self._draft(plan)
         return Batch(
             tuple(
@@ -131,7 +133,7 @@ class Scheduler:
         lost = self.blocks.lose(failed)
         for sequence in [each for each in self.running if not lost.isdisjoint(each.block_table)]:
             if not sequence.num_steps:  # what it was admitted with is not true
-                sequence.scheduled_at = None
+                sequence.scheduled_at, sequence.num_cached_tokens = None, 0
             self._preempt(sequence)
         return Batch(tuple(each for each in batch.scheduled if each.sequence.status is SequenceStatus.RUNNING))
 
@@ -173,49 +175,86 @@ class Scheduler:
                     plan.pop(victim, None)
                     self._preempt(victim)
 
-    def _plan_prefills(self, plan: dict[Sequence, int], left: int) -> int:
-        """Blocks were allocated at admission. Returns what is left of the budget."""
-        for sequence in self.running:
-            num_tokens = 0 if sequence in plan else self._chunk(sequence, left)
-            if num_tokens:
-                plan[sequence] = num_tokens
-                left -= num_tokens
-        return left
+    def _step_budget(self) -> StepBudget:
+        decodes = [sequence for sequence in self.running if sequence.num_remaining_tokens == 1]
+        kv_tokens = sum(sequence.num_tokens for sequence in decodes)
+        prefills = min(len(self.running) + len(self.waiting), self._max_num_seqs) - len(decodes)
+        budget = self.policy.step_budget(len(decodes), kv_tokens, prefills)
+        context = next((each.num_computed_tokens for each in self.running if each.num_remaining_tokens > 1), 0)
+        self.token_budget = len(decodes) + budget.chunk(context)
+        self.blocks.offload.max_copies = budget.copies(self.blocks.offload.copy_seconds, 0.0)
+        return budget
 
-    def _admit(self, plan: dict[Sequence, int], left: int, decodes: int, now: float) -> None:
-        """Blocks for all its known tokens, so that a prefill under way never has to be preempted for its own sake, and
-        one more left over for each running sequence, so that the next few steps do not preempt what was admitted.
+    def _advance(self, sequence: Sequence, plan: dict[Sequence, int], budget: StepBudget, reserve: int = 0) -> bool:
+        """Give it what is known of its next tokens, as far as the step has room for the copies, and then a chunk of
+        the others. False when there is room for neither.
 
-        An encoder's input is computed whole, whatever is left of the budget, where no other prefill shares the step.
+        Its blocks are promised to it when it is admitted and taken chunk by chunk: so what they hold is copied chunk by
+        chunk, and a prefill under way never has to be preempted for its own sake.
         """
+        known = self._prefix(sequence)
+        prefix = self._restorable(sequence, known, budget)
+        start = sequence.num_computed_tokens + len(prefix) * self.blocks.block_size
+        num_tokens = self._chunk(sequence, start, prefix, budget) if len(prefix) == len(known) else 0
+        ahead = sequence.num_tokens - start - num_tokens
+        if not (num_tokens or prefix) or not self.blocks.allocate(sequence, num_tokens, prefix, reserve, ahead):
+            return False
+        if num_tokens:
+            plan[sequence] = num_tokens
+        budget.spend(num_tokens, start)
+        self._count_cached(sequence, len(prefix) * self.blocks.block_size)
+        return True
+
+    def _restorable(self, sequence: Sequence, known: Prefix, budget: StepBudget) -> Prefix:
+        """As much of it as the step has time to copy, if each block that comes back presses another one out. An
+        encoder's input comes back whole, as it is computed whole."""
+        if None not in known or sequence.num_computed_tokens < sequence.num_encoder_slots:
+            return known
+        each = self.blocks.offload.copy_seconds
+        room = budget.copies(2 * each, self.blocks.copy_seconds(0, 0))
+        offloaded = [index for index, block in enumerate(known) if block is None]
+        return known[: offloaded[room]] if room < len(offloaded) else known
+
+    def _chunk(self, sequence: Sequence, start: int, prefix: Prefix, budget: StepBudget) -> int:
+        """All that remains behind `start` if the budget allows, else what is left of it; nothing rather than a scrap.
+        An encoder's input is computed whole, whatever is left, where no other prefill shares the step."""
+        restored, held = sum(1 for block in prefix if block is None), len(sequence.block_table) + len(prefix)
+        blocks = self.blocks
+
+        def copying(num_tokens: int) -> float:
+            return blocks.copy_seconds(restored, blocks.blocks_for(start + num_tokens) - held)
+
+        is_first, remaining = budget.least > 0, sequence.num_tokens - start
+        left = budget.chunk(start, copying)
+        whole = sequence.num_encoder_slots + 1 if start < sequence.num_encoder_slots else 0
+        if whole and is_first:
+            left = max(left, whole)
+        enough = max(min(remaining, self.policy.min_prefill_tokens), whole)
+        return min(remaining, left) if left >= enough else 0
+
+    def _count_cached(self, sequence: Sequence, num_tokens: int) -> None:
+        """Tokens that it has computed itself and finds again after a preemption are no news to its client."""
+        self.prefix_hit_tokens += num_tokens
+        if sequence.first_token_at is None and not (sequence.num_preemptions and sequence.num_steps):
+            found = sequence.num_cached_tokens + num_tokens
+            sequence.num_cached_tokens = min(found, len(sequence.request.token_ids))
+
+    def _admit(self, plan: dict[Sequence, int], budget: StepBudget, now: float) -> None:
+        """One block is left over for each running sequence, so that the next few steps do not preempt what was
+        admitted."""
         while self.waiting and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
-            prefix = self._prefix(sequence)
-            num_cached = len(prefix) * self.blocks.block_size
-            whole = sequence.num_encoder_slots + 1 if sequence.num_encoder_slots and not num_cached else 0
-            num_tokens = self._chunk(sequence, max(left, whole) if len(plan) == decodes else left, num_cached, whole)
-            num_known = sequence.num_tokens - num_cached
-            if not (num_tokens and self.blocks.allocate(sequence, num_known, prefix, reserve=len(self.running))):
+            if not self._advance(sequence, plan, budget, reserve=len(self.running)):
                 return
-            self._start(sequence, num_cached, now)
-            self.prefix_queried_tokens += sequence.num_tokens if _shares(sequence) else 0
-            plan[sequence] = num_tokens
-            left -= num_tokens
+            self._start(sequence, now)
 
-    def _start(self, sequence: Sequence, num_cached: int, now: float) -> None:
+    def _start(self, sequence: Sequence, now: float) -> None:
         del self.waiting[0]
         sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=_rank)
-        self.prefix_hit_tokens += num_cached
+        self.prefix_queried_tokens += sequence.num_tokens if _shares(sequence) else 0
         if sequence.scheduled_at is None:
             sequence.scheduled_at = now
-            sequence.num_cached_tokens = min(num_cached, len(sequence.request.token_ids))
-
-    def _chunk(self, sequence: Sequence, left: int, num_cached: int = 0, whole: int = 0) -> int:
-        """All that remains if the budget allows, else what is left of it; nothing rather than a scrap, or than less
-        than `whole`."""
-        remaining = sequence.num_remaining_tokens - num_cached
-        return min(remaining, left) if left >= max(min(remaining, self.policy.min_prefill_tokens), whole) else 0
 
     def _prefix(self, sequence: Sequence) -> Prefix:
         return self.blocks.match(sequence) if _shares(sequence) else ()
@@ -231,7 +270,9 @@ class Scheduler:
         end frees a block; of equals the lowest rank."""
         lowest = self.running[-1].request.priority
         others = [each for each in reversed(self.running[1:]) if each.request.priority == lowest]
-        costs = {each: self._recompute_seconds(each) for each in others if self.blocks.num_exclusive(each)}
+        blocks = self.blocks
+        frees = [each for each in others if blocks.num_exclusive(each) or blocks.num_promised(each)]
+        costs = {each: self._recompute_seconds(each) for each in frees}
         return min(costs, key=costs.__getitem__, default=self.running[-1])
 
     def _recompute_seconds(self, sequence: Sequence) -> float:
@@ -242,6 +283,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         sequence.num_expected_cached_tokens = min(sequence.num_computed_tokens, sequence.num_tokens - 1)
+        sequence.num_expected_offloaded_blocks = 0
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.PREEMPTED
         sequence.num_preemptions += 1
@@ -323,13 +365,16 @@ class Scheduler:
         prefills = [(each.num_computed_tokens, each.num_remaining_tokens) for each in self.running]
         prefills = [(computed, left) for computed, left in prefills if left > 1]
         prefills += [(each.num_expected_cached_tokens, _uncached(each)) for each in waiting]
+        tokens = sum(left for _, left in prefills)
+        offloaded = sum(each.num_expected_offloaded_blocks for each in waiting)
         return Backlog(
             len(decodes),
             sum(each.num_tokens for each in decodes),
             len(prefills),
-            sum(left for _, left in prefills),
+            tokens,
             sum(chunk_attention(computed, left) for computed, left in prefills),
             max(0, len(self.running) + len(waiting) - self._max_num_seqs),
+            self.blocks.copy_seconds(offloaded, self.blocks.blocks_for(tokens)) if prefills else 0.0,
         )
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
