@@ -27,7 +27,6 @@ ALLOWED: dict[str, set[str]] = {
     "service.engine.sequence": {"service.engine.messages", "service.engine.ngram"},
     "service.engine.batch": {"service.engine.messages", "service.engine.sequence"},
     "service.engine.cost": {"service.engine.batch"},
-    "service.engine.outputs": {"service.engine.messages", "service.engine.batch", "service.engine.sequence"},
     "service.engine.eviction": set(),
     "service.engine.offload": {"service.engine.batch", "service.engine.eviction"},
     "service.engine.block_manager": {
@@ -36,7 +35,20 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.eviction",
         "service.engine.offload",
     },
+    "service.engine.output_processor": {
+        "service.engine.messages",
+        "service.engine.batch",
+        "service.engine.sequence",
+        "service.engine.block_manager",
+    },
     "service.engine.budget": {"service.engine.cost"},
+    "service.engine.prefill": {"service.engine.sequence", "service.engine.block_manager", "service.engine.budget"},
+    "service.engine.backlog": {
+        "service.engine.sequence",
+        "service.engine.block_manager",
+        "service.engine.batching",
+        "service.engine.cost",
+    },
     "service.engine.batching": {"service.engine.budget", "service.engine.cost"},
     "service.engine.speculation": {
         "service.engine.sequence",
@@ -52,9 +64,10 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.block_manager",
         "service.engine.budget",
         "service.engine.batching",
-        "service.engine.cost",
+        "service.engine.backlog",
+        "service.engine.prefill",
         "service.engine.speculation",
-        "service.engine.outputs",
+        "service.engine.output_processor",
     },
     "service.engine.core": {
         "service.engine.messages",

@@ -148,9 +148,10 @@ class BlockManager:
         full can be matched from now on. Call after the step, never before."""
         first = sequence.num_computed_tokens // self.block_size
         sequence.num_computed_tokens += num_tokens
-        if not self._prefix_caching:
+        last = sequence.num_computed_tokens // self.block_size
+        if first == last or not self._prefix_caching:
             return
-        for index in range(first, sequence.num_computed_tokens // self.block_size):
+        for index in range(first, last):
             content = self._hash(sequence, index)
             if content not in self._block_of:  # else another block holds the same already; this one stays private
                 self._block_of[content] = sequence.block_table[index]

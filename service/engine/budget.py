@@ -29,6 +29,11 @@ class StepBudget:
     tokens: int
     least: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no prefill has had any of it."""
+        return self.least > 0
+
     def chunk(self, context: int, extra: Extra = no_extra) -> int:
         """The most tokens that a chunk of prefill behind `context` may have."""
         low, high = min(self.least, self.tokens), self.tokens

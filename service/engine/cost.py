@@ -123,9 +123,11 @@ class CostLine:
         self._most_tokens = max(self._most_tokens, work.tokens)
         self._note_error(abs(self.predict(work) - seconds) / seconds)
         x = [value / seconds for value in _features(work)]
-        for i, row in enumerate(self._hessian):
-            row[:] = [_FORGETTING * h + x[i] * value for h, value in zip(row, x, strict=True)]
-            self._right[i] = _FORGETTING * self._right[i] + x[i]
+        x0, x1, x2, x3 = x
+        for i, (h0, h1, h2, h3) in enumerate(self._hessian):  # written out: this is part of every step
+            xi, keep = x[i], _FORGETTING
+            self._hessian[i] = (keep * h0 + xi * x0, keep * h1 + xi * x1, keep * h2 + xi * x2, keep * h3 + xi * x3)
+            self._right[i] = keep * self._right[i] + xi
         self._solve()
 
     def _note_error(self, error: float) -> None:
@@ -139,16 +141,16 @@ class CostLine:
         """Every coordinate in turn at its optimum given the others: the objective only falls."""
         theta = self._theta
         for _ in range(_SWEEPS):
-            for i, (row, right) in enumerate(zip(self._hessian, self._right, strict=True)):
-                weight, prior = _PRIOR_WEIGHT[i], _PRIOR[i]
-                gradient = sum(h * value for h, value in zip(row, theta, strict=True)) - right
-                gradient += weight * (theta[i] - prior)
-                theta[i] = max(0.0, theta[i] - gradient / (row[i] + weight))
+            for i, row in enumerate(self._hessian):
+                h0, h1, h2, h3 = row
+                gradient = h0 * theta[0] + h1 * theta[1] + h2 * theta[2] + h3 * theta[3] - self._right[i]
+                gradient += _PRIOR_WEIGHT[i] * (theta[i] - _PRIOR[i])
+                theta[i] = max(0.0, theta[i] - gradient / (row[i] + _PRIOR_WEIGHT[i]))
 
 
 def _features(work: Work) -> tuple[float, float, float, float]:
     return 1.0, work.tokens * _SCALE[1], work.kv_tokens * _SCALE[2], work.attention * _SCALE[3]
 
 
-def _no_observations() -> tuple[list[list[float]], list[float]]:
-    return [[0.0] * 4 for _ in range(4)], [0.0] * 4
+def _no_observations() -> tuple[list[tuple[float, float, float, float]], list[float]]:
+    return [(0.0, 0.0, 0.0, 0.0)] * 4, [0.0] * 4

@@ -204,7 +204,6 @@ _SUMMED: Final = (
     "steps_total",
     "prefix_queried_tokens_total",
     "prefix_hit_tokens_total",
-    "waits_total",
     "hopeless_total",
     "draft_tokens_total",
     "accepted_tokens_total",

@@ -19,6 +19,8 @@ from service.engine.budget import StepBudget
 from service.engine.core import EngineCore
 from service.engine.messages import FinishReason, Request, StepOutput
 from service.engine.offload import Offload
+from service.engine.output_processor import OutputProcessor
+from service.engine.prefill import Prefill
 from service.engine.scheduler import Scheduler
 from service.engine.sequence import Sequence, SequenceStatus
 from service.engine.speculation import Speculation
@@ -194,20 +196,24 @@ class Guessing(Scheduler):
     speculation_type = Guesses
 
 
-class Trusting(Guessing):
+class TrustingOutputs(OutputProcessor):
     """Shares the block of a draft before it is known to be true."""
 
-    def _take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
+    def take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
         sequence = item.sequence
         num_computed, num_tokens = sequence.num_computed_tokens, sequence.num_tokens
         sequence.token_ids += item.draft_token_ids
-        self.blocks.mark_computed(sequence, item.num_tokens)
+        self._blocks.mark_computed(sequence, item.num_tokens)
         sequence.num_computed_tokens = num_computed
         del sequence.token_ids[num_tokens:]
-        super()._take_in(item, result, batch_size, now)
+        super().take_in(item, result, batch_size, now)
 
 
-class Gullible(Guessing):
+class Trusting(Guessing):
+    outputs_type = TrustingOutputs
+
+
+class GullibleOutputs(OutputProcessor):
     """Takes slots behind rejected drafts for computed."""
 
     def _sample_following(self, item: Scheduled, result: SampledToken, now: float) -> None:
@@ -218,6 +224,10 @@ class Gullible(Guessing):
                 item.sequence.num_computed_tokens + rejected, item.sequence.num_tokens - 1
             )
             item.sequence.token_ids[-1] = item.draft_token_ids[len(result.following)]
+
+
+class Gullible(Guessing):
+    outputs_type = GullibleOutputs
 
 
 class Hoarding(BlockManager):
@@ -237,11 +247,15 @@ class Partial(BlockManager):
         return [self._hash(sequence, index) for index in range((sequence.num_tokens - 1) // BLOCK_SIZE)]
 
 
-class Chopping(Scheduler):
+class ChoppingPrefill(Prefill):
     """Cuts an encoder's input as any other prompt."""
 
     def _chunk(self, sequence: Sequence, start: int, prefix: Prefix, budget: StepBudget) -> int:
         return min(sequence.num_tokens - start, budget.chunk(start))
+
+
+class Chopping(Scheduler):
+    prefill_type = ChoppingPrefill
 
 
 def machine_of(
