@@ -242,7 +242,7 @@ class _EngineFamilies(_Families):
         self.iteration_tokens = self.histogram("iteration_tokens", "Tokens computed in one step.", TOKENS)
         self.batch_size = self.histogram("iteration_sequences", "Sequences in one step.", SEQUENCES)
         self.step_seconds = self.histogram("step_duration_seconds", "Duration of one engine step.", DURATION)
-        self.token_budget = gauge("token_budget_tokens", "Most tokens that the next step may hold.", *MODEL)
+        self.token_budget = gauge("token_budget_tokens", "Most tokens of the last step with prefill.", *MODEL)
         self.cost = gauge("step_cost_coefficient", "The fitted cost line of a step, by term.", *MODEL, "term")
         self.cost_error = gauge("step_cost_error_ratio", "Mean relative error of its last predictions.", *MODEL)
         self.draft_tokens = counter("spec_decode_num_draft_tokens", "Draft tokens verified.", *MODEL)

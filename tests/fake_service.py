@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from msgspec import structs
 
 from models.manifest import Manifest
 from models.repository import Repository
@@ -148,8 +149,8 @@ class ScriptedEngine:
             count = len(request.token_ids) - 1 if request.params.prompt_logprobs is not None else 0
             told = request.token_ids[1 : 1 + count]
             prompt = tuple(_measured(token, request.params.prompt_logprobs or 0) for token in told)
-            output = replace(output, queue_seconds=0.001, prefill_seconds=0.002, prompt_logprobs=prompt)
-        return replace(output, batch_size_mean=1.0) if reason is not None else output
+            output = structs.replace(output, queue_seconds=0.001, prefill_seconds=0.002, prompt_logprobs=prompt)
+        return structs.replace(output, batch_size_mean=1.0) if reason is not None else output
 
     def _step(self, start: int) -> None:
         stats = self.stats

@@ -89,6 +89,8 @@ class FakeRunner:
     num_disk_blocks: int = 0
     disk_blocks: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
     fails: Callable[[BlockCopy], bool] = lambda copy: False
+    took: Callable[[int, int], None] = lambda tokens, copies: None
+    """Called with the tokens, or the copies, of every step: where a test lets time pass."""
 
     def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
         """Raises ValueError for the directory "broken", and its result for "unfit"."""
@@ -110,7 +112,8 @@ class FakeRunner:
     def copy(self, copies: Iterable[BlockCopy]) -> list[BlockCopy]:
         """Those fail for which `fails` is true; what they would have written is rubbish. Nobody may ask for a disk
         block whose writing failed in an earlier step."""
-        failed = list[BlockCopy]()
+        failed, copies = list[BlockCopy](), list(copies)
+        self.took(0, len(copies))
         for each in copies:
             unwritten = each.restores and any(
                 each.disk_block == other.disk_block for other in failed if not other.restores
@@ -131,6 +134,7 @@ class FakeRunner:
         missing = {item.sequence.request.adapter for item in batch.scheduled} - self.adapters - {""}
         if missing:
             raise KeyError(f"no adapter {min(missing)}")
+        self.took(batch.num_tokens, 0)
         self.batches.append([(item.sequence.request.id, item.num_tokens) for item in batch.scheduled])
         for item in batch.scheduled:
             self._write(item)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from service.engine.messages import TokenLogprobs
 from service.engine.sequence import Sequence
 
@@ -23,10 +25,8 @@ class SampledToken:
     """The tokens after it, sampled in the same step behind drafts that came true: one for each of these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """`sequence` computes its next `num_tokens` tokens in this step; blocks for them are already in its table
-    (which may reach further: a prompt gets all its blocks at admission).
+class Scheduled(msgspec.Struct, frozen=True):
+    """`sequence` computes its next `num_tokens` tokens in this step; blocks for them are already in its table.
 
     The last of them may be drafts, guesses at what follows its last known token. Every row from that token on samples;
     what was sampled behind a draft that is not the token sampled before it is dropped, and its slot written again.
@@ -76,4 +76,4 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        return sum(item.num_tokens for item in self.scheduled)
+        return sum([item.num_tokens for item in self.scheduled])

@@ -154,8 +154,8 @@ class EngineCore:
             blocks_cached=blocks.num_cached,
             preemptions_total=scheduler.num_preemptions,
             steps_total=self._steps,
-            prefix_queried_tokens_total=scheduler.prefix_queried_tokens,
-            prefix_hit_tokens_total=scheduler.prefix_hit_tokens,
+            prefix_queried_tokens_total=scheduler.prefill.num_queried_tokens,
+            prefix_hit_tokens_total=scheduler.prefill.num_hit_tokens,
             step_seconds=self._last_seconds,
             step_tokens=self._last.tokens,
             step_sequences=self._last_sequences,
@@ -165,7 +165,7 @@ class EngineCore:
             backlog_seconds=scheduler.policy.first_token_seconds(scheduler.backlog()),
             hopeless_total=scheduler.num_hopeless,
             draft_tokens_total=scheduler.speculation.num_draft_tokens,
-            accepted_tokens_total=scheduler.num_accepted_tokens,
+            accepted_tokens_total=scheduler.outputs.num_accepted_tokens,
             blocks_offloaded=len(blocks.offload),
             restored_tokens_total=blocks.offload.num_restored * blocks.block_size,
         )
@@ -174,7 +174,7 @@ class EngineCore:
         """What is left of the batch."""
         started = self._clock()
         failed = self._runner.copy(batch.copies)
-        self.scheduler.blocks.offload.observe(len(batch.copies), self._clock() - started)
+        self.scheduler.blocks.offload.observe(len(batch.copies), self._clock() - started, len(failed))
         return self.scheduler.without(batch, failed) if failed else batch
 
     def _checked(self, sampled: SampledToken) -> SampledToken:

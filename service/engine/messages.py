@@ -78,16 +78,14 @@ class Request:
     """Name of the adapter that computes it over the base; "" is the base alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Natural logarithms. `top` is sorted, likeliest first, ties by lower id."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutput:
+class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     """News of one sequence after one step, one a token: a step that verified drafts gives several, in order. A sampled
     stop token is part of `token_ids`.
 

@@ -53,8 +53,12 @@ class Sequence:
     """... and gives out only those past this number."""
     num_expected_cached_tokens: int = 0
     """While it waits: how much of it was cached when it joined the queue."""
+    num_expected_offloaded_blocks: int = 0
+    """... and how many of these blocks lay in the offload file."""
     proposer: NgramProposer | None = None
     """Where its drafts come from; made when it first decodes in a step in which drafts pay."""
+    max_num_tokens: int = 0
+    """It ends at so many, its prompt included."""
     num_encoder_slots: int = 0
     """Whole blocks of positions; 0 without an encoder."""
 
