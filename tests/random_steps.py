@@ -318,7 +318,8 @@ def _guarded_zeros(shape: tuple[int, ...], dtype: torch.dtype, huge: bool = Fals
 def drive(kernels: Library, seed: int, seconds: float) -> int:
     """Random models, and steps through them, on these kernels for that long. How many models."""
     native_library.load = lambda: kernels  # type: ignore[assignment]
-    kv_cache.lazy_zeros = native_library.lazy_zeros = native_linear.lazy_zeros = _guarded_zeros
+    for module in (kv_cache, native_library, native_linear):
+        module.__dict__["lazy_zeros"] = _guarded_zeros
     models, until = 0, time.monotonic() + seconds
     combinations = [(precision, dtype) for precision in PRECISIONS for dtype in KV_DTYPES]
     while time.monotonic() < until or models < len(combinations):

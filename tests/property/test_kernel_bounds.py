@@ -173,10 +173,11 @@ def test_rows_have_the_depth_of_their_layer(level: str) -> None:
 
 def test_a_decoder_whose_weights_do_not_fit_is_not_served(level: str) -> None:
     one = engine(level)
-    for changes in (
-        {"cos": one.whole.cos[:, :6]},
-        {"embedding": one.whole.embedding[:, :15]},
-        {"norm": one.whole.norm[:3]},
+    whole = one.whole
+    for wrong in (
+        replace(whole, cos=whole.cos[:, :6]),
+        replace(whole, embedding=whole.embedding[:, :15]),
+        replace(whole, norm=whole.norm[:3]),
     ):
         with pytest.raises(CannotServe, match="fit"):
-            type(one.decoder)(replace(one.whole, **changes), one.cache)
+            type(one.decoder)(wrong, one.cache)
