@@ -1,4 +1,4 @@
-"""A bound on the bodies of BentoML's own methods: BentoML reads a body whole, however large it is."""
+"""The body limit bounds what BentoML's own methods read: BentoML reads a body whole, however large it is."""
 
 from __future__ import annotations
 
