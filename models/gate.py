@@ -1,4 +1,4 @@
-"""The gate: what keeps an alias from pointing to a version, by what was measured of it. Reads reports, no disk.
+"""The gate says what keeps an alias from pointing to a version, by what was measured of it. It reads reports, no disk.
 
     a conversion (the lineage names the parent it was quantized from)   must predict as its parent does: agreement
     every version                                                       must be as good as what the alias points to now:

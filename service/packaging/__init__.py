@@ -1,1 +1,1 @@
-"""What the service brings to BentoML besides the app: an image, the models of a bento, two methods for its clients."""
+"""Packaging is what the service brings to BentoML besides the app: an image, the models of a bento, two methods."""

@@ -1,7 +1,7 @@
-"""The models that a bento carries: what `models:` of its build file names, found in BentoML's store.
+"""A carried model is one that `models:` of a bento's build file names; this module finds it in BentoML's store.
 
-`bentoml containerize` puts them into the image; BentoML points its store there when it loads the bento. Knows no
-repository and no weights.
+`bentoml containerize` puts such models into the image. BentoML points its store there when it loads the bento. This
+module knows no repository and no weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A request of BentoML's own API, asked of the app as one of its own. Knows ASGI, and no route but by its path.
+"""Forwarding asks the app for a request of BentoML's own API, as one of the app's own. It knows ASGI, no route.
 
-The app answers it as it answers every other: same validation, admission, limits, log line and metrics. It hears when
-the caller hangs up, for it reads on from the caller's connection.
+The app answers such a request as every other: the same validation, admission, limits, log line and metrics. The app
+hears when the caller hangs up, because it reads on from the caller's connection.
 """
 
 from __future__ import annotations

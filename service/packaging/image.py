@@ -1,7 +1,7 @@
-"""The image that `bentoml containerize` makes of a bento: what it installs, and the native kernels that it compiles.
+"""The image says what `bentoml containerize` installs for a bento, and how it compiles the native kernels.
 
-Everything pinned and nothing that tests: `requirements.txt`. The compiler is BentoML's own base packages'; it is named
-here all the same, for the kernels need it whatever those come to be.
+`requirements.txt` pins every package and holds no test tool. The compiler is among BentoML's base packages; it is
+named here all the same, because the kernels need it whatever those packages come to be.
 """
 
 from __future__ import annotations

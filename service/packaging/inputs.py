@@ -1,4 +1,4 @@
-"""What BentoML's own clients may send to its two methods, and the same as a body of `POST /generate`. Answers nothing.
+"""The inputs of BentoML's two methods are what its clients may send; each becomes a body of `POST /generate`.
 
 The few fields that callers name most stand beside the prompt; `parameters` takes every other one of `POST /generate`,
 which also says what values are allowed.

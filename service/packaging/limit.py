@@ -1,4 +1,4 @@
-"""A bound on the bodies of BentoML's own methods: BentoML reads a body whole, however large it is."""
+"""The body limit bounds what BentoML's own methods read: BentoML reads a body whole, however large it is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class BodyLimit:
 
     async def _read(self, receive: Receive) -> list[Message] | None:
         """All messages of the body; None for one that is too large."""
-        read, size = [], 0
+        read: list[Message] = []
+        size = 0
         while not read or read[-1].get("more_body", False):
             read.append(await receive())
             size += len(read[-1].get("body", b""))
