@@ -57,15 +57,18 @@ OPENAI_ERROR: Final = {
 }
 ERRORS: Final = {
     401: "No key, or a wrong one.",
+    403: "The key may not do this.",
     404: "No such model, version or route.",
     405: "Wrong method.",
     409: "In use, there already, or refused by the gate.",
     412: "Somebody else changed it first.",
     413: "The body is too large.",
     415: "Not UTF-8 JSON, or compressed.",
+    429: "The caller's quota; see Retry-After.",
     500: "A defect of the server, or a model without usable probabilities.",
     503: "At capacity, loading or draining; see Retry-After.",
     504: "`deadline_ms` passed before the first token.",
+    507: "The disk is full.",
 }
 STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#111}"

@@ -60,7 +60,7 @@ class Client:
 
     async def leave(self) -> None:
         self._gone.set()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(20):
             await self.task
 
 
