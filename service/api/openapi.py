@@ -78,9 +78,13 @@ STYLE: Final = (
 
 
 def streams(event: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that answers with server-sent events, of which `event` is the data of each. One of
-    EVENTS."""
-    schema = {"$ref": REFERENCE.format(model=event.__name__)}
+    """The `responses` of a route that answers with server-sent events, of which `event`, one of EVENTS, is the data of
+    each. The schema is that of one event, as OpenAPI 3.2 has it for this media type."""
+    shown = {"contentSchema": {"$ref": REFERENCE.format(model=event.__name__)}, "contentMediaType": "application/json"}
+    data = {"type": "string", "description": "JSON; `[DONE]` ends OpenAI's streams.", **shown}
+    kind = {"type": "string", "description": "`error` where the data is an error body."}
+    properties = {"data": data, "event": kind}
+    schema = {"title": event.__name__, "type": "object", "properties": properties, "required": ["data"]}
     return {200: {"description": "One answer, or its events.", "content": {EVENT_STREAM: {"schema": schema}}}}
 
 
