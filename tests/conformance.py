@@ -32,7 +32,7 @@ async def conforms(response: httpx.Response) -> None:
     kind = response.headers["content-type"].partition(";")[0]
     declared = route.responses.get(200, {}).get("content", {})
     if kind == EVENT_STREAM:
-        name = declared[EVENT_STREAM]["schema"]["$ref"].rsplit("/")[-1]
+        name = declared[EVENT_STREAM]["schema"]["title"]
         for data in _events(text):
             _adapter(next(each for each in EVENTS if each.__name__ == name)).validate_json(data)
     elif kind == JSON:

@@ -58,15 +58,18 @@ OPENAI_ERROR: Final = {
 }
 ERRORS: Final = {
     401: "No key, or a wrong one.",
+    403: "The key may not do this.",
     404: "No such model, version or route.",
     405: "Wrong method.",
     409: "In use, there already, or refused by the gate.",
     412: "Somebody else changed it first.",
     413: "The body is too large.",
     415: "Not UTF-8 JSON, or compressed.",
+    429: "The caller's quota; see Retry-After.",
     500: "A defect of the server, or a model without usable probabilities.",
     503: "At capacity, loading or draining; see Retry-After.",
     504: "`deadline_ms` passed before the first token.",
+    507: "The disk is full.",
 }
 STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#111}"
@@ -76,9 +79,13 @@ STYLE: Final = (
 
 
 def streams(event: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that answers with server-sent events, of which `event` is the data of each. One of
-    EVENTS."""
-    schema = {"$ref": REFERENCE.format(model=event.__name__)}
+    """The `responses` of a route that answers with server-sent events, of which `event`, one of EVENTS, is the data of
+    each. The schema is that of one event, as OpenAPI 3.2 has it for this media type."""
+    shown = {"contentSchema": {"$ref": REFERENCE.format(model=event.__name__)}, "contentMediaType": "application/json"}
+    data = {"type": "string", "description": "JSON; `[DONE]` ends OpenAI's streams.", **shown}
+    kind = {"type": "string", "description": "`error` where the data is an error body."}
+    properties = {"data": data, "event": kind}
+    schema = {"title": event.__name__, "type": "object", "properties": properties, "required": ["data"]}
     return {200: {"description": "One answer, or its events.", "content": {EVENT_STREAM: {"schema": schema}}}}
 
 

@@ -28,8 +28,18 @@ NUMBERS = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
     st.sampled_from([-(2**63), 2**63 - 1, 2**31, -1, 0, 1]),
 )
-RATIOS = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
-SHARED = (*RATIOS, "frequency_penalty", "presence_penalty", "seed", "logit_bias")
+SHARED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "seed",
+    "logit_bias",
+)
 NATIVE = (*SHARED, "max_new_tokens", "min_new_tokens", "truncate", "top_n_tokens", "n", "best_of")
 OPENAI = (*SHARED, "max_tokens", "min_tokens", "n", "deadline_ms", "priority")
 DIALECTS = [
