@@ -34,7 +34,9 @@ async def livez() -> Response:
 async def health(service: ServiceDep) -> Response:
     """200 when a request for the default model would be served now, else 503."""
     if not service.deployments.ready:
-        raise Unavailable(f"The default model is not ready ({service.deployments.why_not_ready}); try again", retry_after=2)
+        raise Unavailable(
+            f"The default model is not ready ({service.deployments.why_not_ready}); try again", retry_after=2
+        )
     return json_response({"status": "ok"})
 
 

@@ -84,7 +84,10 @@ def kill(client: EngineClient, number: signal.Signals = signal.SIGKILL) -> None:
 
 def is_gone(pid: int) -> bool:
     """Ended, reaped or not: who adopts an orphan may be slow to reap."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 async def test_from_start_to_stop() -> None:
