@@ -1,6 +1,6 @@
-"""The live requests of one engine, and what each was given so far: enough to replay them in another process.
+"""The streams are the live requests of one engine with what each has given out: enough to replay them elsewhere.
 
-Queues and counts; nothing here knows processes or sockets. Event loop only.
+Knows queues and counts; no processes and no sockets. Lives in the event loop.
 
 A request is *given* to the process that runs now, or it *waits*. A given request is *proven* once the process has lived
 through enough of its outputs; one is enough for a request that was never in a crash. When a process dies, its unproven

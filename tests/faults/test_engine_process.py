@@ -189,7 +189,8 @@ async def test_a_request_whose_step_never_ends_fails_alone(how: str) -> None:
     """A kernel that never returns is known by its seconds, native code that keeps the interpreter's lock by silence."""
     innocent = make_request("innocent", [1, 2], max_tokens=60)
     policy = replace(QUICK, unforecast_step_seconds=0.4, max_suspected_crashes=2)
-    async with engine(policy, step_seconds=0.005, **{how: POISON}) as client:
+    fake: dict[str, Any] = {how: POISON}
+    async with engine(policy, step_seconds=0.005, **fake) as client:
         running = asyncio.create_task(answer(client, innocent))
         with pytest.raises(EngineKilled):
             await answer(client, make_request("poison", [POISON]))
