@@ -1,4 +1,7 @@
-"""Which adapters an engine process is to have, and who waits for one to be there. Event loop only; sends nothing."""
+"""The adapters that an engine process is to have, and the callers that wait for one to be loaded.
+
+Lives in the event loop; sends nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,24 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Wanted:
-    """`answered` is why it could not be loaded, "" where it was; None for one that was there from the start."""
+    """An adapter that is to be loaded. `answered` becomes the reason why it could not be, "" where it was loaded; None
+    for an adapter of the first process's configuration."""
 
     frame: LoadAdapter
     answered: asyncio.Future[str] | None
 
 
 class Adapters:
-    """By name. A ticket tells the answer to one frame from that to another about the same name."""
+    """Adapters by name. The process may be asked for one name several times: its answers carry the ticket of their
+    question."""
 
     def __init__(self, known: Iterable[tuple[str, str]]) -> None:
-        """`known`: (name, directory) of those that the first process loads before it is ready."""
+        """`known`: (name, directory) of the adapters that the first process loads before it is ready."""
         self._tickets = itertools.count()
         self._wanted = {name: _Wanted(self._frame(name, directory), None) for name, directory in known}
 
     def want(self, name: str, directory: str) -> LoadAdapter | None:
-        """What the process must be told; None where it was told before."""
+        """The frame that the process must be sent; None where it was sent before."""
         if name in self._wanted:
             return None
         frame = self._frame(name, directory)
@@ -38,7 +43,7 @@ class Adapters:
         return frame
 
     async def there(self, name: str) -> str:
-        """Once it is known: why the adapter could not be loaded, or ""."""
+        """Waits for the answer: why the adapter could not be loaded, or "". The caller bounds the wait."""
         answered = self._wanted[name].answered
         return await asyncio.shield(answered) if answered else ""
 
@@ -59,11 +64,11 @@ class Adapters:
             _answer(wanted, "")
 
     def frames(self) -> list[LoadAdapter]:
-        """What a new process must be told."""
+        """The frames that a new process must be sent."""
         return [wanted.frame for wanted in self._wanted.values()]
 
     def fail(self, why: str) -> None:
-        """The engine is at its end: whoever waits is told."""
+        """The engine has ended: every caller that waits gets this reason."""
         for wanted in self._wanted.values():
             _answer(wanted, why)
 

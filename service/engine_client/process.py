@@ -1,6 +1,6 @@
-"""One engine process as its parent sees it: started, written to, read from, ended.
+"""An engine process as its parent sees it: started, written to, read from, ended.
 
-Frames and a process id; nothing here knows requests, streams or why the process is wanted.
+Knows frames and a process id; no requests, no streams, and not why the process is wanted.
 
 The engine stays in its parent's process group, so that whoever signals the group reaches it (it ignores SIGINT and
 SIGTERM, see `worker`), and the kernel kills it when the *thread* that started it ends: start engines from the thread
@@ -51,7 +51,7 @@ class Started:
         return cls(process, ours)
 
     async def end(self) -> None:
-        """For one that is not wanted: its socket closes, and with that it ends; it is killed where it does not."""
+        """End a process that is not wanted: its socket closes, and with that it ends; if not, it is killed."""
         self.socket.close()
         exited = asyncio.ensure_future(_exited(self.process))
         await asyncio.wait({exited}, timeout=_EXIT_SECONDS)

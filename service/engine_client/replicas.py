@@ -1,4 +1,4 @@
-"""Several engine processes of one version as one engine: one queue before them, each request to one of them.
+"""Replicas are several engine processes of one version behind the interface of one, with one queue before them.
 
     request ─▶ queue (in order) ─▶ the replica that knows its beginning, unless that is much busier ─▶ EngineClient
                                    else the least busy

@@ -1,21 +1,26 @@
-"""The live requests of one engine, and what each was given so far: enough to replay them in another process.
+"""The streams are the live requests of one engine with what each has given out: enough to replay them elsewhere.
 
-Queues and counts; nothing here knows processes or sockets. Event loop only.
+Knows queues and counts; no processes and no sockets. Lives in the event loop.
 
 A request is *given* to the process that runs now, or it *waits*. A given request is *proven* once the process has lived
 through enough of its outputs; one is enough for a request that was never in a crash. When a process dies, its unproven
 requests are suspected: `Streams.blame`. A request that was suspected twice is tried first in the next process, without
 any other: `Streams.to_give`. So the request that kills engines is found, and the others only wait meanwhile.
+
+A request whose consumer has left stays given until the process has ended it, and what it was suspected of is known by
+its content: a client that gives up before its request is found out, and tries again, does not begin anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from service.engine.messages import FinishReason, Request, StepOutput
+from service.engine_client.poison import MOST_REMEMBERED, Fingerprint, fingerprint
 from service.engine_client.restart_policy import DeathKind, RestartPolicy
 from service.errors import DosirakError
 
@@ -37,6 +42,8 @@ class Stream:
     """That it was suspected of, since it was last proven."""
     crashes: int = 0
     """Of processes that had it, ever; kills from outside not counted."""
+    is_closed: bool = False
+    """Its consumer has left, or was told its end; only the process has not ended it yet."""
 
     @property
     def is_suspect(self) -> bool:
@@ -52,7 +59,8 @@ class Stream:
         if self.outputs_to_prove:
             self.outputs_to_prove -= 1
             self.deaths = self.deaths if self.outputs_to_prove else 0
-        self.queue.put_nowait(output)
+        if not self.is_closed:
+            self.queue.put_nowait(output)
 
     def begin_again(self, kind: DeathKind) -> None:
         """Its process died so. A request that makes some progress before each crash must prove itself for twice as long
@@ -82,16 +90,18 @@ class Streams:
     def __init__(self) -> None:
         self._waiting: dict[str, Stream] = {}
         self._given: dict[str, Stream] = {}
+        self._suspected: OrderedDict[Fingerprint, tuple[int, int]] = OrderedDict()
+        """Deaths and crashes of the content that was suspected and not proven since."""
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._given)
+        return len(list(iter(self)))
 
     def __iter__(self) -> Iterator[Stream]:
-        return iter([*self._given.values(), *self._waiting.values()])
+        return iter([*(each for each in self._given.values() if not each.is_closed), *self._waiting.values()])
 
     @property
     def num_given(self) -> int:
-        """Requests that the process owes an answer to."""
+        """Requests that the process has, and owes an end to."""
         return len(self._given)
 
     @property
@@ -100,16 +110,21 @@ class Streams:
 
     def open(self, request: Request) -> Stream:
         """It waits until `to_give` names it. Raises ValueError when a request of this id is alive."""
-        if request.id in self._waiting or request.id in self._given:
+        given = self._given.get(request.id)
+        if request.id in self._waiting or (given is not None and not given.is_closed):
             raise ValueError(f"request {request.id} is alive already")
         stream = self._waiting[request.id] = Stream(request)
+        if self._suspected:
+            stream.deaths, stream.crashes = self._suspected.get(fingerprint(request), (0, 0))
         return stream
 
     def close(self, stream: Stream) -> bool:
-        """Its consumer is gone. Whether the process has the request, and must be told to abort it."""
+        """Its consumer is gone. Whether the process has the request, and must be told to abort it: an end is owed until
+        then."""
+        if stream.is_closed:
+            return False
         given = self._given.get(stream.request.id) is stream
-        if given or self._waiting.get(stream.request.id) is stream:
-            self._remove(stream)
+        self._end(stream)
         return given
 
     def give(self, outputs: Iterable[StepOutput]) -> None:
@@ -118,7 +133,10 @@ class Streams:
             stream = self._given.get(output.request_id)
             if stream is None:
                 continue
+            was_suspected = stream.deaths > 0
             stream.give(output)
+            if was_suspected and stream.is_proven:
+                self._suspected.pop(fingerprint(stream.request), None)
             if output.finish_reason is not None:
                 del self._given[output.request_id]
 
@@ -154,11 +172,15 @@ class Streams:
         suspects = [stream for stream in given if not stream.is_proven]
         if not suspects and kind is not DeathKind.KILLED:
             suspects = given
-        for stream in suspects:
-            stream.deaths += 1
         for stream in given:
             stream.begin_again(kind)
-        self._waiting, self._given = self._given | self._waiting, {}
+        for stream in suspects:
+            stream.deaths += 1
+            self._suspected[fingerprint(stream.request)] = stream.deaths, stream.crashes
+        while len(self._suspected) > MOST_REMEMBERED:
+            self._suspected.popitem(last=False)
+        alive = {stream.request.id: stream for stream in given if not stream.is_closed}
+        self._waiting, self._given = alive | self._waiting, {}
         limit = policy.max_suspected_kills if kind is DeathKind.KILLED else policy.max_suspected_crashes
         return suspects[0] if len(given) == 1 and suspects and suspects[0].deaths >= limit else None
 
@@ -168,8 +190,8 @@ class Streams:
         late = [each for each in self if each.request.deadline is not None and each.request.deadline <= before]
         told = tuple(stream.request.id for stream in late if stream.request.id in self._given)
         for stream in late:
-            stream.give(StepOutput(stream.request.id, finish_reason=FinishReason.DEADLINE))
-            self._remove(stream)
+            stream.queue.put_nowait(StepOutput(stream.request.id, finish_reason=FinishReason.DEADLINE))
+            self._end(stream)
         return told
 
     def fail(self, error: Callable[[], DosirakError], which: Callable[[Stream], bool] = lambda stream: True) -> None:
@@ -177,7 +199,7 @@ class Streams:
         for stream in self:
             if which(stream):
                 stream.queue.put_nowait(error())
-                self._remove(stream)
+                self._end(stream)
 
     def _on_trial(self) -> bool:
         return any(stream.is_suspect and not stream.is_proven for stream in self._given.values())
@@ -187,6 +209,8 @@ class Streams:
             self._given[stream.request.id] = self._waiting.pop(stream.request.id)
         return tuple(stream.to_send() for stream in streams)
 
-    def _remove(self, stream: Stream) -> None:
-        self._waiting.pop(stream.request.id, None)
-        self._given.pop(stream.request.id, None)
+    def _end(self, stream: Stream) -> None:
+        """Its consumer needs no more. What was given stays until the process has ended it."""
+        stream.is_closed = True
+        if self._waiting.get(stream.request.id) is stream:
+            del self._waiting[stream.request.id]

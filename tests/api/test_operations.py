@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.engine.messages import EngineStats
+from service.engine_client.engine import EngineState
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
 from tests.fake_service import URL, WINDOW, World, until
@@ -286,3 +287,17 @@ async def test_batching_shows_the_fit_and_the_decisions(world: World) -> None:
 async def test_batching_before_the_first_step(world: World) -> None:
     (shown,) = (await world.client.get("/v1/batching")).json()["data"]
     assert shown["cost"]["constant_seconds"] is None
+
+
+async def test_probes_and_state_tell_of_an_engine_that_is_started_again(world: World) -> None:
+    world.engine.state = EngineState.RESTARTING
+    world.engine.why_not_ready = "the engine process died and is being started again: it ended with exit code -9"
+    for path in ("/readyz", "/healthz", "/health"):
+        response = await world.client.get(path)
+        assert (response.status_code, response.json()["code"]) == (503, "unavailable")
+        assert world.engine.why_not_ready in response.json()["error"]
+    [deployment] = (await world.client.get("/v1/deployments")).json()["data"]
+    assert (deployment["state"], deployment["error"]) == ("restarting", world.engine.why_not_ready)
+    assert deployment["replicas"][0]["state"] == "restarting"
+    world.engine.state, world.engine.why_not_ready = EngineState.READY, ""
+    assert (await world.client.get("/readyz")).status_code == 200

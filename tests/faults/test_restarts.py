@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import select
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from service.deployments.deployment import DeploymentState
 from service.engine_client.client import EngineClient, EngineState
 from service.errors import DosirakError, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
-from tests.faults.test_engine_process import POISON, QUICK, answer, client_of, engine, is_gone, kill
+from tests.faults.test_engine_process import POISON, QUICK, answer, client_of, engine, kill
 from tests.unit.test_deployments import World, publish_with_tokenizer, until
 
 
@@ -69,6 +70,16 @@ async def test_a_request_that_kills_engines_does_so_once_however_often_it_is_sen
         assert (client.restarts, client.state) == (3, EngineState.READY)
 
 
+async def test_a_hang_is_noticed_after_its_client_has_left() -> None:
+    async with engine(replace(QUICK, unforecast_step_seconds=0.4), hang_on_token=POISON) as client:
+        leaving = asyncio.create_task(answer(client, make_request("poison", [POISON])))
+        await asyncio.sleep(0.1)
+        leaving.cancel()
+        while not client.restarts:
+            await asyncio.sleep(0.005)
+        assert await answer(client, make_request("a"))
+
+
 async def test_a_restart_that_cannot_load_is_tried_until_it_can(tmp_path: Path) -> None:
     """No memory for a while, say: the state tells why, and a request that has begun waits and goes on."""
     full = tmp_path / "full"
@@ -112,9 +123,10 @@ async def test_the_state_is_true_from_the_moment_of_the_death() -> None:
     """Also before the event loop has heard of it: a probe that is answered in the same turn must not say ready."""
     async with engine(QUICK) as client:
         assert client.pid is not None
+        process = os.pidfd_open(client.pid)
         kill(client)
-        while not is_gone(client.pid):
-            pass  # the event loop stands still
+        select.select([process], [], [])  # the event loop stands still
+        os.close(process)
         assert client.state is EngineState.RESTARTING
         await until_ready(client)
 

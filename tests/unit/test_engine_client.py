@@ -32,8 +32,9 @@ def ids(requests: Iterable[Request]) -> list[str]:
     return [request.id for request in requests]
 
 
-def live(streams: Streams) -> list[str]:
-    return sorted(stream.request.id for stream in streams)
+def named(id: str) -> Request:
+    """With a content of its own."""
+    return make_request(id, id.encode())
 
 
 def test_a_replay_carries_what_was_given_out() -> None:
@@ -80,7 +81,7 @@ class Machine:
 
     def open(self, *names: str) -> None:
         for name in names:
-            self.streams.open(make_request(name))
+            self.streams.open(named(name))
 
     def run(self, steps: int = 1000, tokens: int = 40) -> None:
         """Each step gives every request of the process an output, or ends the process."""
@@ -162,17 +163,17 @@ def test_whoever_dies_every_request_ends_or_is_blamed(data: st.DataObject) -> No
 def test_a_suspect_has_a_process_for_itself_until_it_is_proven() -> None:
     streams = Streams()
     for id in "ab":
-        streams.open(make_request(id))
+        streams.open(named(id))
     for _ in range(2):
         streams.to_give()
         assert streams.blame(CRASHED, POLICY) is None, "two were suspected"
-    streams.open(make_request("c"))
+    streams.open(named("c"))
     assert ids(streams.to_give()) == ["a"]
     streams.give([StepOutput("a", (1,))] * 3)
     assert streams.to_give() == (), "after two crashes it takes four outputs"
     streams.give([StepOutput("a", (1,))])
     assert ids(streams.to_give()) == ["b"], "in order of arrival"
-    streams.open(make_request("d"))
+    streams.open(named("d"))
     assert streams.to_give() == ()
     streams.give([StepOutput("b", (1,), finish_reason=FinishReason.STOP)])
     assert ids(streams.to_give()) == ["c", "d"]
@@ -180,7 +181,7 @@ def test_a_suspect_has_a_process_for_itself_until_it_is_proven() -> None:
 
 def test_a_suspect_that_left_is_not_waited_for() -> None:
     streams = Streams()
-    first, second, _ = [streams.open(make_request(id)) for id in "abc"]
+    first, second, _ = [streams.open(named(id)) for id in "abc"]
     for _ in range(2):
         streams.to_give()
         streams.blame(CRASHED, POLICY)
@@ -188,7 +189,41 @@ def test_a_suspect_that_left_is_not_waited_for() -> None:
     assert streams.to_give() == ()
     streams.close(first)
     streams.close(second)
+    assert streams.to_give() == (), "the process has it still"
+    streams.give([StepOutput("a", finish_reason=FinishReason.ABORT)])
     assert ids(streams.to_give()) == ["c"]
+
+
+def test_what_a_client_gives_up_is_owed_until_the_process_has_ended_it() -> None:
+    """Else a step that never ends would be noticed by nobody, once its client has left."""
+    streams = Streams()
+    stream = streams.open(make_request("a"))
+    streams.to_give()
+    assert streams.close(stream)
+    assert (len(streams), streams.num_given) == (0, 1)
+    assert not streams.close(stream), "it is told to abort it once"
+    streams.give([StepOutput("a", finish_reason=FinishReason.ABORT)])
+    assert streams.num_given == 0
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_client_that_gives_up_and_tries_again_is_found_out_all_the_same(others: int) -> None:
+    """It leaves before each death; nobody else is blamed, and after a few deaths the content is."""
+    streams, blamed, deaths = Streams(), None, 0
+    for at in range(others):
+        streams.open(make_request(f"other {at}", [at]))
+    while blamed is None:
+        deaths += 1
+        assert deaths < 6
+        poison = streams.open(make_request(f"poison {deaths}", [66], seed=deaths))
+        given = ids(streams.to_give())
+        while poison.request.id not in given:
+            streams.give([StepOutput(id, (1,)) for id in given])
+            given += ids(streams.to_give())
+        streams.close(poison)
+        blamed = streams.blame(CRASHED, POLICY)
+    assert blamed.request.token_ids == (66,)
+    assert len(streams) == others
 
 
 async def test_expired_streams_end_once() -> None:
