@@ -12,8 +12,8 @@ from typing import Final
 from service.engine.batch import BlockCopy
 from service.engine.eviction import EvictionCandidate, EvictionPolicy
 
-_FALLING: Final = 0.1
-_RISING: Final = 0.5  # a disk that turns slow must show at once
+_MEMORY: Final = 8  # copies: a step of so many slow ones counts as much as what was known
+_FALLING: Final = 0.5  # one copy that was delayed by something else is soon forgotten
 _PRIOR_SECONDS: Final = 0.005  # a copy, before the first was measured: a slow disk
 _RETRY: Final = 1000  # of so many contents that do not pay one goes all the same, and tells what a copy takes now
 _PAUSE: Final = 64  # contents not saved after a step in which no copy succeeded; doubled each time
@@ -118,11 +118,10 @@ class Offload:
     def observe(self, copies: int, seconds: float, failures: int = 0) -> None:
         """So many took so long, and so many of them failed. A file that takes nothing, such as one on a full disk, is
         left alone for a while, and for twice as long each time."""
-        each, known = seconds / copies, self._copy_seconds
-        if known is None:
-            self._copy_seconds = each
-        else:
-            self._copy_seconds = known + (_RISING if each > known else _FALLING) * (each - known)
+        each = seconds / copies
+        known = each if self._copy_seconds is None else self._copy_seconds
+        rate = copies / (copies + _MEMORY) if each > known else _FALLING
+        self._copy_seconds = known + rate * (each - known)
         if failures < copies:
             self._pause, self._next_pause = 0, _PAUSE
         else:
