@@ -82,6 +82,7 @@ class Answers:
         deployment = (await self._in_time(ask, self.deployments.choose(ask.model, conversation_of(ask)))).deployment
         with deployment.occupied():
             try:
+                ask = await self._in_time(ask, self.conversations.counted_by(ask, deployment.manifest.digest))
                 ask = await self._in_time(ask, self._recollection.of(ask, deployment))
                 prompt = await self._in_time(ask, build(ask, deployment))
                 bounded_max_tokens(ask, deployment, prompt)
@@ -130,6 +131,7 @@ class Answers:
     async def _begin(self, ask: Ask, choice: Choice) -> Answer:
         deployment = choice.deployment
         refuse_late(ask, deployment.engine.stats, time.monotonic())
+        ask = await self.conversations.counted_by(ask, deployment.manifest.digest)
         ask = await self._recollection.of(ask, deployment)
         prompt = await build(ask, deployment)
         seed = secrets.randbits(63) if ask.sampling.seed is None else ask.sampling.seed & SEED_MASK

@@ -10,29 +10,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from service.answers.answer import Answer
 from service.answers.ask import Ask, InSession
+from service.context.before import Before
 from service.context.options import ContextOptions
+from service.context.partition import SYSTEM_POSITION
 from service.context.policies import POLICIES, Policy
 from service.context.prompt import Chat
+from service.context.stored_receipt import SYSTEM
 from service.context.trimming import Past
 from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
-from service.sessions import Answered, Done, NewMessage, NewReply, NewTurn, Session, StoredMessage
+from service.sessions import Answered, Done, History, NewMessage, NewReply, NewTurn, Part, Session
 from service.text.messages import Message
 
 if TYPE_CHECKING:
     from service.sessions import SessionStore
 
-SYSTEM = "system"
-"""The name of a session's system message in receipts."""
 DEFAULT_POLICY: Policy = "window"
 RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 600.0
+CUT_FOR_GOOD: Final[tuple[Policy, ...]] = ("window", "middle")
+"""Policies that never look again at turns before the cut, save for those that stay."""
 NO_DATABASE = "The database of sessions cannot be had: try again shortly; DOSIRAK_DATABASE_URL says where it is"
 
 
@@ -82,14 +85,29 @@ class Conversations:
         """The session is this turn's until the block ends. Raises NotFound, Stale, StorageFull, InvalidRequest."""
         store, new = await self.store(), _new(place)
         async with store.turn_lock(place.owner, place.session):
-            session, stored = await _read(store, place, new)
-            yield OpenTurn(store, place, session, new, _asked(ask, session, stored, place.messages, new))
+            history = await _read(store, place, new, ask.context)
+            yield OpenTurn(store, place, history.session, new, _asked(ask, history, place, new))
 
     async def asked(self, ask: Ask, place: InSession) -> Ask:
         """What the turn would ask now, without taking it."""
         store, new = await self.store(), _new(place)
-        session, stored = await _read(store, place, new)
-        return _asked(ask, session, stored, place.messages, new)
+        return _asked(ask, await _read(store, place, new, ask.context), place, new)
+
+    async def counted_by(self, ask: Ask, digest: str) -> Ask:
+        """The same ask for the version with this digest: of a chat whose numbers are another version's tokens, over all
+        its messages and without numbers. Raises Conflict where the session has been changed since it was read."""
+        place, source = ask.place, ask.source
+        if place is None or not isinstance(source, Chat) or source.past.before is None:
+            return ask
+        if source.past.before.digest == digest:
+            return ask
+        store, revision = await self.store(), place.expected_revision
+        ids = source.named[len(source.named) - len(place.messages) :]
+        new = tuple(replace(each, id=id) for each, id in zip(_new(place), ids, strict=True))
+        with _told_of_changes():
+            history = await store.history(place.owner, place.session, revision)
+        history = history if new else _without_last_reply(history)
+        return _asked(ask, history, place, new, with_numbers=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +125,7 @@ class OpenTurn:
         receipt = answer.receipt
         best = answer.best[0]
         answered = Answered(
-            receipt.to_dict(),
+            receipt.to_stored(),
             answer.manifest.reference,
             answer.manifest.version,
             answer.manifest.short_digest,
@@ -115,17 +133,13 @@ class OpenTurn:
             answer.finish_reason.value,
         )
         reply = NewReply(best.text, answered)
-        cut = None if receipt.cut is None else {"at": receipt.cut.at, "policy": receipt.policy}
+        cut = _cut_of(answer)
         owner, session, revision = self._place.owner, self._session.id, self._session.revision
-        try:
+        with _told_of_changes():
             if self._new:
                 await self._store.append_turn(owner, session, NewTurn(self._new, reply, cut), revision, done)
             else:
                 await self._store.replace_last_reply(owner, session, reply, revision, cut=cut, done=done)
-        except Stale:
-            raise Conflict(
-                "Another writer changed the session while this answer was made: send the turn again"
-            ) from None
 
 
 def _new(place: InSession) -> tuple[NewMessage, ...]:
@@ -133,47 +147,101 @@ def _new(place: InSession) -> tuple[NewMessage, ...]:
 
 
 async def _read(
-    store: SessionStore, place: InSession, new: tuple[NewMessage, ...]
-) -> tuple[Session, tuple[StoredMessage, ...]]:
-    """The session and the messages before the turn."""
+    store: SessionStore, place: InSession, new: tuple[NewMessage, ...], given: ContextOptions | None
+) -> History:
+    """The session and the messages before the turn that may be sent."""
     owner, session, revision = place.owner, place.session, place.expected_revision
+    options = given or ContextOptions()
+
+    def wanted(found: Session) -> Part | None:
+        policy = options.policy or _policy(found)
+        before = _before(found, policy)
+        if before is None or policy not in CUT_FOR_GOOD:
+            return None
+        return Part(_at(found), before.systems, policy == "middle", options.pin)
+
     if new:
-        return await store.check_turn(owner, session, new, revision)
-    found, stored = await store.history(owner, session, revision)
-    return found, _without_last_reply(stored)
+        return await store.check_turn(owner, session, new, revision, wanted)
+    return _without_last_reply(await store.history(owner, session, revision, wanted))
 
 
 def _asked(
-    ask: Ask,
-    session: Session,
-    stored: tuple[StoredMessage, ...],
-    given: tuple[Message, ...],
-    new: tuple[NewMessage, ...],
+    ask: Ask, history: History, place: InSession, new: tuple[NewMessage, ...], *, with_numbers: bool = True
 ) -> Ask:
     """The same ask over the whole chat, by the session's model and policy where it names none of its own."""
-    system = [Message("system", session.system)] if session.system else []
-    history = [Message(message.role, message.content, message.name) for message in stored]
-    names = [*([SYSTEM] if system else []), *(message.id for message in stored), *(message.id for message in new)]
+    session, stored = history.session, history.messages
     options = ask.context or ContextOptions()
     options = replace(options, policy=options.policy or _policy(session))
     pins = (*options.pin, *(message.id for message in stored if message.pinned))
-    cut = session.cut or {}
-    chat = Chat(
-        (*system, *history, *given),
-        tuple(names),
-        Past(str(cut.get("at", "")) if cut.get("policy") == options.policy else ""),
+    is_cut = (session.cut or {}).get("policy") == options.policy
+    cut = next((each.id for each in stored if is_cut and each.position == _at(session)), "")
+    before = _before(session, options.chosen) if cut and with_numbers else None
+    chat = _chat(history, place, new, Past(cut, before))
+    return replace(
+        ask,
+        source=chat,
+        model=ask.model or session.model,
+        context=replace(options, pin=tuple(dict.fromkeys(pins))),
+        place=replace(place, expected_revision=session.revision),
     )
-    context = replace(options, pin=tuple(dict.fromkeys(pins)))
-    return replace(ask, source=chat, model=ask.model or session.model, context=context)
+
+
+def _chat(history: History, place: InSession, new: tuple[NewMessage, ...], past: Past) -> Chat:
+    session, stored = history.session, history.messages
+    system = [Message("system", session.system)] if session.system else []
+    said = [Message(message.role, message.content, message.name) for message in stored]
+    first = history.next_position
+    return Chat(
+        (*system, *said, *place.messages),
+        (*([SYSTEM] if system else []), *(message.id for message in stored), *(message.id for message in new)),
+        past,
+        (
+            *([SYSTEM_POSITION] if system else []),
+            *(message.position for message in stored),
+            *range(first, first + len(new)),
+        ),
+        history.others,
+    )
+
+
+def _at(session: Session) -> int:
+    at = (session.cut or {}).get("at")
+    return at if isinstance(at, int) else SYSTEM_POSITION
+
+
+def _before(session: Session, policy: Policy) -> Before | None:
+    """The numbers of what stands before the cut, where the policy made it and they are known."""
+    cut = session.cut or {}
+    return Before.from_dict(cut.get("before")) if cut.get("policy") == policy else None
+
+
+def _cut_of(answer: Answer) -> dict[str, object] | None:
+    """What the session is to know of this answer's cut."""
+    partition, before = answer.receipt.partition, answer.prompt.before_cut
+    if partition is None or partition.cut is None:
+        return None
+    cut: dict[str, object] = {"at": partition.cut, "policy": answer.receipt.policy}
+    if before is None or not answer.deployment.tokenizer.is_additive:
+        return cut
+    return {**cut, "before": replace(before, digest=answer.manifest.digest).to_dict()}
+
+
+@contextmanager
+def _told_of_changes() -> Iterator[None]:
+    try:
+        yield
+    except Stale:
+        raise Conflict("Another writer changed the session while this answer was made: send the turn again") from None
 
 
 def _policy(session: Session) -> Policy:
     return next((policy for policy in POLICIES if policy == session.policy), DEFAULT_POLICY)
 
 
-def _without_last_reply(stored: tuple[StoredMessage, ...]) -> tuple[StoredMessage, ...]:
+def _without_last_reply(history: History) -> History:
+    stored = history.messages
     if not stored or stored[-1].role != "assistant":
         raise Conflict("The session's last message is not an answer: send a message to get one")
     if len(stored) < 2:
         raise InvalidRequest("The session holds no question to answer again", param="session_id")
-    return stored[:-1]
+    return replace(history, messages=stored[:-1])

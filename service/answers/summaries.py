@@ -106,7 +106,7 @@ class Summaries:
         while done < place:
             target, ask = await asyncio.to_thread(_request, answer, messages, (done, text), place)
             done, text = target, await self._answered(ask)
-            await self._keep(answer.ask, _keys(answer.ask.owner, messages)[done], text)
+            await self._keep(answer.ask, messages, (done, text))
         return done > begun[0]
 
     async def _answered(self, ask: Ask) -> str:
@@ -116,10 +116,14 @@ class Summaries:
                     return text
         raise ContextOverflow("The model wrote no summary")
 
-    async def _keep(self, ask: Ask, key: str, text: str) -> None:
-        if ask.place is not None:
+    async def _keep(self, ask: Ask, messages: Sequence[Message], summary: Summary) -> None:
+        place, text = summary
+        key = _keys(ask.owner, messages)[place]
+        if isinstance(ask.source, Chat) and ask.place is not None:
             store = await self._conversations.store()
-            await store.summaries.keep(ask.place.owner, ask.place.session, key, text)
+            before, revision = ask.source.placed[place], ask.place.expected_revision or 0
+            kept = store.summaries.keep(ask.place.owner, ask.place.session, key, text, before=before, revision=revision)
+            await kept
             return
         self._in_memory[key] = text
         self._in_memory.move_to_end(key)

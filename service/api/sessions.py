@@ -160,7 +160,8 @@ async def export(service: ServiceDep, owner: OwnerDep, session_id: str) -> Respo
 @router.post("/import", status_code=201)
 async def import_session(request: Request, service: ServiceDep, owner: OwnerDep) -> Response:
     """What `export` gave becomes a new session of the caller's, under new ids."""
-    lines = await read_lines(request, NDJSON)
+    limit = service.settings.sessions_max_import_bytes
+    lines = await read_lines(request, NDJSON, limit, "DOSIRAK_SESSIONS_MAX_IMPORT_BYTES")
     return _one(await (await _store(service)).import_lines(owner, lines), 201)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect, text
 
 from service.sessions.database import Database
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 

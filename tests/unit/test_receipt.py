@@ -30,6 +30,7 @@ def test_the_wire_form_is_the_documented_one() -> None:
         "kept": ["m_1", "m_8"],
         "dropped": ["m_2"],
         "summarised": [],
+        "counts": {"kept": 2, "dropped": 1, "summarised": 0},
         "dropped_tokens": 310,
         "cached_tokens": 1270,
         "cut": {"at": "m_8", "stable_for_tokens": 400},
@@ -44,7 +45,7 @@ def test_what_was_sent_whole_is_not_truncated() -> None:
 
 def test_documents_are_listed_where_there_were_any() -> None:
     receipt = Receipt("window", 100, 10, Parts(documents=5), documents_kept=("a",), documents_dropped=("b",))
-    assert receipt.to_dict()["documents"] == {"kept": ["a"], "dropped": ["b"]}
+    assert receipt.to_dict()["documents"] == {"kept": ["a"], "dropped": ["b"], "cut": []}
     assert receipt.truncated
 
 
