@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from service.answers.admission import Admission, refuse_late, too_late
 from service.answers.answer import Answer, Delta
@@ -31,6 +31,8 @@ from service.metrics import Metrics
 from service.sessions import Done
 
 T = TypeVar("T")
+LONGEST_WAIT_SECONDS: Final = 300.0
+"""Of a turn for its session, where it has no deadline."""
 Record = Callable[[Delta], Done]
 """Makes of an answer's last delta what is kept for its Idempotency-Key."""
 
@@ -91,26 +93,36 @@ class Answers:
             return deployment, prompt
 
     async def _stream(self, ask: Ask, record: Record | None = None) -> AsyncGenerator[Delta, None]:
-        self.admission.enter(ask.best_of)
-        try:
-            if ask.place is None:
+        if ask.place is None:
+            with self.admission.entered(ask.best_of):
                 async with aclosing(self._unstored(ask)) as deltas:
                     async for delta in deltas:
                         yield delta
-                return
-            async with self._turn(ask, ask.place) as turn, aclosing(self._unstored(turn.ask)) as deltas:
-                async for delta in deltas:
-                    if delta.last:
-                        await turn.keep(delta.answer, record(delta) if record else None)
-                    yield delta
-        finally:
-            self.admission.leave(ask.best_of)
+            return
+        async with self._turn(ask, ask.place) as turn:
+            with self.admission.entered(ask.best_of):
+                async with aclosing(self._unstored(turn.ask)) as deltas:
+                    async for delta in deltas:
+                        if delta.last:
+                            await turn.keep(delta.answer, record(delta) if record else None)
+                        yield delta
 
     @asynccontextmanager
     async def _turn(self, ask: Ask, place: InSession) -> AsyncIterator[OpenTurn]:
-        """The wait for the session's other turns ends at the deadline."""
+        """The wait for the session's other turns takes none of the places of those that run, and ends at the deadline,
+        at the latest after LONGEST_WAIT_SECONDS."""
+        self.admission.require(ask.best_of)
         async with AsyncExitStack() as stack:
-            yield await self._in_time(ask, stack.enter_async_context(self.conversations.turn(ask, place)))
+            try:
+                async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+                    turn = await self._in_time(ask, stack.enter_async_context(self.conversations.turn(ask, place)))
+            except TimeoutError:
+                raise Unavailable(
+                    f"Other turns of this session have run for {LONGEST_WAIT_SECONDS:.0f} s and go on: wait for their "
+                    "answers, then send this one again",
+                    retry_after=self.admission.retry_after(ask.best_of),
+                ) from None
+            yield turn
 
     async def _unstored(self, ask: Ask) -> AsyncGenerator[Delta, None]:
         choice = await self._in_time(ask, self.deployments.choose(ask.model, conversation_of(ask)))

@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from service.answers.answer import Answer
 from service.answers.ask import Ask, InSession
 from service.context.before import Before
@@ -25,13 +27,14 @@ from service.context.prompt import Chat
 from service.context.stored_receipt import SYSTEM
 from service.context.trimming import Past
 from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
-from service.sessions import Answered, Done, History, NewMessage, NewReply, NewTurn, Part, Session
+from service.sessions import Answered, Done, History, NewMessage, NewReply, NewTurn, Part, Session, UnusableDatabase
 from service.text.messages import Message
 
 if TYPE_CHECKING:
     from service.sessions import SessionStore
 
 DEFAULT_POLICY: Policy = "window"
+log = structlog.get_logger(__name__)
 RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 600.0
 CUT_FOR_GOOD: Final[tuple[Policy, ...]] = ("window", "middle")
@@ -49,22 +52,34 @@ class Conversations:
         self._store: SessionStore | None = None
         self._opening = asyncio.Lock()
         self._failed_at = float("-inf")
+        self._unusable: str | None = None
+
+    @property
+    def unusable(self) -> str | None:
+        """Why the database cannot be used until an operator acts, and what to do; None where it can, or where it has
+        not been tried, or is out of reach for now."""
+        return self._unusable
 
     async def store(self) -> SessionStore:
         """Raises Unavailable while the database cannot be had; tried once a second, whoever asks."""
         async with self._opening:
             if self._store is None:
                 if time.monotonic() - self._failed_at < RETRY_SECONDS:
-                    raise Unavailable(NO_DATABASE, retry_after=RETRY_SECONDS)
+                    raise self._refusal()
                 try:
-                    self._store = await self._open()
-                except (Unavailable, OSError):
+                    self._store, self._unusable = await self._open(), None
+                except Exception as error:
                     self._failed_at = time.monotonic()
-                    raise Unavailable(NO_DATABASE, retry_after=RETRY_SECONDS) from None
+                    self._unusable = _cause(error)
+                    raise self._refusal() from None
             return self._store
 
+    def _refusal(self) -> Unavailable:
+        return Unavailable(self._unusable or NO_DATABASE, retry_after=RETRY_SECONDS)
+
     def start(self) -> None:
-        """From now on, what has expired is removed now and then."""
+        """The database is opened now, so that readiness knows of one that cannot be used; and from now on, what has
+        expired is removed now and then."""
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
@@ -75,8 +90,10 @@ class Conversations:
             await store.close()
 
     async def _sweep(self) -> None:
+        with suppress(DosirakError):
+            await self.store()
         while True:
-            await asyncio.sleep(self._sweep_seconds)
+            await asyncio.sleep(RETRY_SECONDS if self._unusable else self._sweep_seconds)
             with suppress(DosirakError):
                 await (await self.store()).sweep()
 
@@ -108,6 +125,20 @@ class Conversations:
             history = await store.history(place.owner, place.session, revision)
         history = history if new else _without_last_reply(history)
         return _asked(ask, history, place, new, with_numbers=False)
+
+
+def _cause(error: Exception) -> str | None:
+    """Why the database cannot be used, where trying again does not help."""
+    match error:
+        case Unavailable() | OSError():
+            return None
+        case UnusableDatabase() | ValueError():
+            return f"The database of sessions cannot be used: {error}"
+        case ImportError():
+            return f"The database of sessions needs the Python package {error.name}: install it, then start again"
+        case _:
+            log.error("session_database_unusable", exc_info=error)
+            return "The database of sessions cannot be opened: its log says why; set DOSIRAK_DATABASE_URL to another"
 
 
 @dataclass(frozen=True, slots=True)

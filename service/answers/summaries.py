@@ -4,8 +4,8 @@ needs them.
     answer ─▶ would a turn more be cut? ─▶ where ─▶ known? ─no─▶ ask the model ─▶ kept by what it stands for
 
 A summary stands for the messages before a place, and is known by their hash: an edit before the place makes it
-worthless, the same chat has it again. That of a stored session is kept with it, others in memory. Where none is ready,
-or it failed, the policy does as `window`, and the receipt says so.
+worthless and has it deleted, the same chat has it again. That of a stored session is kept with it, others in memory.
+Where none is ready, or it failed, the policy does as `window`, and the receipt says so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -24,6 +23,7 @@ from service.answers.answer import Answer, Delta
 from service.answers.ask import Ask
 from service.answers.bounds import prompt_of
 from service.answers.conversations import Conversations
+from service.answers.recent_summaries import RecentSummaries
 from service.context.budget import Budget
 from service.context.composing import SYSTEM_ROLES
 from service.context.options import ContextOptions
@@ -38,7 +38,6 @@ log = structlog.get_logger(__name__)
 SECONDS = 120.0
 BEHIND_ALL = -1
 """Priority: below every caller's."""
-MOST_IN_MEMORY = 2_000
 MOST_WAITING = 64
 Run = Callable[[Ask], AsyncGenerator[Delta, None]]
 Summary = tuple[int, str]
@@ -52,18 +51,19 @@ class Summaries:
         self._run = run
         self._conversations = conversations
         self._metrics = metrics
-        self._in_memory: OrderedDict[str, str] = OrderedDict()
+        self._in_memory = RecentSummaries()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()
 
     async def known(self, ask: Ask, messages: Sequence[Message]) -> tuple[Summary, ...]:
         """Those there are of this chat."""
-        stored = self._in_memory
-        if ask.place is not None:
+        keys = _keys(ask.owner, messages)
+        if ask.place is None:
+            stored = self._in_memory.of(_chat(ask, messages), keys, messages)
+        else:
             store = await self._conversations.store()
-            stored = OrderedDict(await store.summaries.of(ask.place.owner, ask.place.session))
-        keys = enumerate(_keys(ask.owner, messages))
-        return tuple((place, stored[key]) for place, key in keys if key in stored)
+            stored = await store.summaries.of(ask.place.owner, ask.place.session)
+        return tuple((place, stored[key]) for place, key in enumerate(keys) if key in stored)
 
     def prepare(self, answer: Answer) -> None:
         """Make the summary that the next turn may need, some time. Never waits."""
@@ -71,7 +71,7 @@ class Summaries:
         if not isinstance(ask.source, Chat) or ask.context is None or ask.context.chosen != "summarise":
             return
         messages = (*ask.source.messages, Message("assistant", answer.best[0].text))
-        chat = _keys(ask.owner, messages[: _first(messages)])[-1]
+        chat = _chat(ask, messages)
         if chat in self._tasks or len(self._tasks) >= MOST_WAITING:
             return
         task = self._tasks[chat] = asyncio.create_task(self._prepare(answer, messages))
@@ -125,10 +125,7 @@ class Summaries:
             kept = store.summaries.keep(ask.place.owner, ask.place.session, key, text, before=before, revision=revision)
             await kept
             return
-        self._in_memory[key] = text
-        self._in_memory.move_to_end(key)
-        while len(self._in_memory) > MOST_IN_MEMORY:
-            self._in_memory.popitem(last=False)
+        self._in_memory.keep(_chat(ask, messages), key, messages[:place], text)
 
 
 def next_cut(answer: Answer, messages: Sequence[Message]) -> int:
@@ -195,6 +192,11 @@ def _summary_tokens(answer: Answer) -> int:
 def _first(messages: Sequence[Message]) -> int:
     """The place behind the system messages and the first of the others: what tells chats apart."""
     return min(len(messages), sum(message.role in SYSTEM_ROLES for message in messages) + 1)
+
+
+def _chat(ask: Ask, messages: Sequence[Message]) -> str:
+    """The same for all calls of a chat."""
+    return _keys(ask.owner, messages[: _first(messages)])[-1]
 
 
 def _keys(owner: str, messages: Sequence[Message]) -> list[str]:

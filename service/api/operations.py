@@ -32,7 +32,9 @@ async def livez() -> Response:
 @router.get("/readyz")
 @router.get("/healthz")
 async def health(service: ServiceDep) -> Response:
-    """200 when a request for the default model would be served now, else 503."""
+    """200 when a request for the default model would be served now and the session database can be used, else 503."""
+    if (cause := service.answers.conversations.unusable) is not None:
+        raise Unavailable(cause, retry_after=2)
     if not service.deployments.ready:
         raise Unavailable(f"The default model is not ready ({service.deployments.phase}); try again", retry_after=2)
     return json_response({"status": "ok"})

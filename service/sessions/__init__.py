@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from service.sessions.claims import LEASE_SECONDS, Claim, Done, Finished, Fresh, InProgress
 from service.sessions.limits import Limits
+from service.sessions.unusable import UnusableDatabase
 from service.sessions.values import (
     Answered,
     History,
@@ -65,6 +66,7 @@ __all__ = [
     "SessionStore",
     "StoredMessage",
     "Turn",
+    "UnusableDatabase",
     "new_message_id",
 ]
 

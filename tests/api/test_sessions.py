@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
@@ -382,3 +383,99 @@ async def test_lists_of_a_very_long_session_are_bounded_and_counted(world: World
         assert receipt["counts"]["dropped"] == place
         assert [*receipt["dropped"], *receipt["kept"]] == [each["id"] for each in stored[-513:-1]]
         assert stored[-1]["context"] == receipt
+
+
+async def test_turns_in_line_take_no_places_and_do_not_wait_for_ever(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = asyncio.Event()
+    url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    async with serve(engine={"hold": held}, database_url=url, max_in_progress=3) as world:
+        session, admission = await made(world), world.app.state.service.answers.admission
+        first = asyncio.create_task(say(world, session, "first"))
+        await until(lambda: world.engine.alive)
+        line = [asyncio.create_task(say(world, session, f"in line {at}")) for at in range(3)]
+        await until(lambda: waiting(world) == 3)
+        assert admission.in_progress == 1
+        others = [asyncio.create_task(say(world, await made(world), "other")) for _ in range(2)]
+        await until(lambda: len(world.engine.alive) == 3)
+        refused = await say(world, session, "no place", status=503)
+        assert refused["code"] == "overloaded"
+        held.set()
+        await asyncio.gather(first, *line, *others)
+        assert len(await messages(world, session)) == 8 and admission.in_progress == 0
+        held.clear()
+        monkeypatch.setattr("service.answers.answers.LONGEST_WAIT_SECONDS", 0.05)
+        first = asyncio.create_task(say(world, session, "first"))
+        await until(lambda: world.engine.alive)
+        late = await say(world, session, "late", status=503)
+        assert late["code"] == "unavailable" and "send this one again" in late["error"]
+        held.set()
+        await first
+        assert admission.in_progress == 0
+
+
+def waiting(world: World) -> int:
+    """Turns behind the one that runs, in the only session that has any."""
+    store = world.app.state.service.answers.conversations._store
+    return max((line.members - 1 for line in store._turns._lines.values()), default=0)
+
+
+async def test_the_line_of_a_session_has_an_end(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.sessions.turn_locks.MOST_IN_LINE", 2)
+    held = asyncio.Event()
+    url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    async with serve(engine={"hold": held}, database_url=url, max_in_progress=9) as world:
+        session = await made(world)
+        turns = [asyncio.create_task(say(world, session, "first"))]
+        await until(lambda: world.engine.alive)
+        turns += [asyncio.create_task(say(world, session, f"in line {at}")) for at in range(2)]
+        await until(lambda: waiting(world) == 2)
+        assert (await say(world, session, "one more", status=503))["code"] == "overloaded"
+        turns.append(asyncio.create_task(say(world, await made(world), "another session's goes on")))
+        held.set()
+        await asyncio.gather(*turns)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        ("newer", "run the newer version"),
+        ("driver", "pip install"),
+        ("package", "aiosqlite"),
+        ("defect", "its log says why"),
+    ],
+)
+async def test_a_database_that_cannot_be_used_is_told_and_lowers_readiness(
+    serve: Serve, tmp_path: Path, trouble: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    store = await SessionStore.open(url)
+    async with store._database.writing() as connection:
+        if trouble == "newer":
+            await connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    await store.close()
+    troubles: dict[str, Exception] = {
+        "package": ImportError("No module named 'aiosqlite'", name="aiosqlite"),
+        "defect": RuntimeError("planted"),
+    }
+    async with serve(database_url=url) as world:
+        with monkeypatch.context() as patched:
+            if trouble == "driver":
+                patched.setattr(
+                    "service.sessions.database._parsed",
+                    mock.Mock(side_effect=ValueError("pip install 'dosirak[postgres]'")),
+                )
+            elif trouble != "newer":
+                patched.setattr(SessionStore, "open", mock.AsyncMock(side_effect=troubles[trouble]))
+            world.app.state.service.answers.conversations.start()
+            await until(lambda: not world.app.state.service.is_ready)
+            for path in (SESSIONS, "/v1/knowledge", f"{SESSIONS}/s_1", "/health", "/readyz"):
+                refused = error(await world.client.get(path), 503, "unavailable")
+                assert told in refused["error"] and "planted" not in refused["error"]
+            assert (await say(world, "s_1", status=503))["code"] == "unavailable"
+            body = {"inputs": "hi", "parameters": SHORT}
+            assert (await world.client.post("/generate", json=body)).status_code == 200, "what needs no session goes on"
+        if trouble != "newer":
+            await until(lambda: world.app.state.service.is_ready), "the operator has acted"
+            assert (await world.client.get(SESSIONS)).status_code == 200

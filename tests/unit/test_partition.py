@@ -36,7 +36,7 @@ def test_a_stored_receipt_is_read_as_it_was_written(data: st.DataObject) -> None
         [names[at] for at in positions if at not in kept and at >= before],
         [names[at] for at in positions if at not in kept and at < before],
     ]
-    wire = receipt(*lists, None if cut is None else names[cut])
+    wire = receipt(lists[0], lists[1], lists[2], None if cut is None else names[cut])
     partition = Partition(ranges_of(sorted(kept)), Counts(*map(len, lists)), (), before, cut, min(positions[0], 0))
     stored = stored_form(wire, partition)
     assert not any(name.startswith("m_") for name in str(stored).split("'"))

@@ -29,8 +29,13 @@ messages = sa.table(
 def upgrade() -> None:
     op.add_column("sessions", sa.Column("edited", sa.Integer, nullable=False, server_default="0"))
     op.add_column("summaries", sa.Column("before", sa.Integer))
-    partly = {"sqlite_where": sa.text("pinned = 1"), "postgresql_where": sa.text("pinned")}
-    op.create_index("messages_pinned", "messages", ["session", "position"], **partly)
+    op.create_index(
+        "messages_pinned",
+        "messages",
+        ["session", "position"],
+        sqlite_where=sa.text("pinned = 1"),
+        postgresql_where=sa.text("pinned"),
+    )
     connection = op.get_bind()
     for number, cut in connection.execute(sa.select(sessions.c.number, sessions.c.cut)).all():
         _number_session(connection, number, cut)
