@@ -89,7 +89,7 @@ async def page(world: World, session: str) -> float:
 
 
 async def measure(directory: Path, sizes: list[int], turns: int) -> bool:
-    settings = {"sessions_max_messages": 100_000}
+    settings: dict[str, Any] = {"sessions_max_messages": 100_000}
     engine = {"info": msgspec.structs.replace(INFO, blocks_total=256)}  # room for the window
     async with serving(directory, engine=engine, **settings) as world:
         sessions = {size: await imported(world, lines_of(size)) for size in sizes}

@@ -477,5 +477,5 @@ async def test_a_database_that_cannot_be_used_is_told_and_lowers_readiness(
             body = {"inputs": "hi", "parameters": SHORT}
             assert (await world.client.post("/generate", json=body)).status_code == 200, "what needs no session goes on"
         if trouble != "newer":
-            await until(lambda: world.app.state.service.is_ready), "the operator has acted"
+            await until(lambda: world.app.state.service.is_ready)  # the operator has acted
             assert (await world.client.get(SESSIONS)).status_code == 200
