@@ -128,12 +128,13 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
     messages, documents, notes = compose(chat.messages, documents)
     require_order(messages)
     require_calls(messages)
-    placed = _placed(tokenizer, budget, messages, documents)
+    room = budget.documents
     while True:
+        placed = _placed(tokenizer, budget, messages, documents, room)
         trimmed = trim(tokenizer, budget, messages, chat.named, tuple(each for _, each in placed), chat.past)
         if not placed or budget.options.chosen == "refuse" or trimmed.document_tokens <= budget.documents:
             break
-        placed = placed[:-1]  # the template wrote it longer than it is
+        room -= trimmed.document_tokens - budget.documents  # the template wrote them longer than they are
     if placed:
         _require_documents(budget, trimmed, [each for _, each in placed])
 
@@ -142,15 +143,15 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
 
 
 def _placed(
-    tokenizer: Tokenizer, budget: Budget, messages: Sequence[Message], documents: tuple[Document, ...]
+    tokenizer: Tokenizer, budget: Budget, messages: Sequence[Message], documents: tuple[Document, ...], room: int
 ) -> list[Placed]:
     match budget.options.chosen:
         case "refuse":
             return list(enumerate(documents))
         case "retrieve":
-            return by_match(tokenizer, documents, budget.documents, current(messages))
+            return by_match(tokenizer, documents, room, current(messages))
         case _:
-            return by_rank(tokenizer, documents, budget.documents)
+            return by_rank(tokenizer, documents, room)
 
 
 def _require_documents(budget: Budget, trimmed: Trimmed, documents: Sequence[Document]) -> None:

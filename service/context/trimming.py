@@ -154,7 +154,9 @@ class _Chat:
     def fit(self, cut: int) -> Trimmed:
         """What is sent with this cut; where the template wrote more than was counted, first fewer passages, then fewer
         turns that match, then fewer of the newest."""
-        passages = [each for _, each in by_rank(self.tokenizer, self.past.passages or (), self._documents_left)]
+        found = self.past.passages or ()
+        fitting = by_rank(self.tokenizer, found, self._documents_left)
+        passages = [passage for at, passage in fitting if passage == found[at]]  # whole ones
         aside, step, last = self.budget.aside, 1, len(self.turns) - 1
         while True:
             trimmed = self._arranged(cut, aside, passages)
