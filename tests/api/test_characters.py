@@ -31,9 +31,10 @@ async def world(serve: Serve) -> AsyncIterator[World]:
 def asked(world: World, stop: bool, **body: Any) -> dict[str, Any]:
     """For all but the last of the character's tokens."""
     count = len(world.tokenizer.encode(SAID, add_special_tokens=False)) - 1
-    limit = {"max_tokens": count} if "model" in body else {"parameters": {"max_new_tokens": count}}
     stops = {"stop": ["🦊!"]} if stop else {}
-    return {**body, **({**limit, **stops} if "model" in body else {"parameters": {**limit["parameters"], **stops}})}
+    if "model" in body:
+        return {**body, "max_tokens": count, **stops}
+    return {**body, "parameters": {"max_new_tokens": count, **stops}}
 
 
 @pytest.mark.parametrize("stop", [False, True])

@@ -167,8 +167,8 @@ async def test_a_cancelled_write_is_whole_or_absent(store: SessionStore) -> None
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
     await say(store, "ann", session.id, "q99", "a99")
-    said = await contents(store, "ann", session.id)
-    session = await store.get("ann", session.id)
+    history = await store.history("ann", session.id)
+    session, said = history.session, [message.content for message in history.messages]
     assert [reply[1:] for reply in said[1::2]] == [question[1:] for question in said[::2]]
     assert "a99" in said and len(said) == session.message_count
 
