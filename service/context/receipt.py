@@ -117,11 +117,9 @@ class Receipt:
             "notes": list(self.notes),
         }
         if self.documents_kept or self.documents_dropped:
-            body["documents"] = {
-                "kept": list(self.documents_kept),
-                "dropped": list(self.documents_dropped),
-                "cut": list(self.documents_cut),
-            }
+            cut_short = {"cut": list(self.documents_cut)} if self.documents_cut else {}
+            listed = {"kept": list(self.documents_kept), "dropped": list(self.documents_dropped)}
+            body["documents"] = {**listed, **cut_short}
         if self.recalled:
             body["recalled"] = list(self.recalled)
         return body

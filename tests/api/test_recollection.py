@@ -158,7 +158,7 @@ async def test_the_knowledge_base_over_http(world: World) -> None:
         answer = await ask(world, **question, context=context)
         receipt = answer["context"]
         assert "메뉴판\n김치 도시락 8,000원" in sent(world), context
-        assert receipt["documents"] == {"kept": [id], "dropped": [], "cut": []} and receipt["parts"]["documents"] > 0
+        assert receipt["documents"] == {"kept": [id], "dropped": []} and receipt["parts"]["documents"] > 0
         assert receipt["used"] == sum(receipt["parts"].values()) == answer["usage"]["prompt_tokens"]
         assert receipt["kept"] == ["m_0"] and not receipt["truncated"]
     await ask(world, **question, context={"policy": "retrieve", "knowledge": False})

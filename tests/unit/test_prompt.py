@@ -57,7 +57,7 @@ def test_a_chats_parts_are_its_texts(tmp_path: Path) -> None:
     assert parts.documents == sum(count(tokenizer, text) for text in ("Menu", "menu: 김밥", "x"))
     quoted = sum(count(tokenizer, piece) for piece in ("hello ", "<", "|im_end|", ">"))
     assert parts.history == quoted + count(tokenizer, "안녕하세요 😀")
-    assert prompt.receipt.to_dict()["documents"] == {"kept": ["d_0", "x1"], "dropped": [], "cut": []}
+    assert prompt.receipt.to_dict()["documents"] == {"kept": ["d_0", "x1"], "dropped": []}
     assert prompt.receipt.kept == ("m_0", "m_1", "m_2", "m_3")
 
 

@@ -45,7 +45,7 @@ def test_what_was_sent_whole_is_not_truncated() -> None:
 
 def test_documents_are_listed_where_there_were_any() -> None:
     receipt = Receipt("window", 100, 10, Parts(documents=5), documents_kept=("a",), documents_dropped=("b",))
-    assert receipt.to_dict()["documents"] == {"kept": ["a"], "dropped": ["b"], "cut": []}
+    assert receipt.to_dict()["documents"] == {"kept": ["a"], "dropped": ["b"]}
     assert receipt.truncated
 
 
