@@ -27,7 +27,8 @@ NO_SUMMARY_NOTE = "no summary was ready: older messages are left out"
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """`whole`: how many tokens the prompt would have with nothing left out. `before`: of a stored chat that was cut,
+    """`whole`: how many tokens the prompt would have with nothing left out; where the template refuses the whole chat, as
+    many as its texts have. `before`: of a stored chat that was cut,
     the numbers of what stands before the cut."""
 
     receipt: Receipt
@@ -51,6 +52,8 @@ class Sent:
     def counted(self) -> Counted:
         receipt = self._receipt()
         whole = self._whole(receipt)
+        if whole is None:
+            return Counted(receipt, receipt.used + receipt.dropped_tokens)
         return Counted(receipt, whole, self._before(whole) if self.chat.positions else None)
 
     def _receipt(self) -> Receipt:
@@ -108,9 +111,9 @@ class Sent:
         ahead = self.messages[systems : systems + self.trimmed.turns[self.trimmed.start].first]
         return tokens + before.tokens - tokens_of(self.tokenizer, ahead)
 
-    def _whole(self, receipt: Receipt) -> int:
-        """With what the server added beside the chat, but no summary: that stands for what is left out. Where the
-        template refuses the whole chat, the tokens of the texts."""
+    def _whole(self, receipt: Receipt) -> int | None:
+        """With what the server added beside the chat, but no summary: that stands for what is left out. None where the
+        template refuses the whole chat."""
         if not receipt.truncated:
             return receipt.used
         before, systems = self.chat.past.before or Before(), self._systems
@@ -120,15 +123,16 @@ class Sent:
             messages = (*self.messages[:systems], *rest[:-1], *knowledge, *rest[-1:])
             return before.written + self.tokenizer.chat_tokens(messages, documents=self.documents)
         except InvalidRequest:
-            return receipt.used + receipt.dropped_tokens
+            return None
 
     def _before(self, whole: int) -> Before | None:
-        """Of the cut that this prompt has."""
+        """Of the cut that this prompt has, where `whole` is the whole prompt's length."""
         trimmed, known = self.trimmed, self.chat.past.before
         if trimmed.cut is None:
             return None
         start = trimmed.start if known else 0
-        turns = [turn for turn in trimmed.turns[start:] if self._systems + turn.first < trimmed.cut]
+        last = trimmed.cut - self._systems
+        turns = [turn for turn in trimmed.turns[start:] if turn.first < last]
         if known and not turns:
             return known
         known = known or Before()
