@@ -27,9 +27,8 @@ NO_SUMMARY_NOTE = "no summary was ready: older messages are left out"
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """`whole`: how many tokens the prompt would have with nothing left out; where the template refuses the whole chat, as
-    many as its texts have. `before`: of a stored chat that was cut,
-    the numbers of what stands before the cut."""
+    """`whole`: how many tokens the prompt would have with nothing left out; where the template refuses the whole chat,
+    as many as its texts have. `before`: of a stored chat that was cut, the numbers of what stands before the cut."""
 
     receipt: Receipt
     whole: int
