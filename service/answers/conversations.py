@@ -19,6 +19,7 @@ import structlog
 
 from service.answers.answer import Answer
 from service.answers.ask import Ask, InSession
+from service.answers.cancelling import cancelled
 from service.context.before import Before
 from service.context.options import ContextOptions
 from service.context.partition import SYSTEM_POSITION
@@ -84,7 +85,7 @@ class Conversations:
 
     async def stop(self) -> None:
         if self._sweeping is not None:
-            self._sweeping.cancel()
+            await cancelled((self._sweeping,))
         store, self._store = self._store, None
         if store is not None:
             await store.close()
