@@ -108,8 +108,8 @@ async def run(url: str, directory: Path, kills: int, seed: int = 0) -> list[str]
 async def inspect(store: SessionStore, sessions: list[str], acknowledged: list[Written]) -> list[str]:
     stored, wrong = {}, []
     for id in sessions:
-        session, messages = await store.history(OWNER, id)
-        stored[id] = list(messages)
+        session, messages = await store.get(OWNER, id), await all_messages(store, id)
+        stored[id] = messages
         if (session.message_count, session.revision) != (len(messages), 1 + len(messages) // 2):
             wrong.append(f"miscounted: {session}")
     last: dict[str, int] = {}
@@ -122,6 +122,16 @@ async def inspect(store: SessionStore, sessions: list[str], acknowledged: list[W
         if here != Finished(f"{writer} {n}".encode()) or isinstance(after, Finished):
             wrong.append(f"turn without its answer, or the other way round: {writer} {n}")
     return wrong + check(acknowledged, stored)
+
+
+async def all_messages(store: SessionStore, id: str) -> list[StoredMessage]:
+    """Page by page."""
+    page = await store.messages(OWNER, id, limit=100)
+    found = list(page.data)
+    while page.next_cursor is not None:
+        page = await store.messages(OWNER, id, cursor=page.next_cursor, limit=100)
+        found += page.data
+    return found
 
 
 def _round(url: str, sessions: list[str], logs: list[Path], draw: random.Random) -> None:

@@ -34,8 +34,8 @@ class DeferredApp(Starlette):
 
     @property
     def is_ready(self) -> bool:
-        """The default model's readiness; only while the lifespan runs."""
-        return bool(self._app.state.deployments.ready)
+        """See `Service.is_ready`; only while the lifespan runs."""
+        return bool(self._app.state.service.is_ready)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._hand_on(scope, receive, send)

@@ -143,6 +143,9 @@ class Settings(BaseSettings):
         default=262144, ge=1, description="Largest message and system prompt of a session, in UTF-8."
     )
     sessions_max_messages: int = Field(default=10000, ge=2, description="Most messages in one session.")
+    sessions_max_import_bytes: int = Field(
+        default=64 * MIB, ge=1024, description="Largest session that is imported, as its export in bytes."
+    )
     sessions_max_per_owner: int = Field(default=10000, ge=1, description="Most sessions of one owner.")
     sessions_max_metadata_bytes: int = Field(
         default=16384, ge=2, description="Largest metadata of a session, as JSON in UTF-8."

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from service.context.partition import Counts, Partition
+from service.context.stored_receipt import stored_form
 from service.sessions import Answered, NewMessage, NewReply, NewTurn, SessionStore, Turn
 from tests import postgres
 
@@ -39,9 +42,16 @@ def a_turn(said: str = "안녕하세요", reply: str = "네, 반갑습니다", *
     return NewTurn((NewMessage(said),), NewReply(reply, Answered(**answered)))  # type: ignore[arg-type]
 
 
+def receipt(kept: tuple[int, int], total: int, cut: int | None = None) -> Mapping[str, object]:
+    """As the store keeps it: messages `kept` of so many were sent."""
+    counts = Counts(kept[1] - kept[0], total - kept[1] + kept[0])
+    told = None if cut is None else {"stable_for_tokens": 7}
+    return stored_form({"policy": "window", "dropped_tokens": 3, "cut": told}, Partition((kept,), counts, cut=cut))
+
+
 async def say(store: SessionStore, owner: str, session_id: str, said: str, reply: str = "네") -> Turn:
     return await store.append_turn(owner, session_id, a_turn(said, reply))
 
 
 async def contents(store: SessionStore, owner: str, session_id: str) -> list[str]:
-    return [message.content for message in (await store.history(owner, session_id))[1]]
+    return [message.content for message in (await store.history(owner, session_id)).messages]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from service.answers.request import GenerationRequest
@@ -29,8 +30,22 @@ class Admission:
         self._clock = clock
         self._ends: deque[float] = deque(maxlen=MEASURED_ENDS)
 
+    @contextmanager
+    def entered(self, count: int) -> Iterator[None]:
+        """Hold `count` places. Raises Overloaded, taking none."""
+        self.enter(count)
+        try:
+            yield
+        finally:
+            self.leave(count)
+
     def enter(self, count: int) -> None:
         """Take `count` places, to be given back by `leave`. Raises Overloaded, taking none."""
+        self.require(count)
+        self.in_progress += count
+
+    def require(self, count: int) -> None:
+        """Raises Overloaded where `count` places are not free now."""
         if self.in_progress + count > self.places:
             raise Overloaded(
                 f"{self.in_progress} of {self.places} places are taken and this request needs {count}: "
@@ -39,7 +54,6 @@ class Admission:
                 in_progress=self.in_progress,
                 max_in_progress=self.places,
             )
-        self.in_progress += count
 
     def leave(self, count: int) -> None:
         self.in_progress -= count

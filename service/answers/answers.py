@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from service.answers.admission import Admission, refuse_late, too_late
 from service.answers.answer import Answer, Delta
@@ -33,6 +33,8 @@ from service.sessions import Done
 from service.tasks import BackgroundTasks
 
 T = TypeVar("T")
+LONGEST_WAIT_SECONDS: Final = 300.0
+"""Of a turn for its session, where it has no deadline."""
 Record = Callable[[Delta], Done]
 """Makes of an answer's last delta what is kept for its Idempotency-Key."""
 
@@ -85,6 +87,9 @@ class Answers:
         ).deployment
         with deployment.occupied():
             try:
+                request = await self._in_time(
+                    request, self.conversations.counted_by(request, deployment.manifest.digest)
+                )
                 request = await self._in_time(request, self._recollection.of(request, deployment))
                 prompt = await self._in_time(request, build(request, deployment))
                 bounded_max_tokens(request, deployment, prompt)
@@ -95,29 +100,38 @@ class Answers:
     async def _stream(
         self, request: GenerationRequest, opening: Opening, record: Record | None = None
     ) -> AsyncGenerator[Delta, None]:
-        self.admission.enter(request.best_of)
-        try:
-            if request.turn is None:
+        if request.turn is None:
+            with self.admission.entered(request.best_of):
                 async with aclosing(self._unstored(request, opening)) as deltas:
                     async for delta in deltas:
                         yield delta
-                return
-            async with (
-                self._turn(request, request.turn) as turn,
-                aclosing(self._unstored(turn.request, opening)) as deltas,
-            ):
-                async for delta in deltas:
-                    if delta.last:
-                        await turn.keep(delta.answer, record(delta) if record else None)
-                    yield delta
-        finally:
-            self.admission.leave(request.best_of)
+            return
+        async with self._turn(request, request.turn) as turn:
+            with self.admission.entered(request.best_of):
+                async with aclosing(self._unstored(turn.request, opening)) as deltas:
+                    async for delta in deltas:
+                        if delta.last:
+                            await turn.keep(delta.answer, record(delta) if record else None)
+                        yield delta
 
     @asynccontextmanager
     async def _turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
-        """The wait for the session's other turns ends at the deadline."""
+        """The wait for the session's other turns takes none of the places of those that run, and ends at the deadline,
+        at the latest after LONGEST_WAIT_SECONDS."""
+        self.admission.require(request.best_of)
         async with AsyncExitStack() as stack:
-            yield await self._in_time(request, stack.enter_async_context(self.conversations.turn(request, turn)))
+            try:
+                async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+                    opened = await self._in_time(
+                        request, stack.enter_async_context(self.conversations.turn(request, turn))
+                    )
+            except TimeoutError:
+                raise Unavailable(
+                    f"Other turns of this session have run for {LONGEST_WAIT_SECONDS:.0f} s and go on: wait for their "
+                    "answers, then send this one again",
+                    retry_after=self.admission.retry_after(request.best_of),
+                ) from None
+            yield opened
 
     async def _unstored(
         self, request: GenerationRequest, opening: Opening | None = None
@@ -143,6 +157,7 @@ class Answers:
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
         deployment = choice.deployment
         refuse_late(request, deployment.engine.stats, time.monotonic())
+        request = await self.conversations.counted_by(request, deployment.manifest.digest)
         request = await self._recollection.of(request, deployment)
         prompt = await build(request, deployment)
         seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed & SEED_MASK

@@ -1,6 +1,6 @@
 """Turns of stored sessions: the history becomes the prompt's chat, and the answer is stored before its end is told.
 
-    lock the session ─▶ history ─▶ request over system, history, new messages ─▶ answer ─▶ stored ─▶ last delta
+    lock the session ─▶ history ─▶ a request over system, history and the new messages ─▶ answer ─▶ stored ─▶ last delta
 
 Turns sent at once to one session wait for each other. Where another writer has changed the session meanwhile, the
 answer is not stored and its caller is told so.
@@ -10,31 +10,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from service.answers.answer import Answer
 from service.answers.request import GenerationRequest, SessionTurn
+from service.context.before import Before
 from service.context.options import ContextOptions
+from service.context.partition import SYSTEM_POSITION
 from service.context.policies import POLICIES, Policy
 from service.context.prompt import Chat
+from service.context.stored_receipt import SYSTEM
 from service.context.trimming import Past
-from service.errors import Conflict, InvalidRequest, Stale, Unavailable
-from service.sessions import Answered, Done, NewMessage, NewReply, NewTurn, Session, StoredMessage
+from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
+from service.sessions import Answered, Done, History, NewMessage, NewReply, NewTurn, Part, Session, UnusableDatabase
 from service.tasks import BackgroundTasks
 from service.text.messages import Message
 
 if TYPE_CHECKING:
     from service.sessions import SessionStore
 
-SYSTEM = "system"
-"""The name of a session's system message in receipts."""
 DEFAULT_POLICY: Policy = "window"
+log = structlog.get_logger(__name__)
 RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 600.0
 EXPIRE_SESSIONS = "expire_sessions"
+CUT_FOR_GOOD: Final[tuple[Policy, ...]] = ("window", "middle")
+"""Policies that never look again at turns before the cut, save for those that stay."""
 NO_DATABASE = "The database of sessions cannot be had: try again shortly; DOSIRAK_DATABASE_URL says where it is"
 
 
@@ -53,22 +59,34 @@ class Conversations:
         self._store: SessionStore | None = None
         self._opening = asyncio.Lock()
         self._failed_at = float("-inf")
+        self._unusable: str | None = None
+
+    @property
+    def unusable(self) -> str | None:
+        """Why the database cannot be used until an operator acts, and what to do; None where it can, or where it has
+        not been tried, or is out of reach for now."""
+        return self._unusable
 
     async def store(self) -> SessionStore:
         """Raises Unavailable while the database cannot be had; tried once a second, whoever requests."""
         async with self._opening:
             if self._store is None:
                 if time.monotonic() - self._failed_at < RETRY_SECONDS:
-                    raise Unavailable(NO_DATABASE, retry_after=RETRY_SECONDS)
+                    raise self._refusal()
                 try:
-                    self._store = await self._open()
-                except (Unavailable, OSError):
+                    self._store, self._unusable = await self._open(), None
+                except Exception as error:
                     self._failed_at = time.monotonic()
-                    raise Unavailable(NO_DATABASE, retry_after=RETRY_SECONDS) from None
+                    self._unusable = _cause(error)
+                    raise self._refusal() from None
             return self._store
 
+    def _refusal(self) -> Unavailable:
+        return Unavailable(self._unusable or NO_DATABASE, retry_after=RETRY_SECONDS)
+
     def start(self) -> None:
-        """From now on, what has expired is removed now and then."""
+        """The database is opened now, so that readiness knows of one that cannot be used; and from now on, what has
+        expired is removed now and then."""
         self._tasks.keep(EXPIRE_SESSIONS, self._sweep)
 
     async def stop(self) -> None:
@@ -78,6 +96,12 @@ class Conversations:
             await store.close()
 
     async def _sweep(self) -> None:
+        """One pass. While the database cannot be used, a pass is no more than a look whether it can be."""
+        with suppress(DosirakError):
+            await self.store()
+        if self._unusable:
+            await asyncio.sleep(RETRY_SECONDS)
+            return
         await asyncio.sleep(self._sweep_seconds)
         await (await self.store()).sweep()
 
@@ -86,14 +110,43 @@ class Conversations:
         """The session is this turn's until the block ends. Raises NotFound, Stale, QuotaExceeded, InvalidRequest."""
         store, new = await self.store(), _new(turn)
         async with store.turn_lock(turn.owner, turn.session):
-            session, stored = await _read(store, turn, new)
-            yield OpenTurn(store, turn, session, new, _asked(request, session, stored, turn.messages, new))
+            history = await _read(store, turn, new, request.context)
+            yield OpenTurn(store, turn, history.session, new, _asked(request, history, turn, new))
 
     async def asked(self, request: GenerationRequest, turn: SessionTurn) -> GenerationRequest:
         """What the turn would request now, without taking it."""
         store, new = await self.store(), _new(turn)
-        session, stored = await _read(store, turn, new)
-        return _asked(request, session, stored, turn.messages, new)
+        return _asked(request, await _read(store, turn, new, request.context), turn, new)
+
+    async def counted_by(self, request: GenerationRequest, digest: str) -> GenerationRequest:
+        """The same request for the version with this digest: of a chat whose numbers are another version's tokens, over
+        all its messages and without numbers. Raises Conflict where the session has been changed since it was read."""
+        turn, source = request.turn, request.source
+        if turn is None or not isinstance(source, Chat) or source.past.before is None:
+            return request
+        if source.past.before.digest == digest:
+            return request
+        store, revision = await self.store(), turn.expected_revision
+        ids = source.named[len(source.named) - len(turn.messages) :]
+        new = tuple(replace(each, id=id) for each, id in zip(_new(turn), ids, strict=True))
+        with _told_of_changes():
+            history = await store.history(turn.owner, turn.session, revision)
+        history = history if new else _without_last_reply(history)
+        return _asked(request, history, turn, new, with_numbers=False)
+
+
+def _cause(error: Exception) -> str | None:
+    """Why the database cannot be used, where trying again does not help."""
+    match error:
+        case Unavailable() | OSError():
+            return None
+        case UnusableDatabase() | ValueError():
+            return f"The database of sessions cannot be used: {error}"
+        case ImportError():
+            return f"The database of sessions needs the Python package {error.name}: install it, then start again"
+        case _:
+            log.error("session_database_unusable", exc_info=error)
+            return "The database of sessions cannot be opened: its log says why; set DOSIRAK_DATABASE_URL to another"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +164,7 @@ class OpenTurn:
         receipt = answer.receipt
         best = answer.best[0]
         answered = Answered(
-            receipt.to_dict(),
+            receipt.to_stored(),
             answer.manifest.reference,
             answer.manifest.version,
             answer.manifest.short_digest,
@@ -119,17 +172,13 @@ class OpenTurn:
             answer.finish_reason.value,
         )
         reply = NewReply(best.text, answered)
-        cut = None if receipt.cut is None else {"at": receipt.cut.at, "policy": receipt.policy}
+        cut = _cut_of(answer)
         owner, session, revision = self._turn.owner, self._session.id, self._session.revision
-        try:
+        with _told_of_changes():
             if self._new:
                 await self._store.append_turn(owner, session, NewTurn(self._new, reply, cut), revision, done)
             else:
                 await self._store.replace_last_reply(owner, session, reply, revision, cut=cut, done=done)
-        except Stale:
-            raise Conflict(
-                "Another writer changed the session while this answer was made: send the turn again"
-            ) from None
 
 
 def _new(turn: SessionTurn) -> tuple[NewMessage, ...]:
@@ -137,47 +186,106 @@ def _new(turn: SessionTurn) -> tuple[NewMessage, ...]:
 
 
 async def _read(
-    store: SessionStore, turn: SessionTurn, new: tuple[NewMessage, ...]
-) -> tuple[Session, tuple[StoredMessage, ...]]:
-    """The session and the messages before the turn."""
+    store: SessionStore, turn: SessionTurn, new: tuple[NewMessage, ...], given: ContextOptions | None
+) -> History:
+    """The session and the messages before the turn that may be sent."""
     owner, session, revision = turn.owner, turn.session, turn.expected_revision
+    options = given or ContextOptions()
+
+    def wanted(found: Session) -> Part | None:
+        policy = options.policy or _policy(found)
+        before = _before(found, policy)
+        if before is None or policy not in CUT_FOR_GOOD:
+            return None
+        return Part(_at(found), before.systems, policy == "middle", options.pin)
+
     if new:
-        return await store.check_turn(owner, session, new, revision)
-    found, stored = await store.history(owner, session, revision)
-    return found, _without_last_reply(stored)
+        return await store.check_turn(owner, session, new, revision, wanted)
+    return _without_last_reply(await store.history(owner, session, revision, wanted))
 
 
 def _asked(
     request: GenerationRequest,
-    session: Session,
-    stored: tuple[StoredMessage, ...],
-    given: tuple[Message, ...],
+    history: History,
+    turn: SessionTurn,
     new: tuple[NewMessage, ...],
+    *,
+    with_numbers: bool = True,
 ) -> GenerationRequest:
     """The same request over the whole chat, by the session's model and policy where it names none of its own."""
-    system = [Message("system", session.system)] if session.system else []
-    history = [Message(message.role, message.content, message.name) for message in stored]
-    names = [*([SYSTEM] if system else []), *(message.id for message in stored), *(message.id for message in new)]
+    session, stored = history.session, history.messages
     options = request.context or ContextOptions()
     options = replace(options, policy=options.policy or _policy(session))
     pins = (*options.pin, *(message.id for message in stored if message.pinned))
-    cut = session.cut or {}
-    chat = Chat(
-        (*system, *history, *given),
-        tuple(names),
-        Past(str(cut.get("at", "")) if cut.get("policy") == options.policy else ""),
+    is_cut = (session.cut or {}).get("policy") == options.policy
+    cut = next((each.id for each in stored if is_cut and each.position == _at(session)), "")
+    before = _before(session, options.chosen) if cut and with_numbers else None
+    chat = _chat(history, turn, new, Past(cut, before))
+    return replace(
+        request,
+        source=chat,
+        model=request.model or session.model,
+        context=replace(options, pin=tuple(dict.fromkeys(pins))),
+        turn=replace(turn, expected_revision=session.revision),
     )
-    context = replace(options, pin=tuple(dict.fromkeys(pins)))
-    return replace(request, source=chat, model=request.model or session.model, context=context)
+
+
+def _chat(history: History, turn: SessionTurn, new: tuple[NewMessage, ...], past: Past) -> Chat:
+    session, stored = history.session, history.messages
+    system = [Message("system", session.system)] if session.system else []
+    said = [Message(message.role, message.content, message.name) for message in stored]
+    first = history.next_position
+    return Chat(
+        (*system, *said, *turn.messages),
+        (*([SYSTEM] if system else []), *(message.id for message in stored), *(message.id for message in new)),
+        past,
+        (
+            *([SYSTEM_POSITION] if system else []),
+            *(message.position for message in stored),
+            *range(first, first + len(new)),
+        ),
+        history.others,
+    )
+
+
+def _at(session: Session) -> int:
+    at = (session.cut or {}).get("at")
+    return at if isinstance(at, int) else SYSTEM_POSITION
+
+
+def _before(session: Session, policy: Policy) -> Before | None:
+    """The numbers of what stands before the cut, where the policy made it and they are known."""
+    cut = session.cut or {}
+    return Before.from_dict(cut.get("before")) if cut.get("policy") == policy else None
+
+
+def _cut_of(answer: Answer) -> dict[str, object] | None:
+    """What the session is to know of this answer's cut."""
+    partition, before = answer.receipt.partition, answer.prompt.before_cut
+    if partition is None or partition.cut is None:
+        return None
+    cut: dict[str, object] = {"at": partition.cut, "policy": answer.receipt.policy}
+    if before is None or not answer.deployment.tokenizer.is_additive:
+        return cut
+    return {**cut, "before": replace(before, digest=answer.manifest.digest).to_dict()}
+
+
+@contextmanager
+def _told_of_changes() -> Iterator[None]:
+    try:
+        yield
+    except Stale:
+        raise Conflict("Another writer changed the session while this answer was made: send the turn again") from None
 
 
 def _policy(session: Session) -> Policy:
     return next((policy for policy in POLICIES if policy == session.policy), DEFAULT_POLICY)
 
 
-def _without_last_reply(stored: tuple[StoredMessage, ...]) -> tuple[StoredMessage, ...]:
+def _without_last_reply(history: History) -> History:
+    stored = history.messages
     if not stored or stored[-1].role != "assistant":
         raise Conflict("The session's last message is not an answer: send a message to get one")
     if len(stored) < 2:
         raise InvalidRequest("The session holds no question to answer again", param="session_id")
-    return stored[:-1]
+    return replace(history, messages=stored[:-1])

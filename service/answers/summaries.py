@@ -1,11 +1,11 @@
 """Summaries of what a chat is about to lose, made by the model that serves it, after an answer and before the turn that
 needs them.
 
-    answer ─▶ would a turn more be cut? ─▶ where ─▶ known? ─no─▶ request the model ─▶ kept by what it stands for
+    answer ─▶ would a turn more be cut? ─▶ where ─▶ known? ─no─▶ ask the model ─▶ kept by what it stands for
 
 A summary stands for the messages before a place, and is known by their hash: an edit before the place makes it
-worthless, the same chat has it again. That of a stored session is kept with it, others in memory. Where none is ready,
-or it failed, the policy does as `window`, and the receipt says so.
+worthless and has it deleted, the same chat has it again. That of a stored session is kept with it, others in memory.
+Where none is ready, or it failed, the policy does as `window`, and the receipt says so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -24,6 +23,7 @@ import structlog
 from service.answers.answer import Answer, Delta
 from service.answers.bounds import prompt_of
 from service.answers.conversations import Conversations
+from service.answers.recent_summaries import RecentSummaries
 from service.answers.request import GenerationRequest
 from service.context.budget import Budget
 from service.context.composing import SYSTEM_ROLES
@@ -41,7 +41,6 @@ SUMMARISE = "summarise"
 SECONDS = 120.0
 BEHIND_ALL = -1
 """Priority: below every caller's."""
-MOST_IN_MEMORY = 2_000
 MOST_WAITING = 64
 Run = Callable[[GenerationRequest], AsyncGenerator[Delta, None]]
 Summary = tuple[int, str]
@@ -55,19 +54,20 @@ class Summaries:
         self._run = run
         self._conversations = conversations
         self._metrics = metrics
-        self._in_memory: OrderedDict[str, str] = OrderedDict()
+        self._in_memory = RecentSummaries()
         self._background = tasks
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()
 
     async def known(self, request: GenerationRequest, messages: Sequence[Message]) -> tuple[Summary, ...]:
         """Those there are of this chat."""
-        stored = self._in_memory
-        if request.turn is not None:
+        keys = _keys(request.owner, messages)
+        if request.turn is None:
+            stored = self._in_memory.of(_chat(request, messages), keys, messages)
+        else:
             store = await self._conversations.store()
-            stored = OrderedDict(await store.summaries.of(request.turn.owner, request.turn.session))
-        keys = enumerate(_keys(request.owner, messages))
-        return tuple((place, stored[key]) for place, key in keys if key in stored)
+            stored = await store.summaries.of(request.turn.owner, request.turn.session)
+        return tuple((place, stored[key]) for place, key in enumerate(keys) if key in stored)
 
     def prepare(self, answer: Answer) -> None:
         """Make the summary that the next turn may need, some time. Never waits."""
@@ -75,7 +75,7 @@ class Summaries:
         if not isinstance(request.source, Chat) or request.context is None or request.context.chosen != "summarise":
             return
         messages = (*request.source.messages, Message("assistant", answer.best[0].text))
-        chat = _keys(request.owner, messages[: _first(messages)])[-1]
+        chat = _chat(request, messages)
         if chat in self._tasks or len(self._tasks) >= MOST_WAITING:
             return
         task = self._background.run(SUMMARISE, partial(self._prepare, answer, messages))
@@ -106,7 +106,7 @@ class Summaries:
         while done < place:
             target, request = await asyncio.to_thread(_request, answer, messages, (done, text), place)
             done, text = target, await self._answered(request)
-            await self._keep(answer.request, _keys(answer.request.owner, messages)[done], text)
+            await self._keep(answer.request, messages, (done, text))
         return done > begun[0]
 
     async def _answered(self, request: GenerationRequest) -> str:
@@ -116,15 +116,18 @@ class Summaries:
                     return text
         raise ContextOverflow("The model wrote no summary")
 
-    async def _keep(self, request: GenerationRequest, key: str, text: str) -> None:
-        if request.turn is not None:
+    async def _keep(self, request: GenerationRequest, messages: Sequence[Message], summary: Summary) -> None:
+        place, text = summary
+        key = _keys(request.owner, messages)[place]
+        if isinstance(request.source, Chat) and request.turn is not None:
             store = await self._conversations.store()
-            await store.summaries.keep(request.turn.owner, request.turn.session, key, text)
+            before, revision = request.source.placed[place], request.turn.expected_revision or 0
+            kept = store.summaries.keep(
+                request.turn.owner, request.turn.session, key, text, before=before, revision=revision
+            )
+            await kept
             return
-        self._in_memory[key] = text
-        self._in_memory.move_to_end(key)
-        while len(self._in_memory) > MOST_IN_MEMORY:
-            self._in_memory.popitem(last=False)
+        self._in_memory.keep(_chat(request, messages), key, messages[:place], text)
 
 
 def next_cut(answer: Answer, messages: Sequence[Message]) -> int:
@@ -191,6 +194,11 @@ def _summary_tokens(answer: Answer) -> int:
 def _first(messages: Sequence[Message]) -> int:
     """The place behind the system messages and the first of the others: what tells chats apart."""
     return min(len(messages), sum(message.role in SYSTEM_ROLES for message in messages) + 1)
+
+
+def _chat(request: GenerationRequest, messages: Sequence[Message]) -> str:
+    """The same for all calls of a chat."""
+    return _keys(request.owner, messages[: _first(messages)])[-1]
 
 
 def _keys(owner: str, messages: Sequence[Message]) -> list[str]:

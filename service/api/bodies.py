@@ -71,10 +71,11 @@ async def read_object(request: Request, may_be_empty: bool = False) -> Json:
     return value
 
 
-async def read_lines(request: Request, kind: str) -> list[bytes]:
-    """The lines of a body of that media type, without their ends. Raises UnsupportedMediaType or TooLarge."""
+async def read_lines(request: Request, kind: str, limit: int, setting: str) -> list[bytes]:
+    """The lines of a body of that media type and at most `limit` bytes, without their ends; `setting` is what an
+    operator would raise. Raises UnsupportedMediaType or TooLarge."""
     _check_type(request, kind)
-    return (await _read_bounded(request, request.app.state.service.settings.max_body_bytes)).splitlines()
+    return (await _read_bounded(request, limit, setting)).splitlines()
 
 
 def _declares_no_body(request: Request) -> bool:
@@ -91,23 +92,21 @@ def _check_type(request: Request, wanted: str = "application/json") -> None:
         raise UnsupportedMediaType("Compressed bodies are not read: send the JSON without Content-Encoding")
 
 
-async def _read_bounded(request: Request, limit: int) -> bytes:
+async def _read_bounded(request: Request, limit: int, setting: str = "DOSIRAK_MAX_BODY_BYTES") -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limit:
-        _refuse_size(limit)
+        _refuse_size(limit, setting)
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit:
-            _refuse_size(limit)
+            _refuse_size(limit, setting)
         chunks.append(chunk)
     return b"".join(chunks)
 
 
-def _refuse_size(limit: int) -> NoReturn:
-    raise TooLarge(
-        f"The body is larger than {limit} bytes: send less, or set DOSIRAK_MAX_BODY_BYTES higher", max_body_bytes=limit
-    )
+def _refuse_size(limit: int, setting: str) -> NoReturn:
+    raise TooLarge(f"The body is larger than {limit} bytes: send less, or set {setting} higher", max_body_bytes=limit)
 
 
 def parse(raw: bytes) -> object:

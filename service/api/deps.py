@@ -27,6 +27,11 @@ class Service:
     openapi: Callable[[], dict[str, Any]]
     """The document of the whole app, made once."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the default model would answer at once, and the session database needs no operator."""
+        return self.deployments.ready and self.answers.conversations.unusable is None
+
 
 def _service(request: Request) -> Service:
     service: Service = request.app.state.service

@@ -37,8 +37,9 @@ def note(http: Request, answers: Sequence[Answer]) -> None:
     receipts = [answer.receipt for answer in answers]
     fields["context_policy"] = receipts[0].policy
     fields["dropped_tokens"] = sum(receipt.dropped_tokens for receipt in receipts)
-    for what in ("dropped", "summarised", "recalled"):
-        fields[f"messages_{what}"] = sum(len(getattr(receipt, what)) for receipt in receipts)
+    for what in ("dropped", "summarised"):
+        fields[f"messages_{what}"] = sum(getattr(receipt.counts, what) for receipt in receipts)
+    fields["messages_recalled"] = sum(len(receipt.recalled) for receipt in receipts)
     matches = [each for answer in answers for each in found(answer).get("guard", ())]
     if matches:
         fields["guard"] = matches

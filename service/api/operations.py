@@ -34,7 +34,9 @@ async def livez() -> Response:
 @router.get("/readyz", response_model=Status)
 @router.get("/healthz", response_model=Status)
 async def health(service: ServiceDep) -> Response:
-    """200 when a request for the default model would be served now, else 503."""
+    """200 when a request for the default model would be served now and the session database can be used, else 503."""
+    if (cause := service.answers.conversations.unusable) is not None:
+        raise Unavailable(cause, retry_after=2)
     if not service.deployments.ready:
         raise Unavailable(
             f"The default model is not ready ({service.deployments.why_not_ready}); try again", retry_after=2

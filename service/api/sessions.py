@@ -157,7 +157,8 @@ async def export(service: ServiceDep, owner: OwnerDep, session_id: str) -> Respo
 @router.post("/import", response_model=SessionShown, status_code=201)
 async def import_session(http: Request, service: ServiceDep, owner: OwnerDep) -> Response:
     """What `export` gave becomes a new session of the caller's, under new ids. Its `model` must be there now."""
-    lines = await read_lines(http, NDJSON)
+    limit = service.settings.sessions_max_import_bytes
+    lines = await read_lines(http, NDJSON, limit, "DOSIRAK_SESSIONS_MAX_IMPORT_BYTES")
     _check_model(service, _model_of(lines))
     return _one(await (await _store(service)).import_lines(owner, lines), 201)
 

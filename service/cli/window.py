@@ -82,7 +82,7 @@ def told(receipt: Receipt, before: Iterable[str], words: str, width: int) -> lis
     """What became of the chat's messages, a line each, where not all are sent as they are."""
     lines = [left_out(receipt, before, words, width)] if receipt.dropped else []
     if receipt.summarised:
-        lines.append(f"in the summary: {_messages(len(receipt.summarised))}")
+        lines.append(f"in the summary: {_messages(receipt.count('summarised'))}")
     if receipt.recalled:
         lines.append(f"back for this question: {_messages(len(receipt.recalled))}")
     return lines
@@ -91,7 +91,7 @@ def told(receipt: Receipt, before: Iterable[str], words: str, width: int) -> lis
 def left_out(receipt: Receipt, before: Iterable[str], words: str, width: int) -> str:
     """What the model did not see, in one line; `words` are those of the last message left out, `before` were left out
     already."""
-    count, news = len(receipt.dropped), len(set(receipt.dropped) - set(before))
+    count, news = receipt.count("dropped"), len(set(receipt.dropped) - set(before))
     told = f"left out: {counted(receipt)}, up to "
     since = f", {news:,} of them from now on" if 0 < news < count else ""
     return f'{told}"{shortened(words, max(NARROWEST, width - len(told) - len(since) - 2))}"{since}'
@@ -99,7 +99,7 @@ def left_out(receipt: Receipt, before: Iterable[str], words: str, width: int) ->
 
 def counted(receipt: Receipt) -> str:
     """How much was left out."""
-    return f"{_messages(len(receipt.dropped))}, {receipt.dropped_tokens:,} tokens"
+    return f"{_messages(receipt.count('dropped'))}, {receipt.dropped_tokens:,} tokens"
 
 
 def mark(receipt: Receipt | None, id: str) -> str:

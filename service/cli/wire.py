@@ -18,9 +18,14 @@ class Receipt(msgspec.Struct, frozen=True):
     dropped: tuple[str, ...] = ()
     summarised: tuple[str, ...] = ()
     recalled: tuple[str, ...] = ()
+    counts: dict[str, int] = {}
     dropped_tokens: int = 0
     cached_tokens: int = 0
     notes: tuple[str, ...] = ()
+
+    def count(self, what: str) -> int:
+        """How many messages are in a list: of a long chat it does not name them all."""
+        return self.counts.get(what, len(getattr(self, what)))
 
 
 class Session(msgspec.Struct, frozen=True):

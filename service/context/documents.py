@@ -3,59 +3,50 @@ tokens of texts by themselves; no template and no wire format."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from service.context import retrieval
+from service.context.cutting import Span, joined, leading, spans_of
 from service.text.messages import Document
 from service.text.tokenizer import Tokenizer
 
 Placed = tuple[int, Document]
 """A document's place among those given, and what is sent of it."""
-_PARAGRAPH = "\n\n"
 
 
 def by_rank(tokenizer: Tokenizer, documents: Sequence[Document], budget: int) -> list[Placed]:
-    """Those of the highest rank that fit so many tokens; of the first that does not, its leading paragraphs that do."""
+    """Those of the highest rank that fit so many tokens; of the first that does not, the beginning that does."""
     kept: list[Placed] = []
     for at, document in enumerate(documents):
         budget -= tokenizer.text_tokens(document.title or "")
-        paragraphs = document.text.split(_PARAGRAPH)
-        leading = partial(_tokens_of_first, tokenizer, paragraphs)
-        count = bisect_right(range(1, len(paragraphs) + 1), budget, key=leading)
-        if count:
-            kept.append((at, replace(document, text=_PARAGRAPH.join(paragraphs[:count]))))
-        if count < len(paragraphs):
+        text = leading(tokenizer, document.text, budget)
+        if text or (not document.text and budget >= 0):
+            kept.append((at, replace(document, text=text)))
+        if len(text) < len(document.text):
             break
-        budget -= tokenizer.text_tokens(document.text)
+        budget -= tokenizer.text_tokens(text)
     return kept
 
 
 def by_match(tokenizer: Tokenizer, documents: Sequence[Document], budget: int, question: str) -> list[Placed]:
-    """All of them where they fit; else the paragraphs that match best while they fit, in their order."""
+    """All of them where they fit; else the pieces that match best while they fit, in their order."""
     if sum(tokenizer.text_tokens(text) for each in documents for text in (each.title or "", each.text)) <= budget:
         return list(enumerate(documents))
-    paragraphs = [
-        (at, place, text)
+    titles = [tokenizer.text_tokens(each.title or "") for each in documents]
+    pieces = [
+        (at, span)
         for at, document in enumerate(documents)
-        for place, text in enumerate(document.text.split(_PARAGRAPH))
+        for span in spans_of(tokenizer, document.text, budget - titles[at])
     ]
-    titled = [f"{documents[at].title or ''}\n{text}" for at, _, text in paragraphs]
-    chosen: dict[int, list[tuple[int, str]]] = {}
+    texts = [documents[at].text[slice(*span)] for at, span in pieces]
+    titled = [f"{documents[at].title or ''}\n{text}" for (at, _), text in zip(pieces, texts, strict=True)]
+    chosen: dict[int, list[Span]] = {}
     for best in retrieval.ranked(retrieval.scores(question, titled)):
-        at, place, text = paragraphs[best]
-        around = 1 if at in chosen else tokenizer.text_tokens(documents[at].title or "")
-        tokens = around + tokenizer.text_tokens(text)
+        at, span = pieces[best]
+        around = 1 if at in chosen else titles[at]
+        tokens = around + tokenizer.text_tokens(texts[best])
         if tokens <= budget:
-            chosen.setdefault(at, []).append((place, text))
+            chosen.setdefault(at, []).append(span)
             budget -= tokens
-    return [
-        (at, replace(documents[at], text=_PARAGRAPH.join(text for _, text in sorted(chosen[at]))))
-        for at in sorted(chosen)
-    ]
-
-
-def _tokens_of_first(tokenizer: Tokenizer, paragraphs: Sequence[str], count: int) -> int:
-    return tokenizer.text_tokens(_PARAGRAPH.join(paragraphs[:count]))
+    return [(at, replace(documents[at], text=joined(documents[at].text, chosen[at]))) for at in sorted(chosen)]

@@ -97,24 +97,27 @@ def cut_of(
     low_water: LowWater = LowWater(),
     start: int = 0,
     aside: int = 0,
+    before: tuple[int, int] | None = None,
 ) -> int:
     """The first of the newest turns that are sent: 0 while all fit. Found by going through every call that led here,
     each with the answers before it and without its own. `budget` is in tokens, for all turns that are sent; `aside` of
-    them are for what stands in the place of old turns; `start` is a cut that was made before. May be the last turn
+    them are for what stands in the place of old turns; `start` is a cut that was made before, and
+    `before` the tokens asked and answered ahead of it, where `turns` do not hold all of them. May be the last turn
     though that alone does not fit.
     """
-    cut, before = start, used(policy, turns[:start], start)
-    asked, answered = sum(turn.asked for turn in turns[:start]), sum(turn.answered for turn in turns[:start])
+    cut, sent = start, used(policy, turns[:start], start)
+    ahead = sum(turn.asked for turn in turns[:start]), sum(turn.answered for turn in turns[:start])
+    asked, answered = ahead if before is None else before
     for at in range(start, len(turns)):
         is_last = at == len(turns) - 1
         now = turns[at].tokens if is_last else turns[at].asked
         asked += turns[at].asked
-        if before + now > budget - (aside if cut else 0):
+        if sent + now > budget - (aside if cut else 0):
             most = int((budget - aside) * low_water.share(asked, answered)) - now
-            while cut < at and before > most:
-                before -= 0 if turns[cut].pinned or _is_opening(policy, cut) else turns[cut].tokens
+            while cut < at and sent > most:
+                sent -= 0 if turns[cut].pinned or _is_opening(policy, cut) else turns[cut].tokens
                 cut += 1
-        before += turns[at].tokens
+        sent += turns[at].tokens
         answered += turns[at].answered
     return cut
 

@@ -1,8 +1,16 @@
-"""What a model received for one answer, in numbers that sum up. Values only: `prompt` counts."""
+"""What a model received for one answer, in numbers that sum up. Values only: `prompt` counts.
+
+A receipt has two forms: the wire's, which names messages, and the store's, in which `positions` stand for the names.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+
+from service.context.budget import Budget
+from service.context.partition import Counts, Partition
+from service.context.stored_receipt import stored_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +43,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """`used` is the number of ids sent. `kept`, `dropped` and `summarised` partition the message ids; `recalled` are
-    those of `kept` that came back because they match the question. Documents are listed where there were any.
-    `truncated`: something that was asked to be sent was not. `dropped_tokens` were not sent as they are."""
+    """`used` is the number of ids sent. `kept`, `dropped` and `summarised` partition the message ids, of a long chat
+    those nearest to the cut (`partition.NEAREST`); `recalled` are those of `kept` that came back because they match the
+    question; `partition` is of all messages. Documents are listed where there were any; `documents_cut` are those of
+    `documents_kept` that were not sent whole. `truncated`: something that was asked to be sent was not.
+    `dropped_tokens` were not sent as they are."""
 
     policy: str
     window: int
@@ -53,6 +63,18 @@ class Receipt:
     documents_kept: tuple[str, ...] = ()
     documents_dropped: tuple[str, ...] = ()
     recalled: tuple[str, ...] = ()
+    documents_cut: tuple[str, ...] = ()
+    partition: Partition | None = None
+
+    @classmethod
+    def of(cls, budget: Budget, parts: Parts, notes: Iterable[str]) -> Receipt:
+        return cls(budget.options.chosen, budget.window, budget.reserved(parts.total), parts, notes=tuple(notes))
+
+    @property
+    def counts(self) -> Counts:
+        if self.partition is not None:
+            return self.partition.counts
+        return Counts(len(self.kept), len(self.dropped), len(self.summarised))
 
     @property
     def used(self) -> int:
@@ -64,7 +86,9 @@ class Receipt:
 
     @property
     def truncated(self) -> bool:
-        return bool(self.dropped_tokens or self.dropped or self.summarised or self.documents_dropped)
+        counts = self.counts
+        documents = self.documents_dropped or self.documents_cut
+        return bool(self.dropped_tokens or counts.dropped or counts.summarised or documents)
 
     def with_cached(self, cached_tokens: int, note: str = "") -> Receipt:
         """The same receipt once the engine has said how many prompt tokens it found in the prefix cache; with `note`,
@@ -74,6 +98,7 @@ class Receipt:
 
     def to_dict(self) -> dict[str, object]:
         """The wire form: docs/api.md, "The context receipt"."""
+        cut = None if self.cut is None else {"at": self.cut.at, "stable_for_tokens": self.cut.stable_for_tokens}
         body: dict[str, object] = {
             "policy": self.policy,
             "window": self.window,
@@ -85,13 +110,20 @@ class Receipt:
             "kept": list(self.kept),
             "dropped": list(self.dropped),
             "summarised": list(self.summarised),
+            "counts": self.counts.to_dict(),
             "dropped_tokens": self.dropped_tokens,
             "cached_tokens": self.cached_tokens,
-            "cut": None if self.cut is None else {"at": self.cut.at, "stable_for_tokens": self.cut.stable_for_tokens},
+            "cut": cut,
             "notes": list(self.notes),
         }
         if self.documents_kept or self.documents_dropped:
-            body["documents"] = {"kept": list(self.documents_kept), "dropped": list(self.documents_dropped)}
+            cut_short = {"cut": list(self.documents_cut)} if self.documents_cut else {}
+            listed = {"kept": list(self.documents_kept), "dropped": list(self.documents_dropped)}
+            body["documents"] = {**listed, **cut_short}
         if self.recalled:
             body["recalled"] = list(self.recalled)
         return body
+
+    def to_stored(self) -> Mapping[str, object]:
+        """The store's form, of a receipt with a `partition`: its size does not depend on the chat's length."""
+        return stored_form(self.to_dict(), self.partition or Partition((), Counts()))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from service.context import policies, retrieval
+from service.context.before import Before
 from service.context.budget import Budget
 from service.context.composing import SYSTEM_ROLES
 from service.context.documents import by_rank
@@ -27,11 +28,13 @@ _LEAST_LEFT = 16  # tokens of an overlong message that are worth sending
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is known of a chat beside its messages. `cut`: the name of the message at which it was cut before;
-    `summaries`: pairs of a place and a text that stands for the messages before it; `passages`: of the caller's
-    knowledge base, best first, None where there is none to have room for; `decode_ratio`: see `policies.LowWater`."""
+    """What is known of a chat beside its messages. `cut`: the name of the message at which it was cut before. `before`:
+    the numbers of what stands before that one; of this the chat then holds all, or only what must stay. `summaries`:
+    pairs of a place and a text that stands for the messages before it. `passages`: of the caller's knowledge base, best
+    first, None where there is none to have room for. `decode_ratio`: see `policies.LowWater`."""
 
     cut: str = ""
+    before: Before | None = None
     summaries: tuple[tuple[int, str], ...] = ()
     passages: tuple[Document, ...] | None = None
     decode_ratio: float = policies.USUAL_DECODE_RATIO
@@ -39,9 +42,10 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """`lines` are what `encoded` holds. `cut` is the first of the newest turns' messages, None where all are sent;
-    messages `recalled` came back, those before `summarised` are in a summary, `passages` are of the knowledge base, and
-    `shortened` tokens of the last turn are left out."""
+    """`lines` are what `encoded` holds. `cut` is the first of the newest turns' messages, None where all are sent.
+    `turns` are the chat's: turn `start` is where it was cut before, and ahead of it `absent` messages are not in the
+    chat at all. Messages `recalled` came back, those before `summarised` are in a summary, `passages` are of the
+    knowledge base, and `shortened` tokens of the last turn are left out."""
 
     lines: tuple[Line, ...]
     encoded: EncodedChat
@@ -50,6 +54,9 @@ class Trimmed:
     summarised: int = 0
     passages: tuple[Document, ...] = ()
     shortened: int = 0
+    turns: tuple[Turn, ...] = ()
+    start: int = 0
+    absent: int = 0
 
     @property
     def sent(self) -> frozenset[int]:
@@ -89,13 +96,14 @@ def trim(
     chat.divide(pinned)
     if budget.options.chosen == "middle":
         chat.shorten(pinned)
-    start = next((at for at, turn in enumerate(chat.turns) if names[systems + turn.first] == past.cut), 0)
-    return chat.fit(chat.cut(start))
+    chat.start = next((at for at, turn in enumerate(chat.turns) if names[systems + turn.first] == past.cut), 0)
+    return chat.fit(chat.cut())
 
 
 @dataclass(slots=True)
 class _Chat:
-    """One call's chat on its way into the budget. `turns` begin behind the `systems`."""
+    """One call's chat on its way into the budget. `turns` begin behind the `systems`, `start` is where it was cut
+    before."""
 
     tokenizer: Tokenizer
     budget: Budget
@@ -104,6 +112,7 @@ class _Chat:
     documents: tuple[Document, ...]
     past: Past
     turns: tuple[Turn, ...] = ()
+    start: int = 0
     shortened: int = 0
 
     def divide(self, pinned: Sequence[bool]) -> None:
@@ -128,7 +137,7 @@ class _Chat:
         if self.shortened:
             self.divide(pinned)
 
-    def cut(self, start: int) -> int:
+    def cut(self) -> int:
         """The first of the newest turns. Raises ContextOverflow where the last one alone does not fit."""
         if self.budget.options.chosen == "refuse":
             return 0
@@ -138,12 +147,16 @@ class _Chat:
         if self.past.passages is not None:
             room -= self._documents_left
         low_water = LowWater(self.budget.options.low_water, self.past.decode_ratio)
-        return policies.cut_of(self.budget.options.chosen, self.turns, room, low_water, start, self.budget.aside)
+        before = None if self.past.before is None else (self.past.before.asked, self.past.before.answered)
+        policy, aside = self.budget.options.chosen, self.budget.aside
+        return policies.cut_of(policy, self.turns, room, low_water, self.start, aside, before)
 
     def fit(self, cut: int) -> Trimmed:
         """What is sent with this cut; where the template wrote more than was counted, first fewer passages, then fewer
         turns that match, then fewer of the newest."""
-        passages = [each for _, each in by_rank(self.tokenizer, self.past.passages or (), self._documents_left)]
+        found = self.past.passages or ()
+        fitting = by_rank(self.tokenizer, found, self._documents_left)
+        passages = [passage for at, passage in fitting if passage == found[at]]  # whole ones
         aside, step, last = self.budget.aside, 1, len(self.turns) - 1
         while True:
             trimmed = self._arranged(cut, aside, passages)
@@ -178,7 +191,7 @@ class _Chat:
             *knowledge_lines(self.tokenizer, passages),
             *self._of_turns(kept[-1:]),
         ]
-        is_cut = len(kept) < len(self.turns)
+        is_cut = len(kept) < len(self.turns) or self.absent > 0
         return Trimmed(
             tuple(lines),
             self._encode(lines),
@@ -187,6 +200,9 @@ class _Chat:
             summarised,
             tuple(passages),
             self.shortened,
+            self.turns,
+            self.start,
+            self.absent,
         )
 
     def _fits_whole(self) -> bool:
@@ -221,6 +237,11 @@ class _Chat:
                 aside -= turn.tokens
                 recalled.append(others[place])
         return tuple(sorted(recalled))
+
+    @property
+    def absent(self) -> int:
+        """How many messages ahead of the cut that was made before are not in this chat."""
+        return 0 if self.past.before is None else self.past.before.messages - self.turns[self.start].first
 
     @property
     def _documents_left(self) -> int:

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 
 from service.sessions.claims import LEASE_SECONDS, Claim, Done, Finished, Fresh, InProgress
 from service.sessions.limits import Limits
+from service.sessions.unusable import UnusableDatabase
 from service.sessions.values import (
     Answered,
+    History,
     Knowledge,
     NewMessage,
     NewReply,
     NewTurn,
     Page,
+    Part,
     Passage,
+    Said,
     Session,
     SessionFields,
     StoredMessage,
@@ -43,6 +47,7 @@ __all__ = [
     "Done",
     "Finished",
     "Fresh",
+    "History",
     "Idempotency",
     "InProgress",
     "Knowledge",
@@ -53,12 +58,15 @@ __all__ = [
     "NewTurn",
     "NewerDatabase",
     "Page",
+    "Part",
     "Passage",
+    "Said",
     "Session",
     "SessionFields",
     "SessionStore",
     "StoredMessage",
     "Turn",
+    "UnusableDatabase",
     "new_message_id",
 ]
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Row, or_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.context.partition import SYSTEM_POSITION
 from service.errors import Conflict
 from service.sessions import search
 from service.sessions.grams import words_of
@@ -22,6 +23,8 @@ from service.sessions.records import columns_of, session_of
 from service.sessions.values import Session, SessionFields, StoredMessage, new_session_id
 
 TITLE_CHARACTERS = 80
+_BATCH = 200
+"""Messages indexed at once: others are served in between."""
 
 
 class Change:
@@ -52,6 +55,12 @@ class Change:
     async def add(self, messages: Sequence[StoredMessage]) -> None:
         """Behind all that are there. Raises QuotaExceeded past the session's limit, Conflict for a taken id."""
         self._limits.check_room(self._now["message_count"], len(messages))
+        for first in range(0, len(messages), _BATCH):
+            await self._add(messages[first : first + _BATCH])
+        if self._now["title"] is None:
+            self._now["title"] = title_of(messages)
+
+    async def _add(self, messages: Sequence[StoredMessage]) -> None:
         await self._refuse_taken([message.id for message in messages])
         first = self._now["next_position"]
         rows = [
@@ -63,11 +72,11 @@ class Change:
         await search.add(self.connection, "message_grams", self.mine.owner, texts)
         self._now["message_count"] += len(messages)
         self._now["next_position"] = first + len(messages)
-        if self._now["title"] is None:
-            self._now["title"] = title_of(messages)
 
-    async def remove(self, message: Row[Any]) -> None:
-        """A title that was made of it is made anew, of what is left."""
+    async def remove(self, message: Row[Any], *, is_last: bool = False) -> None:
+        """A title that was made of it is made anew, of what is left. Nothing is made of the last message yet."""
+        if not is_last:
+            await self._forget(message.position)
         its = self.mine.columns("messages")
         await search.remove(self.connection, "message_grams", self.mine.owner, {message.number: message.content})
         await self.connection.execute(self.mine.delete("messages").where(its.number == message.number))
@@ -83,6 +92,7 @@ class Change:
             changed["pinned"] = pinned
         if content is not None:
             changed["content"] = content
+            await self._forget(message.position)
             await search.remove(self.connection, "message_grams", self.mine.owner, {message.number: message.content})
             await search.add(self.connection, "message_grams", self.mine.owner, {message.number: content})
         if changed:
@@ -93,6 +103,8 @@ class Change:
 
     async def save(self) -> Session:
         """The session as it is after this write."""
+        if self.row.revision and self._now["system"] != self.row.system:
+            await self._forget(SYSTEM_POSITION)
         ttl = timedelta(seconds=self._now["ttl_seconds"])
         self._now.update(revision=self.row.revision + 1, updated_at=self.mine.now, expires_at=self.mine.now + ttl)
         its = self.mine.columns("sessions")
@@ -100,6 +112,19 @@ class Change:
         await self.connection.execute(self.mine.update("sessions").where(its.number == self.row.number).values(after))
         await self._index()
         return session_of(await self.mine.session(self.connection, self.row.id))
+
+    async def _forget(self, position: int) -> None:
+        """What was made of the message at this position: summaries, and numbers of what stands before the cut."""
+        its, cut = self.mine.columns("summaries"), self._now["cut"]
+        made_of_it = or_(its.before.is_(None), its.before > position)
+        forgotten = self.mine.delete("summaries").where(its.session == self.row.number, made_of_it)
+        await self.connection.execute(forgotten)
+        at = None if cut is None else cut.get("at")
+        if not isinstance(at, int) or position == at:
+            self._now["cut"] = None
+        elif SYSTEM_POSITION < position < at:
+            self._now["cut"] = {key: value for key, value in cut.items() if key != "before"}
+        self._now["edited"] = self.row.revision + 1
 
     async def _index(self) -> None:
         before = text_of(self.row.title, self.row.metadata)

@@ -11,12 +11,13 @@ from typing import Final
 from sqlalchemy import Connection, inspect, text
 
 from service.sessions.database import Database
+from service.sessions.unusable import UnusableDatabase
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 
-class NewerDatabase(Exception):
+class NewerDatabase(UnusableDatabase):
     """The database was written by a newer version, which this one must not touch."""
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row
 
-from service.sessions.values import Answered, Json, NewMessage, NewReply, Session, StoredMessage
+from service.sessions.values import Answered, NewMessage, NewReply, Session, StoredMessage
 
 ASSISTANT = "assistant"
 _SESSION = tuple(field.name for field in fields(Session))
@@ -42,18 +41,3 @@ def stored(message: NewMessage, now: datetime) -> StoredMessage:
 def stored_reply(reply: NewReply, now: datetime) -> StoredMessage:
     content = reply.content.replace("\x00", "\N{REPLACEMENT CHARACTER}")
     return StoredMessage(reply.id, ASSISTANT, content, reply.name, False, now, reply.answered)
-
-
-def renamed(value: Json | None, ids: Mapping[str, str]) -> Json | None:
-    """A copy of `value` in which every string that is a key of `ids` is replaced: receipts name messages by id."""
-    return None if value is None else {key: _renamed(each, ids) for key, each in value.items()}
-
-
-def _renamed(value: object, ids: Mapping[str, str]) -> object:
-    if isinstance(value, str):
-        return ids.get(value, value)
-    if isinstance(value, Mapping):
-        return renamed(value, ids)
-    if isinstance(value, list | tuple):
-        return [_renamed(each, ids) for each in value]
-    return value

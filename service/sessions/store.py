@@ -24,6 +24,7 @@ from service.sessions import cursors, idempotency, migrating, retention, transfe
 from service.sessions.change import Change
 from service.sessions.claims import Done
 from service.sessions.database import Database, translated, uninterrupted
+from service.sessions.history import Reading
 from service.sessions.idempotency import Idempotency
 from service.sessions.knowledge import KnowledgeBase
 from service.sessions.limits import Limits, check_distinct, check_limit, check_text
@@ -33,11 +34,13 @@ from service.sessions.search import search
 from service.sessions.summaries import StoredSummaries
 from service.sessions.turn_locks import TurnLocks
 from service.sessions.values import (
+    History,
     Json,
     NewMessage,
     NewReply,
     NewTurn,
     Page,
+    Part,
     Session,
     SessionFields,
     StoredMessage,
@@ -45,6 +48,7 @@ from service.sessions.values import (
 )
 from service.text.grams import fold
 
+Wanted = Callable[[Session], Part | None]
 PATIENCE_SECONDS = 5.0
 DEFAULT_PAGE = 20
 
@@ -157,19 +161,27 @@ class SessionStore:
         check_limit(limit)
         after = -1 if cursor is None else cursors.message_after(cursor)
         async with self._database.reading() as connection:
-            rows = await self._read(connection, owner, session_id, after, limit + 1)
-        return cursors.page(rows, limit, message_of, cursors.of_message)
+            reading, rows = await self._read(connection, owner, session_id, after, limit + 1)
+            shown = await reading.with_receipts(rows[:limit], map(message_of, rows[:limit]))
+        page = cursors.page(rows, limit, message_of, cursors.of_message)
+        return Page(tuple(shown), page.next_cursor)
 
     @uninterrupted
     async def history(
-        self, owner: str, session_id: str, expected_revision: int | None = None
-    ) -> tuple[Session, tuple[StoredMessage, ...]]:
-        """The session and all its messages as they are at one moment: what a prompt is made of."""
+        self, owner: str, session_id: str, expected_revision: int | None = None, wanted: Wanted | None = None
+    ) -> History:
+        """The session and its messages as they are at one moment: what a prompt is made of. `wanted` says which part of
+        this session that takes; None, or a part that is not there, takes them all."""
         async with self._database.reading() as connection:
-            session = session_of(await self._owned(owner).session(connection, session_id))
+            mine = self._owned(owner)
+            row = await mine.session(connection, session_id)
+            session, reading = session_of(row), Reading(connection, mine, row)
             _check_revision(session.revision, expected_revision)
-            rows = await self._read(connection, owner, session_id, -1, session.message_count)
-        return session, tuple(map(message_of, rows))
+            part = None if wanted is None else wanted(session)
+            found = None if part is None else await reading.part(part)
+            if found is not None:
+                return History(session, found[0], row.next_position, found[1], is_whole=False)
+            return History(session, await reading.all(), row.next_position)
 
     @uninterrupted
     async def edit_message(
@@ -189,7 +201,9 @@ class SessionStore:
             message = await change.mine.message(change.connection, change.row, message_id)
             await change.edit(message, content, pinned)
             await change.save()
-            return message_of(await change.mine.message(change.connection, change.row, message_id))
+            row = await change.mine.message(change.connection, change.row, message_id)
+            reading = Reading(change.connection, change.mine, change.row)
+            return (await reading.with_receipts([row], [message_of(row)]))[0]
 
     @uninterrupted
     async def delete_message(
@@ -207,20 +221,20 @@ class SessionStore:
         Raises Unavailable on entry. Writes do not ask for it: what guards them is the revision."""
         return self._turns.held(owner, session_id)
 
-    @uninterrupted
     async def check_turn(
         self,
         owner: str,
         session_id: str,
         messages: Sequence[NewMessage],
         expected_revision: int | None = None,
-    ) -> tuple[Session, tuple[StoredMessage, ...]]:
-        """The history before a turn with these messages, which could be stored now: ask before generating. Raises what
-        `append_turn` would."""
+        wanted: Wanted | None = None,
+    ) -> History:
+        """As `history`, before a turn with these messages, which could be stored now: ask before generating. Raises
+        what `append_turn` would."""
         self._check_messages(messages)
-        session, stored = await self.history(owner, session_id, expected_revision)
-        self.limits.check_room(session.message_count, len(messages) + 1)
-        return session, stored
+        history = await self.history(owner, session_id, expected_revision, wanted)
+        self.limits.check_room(history.session.message_count, len(messages) + 1)
+        return history
 
     @uninterrupted
     async def append_turn(
@@ -260,7 +274,7 @@ class SessionStore:
             last = (await change.connection.execute(asked.order_by(its.position.desc()).limit(1))).one_or_none()
             if last is None or last.role != ASSISTANT:
                 raise Conflict("The session's last message is not an answer: send a message to get one")
-            await change.remove(last)
+            await change.remove(last, is_last=True)
             new = stored_reply(reply, change.mine.now)
             await change.add([new])
             return Turn(await self._finish(change, cut, done), (), new)
@@ -269,28 +283,34 @@ class SessionStore:
 
     @uninterrupted
     async def fork(self, owner: str, session_id: str, at: str) -> Session:
-        """A new session with copies of the messages up to `at`, under new ids that its receipts name as well."""
+        """A new session with copies of the messages up to `at`, under new ids."""
         async with self._database.writing() as connection:
             change = await self._new(connection, owner)
             source = await change.mine.session(connection, session_id, lock=True)
             last = await change.mine.message(connection, source, at)
-            rows = await self._read(connection, owner, session_id, -1, source.message_count)
-            kept = [message_of(row) for row in rows if row.position <= last.position]
-            fields = {name: getattr(source, name) for name in SessionFields.__annotations__}
-            return await self._copy(change, fields, kept, source.cut)
+            _, rows = await self._read(connection, owner, session_id, -1, source.message_count)
+            kept = [row for row in rows if row.position <= last.position]
+            positions = [row.position for row in kept]
+            fields: Any = {name: getattr(source, name) for name in SessionFields.__annotations__}
+            cut = transfer.cut_at(source.cut, positions)
+            return await self._copy(change, fields, transfer.copies(map(message_of, kept), positions), cut)
 
     @uninterrupted
     async def export(self, owner: str, session_id: str) -> list[bytes]:
         """Lines of JSON, without their newlines: the session, then its messages."""
-        return transfer.lines_of(*await self.history(owner, session_id))
+        async with self._database.reading() as connection:
+            session = await self._owned(owner).session(connection, session_id)
+            _, rows = await self._read(connection, owner, session_id, -1, session.message_count)
+        messages, positions = [message_of(row) for row in rows], [row.position for row in rows]
+        return await asyncio.to_thread(transfer.lines_of, session_of(session), messages, positions)
 
     @uninterrupted
     async def import_lines(self, owner: str, lines: Iterable[bytes]) -> Session:
-        """What `export` gave, as a new session of `owner`. Raises InvalidRequest that names the line,
-        QuotaExceeded."""
-        fields, cut, messages = transfer.parsed(lines, self.limits)
+        """What `export` gave, as a new session of `owner`. Raises InvalidRequest that names the line, QuotaExceeded."""
+        fields, cut, messages = await asyncio.to_thread(transfer.parsed, lines, self.limits)
+        copied = transfer.copies(messages, range(len(messages)))
         async with self._database.writing() as connection:
-            return await self._copy(await self._new(connection, owner), fields, messages, cut)
+            return await self._copy(await self._new(connection, owner), fields, copied, cut)
 
     # Retention
 
@@ -351,20 +371,23 @@ class SessionStore:
             await idempotency.finish(change.connection, change.mine, done, change.row.id)
         return await change.save()
 
-    async def _copy(self, change: Change, fields: Any, messages: Iterable[StoredMessage], cut: Json | None) -> Session:
-        copied, new_cut = transfer.copies(messages, cut)
-        change.set({**fields, "cut": new_cut})
-        await change.add(copied)
+    async def _copy(
+        self, change: Change, fields: SessionFields, messages: Sequence[StoredMessage], cut: Json | None
+    ) -> Session:
+        change.set({**fields, "cut": cut})
+        await change.add(messages)
         return await change.save()
 
     async def _read(
         self, connection: AsyncConnection, owner: str, session_id: str, after: int, most: int
-    ) -> list[Row[Any]]:
+    ) -> tuple[Reading, list[Row[Any]]]:
+        """Rows with all their columns, behind the position `after`."""
         mine = self._owned(owner)
         session = await mine.session(connection, session_id)
         its = mine.columns("messages")
         statement = mine.select("messages").where(its.session == session.number, its.position > after)
-        return list((await connection.execute(statement.order_by(its.position).limit(most))).all())
+        rows = (await connection.execute(statement.order_by(its.position).limit(most))).all()
+        return Reading(connection, mine, session), list(rows)
 
 
 def _check_revision(present: int, expected: int | None) -> None:

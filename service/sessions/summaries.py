@@ -1,10 +1,11 @@
-"""Summaries of a session's messages up to a place, kept with the session and gone with it. What the keys stand for is
-the caller's to know."""
+"""Summaries of a session's messages up to a place: kept with the session, gone with it, and with any edit or deletion
+of a message that they are made of. What the keys stand for is the caller's to know."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from service.errors import Stale
 from service.sessions.database import Database, uninterrupted
 from service.sessions.owned import Owned
 
@@ -28,16 +29,20 @@ class StoredSummaries:
             return {row.key: row.content for row in await connection.execute(rows)}
 
     @uninterrupted
-    async def keep(self, owner: str, session_id: str, key: str, text: str) -> None:
-        """Counts as no write of the session: its revision stays. Raises NotFound."""
+    async def keep(self, owner: str, session_id: str, key: str, text: str, *, before: int, revision: int) -> None:
+        """`text` is made of the messages before the position `before`, as they were at `revision`. Counts as no write
+        of the session: its revision stays. Raises NotFound; Stale where a message was edited or deleted since."""
         mine = self._owned(owner)
         its = mine.columns("summaries")
         async with self._database.writing() as connection:
             session = await mine.session(connection, session_id, lock=True)
+            if session.edited > revision:
+                raise Stale("A message was edited or deleted since: send the next turn to have it summarised again")
             held = its.session == session.number
             others = mine.select("summaries", "key").where(held, its.key != key).order_by(its.created_at.desc())
             newest = list((await connection.execute(others.limit(MOST_KEPT - 1))).scalars())
             await connection.execute(mine.delete("summaries").where(held, its.key.not_in(newest)))
             content = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
-            row = {"session": session.number, "key": key, "content": content, "created_at": mine.now}
+            row = {"session": session.number, "key": key, "before": before, "content": content}
+            row["created_at"] = mine.now
             await mine.insert(connection, "summaries", [row])

@@ -82,10 +82,13 @@ sessions = Table(
     Column("updated_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
     Column("cut", JsonText),
+    Column("edited", Integer, nullable=False, server_default="0"),
     Index("sessions_newest", "owner", "created_at", "id"),
     Index("sessions_expiry", "expires_at"),
     sqlite_autoincrement=True,
 )
+
+_PINNED = Column("pinned", Boolean, nullable=False)
 
 messages = Table(
     "messages",
@@ -98,7 +101,7 @@ messages = Table(
     Column("role", Text, nullable=False),
     Column("content", Text, nullable=False),
     Column("name", Text),
-    Column("pinned", Boolean, nullable=False),
+    _PINNED,
     Column("created_at", Moment, nullable=False),
     Column("context", JsonText),
     Column("model", Text),
@@ -107,6 +110,7 @@ messages = Table(
     Column("usage", JsonText),
     Column("finish_reason", Text),
     UniqueConstraint("session", "position", name="messages_order"),
+    Index("messages_pinned", "session", "position", sqlite_where=_PINNED, postgresql_where=_PINNED),
     sqlite_autoincrement=True,
 )
 
@@ -116,6 +120,7 @@ summaries = Table(
     Column("owner", Text, nullable=False),
     Column("session", NUMBER, ForeignKey("sessions.number", name="summaries_session"), primary_key=True),
     Column("key", Text, primary_key=True),
+    Column("before", Integer),
     Column("content", Text, nullable=False),
     Column("created_at", Moment, nullable=False),
 )

@@ -1,22 +1,26 @@
 """A session as lines of JSON, and back: the first line is the session, every other one a message, oldest first.
 
-Owner, revision and times of the session are not carried over: what is imported is the importer's, and new.
+Owner, revision and times of the session are not carried over: what is imported is the importer's, and new. Receipts
+are numbers that count lines; in format 1, of older exports, they are lists of message ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
 
+from service.context.stored_receipt import numbered, renumbered
 from service.errors import InvalidRequest
 from service.sessions.limits import Limits, check_distinct, check_levels, check_text
-from service.sessions.records import ASSISTANT, renamed
+from service.sessions.records import ASSISTANT
 from service.sessions.values import (
     Answered,
+    Json,
     NewMessage,
     Session,
     SessionFields,
@@ -24,11 +28,11 @@ from service.sessions.values import (
     new_message_id,
 )
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 class SessionLine(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="session"):
-    format: Literal[1]
+    format: Literal[1, 2]
     title: str | None = None
     model: str | None = None
     system: str | None = None
@@ -56,19 +60,21 @@ class MessageLine(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", 
 _ANSWERED = Answered.__slots__
 
 
-def lines_of(session: Session, messages: Iterable[StoredMessage]) -> list[bytes]:
-    """Without newlines."""
+def lines_of(session: Session, messages: Sequence[StoredMessage], positions: Sequence[int]) -> list[bytes]:
+    """Without newlines. `positions` are those of the messages."""
     head = {name: getattr(session, name) for name in SessionLine.__struct_fields__ if name != "format"}
+    head["cut"] = cut_at(session.cut, positions)
     lines = [msgspec.json.encode({"type": "session", "format": FORMAT, **head})]
-    for message in messages:
+    for message in map(_placed(positions), messages):
         own = {name: getattr(message, name) for name in StoredMessage.__slots__ if name != "answered"}
         answered = asdict(message.answered) if message.answered is not None else {}
         lines.append(msgspec.json.encode({"type": "message", **own, **answered}))
     return lines
 
 
-def parsed(lines: Iterable[bytes], limits: Limits) -> tuple[SessionFields, dict[str, Any] | None, list[StoredMessage]]:
-    """Fields, cut and messages, all within `limits`. Raises InvalidRequest that names the line; QuotaExceeded."""
+def parsed(lines: Iterable[bytes], limits: Limits) -> tuple[SessionFields, Json | None, list[StoredMessage]]:
+    """Fields, cut and messages, all within `limits`, positions counted from the first message. Raises InvalidRequest
+    that names the line; QuotaExceeded."""
     read = [_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not read or not isinstance(read[0][1], SessionLine):
         raise InvalidRequest("The first line must be the session: send what export gave", param="line 1")
@@ -84,24 +90,42 @@ def parsed(lines: Iterable[bytes], limits: Limits) -> tuple[SessionFields, dict[
     limits.check_fields(fields)
     check_levels(head.cut, "cut")
     limits.check_room(0, len(read) - 1)
-    return fields, head.cut, [_message(number, line, limits) for number, line in read[1:]]
+    messages = [_message(number, line, limits) for number, line in read[1:]]
+    check_distinct(message.id for message in messages)
+    places = {message.id: place for place, message in enumerate(messages)}
+    cut = head.cut
+    if head.format == 1:
+        messages = [_with_context(message, lambda context: numbered(context, places)) for message in messages]
+        cut = None if cut is None else {**cut, "at": places.get(str(cut.get("at")))}
+    return fields, cut_at(cut, range(len(messages))), messages
 
 
-def copies(messages: Iterable[StoredMessage], cut: Any) -> tuple[list[StoredMessage], Any]:
-    """The messages under new ids, also where receipts and the cut name them; a cut at a message that is not among them
-    is none."""
-    originals = list(messages)
-    check_distinct(message.id for message in originals)
-    ids = {message.id: new_message_id() for message in originals}
-    copied = [_copy(message, ids) for message in originals]
-    return copied, renamed(cut, ids) if cut is not None and cut.get("at") in ids else None
+def copies(messages: Iterable[StoredMessage], positions: Sequence[int]) -> list[StoredMessage]:
+    """The messages, which had these positions, under new ids and with the positions 0, 1, … in their receipts."""
+    return [replace(message, id=new_message_id()) for message in map(_placed(positions), messages)]
 
 
-def _copy(message: StoredMessage, ids: dict[str, str]) -> StoredMessage:
+def cut_at(cut: Json | None, positions: Sequence[int]) -> Json | None:
+    """Where the cut is when messages with these positions are counted from 0, without the numbers of what is before it;
+    a cut at a message that is not among them is none."""
+    at = None if cut is None else cut.get("at")
+    if cut is None or type(at) is not int or at not in positions:
+        return None
+    return {"at": bisect_left(positions, at), **{key: cut[key] for key in ("policy",) if key in cut}}
+
+
+def _placed(positions: Sequence[int]) -> Callable[[StoredMessage], StoredMessage]:
+    def place(position: int) -> int:
+        return position if position < 0 else bisect_left(positions, position)
+
+    return lambda message: _with_context(message, lambda context: renumbered(context, place))
+
+
+def _with_context(message: StoredMessage, change: Callable[[Json], Json]) -> StoredMessage:
     answered = message.answered
-    if answered is not None:
-        answered = replace(answered, context=renamed(answered.context, ids))
-    return replace(message, id=ids[message.id], answered=answered)
+    if answered is None or answered.context is None:
+        return message
+    return replace(message, answered=replace(answered, context=change(answered.context)))
 
 
 def _line(number: int, line: bytes) -> tuple[int, SessionLine | MessageLine]:

@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from sqlalchemy import FunctionElement, func
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.errors import DosirakError, Unavailable
+from service.errors import DosirakError, Overloaded, Unavailable
 from service.sessions.database import Database, translated
 
+MOST_IN_LINE = 32
+"""Turns of one session that wait behind the one that runs."""
+RETRY_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
 
@@ -35,9 +38,15 @@ class TurnLocks:
 
     @asynccontextmanager
     async def held(self, owner: str, session: str) -> AsyncIterator[None]:
-        """The session is the caller's until the block ends. Raises Unavailable where the database cannot be had."""
+        """The session is the caller's until the block ends. Raises Unavailable where the database cannot be had,
+        Overloaded where the line is full."""
         key = (owner, session)
         line = self._lines.setdefault(key, _Line())
+        if line.members > MOST_IN_LINE:
+            raise Overloaded(
+                f"{MOST_IN_LINE} turns of this session wait already: send one when another was answered",
+                retry_after=RETRY_SECONDS,
+            )
         line.members += 1
         try:
             handed_on = line.lock.locked()

@@ -45,7 +45,8 @@ class SessionFields(TypedDict, total=False):
 @dataclass(frozen=True, slots=True)
 class Session:
     """`revision` counts writes, from 1; `message_count` is what is there now; `cut` says at which message the context
-    was last cut, as the policy that cut it wrote it."""
+    was last cut, as the policy that cut it wrote it; its
+    `at` is that message's position."""
 
     id: str
     owner: str
@@ -102,6 +103,42 @@ class NewTurn:
     messages: tuple[NewMessage, ...]
     reply: NewReply
     cut: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A stored message as a prompt needs it. `position`: its place in the session's order, with gaps where messages
+    were deleted."""
+
+    id: str
+    position: int
+    role: str
+    content: str
+    name: str | None
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a history is wanted: the first `systems` messages, the turns that hold a pinned message or one of `pins`,
+    with `opening` the first turn too, and all from position `since` on."""
+
+    since: int
+    systems: int = 0
+    opening: bool = False
+    pins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A session before a turn. `messages`: all of them, or the part that was wanted; then `others` are positions and
+    ids of some that are not among them, next to where it begins. New messages come at `next_position`."""
+
+    session: Session
+    messages: tuple[Said, ...]
+    next_position: int
+    others: tuple[tuple[int, str], ...] = ()
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,14 @@ class ChatEncoder:
             encoded.spans  # noqa: B018  (refuses calls and results that the template leaves out)
         return encoded
 
+    def count(self, messages: tuple[Message, ...], documents: tuple[Document, ...], memory: Memory) -> int:
+        """How many tokens `encode` would give, with the generation prompt; tool calls are not looked for."""
+        if self._template is None:
+            raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
+        chat = MarkedChat.of(messages, documents, self._quoting)
+        text = self._template.render(chat.messages, chat.documents, generation_prompt=True)
+        return len(self._quoted_pieces(text, chat.quoted)) if chat.quoted else memory.count(text)
+
     def _quoted_pieces(self, text: str, quoted: Mapping[str, str]) -> list[Piece]:
         """Offsets in `text`, in which a quoted token is one character wide."""
         known: dict[str, list[Piece]] = {}

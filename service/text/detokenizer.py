@@ -22,7 +22,8 @@ class Streams(Protocol):
 
 
 class Detokenizer:
-    """One answer's text. Without stop strings, all pushes and `finish` join to `tokenizer.decode(all ids)`.
+    """One answer's text. Without stop strings, all pushes and `finish` join to `tokenizer.decode(all ids)`, but for a
+    character that a limit cut through: the text ends before it.
 
     The stop string that is completed first wins, whichever way the tokens cut the text; of two completed by the same
     character the longer one. Completions by the first `ignore_stop_until` tokens do not count (`min_new_tokens`).

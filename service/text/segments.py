@@ -25,6 +25,7 @@ from tokenizers import Encoding
 from service.text.vocabulary import NOWHERE, Piece, Vocabulary, middle
 
 MOST_PIECES: Final = 4_096
+MOST_COUNTED: Final = 100_000
 _PROBES: Final = ("hello", " hello ", "\nhello\n", "user\n가나 다", "", "  ", "a.b 1,234!", "é\u0301 Ａ")
 
 
@@ -112,10 +113,22 @@ class Memory:
     def __init__(self, splitting: Splitting) -> None:
         self._splitting = splitting
         self._known: dict[tuple[bool, bytes], _Part] = {}
+        self._counted: dict[tuple[bool, bytes], int] = {}
 
     def encode(self, text: str) -> Segmented | Encoding:
         """As the vocabulary encodes it."""
         return self.segmented(text) if self._splitting.is_exact else self._splitting.vocabulary.encode(text)
+
+    def count(self, text: str) -> int:
+        """How many tokens `encode` would give: a long text that is only counted pushes no piece out."""
+        if not self._splitting.is_exact:
+            return len(self._splitting.vocabulary.encode(text))
+        total = at = 0
+        for number, piece in enumerate(self._splitting.split(text)):
+            if piece:
+                total += 1 if number % 2 == 1 else self._count(piece, is_first=at == 0)
+                at += len(piece)
+        return total
 
     def segmented(self, text: str) -> Segmented:
         """Piece by piece, exact or not."""
@@ -126,6 +139,16 @@ class Memory:
                 parts.append((at, self._splitting.token(piece) if is_token else self._part(piece, is_first=at == 0)))
                 at += len(piece)
         return Segmented(tuple(parts))
+
+    def _count(self, text: str, *, is_first: bool) -> int:
+        key = is_first, digest_of(text)
+        count = self._counted.get(key)
+        if count is None:
+            known = self._known.get(key) or self._splitting.part(text, is_first=is_first)
+            if len(self._counted) >= MOST_COUNTED:
+                self._counted.clear()
+            count = self._counted[key] = len(known.ids)
+        return count
 
     def _part(self, text: str, *, is_first: bool) -> _Part:
         key = is_first, digest_of(text)

@@ -1,4 +1,5 @@
-"""Token ids → text, piece by piece, equal to decoding all of them at once. Knows decoders; no stop strings.
+"""Token ids → text, piece by piece, equal to decoding all of them at once, but for a character that they leave
+unfinished: the text ends before it. Knows decoders; no stop strings.
 
 Three kinds of decoder, three streams, each amortised O(1) per token but the last:
 
@@ -27,8 +28,16 @@ def _common_prefix(first: str, second: str) -> str:
     return first[:length]
 
 
+def _unfinished(run: bytes | bytearray) -> int:
+    """How many bytes at the end begin a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(run)
+    return len(decoder.getstate()[0])
+
+
 class TextStream(Protocol):
-    """One sequence's text. Everything `push` returned, then `finish`, is the full decode of the ids pushed."""
+    """One sequence's text. Everything `push` returned, then `finish`, is the full decode of the ids pushed, without the
+    bytes at its end that only begin a character."""
 
     def push(self, token_id: int) -> str:
         """Text that no later token can change."""
@@ -39,7 +48,7 @@ class TextStream(Protocol):
         ...
 
     def finish(self) -> str:
-        """The rest, unfinished bytes as the full decode shows them. No push may follow."""
+        """The rest. No push may follow."""
         ...
 
     def begun(self) -> int:
@@ -61,7 +70,7 @@ class ByteStream:
         return ""
 
     def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
+        return ""  # what the decoder holds back begins a character, and nothing else
 
     def begun(self) -> int:
         return 1 if self._decoder.getstate()[0] else 0
@@ -105,6 +114,7 @@ class LocalStream:
         return self._tail()
 
     def finish(self) -> str:
+        self._pending = self._pending[: len(self._pending) - _unfinished(self._run)]
         return self._tail()
 
     def begun(self) -> int:
@@ -124,7 +134,8 @@ class LocalStream:
 
 
 class WholeStream:
-    """Any decoder, at O(n) per token. Text is one token late."""
+    """Any decoder, at O(n) per token. Text is one token late. Which U+FFFD at the end stand for an unfinished character
+    is not known: all are left out."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
@@ -146,7 +157,7 @@ class WholeStream:
         return "" if text.endswith(REPLACEMENT) else text
 
     def finish(self) -> str:
-        return self._before[self._given :]
+        return self._before[self._given :].rstrip(REPLACEMENT)
 
     def begun(self) -> int:
         return len(self._before) - self._given

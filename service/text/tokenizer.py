@@ -137,6 +137,10 @@ class Tokenizer:
         """As `render_chat`, with each token's owner: a message, a document, or the template."""
         return self._chat.encode(tuple(messages), tuple(documents), add_generation_prompt, self._memory)
 
+    def chat_tokens(self, messages: Sequence[Message], *, documents: Sequence[Document] = ()) -> int:
+        """As many as `render_chat` gives, of a chat that is not sent: no list is made. Raises as `encode_chat`."""
+        return self._chat.count(tuple(messages), tuple(documents), self._memory)
+
     def message_tokens(self, message: Message) -> int:
         """About what a message takes of a chat, its texts counted once: with what the template writes around it."""
         return sum(map(self.text_tokens, message.texts)) + self._around * (1 + len(message.tool_calls))
@@ -159,6 +163,34 @@ class Tokenizer:
             return None not in self.encode_chat(chat).shares.messages
         except InvalidRequest:
             return False
+
+    @cached_property
+    def is_additive(self) -> bool:
+        """Whether a turn takes as many tokens of a chat wherever it stands before the last one, so that sums over turns
+        are exact. Found with a few chats."""
+        texts = ("a", " 가나 b\n", "")
+        turns = [(Message("user", text), Message("assistant", text + "c")) for text in texts]
+        last, systems = Message("user", "d"), ((), (Message("system", "e"),))
+        try:
+            return all(len(self._costs(system, turns, turn, last)) == 1 for system in systems for turn in turns)
+        except InvalidRequest:
+            return False
+
+    def _costs(
+        self,
+        system: tuple[Message, ...],
+        turns: Sequence[tuple[Message, ...]],
+        turn: tuple[Message, ...],
+        last: Message,
+    ) -> set[int]:
+        """What `turn` adds to a chat as its first, before each of `turns`, and behind each of them."""
+        alone = self.chat_tokens((*system, *turn, last)) - self.chat_tokens((*system, last))
+        costs = {alone}
+        for other in turns:
+            without = self.chat_tokens((*system, *other, last))
+            costs.add(self.chat_tokens((*system, *turn, *other, last)) - without)
+            costs.add(self.chat_tokens((*system, *other, *turn, last)) - without)
+        return costs
 
     @cached_property
     def _around(self) -> int:

@@ -196,7 +196,7 @@ async def test_indices_of_several_prompts_and_answers(world: World) -> None:
     body = await complete(world, ["a", "b"], n=2, seed=0, temperature=1)
     turned = [REPLY[turn:] + REPLY[:turn] for turn in (0, 1)]
     limited = [world.tokenizer.decode(world.tokenizer.encode(text)[:16]) for text in turned]
-    assert [choice["text"] for choice in body["choices"]] == limited * 2
+    assert [choice["text"] for choice in body["choices"]] == [text.rstrip("\ufffd") for text in limited] * 2
 
 
 async def test_echo_with_logprobs_as_lm_eval_reads_it(world: World) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
 
+from service.answers import conversations
+from service.sessions import History, SessionStore
+from service.text.messages import Message
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, events
 from tests.fake_service import REPLY, WINDOW, World, over_http, until
@@ -39,10 +45,17 @@ async def say(world: World, session: str, text: str = "hello", status: int = 200
     return dict(response.json())
 
 
-async def messages(world: World, session: str) -> list[dict[str, Any]]:
-    response = await world.client.get(f"{SESSIONS}/{session}/messages", params={"limit": 100})
-    assert response.status_code == 200, response.text
-    return list(response.json()["data"])
+async def messages(world: World, session: str, since: int = 0) -> list[dict[str, Any]]:
+    """All of them, or those from place `since` on."""
+    found: list[dict[str, Any]] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        params = {"limit": "100", **({"cursor": cursor} if cursor else {})}
+        response = await world.client.get(f"{SESSIONS}/{session}/messages", params=params)
+        assert response.status_code == 200, response.text
+        found += response.json()["data"]
+        cursor = response.json()["next_cursor"]
+    return found[max(0, since) :]
 
 
 async def test_a_turn_is_stored_with_its_receipt_before_it_is_told(world: World) -> None:
@@ -265,3 +278,204 @@ async def test_stateless_calls_go_on_without_the_database(serve: Serve, tmp_path
         place.unlink()
         await asyncio.sleep(1.1)
         await made(world)
+
+
+@pytest.mark.parametrize("policy", ["window", "middle"])
+async def test_what_is_read_of_a_long_session_is_enough(
+    world: World, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns, pins, edits and deletions in any order: the part that is read gives the receipt that all messages give."""
+    draw = random.Random(policy)
+    session = await made(world, policy=policy, system="You sell lunch.")
+    read, less = watched(monkeypatch), 0
+    for turn in range(40):
+        answer = await say(world, session, f"hello {turn}, " + "hello world " * draw.randrange(4))
+        stored = await messages(world, session, since=turn * 2 - 60)
+        assert stored[-1]["context"] == answer["context"]
+        chosen = draw.choice(stored)["id"]
+        change = draw.choice(["none", "none", "pin", "unpin", "edit", "delete"])
+        path = f"{SESSIONS}/{session}/messages/{chosen}"
+        if change == "delete" and stored[-1]["id"] != chosen and turn > 9:
+            assert (await world.client.delete(path)).status_code == 200
+        elif change == "edit":
+            await world.client.patch(path, json={"content": "edited"})
+        elif change in ("pin", "unpin"):
+            await world.client.patch(path, json={"pinned": change == "pin" and turn % 3 == 0})
+        await say(world, session, "hello")
+        read.clear()
+        body = {"session_id": session, "messages": [{"role": "user", "content": "?"}], "parameters": SHORT}
+        part = (await world.client.post("/v1/context/preview", json=body)).json()
+        count = read.pop()
+        with monkeypatch.context() as patched:
+            patched.setattr(conversations, "_before", lambda session, policy: None)
+            whole = (await world.client.post("/v1/context/preview", json=body)).json()
+        less += count < read.pop()
+        for context in (part["context"], whole["context"]):
+            context["kept"].pop()  # the new message's own id
+        assert part == whole
+    assert part["context"]["dropped"] and less > 20
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages are read of a session, each time."""
+    read: list[int] = []
+    history = SessionStore.history
+
+    async def watching(*arguments: Any, **options: Any) -> History:
+        found = await history(*arguments, **options)
+        read.append(len(found.messages))
+        return found
+
+    monkeypatch.setattr(SessionStore, "history", watching)
+    return read
+
+
+async def test_the_whole_of_a_cut_session_is_counted_as_the_template_writes_it(world: World) -> None:
+    session = await made(world, system="You sell lunch.")
+    said = [Message("system", "You sell lunch.")]
+    for turn in range(30):
+        said.append(Message("user", f"hello {turn}, hello world"))
+        answer = await say(world, session, said[-1].content)
+        whole = len(world.tokenizer.render_chat(said))
+        assert answer["usage"]["prompt_tokens_before_truncation"] == whole
+        counts = {"kept": len(answer["context"]["kept"]), "dropped": len(answer["context"]["dropped"]), "summarised": 0}
+        assert answer["context"]["counts"] == counts
+        said.append(Message("assistant", answer["generated_text"]))
+    assert answer["context"]["truncated"]
+    texts = [world.tokenizer.text_tokens(each.content) for each in said[1 : 1 + len(answer["context"]["dropped"])]]
+    assert answer["context"]["dropped_tokens"] == sum(texts)
+
+
+async def test_numbers_of_another_version_are_counted_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await made(world)
+    for turn in range(12):
+        await say(world, session, f"hello {turn}, hello world")
+    read = watched(monkeypatch)
+    body = {"session_id": session, "messages": [{"role": "user", "content": "?"}], "parameters": SHORT}
+    part = (await world.client.post("/v1/context/preview", json=body)).json()
+    counted_by = conversations.Conversations.counted_by
+    monkeypatch.setattr(
+        conversations.Conversations, "counted_by", lambda self, ask, digest: counted_by(self, ask, "another")
+    )
+    whole = (await world.client.post("/v1/context/preview", json=body)).json()
+    assert len(read) == 3 and read[-1] == 24
+    for context in (part["context"], whole["context"]):
+        context["kept"].pop()
+    assert part == whole
+
+
+async def test_lists_of_a_very_long_session_are_bounded_and_counted(world: World) -> None:
+    said = [
+        {"type": "message", "id": f"m_{at}", "role": role, "content": "hello", "created_at": "2026-01-01T00:00:00Z"}
+        for at, role in enumerate(("user", "assistant") * 700)
+    ]
+    lines = b"\n".join(json.dumps(each).encode() for each in ({"type": "session", "format": 2}, *said))
+    headers = {"Content-Type": "application/x-ndjson"}
+    made_ = await world.client.post(f"{SESSIONS}/import", content=lines, headers=headers)
+    session = made_.json()["id"]
+    stored = await messages(world, session, since=0)
+    for _ in range(2):
+        receipt = (await say(world, session, "hello"))["context"]
+        assert len(receipt["kept"]) + len(receipt["dropped"]) == 512
+        stored = await messages(world, session, since=0)
+        assert sum(receipt["counts"].values()) == len(stored) - 1
+        place = [each["id"] for each in stored].index(receipt["cut"]["at"])
+        assert receipt["counts"]["dropped"] == place
+        assert [*receipt["dropped"], *receipt["kept"]] == [each["id"] for each in stored[-513:-1]]
+        assert stored[-1]["context"] == receipt
+
+
+async def test_turns_in_line_take_no_places_and_do_not_wait_for_ever(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = asyncio.Event()
+    url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    async with serve(engine={"hold": held}, database_url=url, max_in_progress=3) as world:
+        session, admission = await made(world), world.app.state.service.answers.admission
+        first = asyncio.create_task(say(world, session, "first"))
+        await until(lambda: world.engine.alive)
+        line = [asyncio.create_task(say(world, session, f"in line {at}")) for at in range(3)]
+        await until(lambda: waiting(world) == 3)
+        assert admission.in_progress == 1
+        others = [asyncio.create_task(say(world, await made(world), "other")) for _ in range(2)]
+        await until(lambda: len(world.engine.alive) == 3)
+        refused = await say(world, session, "no place", status=503)
+        assert refused["code"] == "overloaded"
+        held.set()
+        await asyncio.gather(first, *line, *others)
+        assert len(await messages(world, session)) == 8 and admission.in_progress == 0
+        held.clear()
+        monkeypatch.setattr("service.answers.answers.LONGEST_WAIT_SECONDS", 0.05)
+        first = asyncio.create_task(say(world, session, "first"))
+        await until(lambda: world.engine.alive)
+        late = await say(world, session, "late", status=503)
+        assert late["code"] == "unavailable" and "send this one again" in late["error"]
+        held.set()
+        await first
+        assert admission.in_progress == 0
+
+
+def waiting(world: World) -> int:
+    """Turns behind the one that runs, in the only session that has any."""
+    store = world.app.state.service.answers.conversations._store
+    return max((line.members - 1 for line in store._turns._lines.values()), default=0)
+
+
+async def test_the_line_of_a_session_has_an_end(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.sessions.turn_locks.MOST_IN_LINE", 2)
+    held = asyncio.Event()
+    url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    async with serve(engine={"hold": held}, database_url=url, max_in_progress=9) as world:
+        session = await made(world)
+        turns = [asyncio.create_task(say(world, session, "first"))]
+        await until(lambda: world.engine.alive)
+        turns += [asyncio.create_task(say(world, session, f"in line {at}")) for at in range(2)]
+        await until(lambda: waiting(world) == 2)
+        assert (await say(world, session, "one more", status=503))["code"] == "overloaded"
+        turns.append(asyncio.create_task(say(world, await made(world), "another session's goes on")))
+        held.set()
+        await asyncio.gather(*turns)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        ("newer", "run the newer version"),
+        ("driver", "pip install"),
+        ("package", "aiosqlite"),
+        ("defect", "its log says why"),
+    ],
+)
+async def test_a_database_that_cannot_be_used_is_told_and_lowers_readiness(
+    serve: Serve, tmp_path: Path, trouble: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/sessions.db"
+    store = await SessionStore.open(url)
+    async with store._database.writing() as connection:
+        if trouble == "newer":
+            await connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    await store.close()
+    troubles: dict[str, Exception] = {
+        "package": ImportError("No module named 'aiosqlite'", name="aiosqlite"),
+        "defect": RuntimeError("planted"),
+    }
+    async with serve(database_url=url) as world:
+        with monkeypatch.context() as patched:
+            if trouble == "driver":
+                patched.setattr(
+                    "service.sessions.database._parsed",
+                    mock.Mock(side_effect=ValueError("pip install 'dosirak[postgres]'")),
+                )
+            elif trouble != "newer":
+                patched.setattr(SessionStore, "open", mock.AsyncMock(side_effect=troubles[trouble]))
+            world.app.state.service.answers.conversations.start()
+            await until(lambda: not world.app.state.service.is_ready)
+            for path in (SESSIONS, "/v1/knowledge", f"{SESSIONS}/s_1", "/health", "/readyz"):
+                refused = error(await world.client.get(path), 503, "unavailable")
+                assert told in refused["error"] and "planted" not in refused["error"]
+            assert (await say(world, "s_1", status=503))["code"] == "unavailable"
+            body = {"inputs": "hi", "parameters": SHORT}
+            assert (await world.client.post("/generate", json=body)).status_code == 200, "what needs no session goes on"
+        if trouble != "newer":
+            await until(lambda: world.app.state.service.is_ready)  # the operator has acted
+            assert (await world.client.get(SESSIONS)).status_code == 200

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtest import session_crashes
-from loadtest.session_crashes import OWNER, Written, check, inspect
+from loadtest.session_crashes import OWNER, Written, all_messages, check, inspect
 from service.sessions import NewMessage, NewReply, NewTurn, SessionStore, StoredMessage
 from tests.sessions import KINDS, new_database
 
@@ -59,7 +59,7 @@ async def test_what_is_lost_or_torn_in_a_database_is_seen(kind: str, tmp_path: P
     for turn in turns:
         new = NewTurn((NewMessage(turn.said),), NewReply(turn.reply, session_crashes._answered(turn)))
         await store.append_turn(OWNER, session.id, new)
-    assert check(turns, {session.id: list((await store.history(OWNER, session.id))[1])}) == []
+    assert check(turns, {session.id: await all_messages(store, session.id)}) == []
     async with store._database.writing() as connection:
         await connection.exec_driver_sql("DELETE FROM messages WHERE position = 3")
     torn = await inspect(store, [session.id], turns)

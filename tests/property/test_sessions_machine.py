@@ -127,7 +127,7 @@ class SessionsMachine(stateful.RuleBasedStateMachine):
 
     def new(self, made: Session) -> list[Said]:
         """The messages of a copy, whose ids only the store knows."""
-        stored = self.run(self.stores[0].history(made.owner, made.id))[1]
+        stored = self.run(self.stores[0].history(made.owner, made.id)).messages
         return [Said(each.id, each.role, each.content, each.pinned) for each in stored]
 
     @stateful.rule(store=st.integers(0, 1), owner=st.sampled_from(OWNERS), title=st.none() | TEXTS)

@@ -97,6 +97,9 @@ def test_policies(
     assert len(receipt.documents_kept) - of_knowledge + len(receipt.documents_dropped) == len(documents)
     assert of_knowledge <= len(passages)
     assert (receipt.parts.summary > 0) == bool(receipt.summarised)
+    if not receipt.truncated or not of_knowledge:
+        whole = tokenizer.encode_chat(chat, documents=given_documents).count
+        assert prompt.tokens_before_truncation == (whole if receipt.truncated else receipt.used)
 
 
 def check(tokenizer: Tokenizer, chat: tuple[Message, ...], prompt: Prompt, pinned: set[int], policy: str) -> None:

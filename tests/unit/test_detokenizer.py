@@ -37,8 +37,10 @@ def test_a_character_comes_whole() -> None:
     assert run(Bytes(b"\xec", b"\x95", b"\x88", b"!")) == (["", "", "안", "!", ""], False)
 
 
-def test_an_unfinished_character_is_shown_at_the_end() -> None:
-    assert run(Bytes(b"a", b"\xf0\x9f\x98")) == (["a", "", "\ufffd"], False)
+def test_a_text_ends_before_an_unfinished_character() -> None:
+    assert run(Bytes(b"a", b"\xf0\x9f\x98")) == (["a", "", ""], False)
+    assert run(Bytes(b"a\xec", b"\x95")) == (["a", "", ""], False)
+    assert run(Bytes(b"a", b"\xff")) == (["a", "\ufffd", ""], False), "which begins nothing"
 
 
 def test_an_invalid_byte_is_shown_as_soon_as_it_is_certain() -> None:
@@ -128,6 +130,12 @@ def test_a_stop_string_of_byte_tokens_stops_before_their_run_has_ended() -> None
     detokenizer = Detokenizer(Fallback(), ("\n",))
     assert [detokenizer.push(id) for id in (ord("가"), 0x0A)] == ["가", ""]
     assert detokenizer.stopped
+
+
+def test_a_run_of_byte_tokens_ends_before_an_unfinished_character() -> None:
+    detokenizer = Detokenizer(Fallback())
+    deltas = [detokenizer.push(id) for id in (ord("가"), *"나".encode(), *"다".encode()[:2])]
+    assert ["".join(deltas), detokenizer.finish()] == ["가", "나"]
 
 
 def test_a_run_that_turns_invalid_was_not_given_out() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import InvalidRequest, NotFound, QuotaExceeded
-from service.sessions import Limits, Passage, SessionStore
+from service.errors import InvalidRequest, NotFound, QuotaExceeded, Stale
+from service.sessions import Limits, NewReply, Passage, SessionStore
 from service.text.passages import LONGEST, passages_of
 from tests.sessions import KINDS, Clock, new_database, say
 
@@ -71,7 +71,7 @@ async def test_documents_are_listed_newest_first(store: SessionStore, clock: Clo
 async def test_documents_go_with_their_session_and_with_their_owner(store: SessionStore) -> None:
     session = await store.create("ann")
     await say(store, "ann", session.id, "hi")
-    await store.summaries.keep("ann", session.id, "some", "what was said")
+    await store.summaries.keep("ann", session.id, "some", "what was said", before=2, revision=2)
     kept = await store.knowledge.add("ann", "shared words")
     gone = await store.knowledge.add("ann", "private words", session_id=session.id)
     await store.delete("ann", session.id)
@@ -105,11 +105,37 @@ async def test_summaries_are_the_newest_few_of_a_session_and_its_alone(store: Se
     here, there = await store.create("ann"), await store.create("ann")
     for number in range(6):
         clock.move(1)
-        await store.summaries.keep("ann", here.id, f"key {number}", f"text {number}")
-    await store.summaries.keep("ann", here.id, "key 5", "made anew")
+        await store.summaries.keep("ann", here.id, f"key {number}", f"text {number}", before=0, revision=1)
+    await store.summaries.keep("ann", here.id, "key 5", "made anew", before=0, revision=1)
     kept = {"key 2": "text 2", "key 3": "text 3", "key 4": "text 4", "key 5": "made anew"}
     assert await store.summaries.of("ann", here.id) == kept
     assert await store.summaries.of("ann", there.id) == {}
     assert (await store.get("ann", here.id)).revision == 1, "no write that a client could be stale about"
     with pytest.raises(NotFound):
         await store.summaries.of("bob", here.id)
+
+
+async def test_a_summary_keeps_no_words_of_a_message_that_was_edited_or_deleted(store: SessionStore) -> None:
+    """Not those that reach so far, nor one that was being made meanwhile; those of messages before it stay."""
+    for change in ("edit", "delete", "system"):
+        session = await store.create("ann", {"system": "be brief"})
+        turns = [await say(store, "ann", session.id, f"question {turn}") for turn in range(3)]
+        revision = turns[-1].session.revision
+        for before in (2, 4, 6):
+            await store.summaries.keep("ann", session.id, f"to {before}", "words", before=before, revision=revision)
+        edited = turns[1].messages[0].id
+        if change == "edit":
+            await store.edit_message("ann", session.id, edited, pinned=True)
+            assert len(await store.summaries.of("ann", session.id)) == 3, "a pin changes no words"
+            await store.edit_message("ann", session.id, edited, content="other words")
+        elif change == "delete":
+            await store.delete_message("ann", session.id, edited)
+        else:
+            await store.patch("ann", session.id, {"system": "be long"})
+        assert set(await store.summaries.of("ann", session.id)) == ({"to 2"} if change != "system" else set())
+        with pytest.raises(Stale):
+            await store.summaries.keep("ann", session.id, "late", "words", before=4, revision=revision)
+        now = (await store.get("ann", session.id)).revision
+        await store.summaries.keep("ann", session.id, "new", "other words", before=4, revision=now)
+        await store.replace_last_reply("ann", session.id, NewReply("answered again"))
+        assert "new" in await store.summaries.of("ann", session.id), "which never reaches the last turn"

@@ -116,7 +116,7 @@ def test_documents_give_way_by_rank_then_by_paragraphs(tokenizer: Tokenizer) -> 
     tokens = count(tokenizer, "\n\n".join(parts[:2])) + 2
     options = ContextOptions("window", documents_budget=tokens)
     prompt = build(tokenizer, Chat(TALK), documents=(first, second), context=options)
-    assert prompt.receipt.to_dict()["documents"] == {"kept": ["one"], "dropped": ["two"]}
+    assert prompt.receipt.to_dict()["documents"] == {"kept": ["one"], "dropped": ["two"], "cut": ["one"]}
     told = tokenizer.decode(prompt.token_ids)
     assert "cc dd" in told and "ee ff" not in told and "gg hh" not in told
     assert prompt.receipt.parts.documents <= tokens

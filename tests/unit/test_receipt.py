@@ -30,6 +30,7 @@ def test_the_wire_form_is_the_documented_one() -> None:
         "kept": ["m_1", "m_8"],
         "dropped": ["m_2"],
         "summarised": [],
+        "counts": {"kept": 2, "dropped": 1, "summarised": 0},
         "dropped_tokens": 310,
         "cached_tokens": 1270,
         "cut": {"at": "m_8", "stable_for_tokens": 400},

@@ -61,7 +61,7 @@ async def test_messages_oldest_first_in_pages(store: SessionStore) -> None:
     first = await store.messages(OWNER, session.id, limit=3)
     assert [message.content for message in first.data] == ["q0", "a0", "q1"]
     await store.delete_message(OWNER, session.id, first.data[2].id)
-    last = (await store.history(OWNER, session.id))[1][-1]
+    last = (await store.messages(OWNER, session.id, limit=100)).data[-1]
     await store.delete_message(OWNER, session.id, last.id)
     await say(store, OWNER, session.id, "q4", "a4")
     await say(store, OWNER, session.id, "q5", "a5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from alembic.script import ScriptDirectory
 from pydantic import SecretStr, ValidationError
 from sqlalchemy import Connection, text
 
-from service.sessions import NewerDatabase, SessionStore
+from service.sessions import NewerDatabase, SessionStore, search
 from service.sessions.database import Database
 from service.sessions.migrating import HEAD, upgrade
 from service.settings import Settings
@@ -88,6 +89,69 @@ async def test_a_migration_that_fails_leaves_nothing(database_url: str, monkeypa
         assert (await connection.execute(text(listed))).all() == []
     await upgrade(database)
     await database.close()
+
+
+async def test_receipts_of_before_become_numbers(database_url: str) -> None:
+    """A database of the revision before is read as it was: receipts, cut and messages."""
+    database = Database(database_url, 5)
+    async with database.writing() as connection:
+        await connection.run_sync(lambda sync: command.upgrade(config(sync), "0002"))
+    await plant(database)
+    await database.close()
+    store = await SessionStore.open(database_url)
+    session = await store.get("ann", "s_old")
+    assert session.cut == {"at": 3, "policy": "window"}
+    messages = (await store.messages("ann", "s_old")).data
+    assert messages[3].answered is not None and messages[3].answered.context == {
+        **OLD_RECEIPT,
+        "counts": {"kept": 2, "dropped": 1, "summarised": 1},
+    }
+    async with store._database.reading() as connection:
+        stored = (await connection.execute(text("SELECT context FROM messages WHERE id = 'm_d'"))).scalar_one()
+        assert "m_" not in stored
+        assert (await connection.execute(text("SELECT count(*) FROM summaries WHERE before IS NULL"))).scalar_one() == 1
+    await store.edit_message("ann", "s_old", "m_a", content="changed")
+    assert await store.summaries.of("ann", "s_old") == {}, "how far it reaches is not known"
+    await store.close()
+
+
+OLD_RECEIPT = {
+    "policy": "window",
+    "kept": ["system", "m_c"],
+    "dropped": ["m_b"],
+    "summarised": ["m_a"],
+    "dropped_tokens": 9,
+    "cut": {"at": "m_c", "stable_for_tokens": 7},
+}
+
+
+async def plant(database: Database) -> None:
+    """What revision 0002 has written: a session whose messages stand at 0, 1, 3 and 4."""
+    moment = 1_800_000_000_000_000
+    cut = json.dumps({"at": "m_c", "policy": "window"})
+    async with database.writing() as connection:
+        await connection.execute(
+            text(
+                "INSERT INTO sessions (number, id, owner, metadata, revision, message_count, next_position, "
+                f"ttl_seconds, created_at, updated_at, expires_at, cut, system) VALUES (1, 's_old', 'ann', '{{}}', 3, "
+                f"4, 5, 1e9, {moment}, {moment}, 4000000000000000, :cut, 'be brief')"
+            ),
+            {"cut": cut},
+        )
+        for number, (id, position) in enumerate({"m_a": 0, "m_b": 1, "m_c": 3, "m_d": 4}.items(), 1):
+            role, context = ("assistant", json.dumps(OLD_RECEIPT)) if id == "m_d" else ("user", None)
+            await connection.execute(
+                text(
+                    "INSERT INTO messages (number, id, session, owner, position, role, content, pinned, created_at, "
+                    f"context) VALUES ({number}, '{id}', 1, 'ann', {position}, '{role}', 'x', false, {moment}, "
+                    ":context)"
+                ),
+                {"context": context},
+            )
+        await search.add(connection, "message_grams", "ann", dict.fromkeys(range(1, 5), "x"))
+        await connection.execute(
+            text(f"INSERT INTO summaries VALUES ('ann', 1, 'key', 'what was said', {moment})"),
+        )
 
 
 async def test_many_open_an_empty_database_at_once(database_url: str) -> None:

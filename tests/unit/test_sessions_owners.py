@@ -77,7 +77,7 @@ async def test_a_foreign_message_is_not_there(store: SessionStore, name: str) ->
         await REFUSED[name](store, own.id, turn.reply.id)
     with pytest.raises(NotFound):
         await REFUSED[name](store, own.id, "m_\x00")
-    assert len((await store.history("ann", session.id))[1]) == 2
+    assert len((await store.history("ann", session.id)).messages) == 2
 
 
 async def test_a_cursor_of_another_shows_nothing_of_his(store: SessionStore) -> None:

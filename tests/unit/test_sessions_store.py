@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from service.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, Stale, UnsupportedField
-from service.sessions import Answered, Limits, NewMessage, NewReply, NewTurn, SessionStore
-from tests.sessions import Clock, a_turn, contents, say
+from service.sessions import Answered, Limits, NewMessage, NewReply, NewTurn, SessionStore, StoredMessage
+from tests.sessions import Clock, a_turn, contents, receipt, say
 
 
 async def test_create_and_get(store: SessionStore, clock: Clock) -> None:
@@ -165,8 +167,8 @@ async def test_a_cancelled_write_is_whole_or_absent(store: SessionStore) -> None
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
     await say(store, "ann", session.id, "q99", "a99")
-    session, messages = await store.history("ann", session.id)
-    said = [message.content for message in messages]
+    history = await store.history("ann", session.id)
+    session, said = history.session, [message.content for message in history.messages]
     assert [reply[1:] for reply in said[1::2]] == [question[1:] for question in said[::2]]
     assert "a99" in said and len(said) == session.message_count
 
@@ -186,37 +188,43 @@ async def test_a_call_goes_on_when_its_caller_is_gone(store: SessionStore) -> No
 
 async def test_fork_shares_nothing(store: SessionStore) -> None:
     session = await store.create("ann", {"metadata": {"a": 1}, "system": "s", "ttl_seconds": 99})
-    first = await say(store, "ann", session.id, "one", "1")
-    receipt = {"kept": [first.messages[0].id, "m_0"], "cut": {"at": first.reply.id}}
-    turn = NewTurn((NewMessage("two", pinned=True),), NewReply("2", Answered(context=receipt)), {"at": first.reply.id})
+    gone = await say(store, "ann", session.id, "zero", "0")
+    await store.delete_message("ann", session.id, gone.messages[0].id)
+    await say(store, "ann", session.id, "one", "1")
+    answered = Answered(context=receipt((2, 5), 4, cut=2))
+    turn = NewTurn((NewMessage("two", pinned=True),), NewReply("2", answered), {"at": 2, "policy": "window"})
     second = await store.append_turn("ann", session.id, turn)
     await say(store, "ann", session.id, "three", "3")
     fork = await store.fork("ann", session.id, second.reply.id)
     copies = (await store.messages("ann", fork.id)).data
-    assert [copy.content for copy in copies] == ["one", "1", "two", "2"] and copies[2].pinned
+    assert [copy.content for copy in copies] == ["0", "one", "1", "two", "2"] and copies[3].pinned
     assert (fork.system, fork.metadata, fork.ttl_seconds, fork.revision) == ("s", {"a": 1}, 99, 1)
     originals = (await store.messages("ann", session.id)).data
     assert {copy.id for copy in copies}.isdisjoint(original.id for original in originals)
-    assert fork.cut == {"at": copies[1].id}
-    assert copies[3].answered == Answered(context={"kept": [copies[0].id, "m_0"], "cut": {"at": copies[1].id}})
+    assert fork.cut == {"at": 1, "policy": "window"}
+    for chat in (originals, copies):
+        context = context_of(chat[4])
+        assert (context["kept"], context["dropped"]) == ([each.id for each in chat[1:4]], [chat[0].id])
+        assert context["cut"] == {"at": chat[1].id, "stable_for_tokens": 7}
     await store.edit_message("ann", fork.id, copies[0].id, content="changed")
     await store.delete("ann", session.id)
-    assert await contents(store, "ann", fork.id) == ["changed", "1", "two", "2"]
+    assert await contents(store, "ann", fork.id) == ["changed", "one", "1", "two", "2"]
 
 
 async def test_a_fork_before_the_cut_is_not_cut(store: SessionStore) -> None:
     session = await store.create("ann")
     first = await say(store, "ann", session.id, "one")
     turn = a_turn("two")
-    await store.append_turn("ann", session.id, NewTurn(turn.messages, turn.reply, {"at": turn.messages[0].id}))
+    await store.append_turn("ann", session.id, NewTurn(turn.messages, turn.reply, {"at": 2, "policy": "window"}))
     assert (await store.fork("ann", session.id, first.reply.id)).cut is None
 
 
 async def test_import_of_an_export(store: SessionStore, clock: Clock) -> None:
     session = await store.create("ann", {"title": "제목", "metadata": {"k": "값"}, "policy": "window"})
     asked = NewMessage("질문\n둘", name="n", pinned=True)
-    answered = Answered({"kept": [asked.id]}, "demo:2", "2", "abc", {"n": 1}, "stop")
-    await store.append_turn("ann", session.id, NewTurn((asked,), NewReply("답", answered), {"at": asked.id}))
+    answered = Answered(receipt((0, 1), 1, cut=0), "demo:2", "2", "abc", {"n": 1}, "stop")
+    cut = {"at": 0, "policy": "window", "before": {"messages": 0}}
+    await store.append_turn("ann", session.id, NewTurn((asked,), NewReply("답", answered), cut))
     clock.move(100)
     lines = await store.export("ann", session.id)
     assert len(lines) == 3 and "질문".encode() in lines[1] and b"\n" not in b"".join(lines)
@@ -227,12 +235,52 @@ async def test_import_of_an_export(store: SessionStore, clock: Clock) -> None:
     assert [(m.role, m.content, m.name, m.pinned, m.created_at) for m in new] == [
         (m.role, m.content, m.name, m.pinned, m.created_at) for m in old
     ]
-    assert imported.cut == {"at": new[0].id}
-    assert new[1].answered == Answered({"kept": [new[0].id]}, "demo:2", "2", "abc", {"n": 1}, "stop")
+    assert imported.cut == {"at": 0, "policy": "window"}, "numbers are not taken from others"
+    for chat in (old, new):
+        assert context_of(chat[1])["kept"] == [chat[0].id]
+    assert new[1].answered is not None
+    assert replace(new[1].answered, context=None) == Answered(None, "demo:2", "2", "abc", {"n": 1}, "stop")
     again = await store.export("bob", imported.id)
     for before, after in zip(old, new, strict=True):
         again = [line.replace(after.id.encode(), before.id.encode()) for line in again]
     assert again == lines
+
+
+async def test_an_export_of_before_is_imported_with_its_receipts(store: SessionStore) -> None:
+    """Format 1 names messages in its receipts and in the cut."""
+    lists = {"kept": ["system", "m_2"], "dropped": ["m_0", "m_1"], "summarised": list[str]()}
+    context = {"policy": "window", **lists, "dropped_tokens": 9, "cut": {"at": "m_2", "stable_for_tokens": 7}}
+    said: list[dict[str, object]] = [
+        {"type": "message", "id": f"m_{at}", "role": role, "content": str(at), "created_at": "2026-01-01T00:00:00Z"}
+        for at, role in enumerate(("user", "assistant") * 2)
+    ]
+    said[3]["context"] = context
+    head = {"type": "session", "format": 1, "system": "s", "cut": {"at": "m_2", "policy": "window"}}
+    imported = await store.import_lines("ann", [json.dumps(each).encode() for each in (head, *said)])
+    assert imported.cut == {"at": 2, "policy": "window"}
+    new = (await store.messages("ann", imported.id)).data
+    ids = {f"m_{at}": message.id for at, message in enumerate(new)} | {"system": "system"}
+    named = {name: [ids[each] for each in lists[name]] for name in lists}
+    cut = {"at": new[2].id, "stable_for_tokens": 7}
+    counts = {"kept": 2, "dropped": 2, "summarised": 0}
+    assert context_of(new[3]) == {**context, **named, "cut": cut, "counts": counts}
+
+
+async def test_a_receipt_does_not_grow_with_its_chat(store: SessionStore) -> None:
+    session = await store.create("ann")
+    sizes = []
+    for turn in range(40):
+        answered = Answered(receipt((0, 2 * turn + 1), 2 * turn + 1))
+        await store.append_turn("ann", session.id, NewTurn((NewMessage("q"),), NewReply("a", answered)))
+        sizes.append(len((await store.export("ann", session.id))[-1]))
+    assert max(sizes) - min(sizes) <= 4, "more digits, and nothing else"
+    last = (await store.messages("ann", session.id, limit=100)).data
+    assert context_of(last[-1])["kept"] == [message.id for message in last[:-1]]
+
+
+def context_of(message: StoredMessage) -> Mapping[str, Any]:
+    assert message.answered is not None and message.answered.context is not None
+    return message.answered.context
 
 
 HEAD = b'{"type":"session","format":1}'
@@ -253,7 +301,7 @@ MESSAGE = b'{"type":"message","id":"m_1","role":"user","content":"hi","created_a
         ([HEAD, MESSAGE.replace(b"Z", b"")], "time zone"),
         ([HEAD, MESSAGE[:-1] + b',"model":"demo"}'], "receipt"),
         ([HEAD, MESSAGE, MESSAGE], "same `id`"),
-        ([HEAD.replace(b"1", b"2")], "Line 1"),
+        ([HEAD.replace(b"1", b"3")], "Line 1"),
         ([HEAD[:-1] + b',"metadata":' + b'{"a":' * 30 + b"1" + b"}" * 30 + b"}"], "metadata"),
     ],
 )

@@ -60,15 +60,27 @@ class Parts(Shown):
 
 
 class Cut(Shown):
-    """The first of the newest messages that are sent, and for how many more tokens the next turns keep it."""
+    """The first of the newest messages that are sent, and for how many more tokens the next turns keep it. `at` of a
+    stored receipt is null once that message is deleted."""
 
-    at: str
+    at: str | None
     stable_for_tokens: int
 
 
+class Counts(Shown):
+    """How many messages there are of each kind; the lists of ids may name fewer."""
+
+    kept: int
+    dropped: int
+    summarised: int
+
+
 class KeptDocuments(Shown):
+    """Ids of documents; `cut` are those of `kept` that were not sent whole."""
+
     kept: list[str]
     dropped: list[str]
+    cut: list[str] | None = None
 
 
 class Receipt(Shown):
@@ -84,6 +96,7 @@ class Receipt(Shown):
     kept: list[str]
     dropped: list[str]
     summarised: list[str]
+    counts: Counts
     dropped_tokens: int
     cached_tokens: int
     cut: Cut | None

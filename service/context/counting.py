@@ -1,0 +1,195 @@
+"""Counts a chat's prompt once it is made: its receipt, how long it would be whole, what stands before its cut.
+
+Knows what was sent and what was given; decides nothing about what is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from service.context.before import Before, added, tokens_of
+from service.context.budget import Budget
+from service.context.composing import SYSTEM_ROLES
+from service.context.documents import Placed
+from service.context.partition import Counts, Partition, ranges_of
+from service.context.placing import KNOWLEDGE, SUMMARY, Line, knowledge_lines
+from service.context.receipt import Cut, Parts, Receipt
+from service.context.sources import Chat
+from service.context.trimming import Trimmed
+from service.errors import InvalidRequest
+from service.text.chat import Shares
+from service.text.messages import Document, Message
+from service.text.tokenizer import Tokenizer
+
+NO_SUMMARY_NOTE = "no summary was ready: older messages are left out"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """`whole`: how many tokens the prompt would have with nothing left out; where the template refuses the whole chat,
+    as many as its texts have. `before`: of a stored chat that was cut, the numbers of what stands before the cut."""
+
+    receipt: Receipt
+    whole: int
+    before: Before | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One chat's prompt. `messages` and `documents` are those given, composed; `placed` are those documents sent."""
+
+    tokenizer: Tokenizer
+    budget: Budget
+    chat: Chat
+    messages: tuple[Message, ...]
+    documents: tuple[Document, ...]
+    placed: tuple[Placed, ...]
+    trimmed: Trimmed
+    notes: tuple[str, ...]
+
+    def counted(self) -> Counted:
+        receipt = self._receipt()
+        whole = self._whole(receipt)
+        if whole is None:
+            return Counted(receipt, receipt.used + receipt.dropped_tokens)
+        return Counted(receipt, whole, self._before(whole) if self.chat.positions else None)
+
+    def _receipt(self) -> Receipt:
+        shares, trimmed = self.trimmed.encoded.shares, self.trimmed
+        parts = _parts(trimmed.lines, shares)
+        left_out = self._left_out_by_template(shares)
+        notes = (*self.notes, *_notes(self.budget.options.chosen, trimmed, bool(left_out)), *self._document_notes())
+        missing = sorted(left_out | (set(range(len(self.messages))) - trimmed.sent))
+        partition = self._partition(missing)
+        lists = partition.lists(self.chat.all_named)
+        cut = None if trimmed.cut is None else Cut(self.chat.named[trimmed.cut], self.budget.limit - parts.total)
+        names, kept = _document_names(self.documents), [at for at, _ in self.placed]
+        return replace(
+            Receipt.of(self.budget, parts, notes),
+            kept=lists.kept,
+            dropped=lists.dropped,
+            summarised=lists.summarised,
+            recalled=lists.recalled,
+            partition=partition,
+            dropped_tokens=self._dropped_tokens(missing),
+            cut=cut,
+            documents_kept=(*(names[at] for at in kept), *_document_names(trimmed.passages)),
+            documents_dropped=tuple(name for at, name in enumerate(names) if at not in kept),
+            documents_cut=tuple(names[at] for at, _ in self._cut_documents()),
+        )
+
+    def _left_out_by_template(self, shares: Shares) -> set[int]:
+        """Places of messages that were to be sent; never the current one."""
+        last = len(self.messages) - 1
+        return {
+            line.source
+            for line, share in zip(self.trimmed.lines, shares.messages, strict=True)
+            if share is None and 0 <= line.source != last and line.message.content.strip()
+        }
+
+    def _partition(self, missing: Sequence[int]) -> Partition:
+        positions, trimmed, gone = self.chat.placed, self.trimmed, set(missing)
+        kept = [at for at in range(len(self.messages)) if at not in gone]
+        summarised = sum(at < trimmed.summarised for at in missing)
+        counts = Counts(len(kept), len(missing) - summarised + trimmed.absent, summarised)
+        return Partition(
+            ranges_of(positions[at] for at in kept),
+            counts,
+            ranges_of(positions[at] for at in trimmed.recalled),
+            positions[trimmed.summarised] if trimmed.summarised else 0,
+            None if trimmed.cut is None else positions[trimmed.cut],
+            min(positions[0], 0),
+        )
+
+    def _dropped_tokens(self, missing: Sequence[int]) -> int:
+        before, systems = self.chat.past.before, self._systems
+        tokens = tokens_of(self.tokenizer, [self.messages[at] for at in missing]) + self.trimmed.shortened
+        if before is None or not self.trimmed.absent:
+            return tokens
+        ahead = self.messages[systems : systems + self.trimmed.turns[self.trimmed.start].first]
+        return tokens + before.tokens - tokens_of(self.tokenizer, ahead)
+
+    def _whole(self, receipt: Receipt) -> int | None:
+        """With what the server added beside the chat, but no summary: that stands for what is left out. None where the
+        template refuses the whole chat."""
+        if not receipt.truncated:
+            return receipt.used
+        before, systems = self.chat.past.before or Before(), self._systems
+        rest = self.messages[self._start :]
+        knowledge = [line.message for line in knowledge_lines(self.tokenizer, self.trimmed.passages)]
+        try:
+            messages = (*self.messages[:systems], *rest[:-1], *knowledge, *rest[-1:])
+            return before.written + self.tokenizer.chat_tokens(messages, documents=self.documents)
+        except InvalidRequest:
+            return None
+
+    def _before(self, whole: int) -> Before | None:
+        """Of the cut that this prompt has, where `whole` is the whole prompt's length."""
+        trimmed, known = self.trimmed, self.chat.past.before
+        if trimmed.cut is None:
+            return None
+        start = trimmed.start if known else 0
+        last = trimmed.cut - self._systems
+        turns = [turn for turn in trimmed.turns[start:] if turn.first < last]
+        if known and not turns:
+            return known
+        known = known or Before()
+        systems, messages = self.messages[: self._systems], self.messages[self._start :]
+        is_all = not self.documents and not self.trimmed.passages
+        try:
+            return added(
+                known, self.tokenizer, systems, messages, turns, whole=whole - known.written if is_all else None
+            )
+        except InvalidRequest:
+            return None
+
+    @property
+    def _systems(self) -> int:
+        return sum(message.role in SYSTEM_ROLES for message in self.messages)
+
+    @property
+    def _start(self) -> int:
+        """The place from which on all messages are here, behind those that `past.before` counts."""
+        known = self.chat.past.before is not None and self.trimmed.turns
+        return self._systems + (self.trimmed.turns[self.trimmed.start].first if known else 0)
+
+    def _cut_documents(self) -> list[Placed]:
+        return [(at, document) for at, document in self.placed if document.text != self.documents[at].text]
+
+    def _document_notes(self) -> Iterator[str]:
+        names, tokens = _document_names(self.documents), self.tokenizer.text_tokens
+        for at, document in self._cut_documents():
+            whole = tokens(self.documents[at].text)
+            yield f"document {names[at]} is cut: {tokens(document.text)} of its {whole} tokens are sent"
+
+
+def _parts(lines: Sequence[Line], shares: Shares) -> Parts:
+    """The last line is the current message."""
+    *before, current = ((line, share or 0) for line, share in zip(lines, shares.messages, strict=True))
+
+    def of(source: int) -> int:
+        return sum(share for line, share in before if line.source == source)
+
+    own = [(line.message.role in SYSTEM_ROLES, share) for line, share in before if line.source >= 0]
+    return Parts(
+        template=shares.template,
+        system=sum(share for is_system, share in own if is_system),
+        documents=sum(share or 0 for share in shares.documents) + of(KNOWLEDGE),
+        summary=of(SUMMARY),
+        history=sum(share for is_system, share in own if not is_system),
+        current=current[1],
+    )
+
+
+def _notes(policy: str, trimmed: Trimmed, left_out: bool) -> Iterator[str]:
+    if left_out:
+        yield "the chat template leaves messages out"
+    if trimmed.shortened:
+        yield f"the middle of the last turn is left out: {trimmed.shortened} tokens"
+    if policy == "summarise" and trimmed.cut is not None and not trimmed.summarised:
+        yield NO_SUMMARY_NOTE
+
+
+def _document_names(documents: Sequence[Document]) -> tuple[str, ...]:
+    return tuple(f"d_{index}" if document.id is None else document.id for index, document in enumerate(documents))
