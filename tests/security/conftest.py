@@ -1,0 +1,8 @@
+"""Logs as a server writes them: the test library's own would show every variable of a traceback, for seconds."""
+
+from __future__ import annotations
+
+from service.app import configure_logging
+from service.settings import Settings
+
+configure_logging(Settings(log_format="json"))
