@@ -14,7 +14,9 @@ from service.engine.budget import StepBudget
 from service.engine.cost import CostLine, Work, chunk_attention
 
 _MEMORY: Final = 0.99
-_LONGEST: Final = 1.0  # seconds of a step: whoever arrives meanwhile waits for its end
+_LONGEST: Final = 1.0  # seconds of a step: whoever arrives meanwhile waits for its end ...
+_LONGEST_OF_ALL: Final = 2.0  # ... up to so many where a second would hold ...
+_CONSTANTS: Final = 40  # ... less than so many of a step's constant, so that 2.5 % of a prefill goes into constants
 _STRETCH: Final = 1.75  # a step may always take so many times what its decodes would alone; twice, with its error
 
 
@@ -75,8 +77,9 @@ class BatchingPolicy:
         """The target where somebody waits for a next token. Where that cannot be kept, 1.75 times what the decodes
         would take alone; or prefill takes the share of the step that those who wait for a first token are of all who
         wait: one decode does not hold up seven prompts on a slow machine. Neither that nor a step without decodes is
-        planned to take more than a second."""
-        limit = max(_LONGEST, self.inter_token_latency_target)
+        planned to take more than a second, or two where its constant is long."""
+        constants = _CONSTANTS * self.cost.coefficients[0]
+        limit = max(_LONGEST, min(constants, _LONGEST_OF_ALL), self.inter_token_latency_target)
         if decodes == 0:
             return limit
         alone = self.cost.predict(Work(decodes, kv_tokens))

@@ -88,9 +88,7 @@ class BlockManager:
     def copy_seconds(self, restored: int, taken: int) -> float:
         """Forecast of the copies that a step must make which restores so many blocks and takes so many others, those
         of what was already taken included: of each block that holds something, its content may have to be saved."""
-        evicted = max(0, restored + taken - len(self._free))
-        each = self.offload.copy_seconds
-        return each * (self.offload.num_pending + restored + evicted) if each else 0.0
+        return self.offload.forecast(restored, max(0, restored + taken - len(self._free)))
 
     def match(self, sequence: Sequence) -> Prefix:
         """The blocks that hold the longest known part of what `sequence` has to compute next; nothing is taken yet.

@@ -16,6 +16,7 @@ _MEMORY: Final = 8  # copies: a step of so many slow ones counts as much as what
 _FALLING: Final = 0.5  # one copy that was delayed by something else is soon forgotten
 _PRIOR_SECONDS: Final = 0.005  # a copy, before the first was measured: a slow disk
 _RETRY: Final = 1000  # of so many contents that do not pay one goes all the same, and tells what a copy takes now
+_SHARE_RATE: Final = 0.05
 _PAUSE: Final = 64  # contents not saved after a step in which no copy succeeded; doubled each time
 _LONGEST_PAUSE: Final = 1 << 16
 
@@ -38,6 +39,7 @@ class Offload:
         self._order = 0
         self._unread: dict[int, int] = {}  # disk block -> the pending copy into it, which no pending copy reads
         self._copy_seconds: float | None = None
+        self._share_saved = 1.0
         self._num_refused = 0
         self._pause = 0
         self._next_pause = _PAUSE
@@ -60,25 +62,20 @@ class Offload:
             return 0.0
         return _PRIOR_SECONDS if self._copy_seconds is None else self._copy_seconds
 
+    def forecast(self, restored: int, evicted: int) -> float:
+        """Seconds of the copies that are pending and of those for so many contents: of what is evicted as large a share
+        is saved as of late."""
+        each = self.copy_seconds
+        return each * (self.num_pending + restored + self._share_saved * evicted) if each else 0.0
+
     def save(self, ranked: EvictionCandidate, block: int) -> None:
         """`block` is about to be written over: its content goes to a disk block, if there and back is forecast to take
         less than computing it, or if a content of this file lies behind it; and if the step has room for a copy."""
-        content = ranked.content
-        known = self._kept.discard(content) is not None
-        if not known and (self.num_pending >= self.max_copies or not self._pays(ranked)):
+        if not self.num_disk_blocks or (self.num_pending >= self.max_copies and ranked.content not in self):
             return
-        self._kept.add(content, ranked.parent, ranked.worth)
-        if known:
-            return
-        if len(self) == self.num_disk_blocks:
-            worst = self._kept.pop().content
-            if worst == content:
-                return
-            self._vacate(worst)
-        disk_block = self._free.pop() if self._free else self._fresh
-        self._fresh = max(self._fresh, disk_block + 1)
-        self._disk_block_of[content], self._content_in[disk_block] = disk_block, content
-        self._unread[disk_block] = self._add(BlockCopy(block, disk_block))
+        before = self._order
+        self._save(ranked, block)
+        self._share_saved += _SHARE_RATE * ((self._order > before) - self._share_saved)
 
     def hold(self, content: bytes) -> None:
         """It will be restored: until then its disk block is nobody else's."""
@@ -141,9 +138,27 @@ class Offload:
         pending = unread.keys() <= self._content_in.keys() and all(one == other for one, other in unread.items())
         return whole and pending and ranked == set(self._disk_block_of) and self._kept.is_sound() and not self._held
 
+    def _save(self, ranked: EvictionCandidate, block: int) -> None:
+        content = ranked.content
+        known = self._kept.discard(content) is not None
+        if not known and not self._pays(ranked):
+            return
+        self._kept.add(content, ranked.parent, ranked.worth)
+        if known:
+            return
+        if len(self) == self.num_disk_blocks:
+            worst = self._kept.pop().content
+            if worst == content:
+                return
+            self._vacate(worst)
+        disk_block = self._free.pop() if self._free else self._fresh
+        self._fresh = max(self._fresh, disk_block + 1)
+        self._disk_block_of[content], self._content_in[disk_block] = disk_block, content
+        self._unread[disk_block] = self._add(BlockCopy(block, disk_block))
+
     def _pays(self, ranked: EvictionCandidate) -> bool:
-        if not self.num_disk_blocks or self._pause:
-            self._pause = max(0, self._pause - 1)
+        if self._pause:
+            self._pause -= 1
             return False
         if self._copy_seconds is None or ranked.worth > 2 * self._copy_seconds or self._kept.is_before(ranked.content):
             return True

@@ -72,6 +72,16 @@ def test_past_its_limit_of_copies_a_step_saves_nothing_but_restores_what_is_held
     assert b"c" not in offload and offload.is_sound()
 
 
+def test_what_is_not_saved_is_not_in_the_forecast() -> None:
+    offload = Offload(9)
+    assert offload.forecast(0, 100) == pytest.approx(100 * offload.copy_seconds), "nothing is known"
+    offload.observe(1, 0.1)
+    for number in range(100):
+        offload.save(ranked(str(number), worth=0.15), 1)
+    assert offload.forecast(2, 100) == pytest.approx(0.2, rel=0.5), "it would not pay"
+    assert offload.num_pending == 0
+
+
 def test_a_disk_that_turns_slow_shows_at_once_and_one_slow_copy_is_soon_forgotten() -> None:
     offload = Offload(9)
     guess = offload.copy_seconds
