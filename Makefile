@@ -10,7 +10,7 @@ NATIVE  := service/runner/native
 KERNELS := $(NATIVE)/built/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test nightly serve demo-model recall bench load
+.PHONY: help install check test nightly serve bento demo-model recall bench load
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -45,6 +45,10 @@ nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, f
 
 serve: $(READY) $(KERNELS)  ## serve the default model and show one real answer
 	@$(BIN)/dosirak serve
+
+bento: $(READY)  ## publish the demo model into BentoML's store (BENTOML_HOME) and build the bento
+	@$(BIN)/python -m models.starter "$${BENTOML_HOME:-$$HOME/bentoml}"
+	@BENTOML_DO_NOT_TRACK=true $(BIN)/bentoml build
 
 demo-model: $(READY)  ## train the demo model again from its seed
 	$(BIN)/python -m models.demo.train

@@ -23,8 +23,7 @@ from models import adapters, skeleton
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from models.quantize import quantize_rows
 from service.engine.core import EngineCore
-from service.engine.messages import EngineConfig
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import EngineConfig, Request, SamplingParams
 from service.engine.worker import build_core
 from service.runner.building import build_runner
 from service.runner.model_runner import ModelRunner
@@ -109,7 +108,7 @@ def main() -> None:
         plain, info = build_runner(config, lambda phase, fraction: None)
         loaded, _ = build_runner(config, lambda phase, fraction: None)
         for directory in made:
-            loaded.adapt(directory.name, str(directory))
+            loaded.load_adapter(directory.name, str(directory))
         names = [made[number % ADAPTERS].name for number in range(options.batch)]
         ways: dict[str, tuple[ModelRunner, list[str]]] = {
             "no adapters": (plain, [""] * options.batch),

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 import transformers
 
-from service.engine.messages import EngineConfig
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import EngineConfig, Request, SamplingParams
 from service.engine.worker import build_core
 from service.runner.building import build_runner
 

@@ -1,5 +1,6 @@
-"""What the guard costs: `python -m loadtest.guard` prints microseconds of processor time per token, without a guard and
-with each of its rules, medians of rounds taken in turn. No engine: the demo's dialogues are decoded token by token.
+"""`python -m loadtest.guard` measures what the guard costs: microseconds of processor time per token, without a guard
+and with each of its rules, medians of rounds taken in turn. No engine runs: the demo's dialogues are decoded token by
+token.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from models.demo.grammar import Style, dialogue
 from service.answers import GenerationRequest, OutputSequence
 from service.context.prompt import Text
-from service.engine.request import StepOutput
+from service.engine.messages import StepOutput
 from service.guard import Grams, Guard, read_guard
 from service.text.tokenizer import Tokenizer
 

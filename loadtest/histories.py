@@ -1,4 +1,5 @@
-"""What clients know of the turns they sent, and whether a session's messages agree: list append, as in Jepsen.
+"""A history holds what clients know of the turns they sent, and checks a session's messages against it: list append, as
+in Jepsen.
 
 Every turn is sent with an Idempotency-Key until it is answered, so each must be there, once, with the answer that was
 told; and one that was answered before another was sent must stand before it, whoever sent them.

@@ -1,4 +1,4 @@
-"""What a streaming client saw of its answers, and how such figures spread."""
+"""A stream holds what a streaming client saw of one answer, and this module says how such figures spread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How large the inputs of a checkpoint's linear layers become on given text: where its outlier columns are.
+"""Calibration finds the outlier columns of a checkpoint: how large the inputs of its linear layers become on given
+text.
 
 A few columns of the hidden state of large models are many times larger than the rest, always the same ones; one scale
 for a row that holds them leaves little of the others (Dettmers et al. 2022, LLM.int8). Runs the library's own model.

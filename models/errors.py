@@ -1,10 +1,10 @@
-"""What can go wrong with a model repository, as one tree. It knows no HTTP; the service maps each class to a status.
+"""The errors of a model repository, as one tree. The tree knows no HTTP; the service maps each class to a status.
 
     RepositoryError
     ├── InvalidReference   the text is not a model reference, a name or a version
     ├── NotFound           a well-formed reference that names nothing here
     ├── Conflict           the change contradicts what is there: exists already, still aliased, lock held too long
-    ├── Stale              compare-and-set: somebody else changed the alias first
+    ├── Stale              compare-and-set: another caller changed the alias first
     ├── Corrupt            stored bytes are not the published ones; the message names the file
     └── InvalidSource      what was offered for import cannot be accepted; the message names the file or key
 

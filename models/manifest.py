@@ -11,6 +11,8 @@ from models.errors import Corrupt, InvalidReference, InvalidSource
 
 Precision = Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
+DEFAULT_ALIAS = "production"
+"""What a bare name means, where the model has this alias."""
 QUANTIZED: frozenset[str] = frozenset({"int8", "int8-weight", "llm-int8"})
 """Those whose files hold 8-bit weights: with 8-bit activations; with such as they are; with 8-bit activations but for
 outlier columns, which stay in 16 bits."""
@@ -94,7 +96,7 @@ class Lineage:
 
     `source` is what was imported (a hub id with its commit, or `directory`); `parent` is the `name:version` it was made
     from and `parent_digest` that version's full digest; `recipe` says what was done, in words; `tools` lists
-    `name version` of the libraries that did it; `author` is who asked for it, empty where that was not known.
+    `name version` of the libraries that did it; `author` is the person who asked for it, empty if unknown.
     """
 
     source: str
@@ -192,6 +194,11 @@ class Manifest:
     @property
     def has_adapter(self) -> bool:
         return any(file.path == ADAPTER_WEIGHTS for file in self.files)
+
+    @property
+    def is_conversion(self) -> bool:
+        """Whether it holds its parent's weights in another precision. An adapter has a parent too, and is trained."""
+        return self.lineage.parent is not None and not self.has_adapter
 
     @property
     def base_digest(self) -> str:

@@ -1,4 +1,4 @@
-"""How far long work is, told as it goes on."""
+"""Progress tells how far long work is while the work goes on."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ Progress = Callable[[float, str], None]
 
 
 def silent(fraction: float, what: str) -> None:
-    """For who does not want to know."""
+    """Takes reports of progress and drops them."""
 
 
 def part(progress: Progress, start: float, end: float) -> Progress:

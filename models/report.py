@@ -1,4 +1,5 @@
-"""What was measured of a version: its quality against its parent, and its speed on one host. Measures nothing itself.
+"""A report holds what was measured of a version: its quality against its parent, and its speed on one host. This module
+measures nothing itself.
 
 Kept beside the versions, not in them: a version never changes, and it may be measured again. A report names the digest
 of what it measured, of what that was compared with, and of the texts.
@@ -6,7 +7,7 @@ of what it measured, of what that was compared with, and of the texts.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -14,6 +15,8 @@ from models.errors import Corrupt
 from models.manifest import Manifest
 
 Effort = Literal["quick", "full"]
+UNTOLD: Final = "not told"
+"""The recall cell whose facts the model was never told (`models.demo.recall`)."""
 
 
 class TextSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,6 +64,11 @@ class Recalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     right: int
     asked: int
 
+    @property
+    def good(self) -> int:
+        """Answers as they should be. Of a fact that the window does not hold, those without it."""
+        return self.asked - self.right if self.cell.startswith(UNTOLD) else self.right
+
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`perplexity` is exp of the mean negative logprob of the scored tokens; `compared` is None for a version that has
@@ -76,6 +84,16 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speed: Speed
     recall: tuple[Recalled, ...]
     tools: tuple[str, ...]
+
+    @property
+    def recall_share(self) -> float | None:
+        """Answers as they should be among all that were asked; None for a version that was asked nothing."""
+        asked = sum(cell.asked for cell in self.recall)
+        return sum(cell.good for cell in self.recall) / asked if asked else None
+
+    @property
+    def recall_cells(self) -> frozenset[tuple[str, str]]:
+        return frozenset((cell.cell, cell.wording) for cell in self.recall)
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"

@@ -27,15 +27,13 @@ from pathlib import Path
 from models import gate
 from models.checkpoint.layers import stored_layers
 from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
-from models.manifest import Facts, Manifest, ModelReference
+from models.manifest import DEFAULT_ALIAS, Facts, Manifest, ModelReference
 from models.report import Report
 from models.storage import bento_store, durable, journal, leases, staging
 from models.storage.blobs import Blobs
 from models.storage.journal import Action, Entry, History, deleted, timestamp, undo_stack
 from models.storage.layout import Layout
 from models.storage.remembered import Remembered
-
-DEFAULT_ALIAS = "production"
 
 
 class Repository:
@@ -246,13 +244,22 @@ class Repository:
             previous = self._compare(name, alias, expected)
             if previous == version:
                 return self.history(name, alias)[-1]
-            broken = gate.broken(self.report(manifest), limits) if limits else ()
+            broken = self.broken_limits(manifest, alias, limits) if limits else ()
             if broken and not (override and reason.strip()):
                 raise Conflict(
                     f"{manifest.reference} breaks the gate's limits: {'; '.join(broken)}. Promote another version, or "
                     "override with a reason"
                 )
             return self._record(name, "promote", alias, version, previous, reason, actor, broken)
+
+    def broken_limits(self, manifest: Manifest, alias: str, limits: gate.Limits) -> tuple[str, ...]:
+        """What keeps `alias` from moving to a version: `gate.broken` beside what it points to now, or else production.
+        An incumbent that is damaged keeps nothing from replacing it. Raises Corrupt for a damaged report of the
+        version."""
+        known = self.aliases(manifest.name)
+        candidate = gate.Measured(manifest, self.report(manifest))
+        version = known.get(alias) or known.get(DEFAULT_ALIAS)
+        return gate.broken(candidate, limits, self._incumbent(manifest.name, version))
 
     def rollback(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
         """Undo the last promotion (or removal) of `alias`, then the one before; deleted versions are passed over.
@@ -290,6 +297,13 @@ class Repository:
             return History.read(b"")
         except Corrupt as error:
             raise Corrupt(f"{name}: {error}") from None
+
+    def _incumbent(self, name: str, version: str | None) -> gate.Measured | None:
+        try:
+            manifest = self.get(name, version or "")
+            return gate.Measured(manifest, self.report(manifest))
+        except RepositoryError:
+            return None
 
     def _readable(self, name: str) -> list[Manifest]:
         directory = self.layout.models / name

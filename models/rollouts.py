@@ -1,4 +1,4 @@
-"""A version on trial under an alias: part of the traffic, within limits. Kept on disk, a file an alias; moves no alias.
+"""A rollout: a version on trial under an alias, with part of the traffic, within limits. Knows files; moves no alias.
 
 data_dir/rollouts/<name>/<alias>.json   every rollout of the alias, the running one last
 """
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from models import gate
-from models.errors import Conflict, Corrupt, NotFound, Stale
+from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
 from models.manifest import ModelReference
 from models.repository import Repository
 from models.storage import durable
@@ -33,7 +33,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`weight` percent of the conversations go to `candidate` instead of `base`, which the alias points to all the
     while. `sticky`: a conversation stays where it began. `shadow`: answers of `base` are compared with the
-    candidate's, which nobody receives."""
+    candidate's, which no client receives."""
 
     name: str
     alias: str
@@ -65,12 +65,12 @@ def running(repository: Repository, name: str, alias: str) -> Rollout | None:
 
 
 def all_running(repository: Repository) -> list[Rollout]:
-    """Of every model and alias; a damaged file is passed over."""
+    """Of every model and alias; a damaged file is passed over, and one that belongs to no alias."""
     found = []
     for path in sorted(repository.layout.rollouts.glob("*/*.json")):
         try:
             rollout = running(repository, path.parent.name, path.stem)
-        except (Corrupt, NotFound):
+        except RepositoryError:
             continue
         if rollout is not None:
             found.append(rollout)
@@ -96,7 +96,7 @@ def put(repository: Repository, wanted: Rollout, limits: gate.Limits | None = No
     alias points to already, or whose report breaks `limits`.
     """
     candidate = repository.get(wanted.name, wanted.candidate)
-    broken = gate.broken(repository.report(candidate), limits) if limits else ()
+    broken = repository.broken_limits(candidate, wanted.alias, limits) if limits else ()
     if broken:
         raise Conflict(f"{candidate.reference} breaks the gate's limits: {'; '.join(broken)}")
     with repository.locked(wanted.name):

@@ -1,4 +1,4 @@
-"""Giving disk space back: what crashed changes left, what belongs to no version, versions that nobody needs."""
+"""Upkeep gives disk space back: what crashed changes left, what belongs to no version, versions that nothing needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from models.errors import Conflict, NotFound
 from models.manifest import Manifest
 from models.repository import Repository
-from models.storage import bento_store, staging
+from models.storage import bento_store, durable, staging
 from models.storage.blobs import Blobs
 
 ABANDONED_SECONDS = 60.0
@@ -48,7 +48,8 @@ def prune(repository: Repository) -> int:
     """Remove shared files, reports and engines' findings that belong to no version. Returns the bytes given back."""
     layout = repository.layout
     reports = set(layout.reports.glob("*/*.json"))
-    findings = set(layout.engine.iterdir()) if layout.engine.is_dir() else set()
+    listed = layout.engine.iterdir() if layout.engine.is_dir() else ()
+    findings = {path for path in listed if path.suffix != durable.TEMPORARY}  # an engine writes it now
     for name in repository.models():  # listed after the files, so that what a new version brings is not among them
         for manifest in repository.versions(name):
             reports.discard(layout.report(name, manifest.version))
@@ -76,7 +77,7 @@ def _thin_out(repository: Repository, keep: int, reason: str, actor: str) -> tup
         try:
             repository.delete(manifest.name, manifest.version, reason, actor)
         except NotFound:
-            continue  # somebody else deleted it
+            continue  # another caller deleted it
         except Conflict:  # in use, or an alias moved to it; what it was made from is older and comes later
             needed |= _line(reference, known)
             continue

@@ -8,20 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 from fastapi import FastAPI
 
+from models import __version__
 from models.manifest import Manifest
 from models.repository import Repository
-from models.starter import demo_is_wanted
+from models.starter import demo_is_wanted, missing_of
 from service.answers import Answers, Conversations
 from service.api import (
     aliases,
@@ -46,14 +46,16 @@ from service.api.openapi import document
 from service.api.unknown import unknown_route
 from service.deployments.deployments import Deployments
 from service.deployments.engines import engine_config
-from service.engine.client import Engine, EngineClient
-from service.engine.process import Started
-from service.engine.replicas import Replicas
+from service.engine_client.client import Engine, EngineClient
+from service.engine_client.poison import PoisonRegister
+from service.engine_client.process import Started
+from service.engine_client.replicas import Replicas
 from service.guard import read_guard
 from service.jobs.jobs import Jobs
 from service.metrics import Metrics
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
+from service.tasks import BackgroundTasks
 from service.tracebacks import wordless, write_wordless
 
 if TYPE_CHECKING:
@@ -63,24 +65,28 @@ TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
 
 
-def create(settings: Settings | None = None, first: Started | None = None) -> FastAPI:
+def create(
+    settings: Settings | None = None, first: Started | None = None, carried: Mapping[str, Path] | None = None
+) -> FastAPI:
     """The real app of one process: its repository and one engine process a served version; `first` becomes that of the
-    version that is loaded first."""
+    version that is loaded first. `carried` are model directories that become versions, by reference."""
     settings = settings or Settings()
     configure_logging(settings)
     metrics = Metrics()
+    tasks = BackgroundTasks(metrics.background_task)
     store = Repository(settings.data_dir)
 
     started = [first] if first else []
 
     def engine(manifest: Manifest, promised_bytes: int, replicas: int) -> Engine:
         recorder = metrics.model(manifest.name, manifest.version)
+        poison = PoisonRegister()
 
         def replica(number: int, packed_weights: str) -> EngineClient:
             config = engine_config(settings, store, manifest, promised_bytes, replicas, packed_weights)
             waiting = started.pop() if started else None
             note = partial(recorder.on_step, replica=number)
-            return EngineClient(config, env=engine_environment(), on_step=note, started=waiting)
+            return EngineClient(config, env=engine_environment(), on_step=note, started=waiting, poison=poison)
 
         return replica(0, "") if replicas == 1 else Replicas(replica, replicas, settings.max_num_seqs)
 
@@ -92,29 +98,36 @@ def create(settings: Settings | None = None, first: Started | None = None) -> Fa
         load_timeout=settings.load_timeout_seconds,
         drain_timeout=settings.drain_seconds,
         idle_timeout=settings.idle_unload_seconds,
-        prepare=_preparation(store, settings.data_dir),
+        prepare=_preparation(store, settings.data_dir, carried or {}),
+        tasks=tasks,
     )
-    return create_app(settings, deployments, Jobs(store, engine_environment()), metrics)
+    jobs = Jobs(store, engine_environment(), tasks=tasks)
+    return create_app(settings, deployments, jobs, metrics, tasks)
 
 
-def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics: Metrics) -> FastAPI:
-    """The app around given parts. Its lifespan starts and stops the deployments and the jobs."""
+def create_app(
+    settings: Settings, deployments: Deployments, jobs: Jobs, metrics: Metrics, tasks: BackgroundTasks
+) -> FastAPI:
+    """The app around given parts. Its lifespan starts and stops the deployments, the jobs and all background tasks."""
     app = FastAPI(
         title=TITLE,
         description=DESCRIPTION,
-        version=software_version(),
+        version=__version__,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
     )
-    conversations = Conversations(partial(_open_sessions, settings))
+    conversations = Conversations(partial(_open_sessions, settings), tasks=tasks)
     guard = read_guard(settings.guard_file) if settings.guard_file else None
-    answers = Answers(deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard)
+    answers = Answers(
+        deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard, tasks=tasks
+    )
     described = cache(lambda: document(app))
     app.state.deployments = deployments
-    app.state.service = Service(settings, deployments, jobs, answers, metrics, software_version(), described)
+    app.state.tasks = tasks
+    app.state.service = Service(settings, deployments, jobs, answers, metrics, __version__, described)
     handlers.install(app)
     for part in (
         generate,
@@ -134,25 +147,25 @@ def create_app(settings: Settings, deployments: Deployments, jobs: Jobs, metrics
     app.router.routes.append(unknown_route())
     app.add_middleware(Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None)
     app.add_middleware(Edge, metrics=metrics)  # added last, so outermost
-    metrics.serving(software_version())
+    metrics.serving(__version__)
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     deployments: Deployments = app.state.deployments
-    jobs: Jobs = app.state.service.jobs
-    await jobs.start()
+    tasks: BackgroundTasks = app.state.tasks
+    await app.state.service.jobs.start()
     await deployments.start()
     conversations: Conversations = app.state.service.answers.conversations
     conversations.start()
     try:
         yield
     finally:
-        await jobs.stop()
-        await app.state.service.answers.summaries.stop()
+        await tasks.stop()
         await deployments.stop()
         await conversations.stop()
+        await tasks.stop()  # what the last answers began
 
 
 async def _open_sessions(settings: Settings) -> SessionStore:
@@ -170,24 +183,19 @@ async def _open_sessions(settings: Settings) -> SessionStore:
     return await SessionStore.open(settings.session_database, limits)
 
 
-@cache
-def software_version() -> str:
-    try:
-        return version("dosirak")
-    except PackageNotFoundError:
-        return "0+unknown"
-
-
-def _preparation(repository: Repository, data_dir: Path) -> Callable[[], Awaitable[None]]:
-    """Publishes the demo model where it is wanted, in a process of its own: quantizing needs torch."""
+def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, Path]) -> Callable[[], Awaitable[None]]:
+    """Publishes what the bento carries, and the demo model where it is wanted, in a process of its own: checking and
+    quantizing need torch."""
 
     async def prepare() -> None:
-        if not demo_is_wanted(repository):
+        missing = [f"{reference}={path}" for reference, path in missing_of(repository, carried).items()]
+        if not (missing or demo_is_wanted(repository)):
             return
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "models.starter", str(data_dir))
+        command = (sys.executable, "-m", "models.starter", str(data_dir), *missing)
+        process = await asyncio.create_subprocess_exec(*command)
         try:
             if await process.wait():
-                raise RuntimeError("publishing the demo model failed; the lines above say why")
+                raise RuntimeError("publishing the first models failed; the lines above say why")
         finally:
             if process.returncode is None:
                 process.kill()

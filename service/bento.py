@@ -1,9 +1,8 @@
-"""The BentoML service: packages, starts, probes and supervises the API process. Every route is FastAPI's.
+"""The BentoML service: packages, starts, probes and supervises the API process. Every answer is FastAPI's.
 
 What BentoML brings that generation must not use is set aside here: its batcher (counts items, cannot stream), its
-metrics (multiprocess files, raw paths as labels), its timeout (60 s unless set), its concurrency gate (no queue, no
-Retry-After) and its tracing layer (a span for every event of a stream, 1.1 ms for 40 of them even where nothing is
-exported).
+metrics (multiprocess files, raw paths as labels), its concurrency gate (no queue, no Retry-After) and its tracing layer
+(a span for every event of a stream, 1.1 ms for 40 of them even where nothing is exported).
 """
 
 from __future__ import annotations
@@ -13,37 +12,36 @@ from service.settings import Settings, leave_multiprocess_metrics
 leave_multiprocess_metrics()  # before anything imports prometheus_client
 
 import bentoml  # noqa: E402
-import yaml  # noqa: E402
 
+from service.api.auth import Auth  # noqa: E402
 from service.deferred import DeferredApp  # noqa: E402
+from service.packaging.carried import carried_models  # noqa: E402
+from service.packaging.forwarding import answer  # noqa: E402
+from service.packaging.image import image  # noqa: E402
+from service.packaging.inputs import ChatInput, GenerateInput, generate_body  # noqa: E402
+from service.packaging.limit import BodyLimit  # noqa: E402
 
-
-class NoTimeout(float):
-    """A `traffic.timeout` that BentoML's schema takes (over zero) and its server reads as none (false): its layer would
-    keep 0.8 KB for every request, answered or not, until that time has passed."""
-
-    def __bool__(self) -> bool:
-        return False
-
-
-yaml.SafeDumper.add_representer(NoTimeout, yaml.SafeDumper.represent_float)  # `bentoml build` writes the configuration
+ANSWER_SECONDS = 1800
+"""BentoML's own limit, up to an answer's first byte; it keeps 0.8 KB a request for so long (docs/decisions/0002)."""
+GENERATE = "/generate"
 
 settings = Settings()
-app = DeferredApp(settings)
+app = DeferredApp(settings, carried_models)
 
 
 @bentoml.service(
     name="dosirak",
+    image=image(),
     workers=1,
     http={"host": settings.host, "port": settings.port},
-    traffic={"timeout": NoTimeout(86_400)},
+    traffic={"timeout": ANSWER_SECONDS},
     metrics={"enabled": False},
     logging={"access": {"enabled": False}},
     tracing={"excluded_urls": ".*"},
 )
 @bentoml.asgi_app(app, path="/")
 class Dosirak:
-    """Mounts the FastAPI app; readiness is the default model's."""
+    """Mounts the FastAPI app; readiness is the default model's. For BentoML's own clients two methods ask that app."""
 
     def __is_ready__(self) -> bool:
         return app.is_ready
@@ -51,8 +49,19 @@ class Dosirak:
     def __is_alive__(self) -> bool:
         return True
 
+    @bentoml.api(route="/bento/generate", input_spec=GenerateInput)  # type: ignore[untyped-decorator]
+    async def generate(self, ctx: bentoml.Context, **asked: object) -> dict[str, object]:
+        """Text for a prompt: what `POST /generate` answers."""
+        return await answer(app, ctx, GENERATE, generate_body(asked))
 
-if settings.admin_key is not None:  # BentoML's own /healthz and /schema.json lie outside the app's middleware
-    from service.api.auth import Auth
+    @bentoml.api(route="/bento/chat", input_spec=ChatInput)  # type: ignore[untyped-decorator]
+    async def chat(self, ctx: bentoml.Context, **asked: object) -> dict[str, object]:
+        """The next turn of a chat: what `POST /generate` answers to `messages`."""
+        return await answer(app, ctx, GENERATE, generate_body(asked))
 
-    Dosirak.add_asgi_middleware(Auth, admin_key=settings.admin_key.get_secret_value())  # type: ignore[attr-defined]
+
+# The one place for layers around BentoML's own routes; the last one added is the innermost.
+Dosirak.add_asgi_middleware(BodyLimit, most=settings.max_body_bytes)  # type: ignore[attr-defined]
+Dosirak.add_asgi_middleware(  # type: ignore[attr-defined]
+    Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None
+)

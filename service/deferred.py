@@ -6,22 +6,31 @@ of the app is wanted, and importing it takes over a second.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from service.engine.process import WORKER, Started
+from service.engine_client.process import WORKER, Started
 from service.settings import Settings, engine_environment
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 
 class DeferredApp(Starlette):
-    """A Starlette application, so that BentoML runs its lifespan; it hands everything to the app that this makes."""
+    """A Starlette application, so that BentoML runs its lifespan. Its one route matches every path, and it hands every
+    request to the app that its lifespan makes; that app says what is unknown or not allowed."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(lifespan=self._live)
+    def __init__(self, settings: Settings, carried: Callable[[], Mapping[str, Path]] = dict) -> None:
+        """`carried` finds the model directories that a bento brought with it, by reference."""
+        super().__init__(routes=[Mount("/", app=self._hand_on)], lifespan=self._live)
         self._settings = settings
+        self._carried = carried
 
     @property
     def is_ready(self) -> bool:
@@ -29,6 +38,9 @@ class DeferredApp(Starlette):
         return bool(self._app.state.deployments.ready)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._hand_on(scope, receive, send)
+
+    async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
 
     @asynccontextmanager
@@ -37,7 +49,6 @@ class DeferredApp(Starlette):
         first = Started.of(WORKER, engine_environment()) if self._settings.preload else None
         from service.app import create
 
-        self._app = create(self._settings, first)
-        self.router.routes = self._app.router.routes  # BentoML hands on what one of them matches
+        self._app: FastAPI = create(self._settings, first, self._carried())
         async with self._app.router.lifespan_context(self._app):
             yield

@@ -4,6 +4,7 @@
     ├── InvalidRequest        422  invalid_request       a field is wrong; `param` names it
     │   ├── UnsupportedField  422  unsupported_field     a known field that this server cannot act on
     │   └── ContextOverflow   422  context_overflow      prompt + reserve pass the window; the numbers ride along
+    ├── EngineKilled          422  engine_killed         this request ended the engine process each time it was tried
     ├── Unauthorized          401  unauthorized
     ├── Forbidden             403  forbidden
     ├── NotFound              404  not_found
@@ -13,7 +14,8 @@
     ├── TooLarge              413  too_large
     ├── UnsupportedMediaType  415  unsupported_media_type
     ├── RateLimited           429  rate_limited          retryable
-    ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine is dead for good
+    │   └── QuotaExceeded     429  rate_limited          a quota is used up; some of what fills it must go first
+    ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine was stopped
     ├── Overloaded            503  overloaded            retryable
     ├── Unavailable           503  unavailable           retryable: loading or draining
     ├── DeadlineExceeded      504  deadline_exceeded     retryable where others stood before it
@@ -60,6 +62,13 @@ class ContextOverflow(InvalidRequest):
     code = "context_overflow"
 
 
+class EngineKilled(DosirakError):
+    """A 4xx, though the defect is the server's: clients and load balancers send what failed with a 5xx again, and each
+    retry would cost an engine."""
+
+    status, code, error_type = 422, "engine_killed", "generation"
+
+
 class Unauthorized(DosirakError):
     status, code, error_type = 401, "unauthorized", "validation"
 
@@ -94,6 +103,10 @@ class UnsupportedMediaType(DosirakError):
 
 class RateLimited(DosirakError):
     status, code, error_type, retryable = 429, "rate_limited", "overloaded", True
+
+
+class QuotaExceeded(RateLimited):
+    retryable = False
 
 
 class GenerationFailed(DosirakError):

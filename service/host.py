@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory, by affinity and cgroup. It knows no tensors."""
+"""The host's share for this process: cores and memory, by affinity and cgroup. It knows no tensors."""
 
 from __future__ import annotations
 

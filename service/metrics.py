@@ -23,7 +23,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from service.engine.request import EngineStats, FinishReason
+from service.engine.messages import EngineStats, FinishReason
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 MODEL: Final = ("model", "version")
@@ -72,6 +72,7 @@ class Metrics:
         self._answers = _AnswerFamilies(self.registry)
         self._engine = _EngineFamilies(self.registry)
         self._http = _HttpFamilies(self.registry)
+        self._tasks = _TaskFamilies(self.registry)
         self.summaries = self._answers.summaries
         self._models: dict[tuple[str, str], ModelMetrics] = {}
 
@@ -89,6 +90,11 @@ class Metrics:
 
     def error(self, code: str) -> None:
         self._http.errors.labels(code).inc()
+
+    def background_task(self, task: str, failures: int) -> None:
+        """A background task began or goes on (0), or has failed so many times in a row."""
+        self._tasks.failures.labels(task).inc(failures > 0)
+        self._tasks.failing.labels(task).set(failures > 0)
 
     def serving(self, server_version: str) -> None:
         self._http.build_info.labels(server_version).set(1)
@@ -148,7 +154,6 @@ class ModelMetrics:
             (engine.draft_tokens, stats.draft_tokens_total, before.draft_tokens_total),
             (engine.accepted_tokens, stats.accepted_tokens_total, before.accepted_tokens_total),
             (engine.restored_tokens, stats.restored_tokens_total, before.restored_tokens_total),
-            (engine.waits, stats.waits_total, before.waits_total),
             (engine.hopeless, stats.hopeless_total, before.hopeless_total),
         ):
             counter.labels(*labels).inc(now - then if now >= then else now)
@@ -167,7 +172,7 @@ class ModelMetrics:
         engine.running.labels(*labels).set(sum(stats.running for stats in known))
         engine.waiting.labels(*labels).set(sum(stats.waiting for stats in known))
         engine.kv_usage.labels(*labels).set(used / total if total else 0.0)
-        engine.kv_spilled.labels(*labels).set(sum(stats.blocks_spilled for stats in known))
+        engine.kv_offloaded.labels(*labels).set(sum(stats.blocks_offloaded for stats in known))
         engine.token_budget.labels(*labels).set(newest.token_budget)
         engine.cost_error.labels(*labels).set(newest.cost_error)
         engine.backlog.labels(*labels).set(newest.backlog_seconds)
@@ -232,17 +237,16 @@ class _EngineFamilies(_Families):
         self.preemptions = counter("num_preemptions", "Sequences put back to waiting for want of blocks.", *MODEL)
         self.prefix_queries = counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", *MODEL)
         self.prefix_hits = counter("prefix_cache_hits", "Prompt tokens found there.", *MODEL)
-        self.kv_spilled = gauge("kv_spilled_blocks", "KV blocks kept on disk.", *MODEL)
+        self.kv_offloaded = gauge("kv_offloaded_blocks", "KV blocks kept on disk.", *MODEL)
         self.restored_tokens = counter("kv_restored_tokens", "Of the prefix hits, those read back from there.", *MODEL)
         self.iteration_tokens = self.histogram("iteration_tokens", "Tokens computed in one step.", TOKENS)
         self.batch_size = self.histogram("iteration_sequences", "Sequences in one step.", SEQUENCES)
         self.step_seconds = self.histogram("step_duration_seconds", "Duration of one engine step.", DURATION)
-        self.token_budget = gauge("token_budget_tokens", "Most tokens that the next step may hold.", *MODEL)
+        self.token_budget = gauge("token_budget_tokens", "Most tokens of the last step with prefill.", *MODEL)
         self.cost = gauge("step_cost_coefficient", "The fitted cost line of a step, by term.", *MODEL, "term")
         self.cost_error = gauge("step_cost_error_ratio", "Mean relative error of its last predictions.", *MODEL)
         self.draft_tokens = counter("spec_decode_num_draft_tokens", "Draft tokens verified.", *MODEL)
         self.accepted_tokens = counter("spec_decode_num_accepted_tokens", "Those that came true.", *MODEL)
-        self.waits = counter("batching_waits", "Waits for one more request before a first step.", *MODEL)
         self.hopeless = counter("deadlines_out_of_reach", "Requests ended by the forecast.", *MODEL)
         self.backlog = gauge("backlog_seconds", "Forecast until every known prompt has its first token.", *MODEL)
         self.restarts = counter("engine_restarts", "Engine processes that died while serving.", *MODEL)
@@ -254,3 +258,10 @@ class _HttpFamilies(_Families):
         self.requests = self.counter("http_requests", "By route template and status.", "route", "method", "status")
         self.errors = self.counter("errors", "Error answers by their code.", "code")
         self.build_info = self.gauge("build_info", "Always 1; its label says what runs.", "server_version")
+
+
+class _TaskFamilies(_Families):
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.failures = self.counter("background_task_failures", "Failures of background tasks, by task.", "task")
+        self.failing = self.gauge("background_task_failing", "1 while its last pass failed, else 0.", "task")

@@ -1,6 +1,7 @@
 """The only reader of the environment: every `DOSIRAK_*` variable, with its default and what it does.
 
-Read once at start, passed down, shown at `/info` (the key masked). `docs/settings.md` holds the same table.
+Read once at start, passed down, shown at `/info` (the key masked). `docs/settings.md` holds the same table. A name that
+is no setting stops the start: a misspelt one would otherwise silently do nothing.
 """
 
 from __future__ import annotations
@@ -8,23 +9,32 @@ from __future__ import annotations
 import getpass
 import ipaddress
 import os
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.gate import Limits
+from models.manifest import DEFAULT_ALIAS
 
 MIB = 1024 * 1024
+PREFIX = "DOSIRAK_"
+SIMILAR = 0.5
+"""Share of a name's letters, in order, that the setting meant by it has at least."""
+SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
+"""What Kubernetes adds to the environment of every pod beside a Service named `dosirak`."""
 DATABASES = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
 
 
 class Settings(BaseSettings):
     """Raises pydantic's ValidationError, whose text names the variable and what to change."""
 
-    model_config = SettingsConfigDict(env_prefix="DOSIRAK_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     host: str = Field(
         default="127.0.0.1", description="Address to listen on. Any but a loopback address needs an admin key."
@@ -50,7 +60,7 @@ class Settings(BaseSettings):
         description="What keys and values are kept in: the model's own precision, or 8 bits, half of bf16's memory.",
     )
     kv_cache_bytes: int = Field(default=0, ge=0, description="KV cache size in bytes; 0 chooses from the memory left.")
-    kv_spill_bytes: int = Field(
+    kv_offload_bytes: int = Field(
         default=1024 * MIB,
         ge=0,
         description="Disk of each engine, in the data directory, for KV blocks that memory has no room for; at most a "
@@ -92,19 +102,31 @@ class Settings(BaseSettings):
     )
     protected_aliases: str | None = Field(
         default=None,
-        description="Aliases, with commas between, that move only to versions with a report that passes the gate.",
+        description="Aliases, with commas between, that move only to versions with a report that passes the gate; "
+        "others are not gated. Where unset, `production` is gated, and takes versions that were never measured.",
     )
     gate_top1_agreement: float = Field(
         default=0.98,
         ge=0,
         le=1,
-        description="Gate: least share of positions whose likeliest token is that of the version compared with.",
+        description="Gate: least share of positions whose likeliest token is its parent's. Only of conversions, which "
+        "hold their parent's weights in another precision.",
     )
     gate_perplexity_change: float = Field(
-        default=0.02, ge=0, description="Gate: most that perplexity may be higher, as a share."
+        default=0.02,
+        ge=0,
+        description="Gate: most that perplexity may be higher than that of its parent or of the version it replaces, "
+        "as a share.",
     )
     gate_decode_ratio: float = Field(
         default=0.8, ge=0, description="Gate: least decode speed, as a multiple of the other's, at every batch size."
+    )
+    gate_recall_loss: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Gate: most that recall may be lower than that of the version it replaces, as a share of the "
+        "questions.",
     )
     database_url: SecretStr | None = Field(
         default=None,
@@ -135,10 +157,27 @@ class Settings(BaseSettings):
         default="auto", description="auto: console on a terminal, else JSON."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_names(cls, data: Any) -> Any:
+        refused = refused_names(os.environ, cls.model_fields)
+        if refused:
+            raise ValueError("; ".join(refused))
+        return data
+
     @field_validator("data_dir", "guard_file")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         return None if value is None else value.expanduser().absolute()
+
+    @field_validator("admin_key")
+    @classmethod
+    def _key_that_can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
+        """An empty variable, as compose files make of one that is not set, would be a key that everybody knows."""
+        key = value.get_secret_value() if value is not None else "unset"
+        if not key or key != key.strip():
+            raise ValueError("must be at least one character, with no white space around it; or remove the variable")
+        return value
 
     @field_validator("block_size")
     @classmethod
@@ -162,10 +201,18 @@ class Settings(BaseSettings):
             )
         return self
 
-    def gate(self, alias: str) -> Limits:
-        """What a version must keep for `alias` to point to it."""
-        measured = alias in (self.protected_aliases or "").replace(",", " ").split()
-        return Limits(self.gate_top1_agreement, self.gate_perplexity_change, self.gate_decode_ratio, measured)
+    def gate(self, alias: str) -> Limits | None:
+        """What a version must keep for `alias` to point to it; None for an alias that is not gated."""
+        protected = (self.protected_aliases or "").replace(",", " ").split()
+        if alias not in (protected or [DEFAULT_ALIAS]):
+            return None
+        return Limits(
+            self.gate_top1_agreement,
+            self.gate_perplexity_change,
+            self.gate_decode_ratio,
+            self.gate_recall_loss,
+            measured=bool(protected),
+        )
 
     @property
     def session_database(self) -> str:
@@ -192,6 +239,21 @@ class Settings(BaseSettings):
     def shown(self) -> dict[str, object]:
         """The effective values for logs and `/info`; secrets masked."""
         return self.model_dump(mode="json")
+
+
+def refused_names(given: Iterable[str], fields: Iterable[str]) -> list[str]:
+    """A sentence for each name that begins as a setting's and is none, in any case, as settings are read."""
+    known = {field.upper() for field in fields}
+    names = {name: name.upper().removeprefix(PREFIX) for name in given if name.upper().startswith(PREFIX)}
+    return [_refusal(name, bare, known) for name, bare in sorted(names.items()) if bare not in known]
+
+
+def _refusal(name: str, bare: str, known: set[str]) -> str:
+    if SERVICE_LINK.fullmatch(bare):
+        return f"{name} is set by Kubernetes for a Service named dosirak: put enableServiceLinks: false into the pod"
+    nearest = get_close_matches(bare, sorted(known), n=1, cutoff=SIMILAR)
+    hint = f"did you mean {PREFIX}{nearest[0]}?" if nearest else "remove it; docs/settings.md lists what there is"
+    return f"{name} is no setting: {hint}"
 
 
 def leave_multiprocess_metrics() -> None:

@@ -8,7 +8,7 @@ import time
 
 import msgspec
 
-from service.engine.parent import die_with_parent
+from service.child_process import die_with_parent
 from service.jobs.worker import Teller
 
 
@@ -18,6 +18,8 @@ def main() -> None:
     asked = msgspec.json.decode(sys.stdin.buffer.read())["arguments"]
     print("libraries print to standard output")
     teller.progress(0.5, "half way")
+    for line in asked.get("lines", ()):
+        teller.write(line.encode())
     if wait := asked.get("wait"):
         time.sleep(wait)
     if "exit" in asked:

@@ -18,23 +18,26 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from msgspec import structs
 
 from models.manifest import Manifest
 from models.repository import Repository
 from service.app import create_app
 from service.deployments.deployments import Deployments
-from service.engine.client import Engine, EngineState
-from service.engine.messages import EngineInfo
-from service.engine.request import EngineStats, FinishReason, Request, StepOutput, TokenLogprobs
-from service.jobs.jobs import Jobs
+from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput, TokenLogprobs
+from service.engine_client.client import Engine, EngineState
+from service.jobs.jobs import WORKER, Jobs
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tasks import BackgroundTasks
 from service.text.tokenizer import Tokenizer
 from tests.conformance import conforms
 from tests.tokenizers import write
-from tests.versions import FACTS, write_weights
+from tests.versions import FACTS, lineage, write_weights
 
 WINDOW = 512
+URL = "http://localhost"
+"""Where the app is asked: a server without a key answers loopback names only."""
 REPLY = "안녕하세요, 도시락 하나 주세요! 😀 hello world"
 INFO = EngineInfo(
     pid=4242,
@@ -83,6 +86,7 @@ class ScriptedEngine:
     state: EngineState = EngineState.NEW
     pid: int | None = 4242
     restarts: int = 0
+    why_not_ready: str = ""
     on_step: Callable[[EngineStats], None] | None = None
 
     @property
@@ -92,10 +96,10 @@ class ScriptedEngine:
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         self.info, self.state = self.info or INFO, EngineState.READY
 
-    async def adapt(self, name: str, directory: str) -> None:
+    async def load_adapter(self, name: str, directory: str) -> None:
         self.adapters.add(name)
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         self.adapters.discard(name)
 
     async def stop(self, grace: float = 0.0) -> None:
@@ -145,8 +149,8 @@ class ScriptedEngine:
             count = len(request.token_ids) - 1 if request.params.prompt_logprobs is not None else 0
             told = request.token_ids[1 : 1 + count]
             prompt = tuple(_measured(token, request.params.prompt_logprobs or 0) for token in told)
-            output = replace(output, queue_seconds=0.001, prefill_seconds=0.002, prompt_logprobs=prompt)
-        return replace(output, batch_size_mean=1.0) if reason is not None else output
+            output = structs.replace(output, queue_seconds=0.001, prefill_seconds=0.002, prompt_logprobs=prompt)
+        return structs.replace(output, batch_size_mean=1.0) if reason is not None else output
 
     def _step(self, start: int) -> None:
         stats = self.stats
@@ -188,13 +192,14 @@ class World:
         return self.engine.tokenizer
 
 
-def publish(repository: Repository, name: str = "demo", **files: Any) -> Manifest:
-    """A version with a real byte-level tokenizer and no weights to speak of."""
+def publish(repository: Repository, name: str = "demo", parent: Manifest | None = None, **files: Any) -> Manifest:
+    """A version with a real byte-level tokenizer and no weights to speak of; with `parent`, a conversion of that."""
     with repository.stage() as staged:
         write(staged, **files)
         (staged / "config.json").write_text("{}")
         write_weights(staged, f"weights of {name}")
-        return repository.publish(staged, replace(FACTS, context_window=WINDOW, vocab_size=400), name)
+        facts = replace(FACTS, context_window=WINDOW, vocab_size=400, lineage=lineage(parent))
+        return repository.publish(staged, facts, name)
 
 
 async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
@@ -210,8 +215,11 @@ def _tokenizer(directory: Path) -> Tokenizer:
 
 
 @asynccontextmanager
-async def serving(directory: Path, *, start: bool = True, engine: Any = None, **settings: Any) -> AsyncIterator[World]:
-    """A `demo:1` that is served. `engine`: fields of ScriptedEngine; keyword arguments: settings."""
+async def serving(
+    directory: Path, *, start: bool = True, engine: Any = None, worker: str = WORKER, **settings: Any
+) -> AsyncIterator[World]:
+    """A `demo:1` that is served. `engine`: fields of ScriptedEngine; `worker`: the module that runs jobs; keyword
+    arguments: settings."""
     chosen = Settings(data_dir=directory, **{"load_timeout_seconds": 5, "drain_seconds": 0, **settings})
     repository, metrics, engines = Repository(chosen.data_dir), Metrics(), list[ScriptedEngine]()
     if not repository.models():
@@ -223,21 +231,28 @@ async def serving(directory: Path, *, start: bool = True, engine: Any = None, **
         engines.append(ScriptedEngine(tokenizer, on_step=recorder.on_step, **(engine or {})))
         return engines[-1]
 
+    tasks = BackgroundTasks(metrics.background_task, first_delay=0.005)
     deployments = Deployments(
-        repository, make, default_model=chosen.default_model, load_timeout=5, drain_timeout=chosen.drain_seconds
+        repository,
+        make,
+        default_model=chosen.default_model,
+        load_timeout=5,
+        drain_timeout=chosen.drain_seconds,
+        idle_timeout=chosen.idle_unload_seconds,
+        tasks=tasks,
     )
-    jobs = Jobs(repository)
-    app = create_app(chosen, deployments, jobs, metrics)
+    jobs = Jobs(repository, worker=worker, tasks=tasks)
+    app = create_app(chosen, deployments, jobs, metrics, tasks)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     hooks = {"response": [conforms]}
-    async with httpx.AsyncClient(transport=transport, base_url="http://test", event_hooks=hooks) as client:
+    async with httpx.AsyncClient(transport=transport, base_url=URL, event_hooks=hooks) as client:
         await jobs.start()
         if start:
             await deployments.start()
             await until(lambda: deployments.ready)
         yield World(app, client, engines, deployments, metrics, chosen)
-        await jobs.stop()
         await deployments.stop()
+        await tasks.stop()
         await app.state.service.answers.conversations.stop()
 
 

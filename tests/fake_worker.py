@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from service.engine.batch import Batch, SampledToken
 from service.engine.core import ModelRunner
 from service.engine.messages import EngineConfig, EngineInfo
-from service.engine.request import Batch, SampledToken
 from service.engine.worker import main
 from tests.fakes import FakeRunner, fake_info
 
@@ -23,11 +25,17 @@ class Fake:
     step_seconds: float = 0.0
     num_blocks: int = 256
     fail_load: str = ""
+    fail_load_while: str = ""
+    """A path: the load fails as long as there is a file."""
     load_seconds: float = 0.0
     die_on_token: int | None = None
     """A prompt that begins with it ends the process, as a crash in native code would."""
     raise_on_token: int | None = None
     hang_on_token: int | None = None
+    freeze_on_token: int | None = None
+    """As `hang_on_token`, in native code that keeps the interpreter's lock."""
+    read_adapters_after: str = ""
+    """A path: adapters are read as soon as there is no such file."""
 
 
 class SlowRunner(FakeRunner):
@@ -44,7 +52,14 @@ class SlowRunner(FakeRunner):
             raise RuntimeError("this token is poison")
         if self._fake.hang_on_token in first:
             time.sleep(3600)
+        if self._fake.freeze_on_token in first:
+            ctypes.PyDLL(None).sleep(3600)
         return super().run(batch)
+
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        while self._fake.read_adapters_after and Path(self._fake.read_adapters_after).exists():
+            time.sleep(0.005)
+        return super().read_adapter(name, directory)
 
 
 def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[ModelRunner, EngineInfo]:
@@ -53,10 +68,12 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple
     time.sleep(fake.load_seconds)
     if fake.fail_load:
         raise ValueError(fake.fail_load)
+    if fake.fail_load_while and Path(fake.fail_load_while).exists():
+        raise MemoryError("not one KV block fits")
     progress("weights", 1.0)
     runner = SlowRunner(fake, config.block_size)
     for name, directory in config.adapters:
-        runner.adapt(name, directory)
+        runner.load_adapter(name, directory)
     return runner, fake_info(fake.num_blocks, config.block_size)
 
 

@@ -15,27 +15,18 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
-from service.engine.client import Engine, EngineState
 from service.engine.core import Clock, EngineCore, ModelRunner
-from service.engine.messages import EngineInfo
-from service.engine.request import (
-    Batch,
-    Copy,
-    EngineStats,
-    Request,
-    SampledToken,
-    SamplingParams,
-    Scheduled,
-    Sequence,
-    StepOutput,
-    TokenLogprobs,
-)
+from service.engine.messages import EngineInfo, EngineStats, Request, SamplingParams, StepOutput, TokenLogprobs
 from service.engine.scheduler import Scheduler
-from service.engine.streams import Streams
+from service.engine.sequence import Sequence
+from service.engine_client.engine import Engine, EngineFailed, EngineState
+from service.engine_client.streams import Streams
 from service.errors import Unavailable
 
 VOCABULARY = 97
@@ -88,40 +79,54 @@ class FakeRunner:
     """A model whose KV cache holds the token ids themselves, so that a wrong block, slot, position or owner changes the
     output. `broken` holds ids of requests that get no usable logits."""
 
+    vocab_size = 1 << 20
     verifies_drafts = True
     block_size: int = 4
     broken: frozenset[str] = frozenset()
     kv: dict[tuple[int, int], tuple[str, int, int]] = field(default_factory=dict)
     adapters: set[str] = field(default_factory=set)
     batches: list[list[tuple[str, int]]] = field(default_factory=list)
-    num_slots: int = 0
-    slots: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
-    fails: Callable[[Copy], bool] = lambda copy: False
+    num_disk_blocks: int = 0
+    disk_blocks: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
+    fails: Callable[[BlockCopy], bool] = lambda copy: False
+    took: Callable[[int, int], None] = lambda tokens, copies: None
+    """Called with the tokens, or the copies, of every step: where a test lets time pass."""
 
-    def adapt(self, name: str, directory: str) -> None:
-        """Raises ValueError for the directory "broken"."""
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        """Raises ValueError for the directory "broken", and its result for "unfit"."""
         if directory == "broken":
             raise ValueError("its files do not fit")
+        return partial(self._attach, name, directory)
+
+    def load_adapter(self, name: str, directory: str) -> None:
+        self.read_adapter(name, directory)()
+
+    def _attach(self, name: str, directory: str) -> None:
+        if directory == "unfit":
+            raise ValueError("no layer for it")
         self.adapters.add(name)
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         self.adapters.remove(name)
 
-    def copy(self, copies: Iterable[Copy]) -> list[Copy]:
-        """Those fail for which `fails` is true; what they would have written is rubbish. Nobody may ask for a slot
-        whose writing failed in an earlier step."""
-        failed = list[Copy]()
+    def copy(self, copies: Iterable[BlockCopy]) -> list[BlockCopy]:
+        """Those fail for which `fails` is true; what they would have written is rubbish. Nobody may ask for a disk
+        block whose writing failed in an earlier step."""
+        failed, copies = list[BlockCopy](), list(copies)
+        self.took(0, len(copies))
         for each in copies:
-            unwritten = each.restores and any(each.slot == other.slot for other in failed if not other.restores)
+            unwritten = each.restores and any(
+                each.disk_block == other.disk_block for other in failed if not other.restores
+            )
             if self.fails(each) or unwritten:
                 failed.append(each)
                 held = [_RUBBISH] * self.block_size
-                self.slots.pop(each.slot, None)
+                self.disk_blocks.pop(each.disk_block, None)
             elif each.restores:
-                assert each.slot in self.slots, "a slot that holds nothing"
-                held = self.slots[each.slot]
+                assert each.disk_block in self.disk_blocks, "a disk block that holds nothing"
+                held = self.disk_blocks[each.disk_block]
             else:
-                held = self.slots[each.slot] = [self.kv[each.block, at] for at in range(self.block_size)]
+                held = self.disk_blocks[each.disk_block] = [self.kv[each.block, at] for at in range(self.block_size)]
             self.kv |= {(each.block, at): one for at, one in enumerate(held) if each.restores}
         return failed
 
@@ -129,6 +134,7 @@ class FakeRunner:
         missing = {item.sequence.request.adapter for item in batch.scheduled} - self.adapters - {""}
         if missing:
             raise KeyError(f"no adapter {min(missing)}")
+        self.took(batch.num_tokens, 0)
         self.batches.append([(item.sequence.request.id, item.num_tokens) for item in batch.scheduled])
         for item in batch.scheduled:
             self._write(item)
@@ -261,6 +267,7 @@ class InProcessEngine:
         self.info: EngineInfo | None = None
         self.pid: int | None = os.getpid()
         self.restarts = 0
+        self.why_not_ready = ""
         self._step_seconds = step_seconds
         self._streams = Streams()
         self._work = asyncio.Event()
@@ -286,7 +293,8 @@ class InProcessEngine:
         if self.state is not EngineState.READY:
             raise Unavailable(f"the engine is {self.state}")
         stream = self._streams.open(request)
-        self.core.add(request)
+        for each in self._streams.to_give():
+            self.core.add(each)
         self._work.set()
         try:
             while True:
@@ -299,20 +307,20 @@ class InProcessEngine:
                 self.core.abort([request.id])
                 self._work.set()
 
-    async def adapt(self, name: str, directory: str) -> None:
+    async def load_adapter(self, name: str, directory: str) -> None:
         if self.state is not EngineState.READY:
             raise Unavailable(f"the engine is {self.state}")
-        self.core.adapt(name, directory)
+        self.core.load_adapter(name, directory)
 
-    def release(self, name: str) -> None:
-        self.core.release(name)
+    def unload_adapter(self, name: str) -> None:
+        self.core.unload_adapter(name)
 
     async def stop(self, grace: float = 0.0) -> None:
         self.state = EngineState.STOPPED
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._streams.fail("the engine was stopped")
+        self._streams.fail(lambda: EngineFailed("the engine was stopped"))
 
     async def _run(self) -> None:
         while True:

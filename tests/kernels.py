@@ -1,29 +1,17 @@
-"""Which native kernels can run here, and how a test chooses among them and torch operations."""
+"""The native kernels that can run here, and how a test chooses among them and torch operations."""
 
 from __future__ import annotations
 
-import ctypes
-
 import pytest
 
-from service.runner.native.build import LEVELS, library_path
-from service.runner.native.library import Library, library
+from service.runner.native.build import LEVELS
+from service.runner.native.library import Library, library, open_library
 
 TORCH = "torch"
 
 
-def _runnable() -> dict[str, Library]:
-    found = {}
-    for level in LEVELS:
-        if library_path(level).exists():
-            functions = ctypes.CDLL(str(library_path(level)))
-            if functions.dosirak_supported():
-                found[level] = Library(level, functions)
-    return found
-
-
 library()  # torch's OpenMP first
-LIBRARIES = _runnable()
+LIBRARIES = {level: opened for level in LEVELS if isinstance(opened := open_library(level), Library)}
 """By instruction set, those that are built and that this processor runs."""
 
 KERNELS = (*LIBRARIES, TORCH)

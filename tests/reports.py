@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from models.manifest import Manifest
 from models.report import Comparison, Recalled, Report, Speed, TextSet
 
 COMPARED = Comparison("demo:1", "0" * 64, 0.001, 0.0004, 0.995, 0.9, {"1": 1.8, "8": 1.4, "32": 1.1})
+
+
+def beside(parent: Manifest, **changes: Any) -> Comparison:
+    """A comparison with `parent`, with these figures changed."""
+    return msgspec.structs.replace(COMPARED, reference=parent.reference, digest=parent.digest, **changes)
 
 
 def report(manifest: Manifest, compared: Comparison | None = COMPARED) -> Report:

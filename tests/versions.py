@@ -1,5 +1,6 @@
 """Small versions for tests of the repository: files of a few bytes and the facts of a model that does not exist."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from models.checkpoint.safetensors_file import WEIGHTS, Tensor, write_file
@@ -19,12 +20,22 @@ FACTS = Facts(
 )
 
 
-def publish(repository: Repository, content: str, name: str = "demo", version: str | None = None) -> Manifest:
-    """Publish a version whose weights are the bytes of `content`."""
+def publish(
+    repository: Repository,
+    content: str,
+    name: str = "demo",
+    version: str | None = None,
+    parent: Manifest | None = None,
+) -> Manifest:
+    """Publish a version whose weights are the bytes of `content`; with `parent`, as a conversion of that."""
     with repository.stage() as staged:
         (staged / "config.json").write_text("{}")
         write_weights(staged, content)
-        return repository.publish(staged, FACTS, name, version)
+        return repository.publish(staged, replace(FACTS, lineage=lineage(parent)), name, version)
+
+
+def lineage(parent: Manifest | None) -> Lineage:
+    return replace(FACTS.lineage, parent=parent.reference, parent_digest=parent.digest) if parent else FACTS.lineage
 
 
 def write_weights(directory: Path, content: str, name: str = WEIGHTS) -> None:

@@ -1,5 +1,6 @@
-"""What is made once and kept outside the repository: checkpoints, our versions of them, and each peer's environment and
-converted models. Every product appears whole or not at all; a peer that cannot be made is told with its reason.
+"""The benchmark's cache holds what is made once, outside the repository: checkpoints, our versions of them, and each
+peer's environment and converted models. Every product appears whole or not at all; a peer that cannot be made is
+reported with its reason.
 """
 
 from __future__ import annotations

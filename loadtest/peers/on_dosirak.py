@@ -14,7 +14,7 @@ from loadtest.peers.driver import Emit, Engine, serve
 from models.repository import Repository
 from service.deployments.engines import engine_config
 from service.engine.core import EngineCore
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import Request, SamplingParams
 from service.engine.worker import build_core
 from service.runner.building import build_runner
 from service.settings import Settings

@@ -1,4 +1,5 @@
-"""Which model configurations are accepted. A configuration is data; every key that could name code is refused.
+"""The configuration policy says which model configurations are accepted. A configuration is data; every key that could
+name code is refused.
 
 Two rules: dangerous keys are refused by name in every JSON file of a source, at any depth; and of `config.json` only
 the keys that transformers' own class for its `model_type` knows are kept, the others are dropped and reported.

@@ -1,4 +1,5 @@
-"""What the decoder of an encoder-decoder version starts with. Reads JSON; imports nothing of transformers.
+"""The decoder start is what the decoder of an encoder-decoder version begins with. This module reads JSON and imports
+nothing of transformers.
 
 Libraries guess it from several places; an import writes it into `generation_config.json`, for good.
 """

@@ -1,5 +1,5 @@
-"""Where an import reads from: a directory, an archive, a hub snapshot, or a model that BentoML itself stored. Parses no
-model file."""
+"""A source is where an import reads from: a directory, an archive, a hub snapshot, or a model that BentoML itself
+stored. This module parses no model file."""
 
 import hashlib
 import os

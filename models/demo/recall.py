@@ -14,6 +14,7 @@ from models.demo.dialogue import Builder, Dialogue, Message
 from models.demo.kinds import GUEST_KINDS, SHOP_KINDS
 from models.demo.lexicon import Lang, Split
 from models.demo.speech import Fact, Speech
+from models.report import UNTOLD
 
 DISTANCES = range(1, 11)
 NEAR = 10
@@ -149,7 +150,7 @@ def _case(
     scene.build.ask([target], ask_lang, as_json=as_json)
     made: Dialogue = scene.build.finish()
     others = tuple(sorted(made.values - {target.value}))
-    told = not cell.startswith("not told")
+    told = not cell.startswith(UNTOLD)
     return RecallCase(
         made.messages[:-1], made.documents, target.value, others, cell, wording, ask_lang, target.kind, told
     )
@@ -266,5 +267,5 @@ CELLS: dict[str, Scenario] = {
     "corrected value": _corrected,
     "told in one language, asked in the other": _crossed,
     "chat of 45 to 55 turns": _full,
-    "not told": _untold,
+    UNTOLD: _untold,
 }

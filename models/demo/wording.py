@@ -1,4 +1,4 @@
-"""What a wording is: the ways to tell, ask and answer one kind of fact; and Korean particles.
+"""A wording holds the ways to tell, ask and answer one kind of fact; Korean particles are chosen here as well.
 
 It knows no sentence itself; the tables of sentences are `wordings_en` and `wordings_ko`.
 """

@@ -1,1 +1,1 @@
-"""How versions lie on the disk: durable writes, staging, the journal of aliases, and the view that BentoML has."""
+"""Storage lays versions on the disk: durable writes, staging, the journal of aliases, and the view that BentoML has."""

@@ -1,4 +1,5 @@
-"""What BentoML 1.4's model store needs to see a version of ours: `model.yaml` and `latest`. Imports no BentoML.
+"""BentoML 1.4's model store sees a version of ours through the two files written here: `model.yaml` and `latest`. This
+module imports no BentoML.
 
 The keys are those of `bentoml._internal.models.model.ModelInfo`; `module` stays empty because BentoML is never asked
 to load a version.

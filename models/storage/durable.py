@@ -12,6 +12,7 @@ from pathlib import Path
 
 from models.errors import Conflict
 
+TEMPORARY = ".tmp"
 _POLL_SECONDS = 0.02
 
 
@@ -34,16 +35,17 @@ def make_directory(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Create or overwrite `path`. Not atomic: for files that nobody can see yet."""
+    """Create or overwrite `path`. Not atomic: for files that no reader can see yet."""
     _write(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, data)
 
 
 def replace(path: Path, data: bytes) -> None:
     """Atomically make `data` the content of `path`: readers see the old content or the new. The caller holds a lock.
 
-    What a crash leaves beside `path` is overwritten by the next call.
+    What a crash leaves beside `path` is overwritten by the next call. Its name ends with TEMPORARY, so that a search
+    for files by their ending never finds it.
     """
-    beside = path.with_name(f".{path.name}")
+    beside = path.with_name(f".{path.name}{TEMPORARY}")
     write(beside, data)
     beside.replace(path)
     sync(path.parent)
@@ -73,7 +75,7 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
         deadline = time.monotonic() + timeout
         while not try_lock(descriptor):
             if time.monotonic() > deadline:
-                raise Conflict(f"{path.stem} is being changed by somebody else; try again")
+                raise Conflict(f"{path.stem} is being changed by another caller; try again")
             time.sleep(_POLL_SECONDS)
         yield
     finally:

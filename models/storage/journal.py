@@ -25,8 +25,8 @@ Action = Literal["promote", "rollback", "remove", "delete"]
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One change. `time` is UTC in ISO 8601 with microseconds and a `Z`, so that text order is time order; `overridden`
-    says which limits of the gate the version broke when it was promoted all the same; `actor` is who asked for it,
-    empty in entries from before that was known."""
+    says which limits of the gate the version broke when it was promoted all the same; `actor` is the person who asked
+    for it, empty in entries from before actors were kept."""
 
     action: Action
     alias: str | None

@@ -1,4 +1,4 @@
-"""Where everything of a repository lies on disk. Paths only."""
+"""The layout says where everything of a repository lies on disk. It knows paths only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A version in use cannot be deleted, whoever uses it: a shared lock on its directory, which ends with its holder."""
+"""A lease keeps a version in use from deletion: a shared lock on its directory, which ends with its holder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Lease:
 
 @contextmanager
 def unused(directory: Path) -> Iterator[None]:
-    """While inside, nobody can take a lease. Raises Conflict while somebody holds one."""
+    """While inside, no lease can be taken. Raises Conflict while a lease is held."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if not durable.try_lock(descriptor):

@@ -1,4 +1,5 @@
-"""What was made of small files, kept until they change. Knows nothing of what is in them."""
+"""A remembered file is a small file's parsed content, kept until the file changes. This module knows nothing of what is
+in the file."""
 
 from __future__ import annotations
 

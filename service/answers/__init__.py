@@ -11,7 +11,7 @@ from service.answers.opening import Opening
 from service.answers.output_sequence import OutputSequence
 from service.answers.request import GenerationRequest, Sampling, SessionTurn
 from service.answers.token_delta import Token
-from service.engine.request import FinishReason, TokenLogprobs
+from service.engine.messages import FinishReason, TokenLogprobs
 
 __all__ = [
     "Answer",

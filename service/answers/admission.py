@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from service.answers.request import GenerationRequest
-from service.engine.request import EngineStats
+from service.engine.messages import EngineStats
 from service.errors import DeadlineExceeded, Overloaded
 
 MEASURED_ENDS: Final = 256

@@ -13,7 +13,7 @@ from service.answers.token_delta import Token
 from service.context.prompt import Prompt
 from service.context.receipt import Receipt
 from service.deployments.deployments import Choice
-from service.engine.request import FinishReason, StepOutput, TokenLogprobs
+from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
 from service.guard import Action, Finding, Guard
 from service.metrics import Measured
 from service.text.tokenizer import Tokenizer

@@ -25,11 +25,12 @@ from service.answers.token_delta import TokenDelta
 from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
-from service.engine.request import FinishReason
+from service.engine.messages import FinishReason
 from service.errors import ContextOverflow, GenerationFailed, Unavailable
 from service.guard import Guard
 from service.metrics import Metrics
 from service.sessions import Done
+from service.tasks import BackgroundTasks
 
 T = TypeVar("T")
 Record = Callable[[Delta], Done]
@@ -47,14 +48,16 @@ class Answers:
         *,
         max_in_progress: int,
         guard: Guard | None = None,
+        tasks: BackgroundTasks | None = None,
     ) -> None:
+        tasks = tasks or BackgroundTasks()
         self.deployments = deployments
         self.conversations = conversations
         self.metrics = metrics
         self.admission = Admission(max_in_progress)
         self._guard = guard
-        self._shadows = Shadows(deployments)
-        self.summaries = Summaries(self._unstored, conversations, metrics)
+        self._shadows = Shadows(deployments, tasks)
+        self.summaries = Summaries(self._unstored, conversations, metrics, tasks)
         self._recollection = Recollection(conversations, self.summaries)
 
     def stream(

@@ -1,4 +1,4 @@
-"""What one request may use: token ids of the vocabulary, positions of the window and of the KV pool."""
+"""The bounds of one request: token ids of the vocabulary, positions of the window and of the KV pool."""
 
 from __future__ import annotations
 

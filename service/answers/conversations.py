@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,9 @@ from service.context.options import ContextOptions
 from service.context.policies import POLICIES, Policy
 from service.context.prompt import Chat
 from service.context.trimming import Past
-from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
+from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.sessions import Answered, Done, NewMessage, NewReply, NewTurn, Session, StoredMessage
+from service.tasks import BackgroundTasks
 from service.text.messages import Message
 
 if TYPE_CHECKING:
@@ -33,16 +34,22 @@ SYSTEM = "system"
 DEFAULT_POLICY: Policy = "window"
 RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 600.0
+EXPIRE_SESSIONS = "expire_sessions"
 NO_DATABASE = "The database of sessions cannot be had: try again shortly; DOSIRAK_DATABASE_URL says where it is"
 
 
 class Conversations:
     """Owned by the event loop. The store is opened when it is first needed, and again after it could not be."""
 
-    def __init__(self, open_store: Callable[[], Awaitable[SessionStore]], sweep_seconds: float = SWEEP_SECONDS) -> None:
+    def __init__(
+        self,
+        open_store: Callable[[], Awaitable[SessionStore]],
+        sweep_seconds: float = SWEEP_SECONDS,
+        tasks: BackgroundTasks | None = None,
+    ) -> None:
         self._open = open_store
         self._sweep_seconds = sweep_seconds
-        self._sweeping: asyncio.Task[None] | None = None
+        self._tasks = tasks or BackgroundTasks()
         self._store: SessionStore | None = None
         self._opening = asyncio.Lock()
         self._failed_at = float("-inf")
@@ -62,24 +69,21 @@ class Conversations:
 
     def start(self) -> None:
         """From now on, what has expired is removed now and then."""
-        self._sweeping = asyncio.create_task(self._sweep())
+        self._tasks.keep(EXPIRE_SESSIONS, self._sweep)
 
     async def stop(self) -> None:
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        await self._tasks.stop([EXPIRE_SESSIONS])
         store, self._store = self._store, None
         if store is not None:
             await store.close()
 
     async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(self._sweep_seconds)
-            with suppress(DosirakError):
-                await (await self.store()).sweep()
+        await asyncio.sleep(self._sweep_seconds)
+        await (await self.store()).sweep()
 
     @asynccontextmanager
     async def turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
-        """The session is this turn's until the block ends. Raises NotFound, Stale, StorageFull, InvalidRequest."""
+        """The session is this turn's until the block ends. Raises NotFound, Stale, QuotaExceeded, InvalidRequest."""
         store, new = await self.store(), _new(turn)
         async with store.turn_lock(turn.owner, turn.session):
             session, stored = await _read(store, turn, new)

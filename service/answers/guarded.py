@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from service.answers.token_delta import Token, TokenDelta
-from service.engine.request import FinishReason
+from service.engine.messages import FinishReason
 from service.guard import Finding, Watch
 
 

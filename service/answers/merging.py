@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from service.answers.cancelling import cancelled
+from service.tasks.cancelling import cancelled
 
 T = TypeVar("T")
 

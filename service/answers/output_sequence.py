@@ -1,4 +1,5 @@
-"""One sequence's tokens becoming text: what each token adds, where a stop string ends it, why it ended.
+"""An output sequence turns one sequence's tokens into text: what each token adds, where a stop string ends the text,
+and why it ended.
 
     token ids ─▶ detokenizer ─▶ guard, where there is one ─▶ deltas
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from service.answers.guarded import Guarded
 from service.answers.request import GenerationRequest
 from service.answers.token_delta import Token, TokenDelta
-from service.engine.request import FinishReason, StepOutput, TokenLogprobs
+from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
 from service.guard import Finding, Watch
 from service.text.detokenizer import Detokenizer
 from service.text.tokenizer import Tokenizer

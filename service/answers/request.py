@@ -1,4 +1,5 @@
-"""What is asked, in one shape for every dialect. Valid by construction: the wire schemas have checked every bound."""
+"""The generation request: what a caller asks for, in one shape for every dialect. It is valid by construction: the wire
+schemas have checked every bound."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 
 from service.context.options import ContextOptions
 from service.context.prompt import Chat, Source
-from service.engine.request import SamplingParams
+from service.engine.messages import SamplingParams
 from service.text.messages import Document, Message
 
 SEED_MASK = (1 << 63) - 1

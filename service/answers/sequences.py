@@ -10,7 +10,7 @@ from service.answers.answer import Answer
 from service.answers.merging import merged
 from service.answers.output_sequence import OutputSequence
 from service.answers.token_delta import TokenDelta
-from service.engine.request import Request as EngineRequest
+from service.engine.messages import Request as EngineRequest
 
 SequenceDelta = tuple[OutputSequence, TokenDelta]
 Deltas = AsyncGenerator[SequenceDelta, None]

@@ -11,16 +11,18 @@ from typing import Final
 
 import structlog
 
+from models.agreement import agreement
 from models.rollouts import Rollout
 from service.answers.answer import Answer
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.deployments import Deployments
-from service.engine.agreement import agreement
-from service.engine.request import Request as EngineRequest
+from service.engine.messages import Request as EngineRequest
 from service.errors import DosirakError
+from service.tasks import BackgroundTasks
 
 log = structlog.get_logger(__name__)
 
+SHADOW: Final = "shadow"
 MOST_WAITING: Final = 16
 POLL_SECONDS: Final = 0.05
 
@@ -39,8 +41,9 @@ class _Offered:
 class Shadows:
     """Owned by the event loop. The oldest offers are dropped when too many wait."""
 
-    def __init__(self, deployments: Deployments) -> None:
+    def __init__(self, deployments: Deployments, tasks: BackgroundTasks) -> None:
         self._deployments = deployments
+        self._tasks = tasks
         self._waiting: deque[_Offered] = deque(maxlen=MOST_WAITING)
         self._task: asyncio.Task[None] | None = None
 
@@ -57,7 +60,7 @@ class Shadows:
         seconds = answer.last_at - request.arrival
         self._waiting.append(_Offered(rollout, engine_request, answer.deployment, token_ids, seconds))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._work())
+            self._task = self._tasks.run(SHADOW, self._work)
 
     async def _work(self) -> None:
         while self._waiting:

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -31,10 +32,12 @@ from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE, summary_line
 from service.context.prompt import Chat
 from service.errors import ContextOverflow, DosirakError
 from service.metrics import Metrics
+from service.tasks import BackgroundTasks
 from service.text.messages import Message
 
 log = structlog.get_logger(__name__)
 
+SUMMARISE = "summarise"
 SECONDS = 120.0
 BEHIND_ALL = -1
 """Priority: below every caller's."""
@@ -48,11 +51,12 @@ Summary = tuple[int, str]
 class Summaries:
     """Owned by the event loop. One summary is made at a time, of at most MOST_WAITING chats that wait for theirs."""
 
-    def __init__(self, run: Run, conversations: Conversations, metrics: Metrics) -> None:
+    def __init__(self, run: Run, conversations: Conversations, metrics: Metrics, tasks: BackgroundTasks) -> None:
         self._run = run
         self._conversations = conversations
         self._metrics = metrics
         self._in_memory: OrderedDict[str, str] = OrderedDict()
+        self._background = tasks
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()
 
@@ -74,17 +78,13 @@ class Summaries:
         chat = _keys(request.owner, messages[: _first(messages)])[-1]
         if chat in self._tasks or len(self._tasks) >= MOST_WAITING:
             return
-        task = self._tasks[chat] = asyncio.create_task(self._prepare(answer, messages))
+        task = self._background.run(SUMMARISE, partial(self._prepare, answer, messages))
+        self._tasks[chat] = task
         task.add_done_callback(lambda _: self._tasks.pop(chat, None))
 
     async def settle(self) -> None:
         """Wait until none is being made."""
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    async def stop(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await self.settle()
 
     async def _prepare(self, answer: Answer, messages: tuple[Message, ...]) -> None:
         try:

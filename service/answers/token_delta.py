@@ -1,10 +1,10 @@
-"""What one token adds to an answer: values only."""
+"""A token delta is what one token adds to an answer. This module holds values only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.engine.request import FinishReason
+from service.engine.messages import FinishReason
 
 
 @dataclass(frozen=True, slots=True)

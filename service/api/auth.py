@@ -1,4 +1,8 @@
-"""Who may pass, and who that is: with an admin key set, only the two probes answer without it."""
+"""Decides who may pass, and who that is. With an admin key set, its bearer; without one, this machine alone.
+
+The two probes answer everybody. The rule reads each request, not the address that the server listens on: `--host` of
+`bentoml serve` and of uvicorn never reach the settings.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.dialects import is_openai
 from service.api.errors import response_of
-from service.errors import Unauthorized
+from service.api.loopback import foreign_part
+from service.errors import DosirakError, Forbidden, Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 ANONYMOUS: Final = "anonymous"
@@ -23,7 +28,7 @@ _SHORT: Final = len(_KEY) + 8
 
 
 class Auth:
-    """ASGI middleware. The comparison takes the same time for every key, and every refusal is the same sentence.
+    """ASGI middleware. The comparison takes the same time for every key, and every refusal of one is the same sentence.
     `scope["state"]` gets `owner`, who asks: `anonymous`, or `key:` and the key's sha256 in hex, and `actor`, the same
     with 8 digits, for people to read."""
 
@@ -34,33 +39,55 @@ class Auth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        elif actor := self._actor(scope):
+            return
+        try:
+            actor = self._actor(scope)
+        except DosirakError as error:
+            await _refuse(error, scope, receive, send)
+        else:
             scope.setdefault("state", {}).update(actor=actor[:_SHORT], owner=actor)
             await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await _refusal(scope)(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1008})
 
-    def _actor(self, scope: Scope) -> str | None:
-        """Who asks; None for who may not pass."""
-        if self._expected is None or scope["path"] in OPEN_PATHS:
+    def _actor(self, scope: Scope) -> str:
+        """Who asks. Raises Unauthorized, or Forbidden where there is no key to tell callers apart by."""
+        if scope["path"] in OPEN_PATHS:
             return ANONYMOUS
-        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        sent = _digest(key.strip())
-        matches = hmac.compare_digest(sent, self._expected)
-        return f"{_KEY}{sent.hex()}" if matches and scheme.lower() == "bearer" else None
+        return _local(scope) if self._expected is None else _bearer(scope, self._expected)
+
+
+def _local(scope: Scope) -> str:
+    foreign = foreign_part(scope)
+    if foreign is None:
+        return ANONYMOUS
+    raise Forbidden(
+        f"This server has no key, so it answers its own machine only, and {foreign}: set DOSIRAK_ADMIN_KEY and send it "
+        "as the header Authorization: Bearer …, or ask from the same machine through 127.0.0.1"
+    )
+
+
+def _bearer(scope: Scope, expected: bytes) -> str:
+    scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+    sent = _digest(key.strip())
+    if hmac.compare_digest(sent, expected) and scheme.lower() == "bearer":
+        return f"{_KEY}{sent.hex()}"
+    raise Unauthorized("Send the server's key as the header Authorization: Bearer …")
 
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-def _refusal(scope: Scope) -> Response:
+async def _refuse(error: DosirakError, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "http":
+        await _refusal(error, scope)(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": 1008})
+
+
+def _refusal(error: DosirakError, scope: Scope) -> Response:
     """Under `Edge` with its request id and in its log; around another server's routes with an id of its own."""
-    error = Unauthorized("Send the server's key as the header Authorization: Bearer …")
     state = scope.get("state", {})
     state.get("log", {})["code"] = error.code
     request_id = state.get("request_id") or uuid.uuid4().hex
-    headers = {"WWW-Authenticate": "Bearer", "X-Request-Id": request_id}
-    return response_of(error, request_id, is_openai(scope["path"]), headers)
+    challenge = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
+    return response_of(error, request_id, is_openai(scope["path"]), {**challenge, "X-Request-Id": request_id})

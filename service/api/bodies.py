@@ -32,10 +32,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def json_body(model: type[M]) -> Any:
-    """A FastAPI dependency that reads the body as `model`."""
+    """A FastAPI dependency that reads the body as `model`; an empty one as `{}` where that is a whole body."""
+    may_be_empty = is_optional(model)
 
     async def read(request: Request) -> M:
-        return validated(model, await read_object(request))
+        return validated(model, await read_object(request, may_be_empty))
 
     read.__name__ = f"read_{model.__name__}"
     return Depends(read)
@@ -49,12 +50,22 @@ def validated(model: type[M], body: Json) -> M:
         raise refusal_of(error) from None
 
 
-async def read_object(request: Request) -> Json:
+def is_optional(model: type[BaseModel]) -> bool:
+    """Whether nothing needs to be said: `{}` is a whole body."""
+    try:
+        model.model_validate({})
+    except ValidationError:
+        return False
+    return True
+
+
+async def read_object(request: Request, may_be_empty: bool = False) -> Json:
     """The body as a JSON object. Raises UnsupportedMediaType, TooLarge or InvalidRequest."""
-    _check_type(request)
+    if not (may_be_empty and _declares_no_body(request)):
+        _check_type(request)
     raw = await _read_bounded(request, request.app.state.service.settings.max_body_bytes)
     note_body(request, raw)
-    value = parse(raw)
+    value = {} if may_be_empty and not raw.strip() else parse(raw)
     if not isinstance(value, dict):
         raise InvalidRequest('The body must be a JSON object, for example {"inputs": "…"}')
     return value
@@ -64,6 +75,11 @@ async def read_lines(request: Request, kind: str) -> list[bytes]:
     """The lines of a body of that media type, without their ends. Raises UnsupportedMediaType or TooLarge."""
     _check_type(request, kind)
     return (await _read_bounded(request, request.app.state.service.settings.max_body_bytes)).splitlines()
+
+
+def _declares_no_body(request: Request) -> bool:
+    """No bytes will come, so their type does not matter: clients send none, or one of their own, with an empty body."""
+    return request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers
 
 
 def _check_type(request: Request, wanted: str = "application/json") -> None:

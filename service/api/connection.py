@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.answers.cancelling import cancelled
 from service.api.edge import ClientGone
+from service.tasks.cancelling import cancelled
 
 T = TypeVar("T")
 EVENT_HEADERS: Final = {

@@ -1,4 +1,5 @@
-"""The outermost layer around every route: request id, one log line, HTTP metrics, and no failure without a body.
+"""The outermost layer around every route: request id, one log line, HTTP metrics, and no failure without a body. It has
+HEAD answered wherever GET is: by GET's own handler, with the body left out.
 
 Pure ASGI, so that a stream passes through untouched and `http.disconnect` reaches the handlers.
 """
@@ -51,6 +52,7 @@ class _Exchange:
 
     def __init__(self, scope: Scope, send: Send, metrics: Metrics) -> None:
         self._scope = scope
+        self._is_head = scope["method"] == "HEAD"
         self._send_on = send
         self._metrics = metrics
         self._started = time.monotonic()
@@ -61,10 +63,11 @@ class _Exchange:
         self._state["arrival"] = self._started
         self._state["log"] = self._fields
         scope.pop("route", None)  # a server that mounts this app has put its own there
+        self._routed = {**scope, "method": "GET"} if self._is_head else scope
 
     async def run(self, app: ASGIApp, receive: Receive) -> None:
         try:
-            await app(self._scope, receive, self._send)
+            await app(self._routed, receive, self._send)
         except (ClientGone, ClientDisconnect):
             await self._answer_nobody(receive)
         except Exception:
@@ -79,6 +82,8 @@ class _Exchange:
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._state["request_id"]
             headers["X-Content-Type-Options"] = "nosniff"
+        elif self._is_head:
+            message = {**message, "body": b""}
         await self._send_on(message)
 
     async def _answer_nobody(self, receive: Receive) -> None:
@@ -98,7 +103,7 @@ class _Exchange:
     @property
     def _route(self) -> str | None:
         """The template that matched; None where no route did."""
-        template: str | None = getattr(self._scope.get("route"), "path", None)
+        template: str | None = getattr(self._routed.get("route"), "path", None)
         return None if template == CATCH_ALL else template
 
     def _observe(self) -> None:
@@ -106,7 +111,7 @@ class _Exchange:
         self._metrics.http_request(self._route, method, status)
         if "code" in self._fields:
             self._metrics.error(self._fields["code"])
-        polled = self._scope["path"] in POLLED and method == "GET" and status < 500
+        polled = self._scope["path"] in POLLED and method in ("GET", "HEAD") and status < 500
         write = log.debug if polled else log.info
         write(
             "request",

@@ -1,4 +1,4 @@
-"""`If-Match`: the one state that the caller knows of what he changes."""
+"""`If-Match`: the one state that the caller knows of the resource to be changed."""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -11,7 +14,9 @@ from models.errors import RepositoryError
 from service.api.dialects import is_openai
 from service.api.errors import response_of
 from service.deployments.routing import as_service_error
-from service.errors import DosirakError, InvalidRequest, MethodNotAllowed, NotFound
+from service.errors import DosirakError, InvalidRequest, MethodNotAllowed, NotFound, StorageFull
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def install(app: FastAPI) -> None:
@@ -20,6 +25,7 @@ def install(app: FastAPI) -> None:
         (RepositoryError, _repository),
         (RequestValidationError, _validation),
         (HTTPException, _http),
+        (OSError, _disk),
     ):
         app.add_exception_handler(kind, handler)
 
@@ -35,6 +41,13 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _repository(request: Request, error: Exception) -> Response:
     assert isinstance(error, RepositoryError)
     return await _refused(request, as_service_error(error))
+
+
+async def _disk(request: Request, error: Exception) -> Response:
+    """Any other failure of the system is a defect, for the layer above."""
+    if not isinstance(error, OSError) or error.errno not in FULL:
+        raise error
+    return await _refused(request, StorageFull("The server's disk is full: try again when the operator has made room"))
 
 
 async def _validation(request: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.api.bodies import is_optional
 from service.api.dialects import is_openai
 from service.api.schemas import knowledge, native, openai, repository, sessions
 from service.api.schemas.answers.native import GenerateEvent, TokenEvent
@@ -97,7 +98,8 @@ def lines(media_type: str) -> dict[int | str, dict[str, Any]]:
 def takes(model: type[BaseModel]) -> dict[str, Any]:
     """The `openapi_extra` of a route that reads `model` itself."""
     reference = {"$ref": REFERENCE.format(model=model.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
+    required = not is_optional(model)
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": reference}}}}
 
 
 def document(app: FastAPI) -> dict[str, Any]:

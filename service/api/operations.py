@@ -36,7 +36,9 @@ async def livez() -> Response:
 async def health(service: ServiceDep) -> Response:
     """200 when a request for the default model would be served now, else 503."""
     if not service.deployments.ready:
-        raise Unavailable(f"The default model is not ready ({service.deployments.phase}); try again", retry_after=2)
+        raise Unavailable(
+            f"The default model is not ready ({service.deployments.why_not_ready}); try again", retry_after=2
+        )
     return json_response({"status": "ok"})
 
 
@@ -126,8 +128,6 @@ def _batching(deployment: Deployment) -> dict[str, Any]:
         },
         "decisions": {
             "token_budget": stats.token_budget,
-            "wait_seconds": stats.wait_seconds,
-            "waits": stats.waits_total,
             "preemptions": stats.preemptions_total,
             "backlog_seconds": stats.backlog_seconds,
             "deadlines_out_of_reach": stats.hopeless_total,

@@ -6,11 +6,12 @@ Every answer about one session has its revision as `ETag`; `If-Match` with anoth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
@@ -42,7 +43,8 @@ REGENERATE: Final = json_body(RegenerateBody)
 
 @router.post("", response_model=SessionShown, status_code=201, openapi_extra=takes(SessionBody))
 async def create(service: ServiceDep, owner: OwnerDep, body: SessionBody = SESSION) -> Response:
-    """A new session. `policy` is `window` where it says nothing else."""
+    """A new session. `policy` is `window` where it says nothing else. A `model` must be there now."""
+    _check_model(service, body.model)
     return _one(await (await _store(service)).create(owner, body.fields()), 201)  # type: ignore[arg-type]
 
 
@@ -66,6 +68,7 @@ async def patch_session(
     service: ServiceDep, owner: OwnerDep, session_id: str, body: SessionBody = SESSION, if_match: IfMatch = None
 ) -> Response:
     """Change title, model, system prompt, policy, metadata or time to live."""
+    _check_model(service, body.model)
     store = await _store(service)
     return _one(await store.patch(owner, session_id, body.fields(), revision_of(if_match)))  # type: ignore[arg-type]
 
@@ -153,9 +156,30 @@ async def export(service: ServiceDep, owner: OwnerDep, session_id: str) -> Respo
 
 @router.post("/import", response_model=SessionShown, status_code=201)
 async def import_session(http: Request, service: ServiceDep, owner: OwnerDep) -> Response:
-    """What `export` gave becomes a new session of the caller's, under new ids."""
+    """What `export` gave becomes a new session of the caller's, under new ids. Its `model` must be there now."""
     lines = await read_lines(http, NDJSON)
+    _check_model(service, _model_of(lines))
     return _one(await (await _store(service)).import_lines(owner, lines), 201)
+
+
+def _check_model(service: Service, model: str | None) -> None:
+    """Raises InvalidRequest or NotFound, as the session's turns would."""
+    if model:
+        service.deployments.resolve(model)
+
+
+class _Head(msgspec.Struct):
+    """Of an export's first line, what is looked at before the store reads it."""
+
+    model: str | None = None
+
+
+def _model_of(lines: Sequence[bytes]) -> str | None:
+    """None also where the first line is no session's: the store says what is wrong with it."""
+    try:
+        return msgspec.json.decode(next((line for line in lines if line.strip()), b"{}"), type=_Head).model
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 async def _store(service: Service) -> SessionStore:

@@ -21,11 +21,11 @@ from fastapi import Request
 from starlette.responses import Response
 
 from service.answers import Delta, GenerationRequest
-from service.answers.cancelling import cancelled
 from service.api.deps import Service
 from service.api.idempotency import IdempotencyKey
 from service.errors import Conflict, DosirakError, Unavailable
 from service.sessions import LEASE_SECONDS, Claim, Done, Finished
+from service.tasks.cancelling import cancelled
 
 if TYPE_CHECKING:
     from service.sessions import Idempotency

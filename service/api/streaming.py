@@ -17,13 +17,13 @@ import structlog
 from fastapi import Request
 
 from service.answers import Answer, Delta, Opening
-from service.answers.cancelling import cancelled
 from service.api.connection import EventStream, while_connected
 from service.api.dialects.serialiser import Serialiser
 from service.api.errors import Internal
 from service.api.notes import headers, note
 from service.api.stored_responses import ResponseRecorder
 from service.errors import DosirakError
+from service.tasks.cancelling import cancelled
 
 log = structlog.get_logger("dosirak.request")
 HEADERS_SECONDS: Final = 1.0

@@ -28,7 +28,8 @@ class Unknown:
 def _methods(scope: Scope, routes: list[BaseRoute]) -> list[str]:
     """The methods that some other route takes for this path."""
     others = [route for route in routes if getattr(route, "path", None) != CATCH_ALL]
-    return [method for method in METHODS if any(_takes(route, {**scope, "method": method}) for route in others)]
+    taken = [method for method in METHODS if any(_takes(route, {**scope, "method": method}) for route in others)]
+    return [*taken, *(["HEAD"] if "GET" in taken else [])]  # see `edge`
 
 
 def _takes(route: BaseRoute, scope: Scope) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from models.repository import DEFAULT_ALIAS
+from models.manifest import DEFAULT_ALIAS
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Alias, Json, Reason, console, print_json, repository, who
 
@@ -48,7 +48,7 @@ def history(
     at: Annotated[datetime | None, typer.Option(help="Only what was in force at this time (UTC).")] = None,
     json: Json = False,
 ) -> None:
-    """Who pointed an alias where, when and why."""
+    """The history of an alias: every change with its author, time and reason."""
     entries = repository().history(name, alias, at.replace(tzinfo=UTC) if at else None)
     if json:
         print_json([asdict(entry) for entry in entries])

@@ -1,4 +1,4 @@
-"""What may be typed in `dosirak chat` after a slash. Each command is a function of the chat and of what follows its
+"""The slash commands of `dosirak chat`. Each command is a function of the chat and of the text behind the command's
 name."""
 
 from __future__ import annotations

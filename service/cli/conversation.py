@@ -1,4 +1,4 @@
-"""One session of a running server, as `dosirak chat` has it at hand. Knows no commands."""
+"""A conversation is one session of a running server, as `dosirak chat` sees it. It knows no commands."""
 
 from __future__ import annotations
 

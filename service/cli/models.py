@@ -293,8 +293,9 @@ def _rates(name: str) -> Callable[[Manifest, Report | None], str]:
 
 
 def _recalled(manifest: Manifest, report: Report | None) -> str:
-    asked = sum(cell.asked for cell in report.recall) if report else 0
-    return f"{sum(cell.right for cell in report.recall) / asked:.1%} of {asked}" if report and asked else ""
+    if report is None or report.recall_share is None:
+        return ""
+    return f"{report.recall_share:.1%} of {sum(cell.asked for cell in report.recall)}"
 
 
 _FIGURES: dict[str, Callable[[Manifest, Report | None], str]] = {

@@ -1,4 +1,4 @@
-"""How a chat is shown: with colours and the window's bar, plainly, or as one JSON object a turn. Sends nothing."""
+"""A printer shows a chat: with colours and the window's bar, plainly, or as one JSON object a turn. Sends nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Output(Protocol):
-    """What happens in a chat, as it happens. `interactive`: somebody sits there, and Ctrl-C ends an answer only."""
+    """What happens in a chat, as it happens. `interactive`: a person types, and Ctrl-C ends the answer only."""
 
     interactive: ClassVar[bool]
 

@@ -1,4 +1,4 @@
-"""What the verbs share: the console, the options that several take, the repository and who asks."""
+"""The terminal's parts that all verbs share: the console, common options, the repository and the actor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server sends, as values; fields that `dosirak chat` does not use are left out. Knows no HTTP."""
+"""The server's answers as values; fields that `dosirak chat` does not use are left out. This module knows no HTTP."""
 
 from __future__ import annotations
 

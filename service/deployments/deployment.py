@@ -1,4 +1,4 @@
-"""One version being served: its tokenizer, its engine process and the answers in flight. Knows no HTTP."""
+"""A deployment is one version being served: its tokenizer, its engine and the answers in flight. It knows no HTTP."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
-from service.engine.client import Engine
 from service.engine.cost import decode_ratio
-from service.engine.request import Request, StepOutput
+from service.engine.messages import Request, StepOutput
+from service.engine_client.engine import Engine, EngineState
 from service.errors import Unavailable
 from service.host import available_memory
 from service.text.tokenizer import Tokenizer
@@ -26,6 +26,7 @@ MEASURED_STEPS = 64
 class DeploymentState(StrEnum):
     LOADING = "loading"
     READY = "ready"
+    RESTARTING = "restarting"  # shown in the place of READY while the engine has no process
     DRAINING = "draining"
     FAILED = "failed"
 
@@ -55,6 +56,18 @@ class Deployment:
         self._settled = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether an answer would begin at once: READY, with an engine process that runs at this moment."""
+        return self.state is DeploymentState.READY and self.engine.state is EngineState.READY
+
+    @property
+    def shown_state(self) -> DeploymentState:
+        """As callers see it. A deployment whose engine is started again stays READY in itself: requests are let in and
+        wait."""
+        restarting = self.state is DeploymentState.READY and not self.is_serving
+        return DeploymentState.RESTARTING if restarting else self.state
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -211,9 +224,9 @@ class Deployment:
         return {
             "model": self.manifest.reference,
             "digest": self.manifest.short_digest,
-            "state": self.state.value,
+            "state": self.shown_state.value,
             "phase": self.phase,
-            "error": self.failure or None,
+            "error": self.failure or self.engine.why_not_ready or None,
             "precision": self.manifest.precision,
             "memory_bytes": info.memory_bytes if info else None,
             "load_seconds": round(self.load_seconds, 3),
@@ -238,7 +251,7 @@ def _described(replica: Engine) -> dict[str, object]:
             "total": stats.blocks_total,
             "free": stats.blocks_free,
             "cached": stats.blocks_cached,
-            "spilled": stats.blocks_spilled,
+            "offloaded": stats.blocks_offloaded,
         },
     }
 

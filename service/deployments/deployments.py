@@ -13,6 +13,8 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import structlog
 
@@ -24,12 +26,22 @@ from service.deployments.engine_handle import EngineFactory, SharedEngines
 from service.deployments.rollouts import Rollouts
 from service.deployments.routing import Router
 from service.errors import Conflict, DosirakError, NotFound, Unavailable
+from service.tasks import BackgroundTasks, KeptTask
 
 log = structlog.get_logger(__name__)
 
+START: Final = "start"
+FOLLOW_ALIASES: Final = "follow_aliases"
+UNLOAD_IDLE: Final = "unload_idle"
+LOAD: Final = "load"
+UNLOAD: Final = "unload"
+TASKS: Final = (START, FOLLOW_ALIASES, UNLOAD_IDLE, LOAD, UNLOAD)
+
 _WATCH_SECONDS = 1.0
 _RETRY_SECONDS = 60.0
-"""Between two tries to load what an alias points to, while another version answers for it."""
+"""Between two tries to load what an alias points to, while another version answers for it; between two tries to load
+the default model at most, beginning with `_FIRST_RETRY_SECONDS`."""
+_FIRST_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,7 @@ class Deployments:
         drain_timeout: float = 30.0,
         idle_timeout: float = 0.0,
         prepare: Callable[[], Awaitable[None]] | None = None,
+        tasks: BackgroundTasks | None = None,
     ) -> None:
         self.repository = repository
         self._router = Router(repository, default_model)
@@ -69,34 +82,61 @@ class Deployments:
         """By reference without a version: who answered last, and goes on to until what it points to now is ready."""
         self.rollouts = Rollouts(repository)
         self._trials: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = tasks or BackgroundTasks()
+        self._following: KeptTask | None = None
         self._prepared = asyncio.Event()
         self._stopping = False
-        self.phase = "starting"
+        self._retry_seconds = _FIRST_RETRY_SECONDS
+        self._phase = "starting"
+
+    @property
+    def phase(self) -> str:
+        """How far the start is, or what keeps the server from being ready after it."""
+        lost = self._following is not None and self._following.is_failing
+        return "aliases cannot be followed; the log says why" if lost else self._phase
 
     @property
     def ready(self) -> bool:
-        """True when a request for the default model would be served without waiting for a load."""
+        """True when a request for the default model would be served now: its engine process runs, and aliases can be
+        followed. Without preloading also before the first request for it."""
         if self._stopping or not self._prepared.is_set():
             return False
+        if self._following is not None and self._following.is_failing:
+            return False
         try:
-            standing = self._standing.get(self._router.moving(None) or "")
-            if standing is not None and standing.state is DeploymentState.READY:
-                return True
-            return self._serving(self._router.resolve(None)) or not self._preload
+            deployment = self._default()
         except DosirakError:
             return False
+        if deployment is None or deployment.state is DeploymentState.LOADING:
+            return not self._preload
+        return deployment.is_serving
+
+    @property
+    def why_not_ready(self) -> str:
+        """A clause for whoever asks while `ready` is false."""
+        with contextlib.suppress(DosirakError):
+            default = self._default()
+            if default is not None and (default.failure or default.engine.why_not_ready):
+                return default.failure or default.engine.why_not_ready
+        return self.phase
+
+    def _default(self) -> Deployment | None:
+        """Who answers where a request names no model; None before anybody has asked. Raises DosirakError."""
+        standing = self._standing.get(self._router.moving(None) or "")
+        if standing is not None and standing.state is DeploymentState.READY:
+            return standing
+        return self._by_reference.get(self._router.resolve(None).reference)
 
     async def start(self) -> None:
         """Return at once; preparing the repository and loading the default model go on behind."""
-        self._spawn(self._start())
+        self._tasks.retry(START, self._start)
 
     async def stop(self) -> None:
         """Refuse new work, let answers in flight finish within the drain time, end every engine process."""
         self._stopping = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*(each.drain(self._drain_timeout) for each in self._by_reference.values()))
+        await self._tasks.stop(TASKS)
+        drains = [self._tasks.run(UNLOAD, partial(self._unload, each)) for each in self.all()]
+        await asyncio.gather(*drains)
         self._by_reference.clear()
         self._standing.clear()
 
@@ -150,8 +190,8 @@ class Deployments:
         return deployment
 
     def follow_all(self) -> None:
-        """Load what the references in use point to now. Never raises: what cannot be loaded is told by its deployment's
-        state, and the one that stands goes on."""
+        """Load what the references in use point to now. What cannot be loaded is told by its deployment's state, and
+        the one that stands goes on. Raises OSError where the repository cannot be read."""
         if self._stopping:
             return
         for reference in tuple(self._standing):
@@ -177,7 +217,7 @@ class Deployments:
         if deployment.state is DeploymentState.LOADING:
             raise Conflict(f"{reference} is still loading; delete the deployment when it is ready")
         self._forget(deployment)
-        self._spawn(self._unload(deployment))
+        self._begin_unloading(deployment)
         return deployment
 
     def describe(self) -> list[dict[str, object]]:
@@ -237,7 +277,7 @@ class Deployments:
             needed = self._engines.needed_bytes(manifest)
             deployment = Deployment(manifest, self._engines.engine(manifest, replicas), needed)
             self._by_reference[manifest.reference] = deployment
-            self._spawn(self._load(deployment))
+            self._tasks.run(LOAD, partial(self._load, deployment))
         return deployment
 
     def _retire(self, deployment: Deployment) -> None:
@@ -245,17 +285,33 @@ class Deployments:
         if deployment.pinned or deployment in self._standing.values() or self._is_on_trial(deployment):
             return
         if deployment.state is DeploymentState.READY:
-            self._spawn(self._unload(deployment))
+            self._begin_unloading(deployment)
 
-    async def _watch(self) -> None:
-        """Follow aliases that other processes move, and unload what is idle."""
-        while True:
-            await asyncio.sleep(_WATCH_SECONDS)
-            self.follow_all()
-            for deployment in self.all() if self._idle_timeout else ():
-                if self._is_idle(deployment):
-                    self._forget(deployment)
-                    self._spawn(self._unload(deployment))
+    async def _follow_moved(self) -> None:
+        """One look at the aliases, which other processes move as well."""
+        await asyncio.sleep(_WATCH_SECONDS)
+        self.follow_all()
+        self._retry_default()
+
+    async def _unload_idle(self) -> None:
+        """One look at what nobody has used."""
+        await asyncio.sleep(_WATCH_SECONDS)
+        for deployment in self.all():
+            if self._is_idle(deployment):
+                self._forget(deployment)
+                self._begin_unloading(deployment)
+
+    def _retry_default(self) -> None:
+        """Load the default model again where that has failed: a server that is not ready gets no request that would."""
+        if not self._preload:
+            return
+        with contextlib.suppress(DosirakError):
+            default = self._default()
+            if default is not None and default.is_serving:
+                self._retry_seconds = _FIRST_RETRY_SECONDS
+            if default is None or default.failed_for(self._retry_seconds):
+                self._retry_seconds = min(2 * self._retry_seconds, _RETRY_SECONDS)
+                self._begin(self.resolve(None))
 
     def _is_idle(self, deployment: Deployment) -> bool:
         """Never the default model, whose readiness is the server's, nor what was asked for by its own name."""
@@ -272,33 +328,40 @@ class Deployments:
     def _forget(self, deployment: Deployment) -> None:
         self._standing = {at: each for at, each in self._standing.items() if each is not deployment}
 
-    def _serving(self, manifest: Manifest) -> bool:
-        deployment = self._by_reference.get(manifest.reference)
-        return deployment is not None and deployment.state is DeploymentState.READY
-
     def _refuse_when_stopping(self) -> None:
         if self._stopping:
             raise Unavailable("The server is shutting down; send the request to another instance", retry_after=5)
 
     async def _start(self) -> None:
-        if self._prepare is not None:
-            self.phase = "preparing the model repository"
-            try:
-                await self._prepare()
-            except Exception as error:  # serving what is there beats not starting; the reason is logged
-                log.error("repository_not_prepared", reason=str(error))
-        self._prepared.set()
-        self.rollouts.refresh()
-        self.phase = "loading the default model"
+        if not self._prepared.is_set():
+            await self._fill_repository()
+            self.rollouts.refresh()
+            self._prepared.set()
+        self._phase = "loading the default model"
         if self._preload:
             with contextlib.suppress(DosirakError):
                 await self.acquire(None)
-        self.phase = "started"
-        self._spawn(self._watch())
+        self._phase = "started"
+        self._following = self._tasks.keep(FOLLOW_ALIASES, self._follow_moved)
+        if self._idle_timeout:
+            self._tasks.keep(UNLOAD_IDLE, self._unload_idle)
+
+    async def _fill_repository(self) -> None:
+        if self._prepare is None:
+            return
+        self._phase = "preparing the model repository"
+        try:
+            await self._prepare()
+        except Exception as error:  # serving what is there beats not starting; the reason is logged
+            log.error("repository_not_prepared", reason=str(error))
 
     async def _load(self, deployment: Deployment) -> None:
         manifest = deployment.manifest
-        await deployment.load(self.repository)
+        try:
+            await deployment.load(self.repository)
+        except Exception:  # not even its failure went well; those who wait must not wait for ever
+            deployment.settle(DeploymentState.FAILED, "loading it failed; the server's log says why")
+            raise
         if deployment.state is DeploymentState.READY:
             self._engines.trust(manifest)
         log.info(
@@ -309,13 +372,18 @@ class Deployments:
             reason=deployment.failure or None,
         )
 
+    def _begin_unloading(self, deployment: Deployment) -> None:
+        self._tasks.run(UNLOAD, partial(self._unload, deployment))
+
     async def _unload(self, deployment: Deployment) -> None:
-        await deployment.drain(self._drain_timeout)
-        if self._by_reference.get(deployment.manifest.reference) is deployment:
-            del self._by_reference[deployment.manifest.reference]
+        try:
+            await deployment.drain(self._drain_timeout)
+        except Exception:  # one that could not be drained must not stand in the way of the next load
+            self._remove(deployment)
+            raise
+        self._remove(deployment)
         log.info("deployment_unloaded", model=deployment.manifest.reference)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # asyncio keeps only weak references to tasks
-        task.add_done_callback(self._tasks.discard)
+    def _remove(self, deployment: Deployment) -> None:
+        if self._by_reference.get(deployment.manifest.reference) is deployment:
+            del self._by_reference[deployment.manifest.reference]

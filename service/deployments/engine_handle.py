@@ -1,4 +1,5 @@
-"""One engine for all deployments of one base: the version itself and the adapters that were made for it.
+"""An engine handle shares one engine among all deployments of one base: the version itself and the adapters made for
+it.
 
     demo:1 ──────────┐
     demo:2 (adapter) ┼─▶ one engine; a request names its adapter
@@ -19,9 +20,8 @@ from dataclasses import dataclass, field, replace
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
-from service.engine.client import Engine, EngineFailed, EngineState
-from service.engine.messages import EngineInfo
-from service.engine.request import EngineStats, Request, StepOutput
+from service.engine.messages import EngineInfo, EngineStats, Request, StepOutput
+from service.engine_client.client import Engine, EngineFailed, EngineState
 from service.errors import Unavailable
 
 EngineFactory = Callable[[Manifest, int, int], Engine]
@@ -147,6 +147,10 @@ class EngineHandle:
         return self._engine.state if self._engine else EngineState.LOADING
 
     @property
+    def why_not_ready(self) -> str:
+        return self._engine.why_not_ready if self._engine else ""
+
+    @property
     def pid(self) -> int | None:
         return self._engine.pid if self._engine else None
 
@@ -175,7 +179,7 @@ class EngineHandle:
     async def _join(self, group: _Group) -> None:
         if self.adapter:
             self._asked = True
-            await group.engine.adapt(self.adapter, self._shared.directory(self.manifest))
+            await group.engine.load_adapter(self.adapter, self._shared.directory(self.manifest))
         self._joined = True
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
@@ -187,9 +191,9 @@ class EngineHandle:
                     raise EngineFailed("the engine was stopped before this answer was done")
                 yield output
 
-    async def adapt(self, name: str, directory: str) -> None:
-        """As Engine.adapt, for the engine as a whole."""
-        await self._there().adapt(name, directory)
+    async def load_adapter(self, name: str, directory: str) -> None:
+        """As Engine.load_adapter, for the engine as a whole."""
+        await self._there().load_adapter(name, directory)
 
     def _there(self) -> Engine:
         """Raises Unavailable before it has joined and after it has left."""
@@ -197,9 +201,9 @@ class EngineHandle:
             raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
         return self._engine
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         if self._engine is not None:
-            self._engine.release(name)
+            self._engine.unload_adapter(name)
 
     async def stop(self, grace: float = 0.0) -> None:
         """Leave the engine, which ends with its last member."""
@@ -208,5 +212,5 @@ class EngineHandle:
             return
         others = {handle.adapter for handle in group.members if handle is not self}
         if self._asked and self.adapter and self.adapter not in others:
-            group.engine.release(self.adapter)
+            group.engine.unload_adapter(self.adapter)
         await self._shared.leave(self, group, grace)

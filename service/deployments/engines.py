@@ -1,4 +1,4 @@
-"""How the engine process of a version is configured: a function of settings and manifest."""
+"""The engine configuration of a version is a function of settings and manifest."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def engine_config(
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_bytes,
         kv_cache_dtype=settings.kv_cache_dtype,
-        kv_spill_bytes=settings.kv_spill_bytes,
-        spill_directory=str(settings.data_dir),
+        kv_offload_bytes=settings.kv_offload_bytes,
+        offload_directory=str(settings.data_dir),
         promised_bytes=promised_bytes,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,

@@ -1,4 +1,5 @@
-"""Who is answered by a version on trial, and whether it goes well. Knows conversations as opaque keys; no HTTP.
+"""A rollout in progress chooses which conversations the candidate answers, and watches its limits. It knows
+conversations as opaque keys, and no HTTP.
 
 A conversation's share is a number from its key and the candidate, so that it needs no memory to stay where it is; what
 is remembered beside it keeps conversations where they began when the weight is changed.

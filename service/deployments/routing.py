@@ -1,4 +1,4 @@
-"""Which version a model reference means now. Knows references and aliases, not engines.
+"""Routing says which version a model reference means now. It knows references and aliases, not engines.
 
 A request resolves its reference once and stays on that version to its end.
 """
@@ -9,8 +9,8 @@ from models.errors import Conflict as RepositoryConflict
 from models.errors import Corrupt, InvalidReference, InvalidSource, RepositoryError
 from models.errors import NotFound as RepositoryNotFound
 from models.errors import Stale as RepositoryStale
-from models.manifest import Manifest, ModelReference
-from models.repository import DEFAULT_ALIAS, Repository
+from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
+from models.repository import Repository
 from service.errors import Conflict, DosirakError, InvalidRequest, NotFound, Stale, Unavailable
 
 

@@ -1,22 +1,20 @@
-"""Adaptive micro-batching: what the next step may hold, and what a newcomer must wait, by the fitted cost line.
+"""Adaptive batching: what the next step may hold, and how long a newcomer waits for its turn, by the fitted cost line.
 
 A page of arithmetic: nothing here knows what sequences hold, blocks or clocks. Times are seconds.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from statistics import median
 from typing import Final
 
+from service.engine.budget import StepBudget
 from service.engine.cost import CostLine, Work, chunk_attention
 
-_GAPS: Final = 16
-_OVERDUE: Final = 2  # expected gaps after the last arrival: then the burst is over
 _MEMORY: Final = 0.99
+_LONGEST: Final = 1.0  # seconds of a step: whoever arrives meanwhile waits for its end
 _STRETCH: Final = 1.75  # a step may always take so many times what its decodes would alone; twice, with its error
 
 
@@ -32,7 +30,8 @@ class Offer:
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """What is ahead of a first token, its own prompt included: prefill that is not computed yet, of how many sequences,
-    the decodes beside it, and how many must end before there is a seat in the batch. Cached prefixes are no work."""
+    the decodes beside it, how many must end before there is a seat in the batch, and the seconds of copies to and from
+    the offload file. Cached prefixes are no work but for their copies."""
 
     decodes: int = 0
     kv_tokens: int = 0
@@ -40,45 +39,49 @@ class Backlog:
     tokens: int = 0
     attention: float = 0.0
     unseated: int = 0
+    copy_seconds: float = 0.0
 
 
 class BatchingPolicy:
-    """Budgets, drafts, waits and forecasts. Owns the cost line and what it has seen of arrivals and ends."""
+    """Budgets, drafts and forecasts. Owns the cost line and what it has seen of ends."""
 
     def __init__(self, max_num_batched_tokens: int, min_prefill_tokens: int, inter_token_latency_target: float) -> None:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.min_prefill_tokens = min_prefill_tokens
         self.inter_token_latency_target = inter_token_latency_target
         self.cost = CostLine()
-        self._gaps: deque[float] = deque(maxlen=_GAPS)
-        self._last_arrival: float | None = None
         self._busy_seconds = 0.0
         self._ends = 0.0
 
-    def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int) -> int:
-        """The most tokens a step may take beside `decodes` sequences with `kv_tokens` of context in all, when
-        `prefills` wait for their first token and the next of them continues at position `context`, so that the step is
-        predicted to end within the target. Where that is longer, it may take 1.75 times what the decodes would alone,
-        or prefill takes the share of it that those who wait for a first token are of all who wait: one decode does not
-        hold up seven prompts on a slow machine.
+    def step_budget(self, decodes: int, kv_tokens: int, prefills: int) -> StepBudget:
+        """What a step may take beside `decodes` sequences with `kv_tokens` of context in all, when `prefills` wait for
+        their first token, so that it is predicted to end in time.
 
-        Never under decodes + min_prefill_tokens (a prefill always advances), never over the configured maximum;
-        that maximum when nobody waits for a next token. Monotone in the target and in `prefills`.
+        Always: at least min_prefill_tokens, so that a prefill advances; at most what the configured maximum leaves,
+        and what the cost line can be trusted for.
         """
-        if decodes == 0:
-            return self.max_num_batched_tokens
         room = self.max_num_batched_tokens - decodes
-        low, high = min(self.min_prefill_tokens, room), room
+        least = min(self.min_prefill_tokens, room)
+        tokens = max(least, min(room, self.cost.trusted_tokens - decodes))
+        seconds = self._longest_step(decodes, kv_tokens, prefills) - self.cost.predict(Work(decodes, kv_tokens))
+        return StepBudget(self.cost, seconds, tokens, least)
+
+    def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int) -> int:
+        """The most tokens of such a step, when its prefill continues at position `context`. Monotone in the target and
+        in `prefills`."""
+        return decodes + self.step_budget(decodes, kv_tokens, prefills).chunk(context)
+
+    def _longest_step(self, decodes: int, kv_tokens: int, prefills: int) -> float:
+        """The target where somebody waits for a next token. Where that cannot be kept, 1.75 times what the decodes
+        would take alone; or prefill takes the share of the step that those who wait for a first token are of all who
+        wait: one decode does not hold up seven prompts on a slow machine. Neither that nor a step without decodes is
+        planned to take more than a second."""
+        limit = max(_LONGEST, self.inter_token_latency_target)
+        if decodes == 0:
+            return limit
         alone = self.cost.predict(Work(decodes, kv_tokens))
-        longest = max(self.inter_token_latency_target, alone * max(_STRETCH, 1 + prefills / decodes))
-        while low < high:
-            tokens = (low + high + 1) // 2
-            work = Work(decodes + tokens, kv_tokens, chunk_attention(context, tokens))
-            if self.cost.predict(work) <= longest:
-                low = tokens
-            else:
-                high = tokens - 1
-        return decodes + max(low, 0)
+        shared = min(alone * (1 + prefills / decodes), limit)
+        return max(self.inter_token_latency_target, alone * _STRETCH, shared)
 
     def pays(self, work: Work) -> bool:
         """Whether a draft that is sure to be right would raise the tokens per second of a step of nothing but decodes:
@@ -111,29 +114,6 @@ class BatchingPolicy:
                 heappush(chances, (chance * offers[index].probability, index))
         return lengths
 
-    def note_arrival(self, at: float) -> None:
-        """A request arrived at that time, by its own stamp."""
-        if self._last_arrival is not None:
-            self._gaps.append(max(0.0, at - self._last_arrival))
-        self._last_arrival = at
-
-    def wait(self, arrivals: SequenceOf[float], prefill: Work, now: float) -> float:
-        """Seconds worth waiting for one more request before the first step over those that arrived at `arrivals` and
-        bring `prefill`; nothing else runs. Usually 0.
-
-        With one more after a gap g, both prefills share a step and its constant cost a. The newcomer ends a - g sooner
-        than behind a step of its own; each of those who wait ends later by g and by the newcomer's prefill. So it pays
-        while  a - g > waiting · (g + newcomer's prefill).  The newcomer is taken to be like those who wait, g is the
-        median of the last gaps; never longer than a in all, nor once the next one is overdue.
-        """
-        if not arrivals or len(self._gaps) < _GAPS or self._last_arrival is None or not self.cost.is_measured:
-            return 0.0
-        gap, shared = median(self._gaps), self.cost.coefficients[0]
-        newcomer = (self.cost.predict(prefill) - shared) / len(arrivals)
-        if shared - gap <= len(arrivals) * (gap + newcomer):
-            return 0.0
-        return max(0.0, min(self._last_arrival + _OVERDUE * gap, min(arrivals) + shared) - now)
-
     def first_token_seconds(self, backlog: Backlog) -> float:
         """Forecast: until all of the backlog's prefill is done, hence until the last one's first token. 0 as long as
         too few steps are known.
@@ -144,10 +124,12 @@ class BatchingPolicy:
         if not backlog.tokens or not self.cost.is_measured:
             return 0.0
         beside = Work(backlog.decodes, backlog.kv_tokens)
-        chunk = max(1, self.token_budget(backlog.decodes, backlog.kv_tokens, 0, backlog.prefills) - backlog.decodes)
-        whole = Work(backlog.tokens, 0, backlog.attention)
-        steps = -(-backlog.tokens // chunk)
-        prefill = steps * self.cost.predict(beside) + self.cost.predict(whole) - self.cost.coefficients[0]
+        budget = self.step_budget(backlog.decodes, backlog.kv_tokens, backlog.prefills)
+        steps = -(-backlog.tokens // max(1, budget.chunk(0)))
+        if budget.seconds > 0:
+            steps += int(backlog.copy_seconds / budget.seconds)
+        prefill = self.cost.prefill_seconds(backlog.tokens, backlog.attention) + backlog.copy_seconds
+        prefill += steps * self.cost.predict(beside)
         seats = backlog.unseated * self._busy_seconds / self._ends if self._ends else 0.0
         return max(prefill, seats)
 
@@ -158,7 +140,7 @@ class BatchingPolicy:
 
     def recompute_seconds(self, num_tokens: int) -> float:
         """What preempting a sequence costs of which so many tokens would have to be computed again."""
-        return self.cost.predict(Work(num_tokens, 0, chunk_attention(0, num_tokens))) - self.cost.coefficients[0]
+        return self.cost.prefill_seconds(num_tokens, chunk_attention(0, num_tokens))
 
     def block_seconds(self, index: int, block_size: int) -> float:
         """What the block at that place of a sequence costs in a prefill: more, the further behind it lies."""

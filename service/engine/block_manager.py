@@ -6,8 +6,11 @@ Counts and hashes only: nothing here knows tensors, steps or priorities. A block
     cached   unreferenced, content still a known prefix  taken when no free block is left, least worth first
     used     in the tables of `ref_count` sequences
 
+Of the free and the cached ones some are promised to the prompts under way, which take them chunk by chunk: what a block
+holds is there for others until it is written over.
+
 Only full blocks are shared, and a full block is never written again, so nothing is ever copied on write. What is taken
-from a cached block may go on in the spill file, and comes back into a block when a prompt begins with it.
+from a cached block may go on in the offload file, and comes back into a block when a prompt begins with it.
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import Final
 
-from service.engine.ranking import Ranking
-from service.engine.request import Copy, Sequence
-from service.engine.spill import Spill
+from service.engine.batch import BlockCopy
+from service.engine.eviction import EvictionPolicy
+from service.engine.offload import Offload
+from service.engine.sequence import Sequence
 
 Prefix = SequenceOf[int | None]
-"""Blocks in order; None for one whose content is in the spill file."""
+"""Blocks in order; None for one whose content is in the offload file."""
 Worth = Callable[[int], float]
 """Forecast: seconds to compute the block at that place of a sequence again."""
 
@@ -44,10 +48,10 @@ class BlockManager:
         num_blocks: int,
         block_size: int,
         prefix_caching: bool = True,
-        spill: Spill | None = None,
+        offload: Offload | None = None,
         worth: Worth = lambda index: 1.0,
     ) -> None:
-        """Without `spill` nothing goes on where a cached block is taken. Raises ValueError unless both numbers are
+        """Without `offload` nothing goes on where a cached block is taken. Raises ValueError unless both numbers are
         positive."""
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"need at least one block of one token, got {num_blocks} of {block_size}")
@@ -55,13 +59,15 @@ class BlockManager:
         self.block_size = block_size
         self._prefix_caching = prefix_caching
         self._free: deque[int] = deque(range(num_blocks))
-        self._cached = Ranking()
+        self._cached = EvictionPolicy()
         self._worth = worth
-        self.spill = Spill(0) if spill is None else spill
+        self.offload = Offload(0) if offload is None else offload
         self._ref_counts = [0] * num_blocks
         self._hash_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
         self._tables: dict[str, list[int]] = {}
+        self._promises: dict[str, int] = {}
+        self._num_promised = 0
 
     @property
     def num_free(self) -> int:
@@ -73,48 +79,64 @@ class BlockManager:
 
     @property
     def num_available(self) -> int:
-        """Blocks that `allocate` could hand out: the free ones and the cached ones."""
-        return len(self._free) + len(self._cached)
+        """Blocks that `allocate` could hand out to anyone: the free and the cached ones that are promised to nobody."""
+        return len(self._free) + len(self._cached) - self._num_promised
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
+    def copy_seconds(self, restored: int, taken: int) -> float:
+        """Forecast of the copies that a step must make which restores so many blocks and takes so many others, those
+        of what was already taken included: of each block that holds something, its content may have to be saved."""
+        evicted = max(0, restored + taken - len(self._free))
+        each = self.offload.copy_seconds
+        return each * (self.offload.num_pending + restored + evicted) if each else 0.0
+
     def match(self, sequence: Sequence) -> Prefix:
-        """The blocks that hold the longest known prefix of `sequence`; nothing is taken yet.
+        """The blocks that hold the longest known part of what `sequence` has to compute next; nothing is taken yet.
 
         Full blocks only, and never all of its tokens: the last one must be computed to sample from it. An encoder's
-        input is known whole or not at all.
+        input is known whole or not at all. Nothing for a sequence that is in the middle of a block.
         """
-        if not self._prefix_caching:
+        first = sequence.num_computed_tokens // self.block_size
+        if not self._prefix_caching or sequence.num_computed_tokens % self.block_size:
             return []
         blocks: list[int | None] = []
         full = (sequence.num_tokens - 1) // self.block_size
-        if full:
+        if full > first:
             self._hash(sequence, full - 1)  # all at once: they are needed sooner or later
-        for content in sequence.block_hashes[:full]:
+        for index in range(first, full):
+            content = sequence.block_hashes[index]
             block = self._block_of.get(content)
-            if block is None and content not in self.spill:
+            if block is None and content not in self.offload:
                 break
             blocks.append(block)
-        return blocks if len(blocks) * self.block_size >= sequence.num_encoder_slots else []
+        return blocks if first or len(blocks) * self.block_size >= sequence.num_encoder_slots else []
 
-    def allocate(self, sequence: Sequence, num_tokens: int, prefix: Prefix = (), reserve: int = 0) -> bool:
-        """Give `sequence` slots for its next `num_tokens` tokens, behind `prefix` (from `match`, for empty tables).
+    def allocate(
+        self, sequence: Sequence, num_tokens: int, prefix: Prefix = (), reserve: int = 0, ahead: int = 0
+    ) -> bool:
+        """Give `sequence` slots for its next `num_tokens` tokens, behind `prefix` (from `match`), and promise it the
+        blocks for `ahead` more, in the place of what it was promised before.
 
-        All or nothing: False, and nothing changed, when fewer than `reserve` available blocks would be left.
-        With a prefix, `num_computed_tokens` moves to its end; what of it was spilled is in its blocks, and can be
-        matched, once the copies are made.
+        All or nothing: False, and nothing changed, when fewer than `reserve` available blocks would be left; never for
+        what was promised. With a prefix, `num_computed_tokens` moves to its end; what of it was offloaded is in its
+        blocks, and can be matched, once the copies are made.
         """
+        promise = self._promises.get(sequence.request.id, 0)
+        held = len(sequence.block_table) + len(prefix)
         start = sequence.num_computed_tokens + len(prefix) * self.block_size
-        num_new = self.blocks_for(start + num_tokens) - len(sequence.block_table) - len(prefix)
-        if num_new <= 0 and not prefix:
+        num_new = max(0, self.blocks_for(start + num_tokens) - held)
+        num_ahead = max(0, self.blocks_for(start + num_tokens + ahead) - held - num_new)
+        if not (num_new or prefix or num_ahead or promise):
             return True
         num_taken = num_new + sum(1 for block in prefix if block is None or self._ref_counts[block] == 0)
-        if num_taken + reserve > self.num_available:
+        if num_taken + num_ahead - promise + reserve > self.num_available:
             return False
         table = self._tables.setdefault(sequence.request.id, sequence.block_table)
+        self._promise(sequence, num_ahead)
         self._hold(sequence, prefix)
-        for index, block in enumerate(prefix):
+        for index, block in enumerate(prefix, len(table)):
             self._take(table, self._restored(sequence, index) if block is None else block)
         for _ in range(num_new):
             self._take(table, self._fresh_block())
@@ -126,9 +148,10 @@ class BlockManager:
         full can be matched from now on. Call after the step, never before."""
         first = sequence.num_computed_tokens // self.block_size
         sequence.num_computed_tokens += num_tokens
-        if not self._prefix_caching:
+        last = sequence.num_computed_tokens // self.block_size
+        if first == last or not self._prefix_caching:
             return
-        for index in range(first, sequence.num_computed_tokens // self.block_size):
+        for index in range(first, last):
             content = self._hash(sequence, index)
             if content not in self._block_of:  # else another block holds the same already; this one stays private
                 self._block_of[content] = sequence.block_table[index]
@@ -142,6 +165,7 @@ class BlockManager:
         self._give_back(sequence, 0)
         sequence.num_computed_tokens = 0
         self._tables.pop(sequence.request.id, None)
+        self._promise(sequence, 0)
 
     def trim(self, sequence: Sequence) -> None:
         """Take back the blocks behind its computed tokens: those that drafts had needed. No draft's block was ever
@@ -149,54 +173,68 @@ class BlockManager:
         self._give_back(sequence, self.blocks_for(sequence.num_computed_tokens))
 
     def num_exclusive(self, sequence: Sequence) -> int:
-        """Blocks that would become available if `sequence` were freed."""
+        """Blocks of its table that would become available if `sequence` were freed."""
         return sum(1 for block in sequence.block_table if self._ref_counts[block] == 1)
+
+    def num_promised(self, sequence: Sequence) -> int:
+        """Blocks beside its table that would become available if `sequence` were freed."""
+        return self._promises.get(sequence.request.id, 0)
 
     def forget(self, sequence: Sequence) -> None:
         """Let nobody match the blocks of `sequence` again: their content is suspect. Its table stays as it is."""
         for block in sequence.block_table:
             self._unlearn(block)
         for content in sequence.block_hashes:
-            self.spill.drop(content)
+            self.offload.drop(content)
 
-    def take_copies(self) -> tuple[Copy, ...]:
+    def take_copies(self) -> tuple[BlockCopy, ...]:
         """What is to be copied, in this order, before anything is written to a block; told once."""
-        return self.spill.take_copies()
+        return self.offload.take_copies()
 
-    def lose(self, failed: Iterable[Copy]) -> set[int]:
+    def lose(self, failed: Iterable[BlockCopy]) -> set[int]:
         """These copies could not be made: nobody matches what they would have held. The blocks that were to hold it."""
         lost = {copy.block for copy in failed if copy.restores}
         for copy in failed:
-            self.spill.lose(copy)
+            self.offload.lose(copy)
         for block in lost:
             self._unlearn(block)
         return lost
 
     def check_integrity(self) -> None:
-        """Raises BrokenBlocks unless free + used + cached = total, the reference counts equal the tables, the two hash
-        maps are each other's inverse, and the ranking and the spill are sound. O(blocks): for tests and idle
-        debugging."""
+        """Raises BrokenBlocks unless free + used + cached = total, every promise can be kept, the reference counts
+        equal the tables, the two hash maps are each other's inverse, and the ranking and the offload are sound.
+        O(blocks): for tests and idle debugging."""
         used = Counter(block for table in self._tables.values() for block in table)
         cached = [self._block_of.get(ranked.content, -1) for ranked in self._cached]
         held = [*self._free, *cached, *used]
         _require(sorted(held) == list(range(self.num_blocks)), f"free + used + cached is {sorted(held)}")
+        _require(self._num_promised == sum(self._promises.values()), f"{self._num_promised} promised: {self._promises}")
+        _require(self.num_available >= 0, f"{self._num_promised} blocks are promised, too many")
         counts = {block: count for block, count in enumerate(self._ref_counts) if count}
         _require(counts == dict(used), f"reference counts {counts}, tables {dict(used)}")
         _require(all(len(set(table)) == len(table) for table in self._tables.values()), "a block twice in one table")
         inverse = {block: content for content, block in self._block_of.items()}
         _require(inverse == self._hash_of and len(inverse) == len(self._block_of), "hash maps differ")
-        _require(self._cached.is_sound() and self.spill.is_sound(), "the ranking of cached or spilled blocks is broken")
+        _require(
+            self._cached.is_sound() and self.offload.is_sound(), "the ranking of cached or offloaded blocks is broken"
+        )
         _require(not any(block in self._hash_of for block in self._free), "a free block with a hash")
 
     def _take(self, table: list[int], block: int) -> None:
         self._ref_counts[block] += 1
         table.append(block)
 
+    def _promise(self, sequence: Sequence, num_blocks: int) -> None:
+        before = self._promises.pop(sequence.request.id, 0)
+        if num_blocks:
+            self._promises[sequence.request.id] = num_blocks
+        self._num_promised += num_blocks - before
+
     def _hold(self, sequence: Sequence, prefix: Prefix) -> None:
         """Before anything is evicted, which could hit them."""
-        for index, block in enumerate(prefix):
+        for index, block in enumerate(prefix, len(sequence.block_table)):
             if block is None:
-                self.spill.hold(self._hash(sequence, index))
+                self.offload.hold(self._hash(sequence, index))
             else:
                 self._cached.discard(self._hash_of[block])
 
@@ -221,12 +259,12 @@ class BlockManager:
         ranked = self._cached.pop()
         block = self._block_of.pop(ranked.content)
         del self._hash_of[block]
-        self.spill.save(ranked, block)
+        self.offload.save(ranked, block)
         return block
 
     def _restored(self, sequence: Sequence, index: int) -> int:
         block, content = self._fresh_block(), self._hash(sequence, index)
-        self.spill.restore(content, block)
+        self.offload.restore(content, block)
         self._block_of[content], self._hash_of[block] = block, content
         return block
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from service.engine.request import Batch
+from service.engine.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ _FORGETTING: Final = 0.995
 _SWEEPS: Final = 4
 _ERROR_RATE: Final = 0.05
 _WARM_UP: Final = 16
+_FIRST_TOKENS: Final = 64  # of a step on a machine that nothing is known of: seconds on the slowest that serves
+_GROWTH: Final = 4
 _LOST: Final = 0.5  # a mean error past this is no noise: the machine is another one than it was
 
 
@@ -81,6 +83,7 @@ class CostLine:
         self._hessian, self._right = _no_observations()
         self._observations = 0
         self._error = 0.0
+        self._most_tokens = 0
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
@@ -98,6 +101,12 @@ class CostLine:
         return self._observations >= _WARM_UP
 
     @property
+    def trusted_tokens(self) -> int:
+        """A step of more tokens than this would be a leap: four times the largest that was observed. The first steps
+        are small, whatever the guess says, and grow as quickly as they turn out to be short."""
+        return max(_FIRST_TOKENS, _GROWTH * self._most_tokens)
+
+    @property
     def error(self) -> float:
         """Mean absolute relative error of the predictions, recent ones counting most; 0 before any."""
         return self._error
@@ -111,11 +120,14 @@ class CostLine:
         """Learn from one step. Seconds that no step takes (under a microsecond, not a number) are ignored."""
         if not 1e-6 <= seconds < math.inf:
             return
+        self._most_tokens = max(self._most_tokens, work.tokens)
         self._note_error(abs(self.predict(work) - seconds) / seconds)
         x = [value / seconds for value in _features(work)]
-        for i, row in enumerate(self._hessian):
-            row[:] = [_FORGETTING * h + x[i] * value for h, value in zip(row, x, strict=True)]
-            self._right[i] = _FORGETTING * self._right[i] + x[i]
+        x0, x1, x2, x3 = x
+        for i, (h0, h1, h2, h3) in enumerate(self._hessian):  # written out: this is part of every step
+            xi, keep = x[i], _FORGETTING
+            self._hessian[i] = (keep * h0 + xi * x0, keep * h1 + xi * x1, keep * h2 + xi * x2, keep * h3 + xi * x3)
+            self._right[i] = keep * self._right[i] + xi
         self._solve()
 
     def _note_error(self, error: float) -> None:
@@ -123,22 +135,22 @@ class CostLine:
         self._error += max(_ERROR_RATE, 1 / self._observations) * (error - self._error)
         if self._error > _LOST and self._observations > _WARM_UP:
             self._hessian, self._right = _no_observations()
-            self._observations = 0
+            self._observations = self._most_tokens = 0
 
     def _solve(self) -> None:
         """Every coordinate in turn at its optimum given the others: the objective only falls."""
         theta = self._theta
         for _ in range(_SWEEPS):
-            for i, (row, right) in enumerate(zip(self._hessian, self._right, strict=True)):
-                weight, prior = _PRIOR_WEIGHT[i], _PRIOR[i]
-                gradient = sum(h * value for h, value in zip(row, theta, strict=True)) - right
-                gradient += weight * (theta[i] - prior)
-                theta[i] = max(0.0, theta[i] - gradient / (row[i] + weight))
+            for i, row in enumerate(self._hessian):
+                h0, h1, h2, h3 = row
+                gradient = h0 * theta[0] + h1 * theta[1] + h2 * theta[2] + h3 * theta[3] - self._right[i]
+                gradient += _PRIOR_WEIGHT[i] * (theta[i] - _PRIOR[i])
+                theta[i] = max(0.0, theta[i] - gradient / (row[i] + _PRIOR_WEIGHT[i]))
 
 
 def _features(work: Work) -> tuple[float, float, float, float]:
     return 1.0, work.tokens * _SCALE[1], work.kv_tokens * _SCALE[2], work.attention * _SCALE[3]
 
 
-def _no_observations() -> tuple[list[list[float]], list[float]]:
-    return [[0.0] * 4 for _ in range(4)], [0.0] * 4
+def _no_observations() -> tuple[list[tuple[float, float, float, float]], list[float]]:
+    return [(0.0, 0.0, 0.0, 0.0)] * 4, [0.0] * 4

@@ -1,11 +1,11 @@
-"""Which sequences compute how many tokens in the next step, and what the sampled tokens mean for them.
+"""The scheduler decides which sequences compute how many tokens in the next step, and owns all that live.
 
 No prefill and decode modes: a batch is (sequence, number of tokens) pairs. Nothing here knows tensors, text or sockets,
 and time is an argument. Order of rank: higher priority, then earlier arrival; of one priority, preempted ones go first.
 
-    waiting --admission: blocks for all known tokens--> running --token, deadline, abort, error--> finished
-       ^                                                  |
-       +------ preempted: blocks freed, tokens kept ------+
+    waiting --admission: blocks promised for all known tokens--> running --token, deadline, abort, error--> finished
+       ^                                                           |
+       +----------- preempted: blocks freed, tokens kept ----------+
 """
 
 from __future__ import annotations
@@ -13,23 +13,18 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
+from heapq import heappop, heappush
 
+from service.engine.backlog import backlog_of
+from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.batching import Backlog, BatchingPolicy
-from service.engine.block_manager import BlockManager, BrokenBlocks, Prefix
-from service.engine.cost import Work, chunk_attention
-from service.engine.drafting import Drafting
-from service.engine.outputs import NO_TIMES, NOTHING_SAMPLED, first_token_times, output_of, unseen
-from service.engine.request import (
-    Batch,
-    Copy,
-    FinishReason,
-    Request,
-    SampledToken,
-    Scheduled,
-    Sequence,
-    SequenceStatus,
-    StepOutput,
-)
+from service.engine.block_manager import BlockManager, BrokenBlocks
+from service.engine.budget import StepBudget
+from service.engine.messages import FinishReason, Request, StepOutput
+from service.engine.output_processor import NOTHING_SAMPLED, OutputProcessor
+from service.engine.prefill import Prefill
+from service.engine.sequence import Sequence, SequenceStatus
+from service.engine.speculation import Speculation
 
 
 class Scheduler:
@@ -39,7 +34,9 @@ class Scheduler:
     fits, because `add` refuses longer prompts and no sequence grows past the pool. So it advances in every step.
     """
 
-    drafting_type: type[Drafting] = Drafting
+    speculation_type: type[Speculation] = Speculation
+    prefill_type: type[Prefill] = Prefill
+    outputs_type: type[OutputProcessor] = OutputProcessor
 
     def __init__(
         self,
@@ -62,24 +59,24 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.token_budget = policy.max_num_batched_tokens
         self.num_preemptions = 0
-        self.prefix_queried_tokens = 0
-        self.prefix_hit_tokens = 0
-        self.num_accepted_tokens = 0
         self.num_hopeless = 0
         self.num_ended = 0
         self._max_num_seqs = max_num_seqs
         self._speculation = speculation
         self._decoder_start = decoder_start
         self._max_tokens = min(max_model_len, blocks.num_blocks * blocks.block_size)
-        self.drafting = self.drafting_type(blocks, policy, self._max_tokens)
+        self.speculation = self.speculation_type(blocks, policy, self._max_tokens)
         self._live: dict[str, Sequence] = {}
         self._newcomers: list[Sequence] = []
-        self._outputs: list[StepOutput] = []
+        self._deadlines: list[tuple[float, str]] = []
+        self._num_adapted = 0
+        self.prefill = self.prefill_type(blocks, policy.min_prefill_tokens)
+        self.outputs = self.outputs_type(blocks, self._remove)
 
     @property
     def has_work(self) -> bool:
         """Whether `schedule` and `update` would do or tell anything."""
-        return bool(self._live or self._outputs)
+        return bool(self._live or self.outputs.news)
 
     @property
     def adapters_in_use(self) -> set[str]:
@@ -93,10 +90,15 @@ class Scheduler:
             raise ValueError(f"request {request.id} is alive already")
         if not request.token_ids or sequence.num_tokens + min(1, request.params.max_tokens) > self._max_tokens:
             raise ValueError(f"a prompt of {sequence.num_tokens} tokens; {self._max_tokens} with one answered fit")
+        sequence.max_num_tokens = min(sequence.num_prompt_tokens + request.params.max_tokens, self._max_tokens)
         self._live[request.id] = sequence
-        sequence.num_expected_cached_tokens = len(self._prefix(sequence)) * self.blocks.block_size
+        self._num_adapted += request.adapter != ""
+        if request.deadline is not None:
+            heappush(self._deadlines, (request.deadline, request.id))
+        known = self.prefill.known(sequence)
+        sequence.num_expected_cached_tokens = len(known) * self.blocks.block_size
+        sequence.num_expected_offloaded_blocks = sum(1 for block in known if block is None)
         self._newcomers.append(sequence)
-        self.policy.note_arrival(request.arrival)
         insort(self.waiting, sequence, key=_rank)
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -104,43 +106,34 @@ class Scheduler:
         request and the client's wish to end it cross each other."""
         for request_id in request_ids:
             if request_id in self._live:
-                self._end(self._live[request_id], FinishReason.ABORT)
+                self.outputs.end(self._live[request_id], FinishReason.ABORT)
 
     def schedule(self, now: float) -> Batch:
         """The next step's work, blocks allocated. Empty only when nothing is alive.
 
         Sequences whose deadline has passed, or cannot be met, end first; then decodes (all of them), then running
-        prefills, then admissions share the token budget, each in order of rank. In a step of nothing but decodes,
-        drafts may ride behind them. Must be followed by `update`.
+        prefills, then admissions share the step's budget, each in order of rank. In a step of nothing but decodes,
+        drafts may ride behind them. Nothing but copies where what comes back fills the step. Must be followed by
+        `update`.
         """
         self._end_expired(now)
         self._end_hopeless(now)
-        plan: dict[Sequence, int] = {}
-        self._plan_decodes(plan)
-        context = next((s.num_computed_tokens for s in self.running if s not in plan), 0)
-        kv_tokens = sum(sequence.num_tokens for sequence in plan)
-        prefills = min(len(self.running) + len(self.waiting), self._max_num_seqs) - len(plan)
-        self.token_budget = self.policy.token_budget(len(plan), kv_tokens, context, prefills)
-        decodes = len(plan)
-        left = self._plan_prefills(plan, self.token_budget - decodes)
-        self._admit(plan, left, decodes, now)
-        drafts = self._draft(plan)
-        return Batch(
-            tuple(
-                Scheduled(sequence, num_tokens + len(draft), draft)
-                for sequence, num_tokens in sorted(plan.items(), key=_adapter)
-                for draft in (drafts.get(sequence, ()),)
-            ),
-            self.blocks.take_copies(),
-        )
+        decodes = [each for each in self.running if each.num_computed_tokens + 1 == len(each.token_ids)]
+        budget = self._step_budget(decodes)
+        plan = self._plan_decodes(decodes)
+        if len(plan) < len(self.running):
+            self._plan_prefills(plan, budget)
+        self._admit(plan, budget, now)
+        scheduled = self._scheduled(plan, self._draft(plan, budget))
+        return Batch(tuple(scheduled), self.blocks.take_copies())
 
-    def without(self, batch: Batch, failed: Iterable[Copy]) -> Batch:
+    def without(self, batch: Batch, failed: Iterable[BlockCopy]) -> Batch:
         """What is left of a batch whose copies could not all be made: who waits for what did not come back computes it
         instead, from the next step on."""
         lost = self.blocks.lose(failed)
         for sequence in [each for each in self.running if not lost.isdisjoint(each.block_table)]:
             if not sequence.num_steps:  # what it was admitted with is not true
-                sequence.scheduled_at = None
+                sequence.scheduled_at, sequence.num_cached_tokens = None, 0
             self._preempt(sequence)
         return Batch(tuple(each for each in batch.scheduled if each.sequence.status is SequenceStatus.RUNNING))
 
@@ -151,22 +144,14 @@ class Scheduler:
         blocks are free at return. A sequence that was to sample and got no token ends with ERROR, and its blocks
         are never shared again.
         """
+        batch_size, take_in = len(batch.scheduled), self.outputs.take_in
         for item, result in zip(batch.scheduled, sampled, strict=True):
-            self._take_in(item, result or NOTHING_SAMPLED, len(batch.scheduled), now)
-        outputs, self._outputs = self._outputs, []
-        return outputs
-
-    def wait(self, now: float) -> float:
-        """Seconds worth waiting for more requests before the next step; 0 unless all that is alive has just arrived."""
-        if self.running or self._outputs or not self.waiting:
-            return 0.0
-        ahead = self.backlog()
-        arrivals = [sequence.request.arrival for sequence in self.waiting]
-        return self.policy.wait(arrivals, Work(ahead.tokens, 0, ahead.attention), now)
+            take_in(item, result or NOTHING_SAMPLED, batch_size, now)
+        return self.outputs.take_news()
 
     def backlog(self) -> Backlog:
         """What a request that arrives now would find ahead of it."""
-        return self._backlog(self.waiting)
+        return backlog_of(self.running, self.waiting, self.blocks, self._max_num_seqs)
 
     def check_integrity(self) -> None:
         """Raises BrokenBlocks unless the blocks are conserved, both lists are in order of rank and disjoint, together
@@ -180,75 +165,83 @@ class Scheduler:
         if any(s.block_table for s in self.waiting) or not all(s.block_table for s in self.running):
             raise BrokenBlocks("blocks held by other than the running sequences")
 
-    def _plan_decodes(self, plan: dict[Sequence, int]) -> None:
-        for sequence in [s for s in self.running if s.num_remaining_tokens == 1]:
-            while sequence.status is SequenceStatus.RUNNING and sequence not in plan:
-                if self.blocks.allocate(sequence, 1):
-                    plan[sequence] = 1
-                else:
-                    victim = self._victim()
-                    plan.pop(victim, None)
-                    self._preempt(victim)
+    def _step_budget(self, decodes: SequenceOf[Sequence]) -> StepBudget:
+        kv_tokens = sum([len(sequence.token_ids) for sequence in decodes])
+        prefills = min(len(self.running) + len(self.waiting), self._max_num_seqs) - len(decodes)
+        budget = self.policy.step_budget(len(decodes), kv_tokens, prefills)
+        if prefills:
+            context = next((each.num_computed_tokens for each in self.running if each.num_remaining_tokens > 1), 0)
+            self.token_budget = len(decodes) + budget.chunk(context)
+        self.blocks.offload.max_copies = budget.copies(self.blocks.offload.copy_seconds, 0.0)
+        return budget
 
-    def _plan_prefills(self, plan: dict[Sequence, int], left: int) -> int:
-        """Blocks were allocated at admission. Returns what is left of the budget."""
+    def _plan_decodes(self, decodes: SequenceOf[Sequence]) -> dict[Sequence, int]:
+        plan: dict[Sequence, int] = {}
+        block_size = self.blocks.block_size
+        for sequence in decodes:
+            if sequence.num_computed_tokens < len(sequence.block_table) * block_size:
+                plan[sequence] = 1
+            else:
+                self._plan_decode(sequence, plan)
+        return plan
+
+    def _plan_decode(self, sequence: Sequence, plan: dict[Sequence, int]) -> None:
+        """It needs a block, if it still runs."""
+        while sequence.status is SequenceStatus.RUNNING and sequence not in plan:
+            if self.blocks.allocate(sequence, 1):
+                plan[sequence] = 1
+            else:
+                victim = self._victim()
+                plan.pop(victim, None)
+                self._preempt(victim)
+
+    def _plan_prefills(self, plan: dict[Sequence, int], budget: StepBudget) -> None:
         for sequence in self.running:
-            num_tokens = 0 if sequence in plan else self._chunk(sequence, left)
+            num_tokens = None if sequence in plan else self.prefill.advance(sequence, budget)
             if num_tokens:
                 plan[sequence] = num_tokens
-                left -= num_tokens
-        return left
 
-    def _admit(self, plan: dict[Sequence, int], left: int, decodes: int, now: float) -> None:
-        """Blocks for all its known tokens, so that a prefill under way never has to be preempted for its own sake, and
-        one more left over for each running sequence, so that the next few steps do not preempt what was admitted.
-
-        An encoder's input is computed whole, whatever is left of the budget, where no other prefill shares the step.
-        """
+    def _admit(self, plan: dict[Sequence, int], budget: StepBudget, now: float) -> None:
+        """One block is left over for each running sequence, so that the next few steps do not preempt what was
+        admitted."""
         while self.waiting and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
-            prefix = self._prefix(sequence)
-            num_cached = len(prefix) * self.blocks.block_size
-            whole = sequence.num_encoder_slots + 1 if sequence.num_encoder_slots and not num_cached else 0
-            num_tokens = self._chunk(sequence, max(left, whole) if len(plan) == decodes else left, num_cached, whole)
-            num_known = sequence.num_tokens - num_cached
-            if not (num_tokens and self.blocks.allocate(sequence, num_known, prefix, reserve=len(self.running))):
+            num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
+            if num_tokens is None:
                 return
-            self._start(sequence, num_cached, now)
-            self.prefix_queried_tokens += sequence.num_tokens if _shares(sequence) else 0
-            plan[sequence] = num_tokens
-            left -= num_tokens
+            self._start(sequence, now)
+            if num_tokens:
+                plan[sequence] = num_tokens
 
-    def _start(self, sequence: Sequence, num_cached: int, now: float) -> None:
+    def _start(self, sequence: Sequence, now: float) -> None:
         del self.waiting[0]
         sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=_rank)
-        self.prefix_hit_tokens += num_cached
         if sequence.scheduled_at is None:
             sequence.scheduled_at = now
-            sequence.num_cached_tokens = min(num_cached, len(sequence.request.token_ids))
 
-    def _chunk(self, sequence: Sequence, left: int, num_cached: int = 0, whole: int = 0) -> int:
-        """All that remains if the budget allows, else what is left of it; nothing rather than a scrap, or than less
-        than `whole`."""
-        remaining = sequence.num_remaining_tokens - num_cached
-        return min(remaining, left) if left >= max(min(remaining, self.policy.min_prefill_tokens), whole) else 0
-
-    def _prefix(self, sequence: Sequence) -> Prefix:
-        return self.blocks.match(sequence) if _shares(sequence) else ()
-
-    def _draft(self, plan: dict[Sequence, int]) -> dict[Sequence, tuple[int, ...]]:
+    def _draft(self, plan: dict[Sequence, int], budget: StepBudget) -> dict[Sequence, tuple[int, ...]]:
         """Only in a step of nothing but decodes."""
-        if not self._speculation or not plan or any(sequence.num_remaining_tokens > 1 for sequence in plan):
+        if not self._speculation or not plan or not budget.is_whole:
             return {}
-        return self.drafting.draft(list(plan), reserve=len(self.running))
+        return self.speculation.draft(list(plan), reserve=len(self.running))
+
+    def _scheduled(self, plan: dict[Sequence, int], drafts: dict[Sequence, tuple[int, ...]]) -> list[Scheduled]:
+        """Rows of one adapter lie side by side in a step, and share what is read of it."""
+        items = [Scheduled(sequence, num_tokens) for sequence, num_tokens in plan.items()]
+        if drafts:
+            given = [(item, drafts.get(item.sequence, ())) for item in items]
+            items = [Scheduled(item.sequence, item.num_tokens + len(draft), draft) for item, draft in given]
+        return sorted(items, key=_adapter) if self._num_adapted else items
 
     def _victim(self) -> Sequence:
         """Of the lowest priority that runs, never the highest rank of all: the cheapest to compute again of those whose
         end frees a block; of equals the lowest rank."""
         lowest = self.running[-1].request.priority
         others = [each for each in reversed(self.running[1:]) if each.request.priority == lowest]
-        costs = {each: self._recompute_seconds(each) for each in others if self.blocks.num_exclusive(each)}
+        blocks = self.blocks
+        frees = [each for each in others if blocks.num_exclusive(each) or blocks.num_promised(each)]
+        costs = {each: self._recompute_seconds(each) for each in frees}
         return min(costs, key=costs.__getitem__, default=self.running[-1])
 
     def _recompute_seconds(self, sequence: Sequence) -> float:
@@ -259,6 +252,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         sequence.num_expected_cached_tokens = min(sequence.num_computed_tokens, sequence.num_tokens - 1)
+        sequence.num_expected_offloaded_blocks = 0
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.PREEMPTED
         sequence.num_preemptions += 1
@@ -266,61 +260,12 @@ class Scheduler:
         self.num_preemptions += 1
         insort(self.waiting, sequence, key=_rank)
 
-    def _take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
-        sequence, samples = item.sequence, item.samples
-        self.blocks.mark_computed(sequence, item.num_known_tokens)
-        sequence.num_steps += 1
-        sequence.batch_size_sum += batch_size
-        if result.prompt_logprobs:
-            result = unseen(sequence, result)
-        if samples:
-            self._sample(sequence, result, now)
-            self._sample_following(item, result, now)
-        elif result.prompt_logprobs:
-            self._outputs.append(output_of(sequence, result))
-
-    def _sample_following(self, item: Scheduled, result: SampledToken, now: float) -> None:
-        """Each of these was sampled behind a draft that is the token before it, whose slot is thereby written."""
-        sequence = item.sequence
-        for token in result.following:
-            if sequence.status is not SequenceStatus.RUNNING:
-                return
-            self.num_accepted_tokens += 1
-            self.blocks.mark_computed(sequence, 1)
-            self._sample(sequence, token, now)
-        if item.draft_token_ids and sequence.status is SequenceStatus.RUNNING:
-            self.blocks.trim(sequence)
-
-    def _sample(self, sequence: Sequence, result: SampledToken, now: float) -> None:
-        token_ids, reason = self._append(sequence, result.token_id)
-        is_first = token_ids and sequence.first_token_at is None
-        times = first_token_times(sequence, now) if is_first else NO_TIMES
-        if reason is not None:
-            self._remove(sequence)
-        self._outputs.append(output_of(sequence, result, token_ids, reason, times))
-
-    def _append(self, sequence: Sequence, token_id: int | None) -> tuple[tuple[int, ...], FinishReason | None]:
-        if sequence.num_output_tokens >= sequence.request.params.max_tokens:  # it is 0, or this a replay at its end
-            return (), FinishReason.LENGTH
-        if token_id is None:
-            self.blocks.forget(sequence)
-            return (), FinishReason.ERROR
-        sequence.token_ids.append(token_id)
-        return (token_id,), self._finish_reason(sequence, token_id)
-
-    def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
-        """The runner bans stop tokens from the first `min_tokens` outputs; here they would just not stop."""
-        params = sequence.request.params
-        if token_id in params.stop_token_ids and sequence.num_output_tokens > params.min_tokens:
-            return FinishReason.STOP
-        if sequence.num_output_tokens >= params.max_tokens or sequence.num_tokens >= self._max_tokens:
-            return FinishReason.LENGTH
-        return None
-
     def _end_expired(self, now: float) -> None:
-        for sequence in [*self.running, *self.waiting]:
-            if sequence.request.deadline is not None and sequence.request.deadline <= now:
-                self._end(sequence, FinishReason.DEADLINE)
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, request_id = heappop(self._deadlines)
+            sequence = self._live.get(request_id)
+            if sequence is not None and sequence.request.deadline == deadline:  # else it ended long ago
+                self.outputs.end(sequence, FinishReason.DEADLINE)
 
     def _end_hopeless(self, now: float) -> None:
         """End the newcomers whose first token the forecast sees behind their deadline: they would delay the others in
@@ -330,32 +275,16 @@ class Scheduler:
             deadline = sequence.request.deadline
             if deadline is None or sequence.status is not SequenceStatus.WAITING:
                 continue
-            ahead = self._backlog(self.waiting[: self.waiting.index(sequence) + 1])
+            waiting = self.waiting[: self.waiting.index(sequence) + 1]
+            ahead = backlog_of(self.running, waiting, self.blocks, self._max_num_seqs)
             if self.policy.is_hopeless(ahead, deadline - now):
-                self._end(sequence, FinishReason.DEADLINE)
+                self.outputs.end(sequence, FinishReason.DEADLINE)
                 self.num_hopeless += 1
-
-    def _backlog(self, waiting: SequenceOf[Sequence]) -> Backlog:
-        decodes = [each for each in self.running if each.num_remaining_tokens == 1]
-        prefills = [(each.num_computed_tokens, each.num_remaining_tokens) for each in self.running]
-        prefills = [(computed, left) for computed, left in prefills if left > 1]
-        prefills += [(each.num_expected_cached_tokens, _uncached(each)) for each in waiting]
-        return Backlog(
-            len(decodes),
-            sum(each.num_tokens for each in decodes),
-            len(prefills),
-            sum(left for _, left in prefills),
-            sum(chunk_attention(computed, left) for computed, left in prefills),
-            max(0, len(self.running) + len(waiting) - self._max_num_seqs),
-        )
-
-    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
-        self._remove(sequence)
-        self._outputs.append(output_of(sequence, reason=reason))
 
     def _remove(self, sequence: Sequence) -> None:
         (self.running if sequence.status is SequenceStatus.RUNNING else self.waiting).remove(sequence)
         del self._live[sequence.request.id]
+        self._num_adapted -= sequence.request.adapter != ""
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.FINISHED
         self.num_ended += 1
@@ -366,16 +295,5 @@ def _rank(sequence: Sequence) -> tuple[int, bool, float]:
     return -request.priority, sequence.status is not SequenceStatus.PREEMPTED, request.arrival
 
 
-def _adapter(item: tuple[Sequence, int]) -> str:
-    """Rows of one adapter lie side by side in a step, and share what is read of it; without adapters nothing moves."""
-    return item[0].request.adapter
-
-
-def _shares(sequence: Sequence) -> bool:
-    """Prompt logprobs need every row of the prompt."""
-    return sequence.request.params.prompt_logprobs is None
-
-
-def _uncached(sequence: Sequence) -> int:
-    """Tokens that a waiting sequence is expected to compute, by what was cached when it came."""
-    return sequence.num_tokens - sequence.num_expected_cached_tokens
+def _adapter(item: Scheduled) -> str:
+    return item.sequence.request.adapter

@@ -18,40 +18,44 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
+from service.child_process import die_with_parent
+from service.engine.adapter_loading import AdapterLoader, Attach, describe
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
 from service.engine.core import EngineCore, ModelRunner
+from service.engine.heartbeat import Pulse
 from service.engine.messages import (
     HEADER_BYTES,
     Abort,
-    Adapt,
-    Adapted,
+    AdapterLoaded,
     Add,
     EngineConfig,
     EngineInfo,
     Fatal,
     FrameReader,
     FromEngine,
+    LoadAdapter,
     Loading,
     Ready,
-    Release,
+    Request,
     Shutdown,
     Start,
     Step,
     ToEngine,
+    UnloadAdapter,
     decode_to_engine,
     encode,
 )
-from service.engine.parent import die_with_parent
+from service.engine.offload import Offload
 from service.engine.scheduler import Scheduler
-from service.engine.spill import Spill
 
 BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[ModelRunner, EngineInfo]]
 """(config, progress(phase, fraction)) -> the runner and what was loaded."""
@@ -66,6 +70,8 @@ class Frames(Protocol):
 
     def send(self, message: FromEngine) -> None: ...
 
+    def wake(self) -> None: ...
+
     def receive(self, seconds: float | None) -> list[ToEngine]: ...
 
 
@@ -75,8 +81,11 @@ class Channel:
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
         self._socket.set_inheritable(False)  # a process started by a library must not keep this end open
+        self._sending = threading.Lock()
+        self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
         self._frames = FrameReader()
 
     def receive_start(self) -> EngineConfig:
@@ -91,83 +100,131 @@ class Channel:
         return message.config
 
     def send(self, message: FromEngine) -> None:
+        """One whole frame; any thread may send."""
+        frame = encode(message)
         try:
-            self._socket.sendall(encode(message))
+            with self._sending:
+                self._socket.sendall(frame)
         except (BrokenPipeError, ConnectionResetError):
             raise EOFError("the other end of the socket is closed") from None
 
+    def wake(self) -> None:
+        """End a `receive` that sleeps, or the next one; any thread may."""
+        os.eventfd_write(self._woken, 1)
+
     def receive(self, seconds: float | None) -> list[ToEngine]:
-        """Everything that has arrived; sleeps in the kernel until something has, at most so long (None: for ever)."""
+        """Everything that has arrived; sleeps in the kernel until something has, or until it is woken, at most so long
+        (None: for ever)."""
         messages: list[ToEngine] = []
         patience = None if seconds is None else math.ceil(seconds * 1000)
-        while self._poll.poll(0 if messages else patience):
-            try:
-                data = self._socket.recv(_READ_BYTES)
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                raise EOFError("the other end of the socket is closed")
-            messages += [decode_to_engine(body) for body in self._frames.feed(data)]
+        while ready := self._poll.poll(patience):
+            descriptors = {descriptor for descriptor, _ in ready}
+            if self._woken in descriptors:
+                os.eventfd_read(self._woken)
+                patience = 0
+            if self._socket.fileno() in descriptors:
+                messages += self._read()
+                patience = 0 if messages else patience
         return messages
+
+    def _read(self) -> list[ToEngine]:
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            raise EOFError("the other end of the socket is closed")
+        return [decode_to_engine(body) for body in self._frames.feed(data)]
 
 
 class EngineLoop:
     """Inbox, step, news; over and over."""
 
-    def __init__(self, core: EngineCore, channel: Frames) -> None:
+    def __init__(self, core: EngineCore, channel: Frames, heartbeat_seconds: float = 1.0) -> None:
         self._core = core
         self._channel = channel
+        self._adapters = AdapterLoader(core.read_adapter, channel.wake)
+        self._pulse = Pulse(channel.send, heartbeat_seconds, core.forecast_seconds)
         self._draining = False
         self._told_at = 0.0
 
     def run(self) -> None:
         """Returns after Shutdown, when nothing is left to do. Raises EOFError, and whatever a step raises."""
+        self._pulse.start()
         while True:
-            patience = self._patience()
-            if patience is None and self._draining:
+            idle = not self._core.has_work
+            if idle and self._draining and not self._adapters.is_busy:
                 return
-            arrived = self._channel.receive(patience)
-            for message in arrived:
+            for message in self._receive(idle):
                 self._handle(message)
-            if self._core.has_work and not (patience and arrived):
+            self._attach_adapters()
+            if self._core.has_work:
                 self._step()
 
-    def _patience(self) -> float | None:
-        """How long the next step may wait for messages: None, for ever, without work; else hardly ever more than 0."""
-        if not self._core.has_work:
-            return None
-        return 0.0 if self._draining else self._core.wait()
+    def _receive(self, idle: bool) -> list[ToEngine]:
+        """Without work it sleeps until a message arrives. A wait for an adapter alone is to the heartbeat as a step is:
+        it may be long, and not endless."""
+        if not idle:
+            return self._channel.receive(0.0)
+        if self._adapters.is_busy:
+            self._pulse.begin()
+        else:
+            self._pulse.rest()
+        arrived = self._channel.receive(None)
+        self._pulse.end()
+        self._pulse.work()
+        return arrived
 
     def _handle(self, message: ToEngine) -> None:
         match message:
             case Add(requests):
                 for request in requests:
-                    self._core.add(request)
+                    if not self._adapters.keeps(request):
+                        self._core.add(request)
             case Abort(request_ids):
+                for request in self._adapters.abort(request_ids):
+                    self._core.add(request)  # so that it ends as any other
                 self._core.abort(request_ids)
-            case Adapt(name, directory, ticket):
-                self._channel.send(Adapted(name, ticket, self._adapt(name, directory)))
-            case Release(name):
-                self._core.release(name)
+            case LoadAdapter(name, _, ticket):
+                if self._core.keep_adapter(name):
+                    self._channel.send(AdapterLoaded(name, ticket))
+                else:
+                    self._adapters.load(message)
+            case UnloadAdapter(name):
+                self._core.unload_adapter(name)
+                self._add(self._adapters.forget(name))
             case Shutdown():
                 self._draining = True
             case Start():
                 raise ValueError("a second Start frame")
 
-    def _adapt(self, name: str, directory: str) -> str:
-        """Why it could not be loaded; "" where it was."""
-        try:
-            self._core.adapt(name, directory)
-        except Exception as error:  # a bad adapter is its own deployment's trouble, not the engine's
-            return f"{type(error).__name__}: {error}"
-        return ""
+    def _attach_adapters(self) -> None:
+        for order, read, waiting in self._adapters.take():
+            error = read if isinstance(read, str) else _attached(read)
+            self._channel.send(AdapterLoaded(order.name, order.ticket, error))
+            self._add(waiting)
+
+    def _add(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._core.add(request)
 
     def _step(self) -> None:
+        self._pulse.begin()
         outputs = self._core.step()
+        self._pulse.end()
         now = time.monotonic()
         if outputs or now - self._told_at >= _NEWS_SECONDS:
             self._told_at = now
             self._channel.send(Step(tuple(outputs), self._core.stats))
+
+
+def _attached(attach: Attach) -> str:
+    """Why it could not be attached; "" where it was."""
+    try:
+        attach()
+    except Exception as error:  # as in AdapterLoader
+        return describe(error)
+    return ""
 
 
 def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> EngineCore:
@@ -179,10 +236,10 @@ def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) 
     """The step's maximum is raised, where it must be, to the least of a prefill beside a full batch."""
     max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + _MIN_PREFILL_TOKENS)
     policy = BatchingPolicy(max_tokens, _MIN_PREFILL_TOKENS, config.inter_token_latency_target)
-    spill = Spill(runner.num_slots if config.prefix_caching else 0)
+    offload = Offload(runner.num_disk_blocks if config.prefix_caching else 0)
     size = config.block_size
     worth = partial(policy.block_seconds, block_size=size)
-    blocks = BlockManager(num_blocks, size, config.prefix_caching, spill, worth)
+    blocks = BlockManager(num_blocks, size, config.prefix_caching, offload, worth)
     speculation = config.speculation and runner.verifies_drafts
     return Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation, config.decoder_start)
 
@@ -209,7 +266,7 @@ def main(prepare: Callable[[], BuildRunner], argv: list[str]) -> int:
 def _serve(build: BuildRunner, channel: Channel) -> None:
     config = channel.receive_start()
     runner, info = build(config, lambda phase, fraction: channel.send(Loading(phase, fraction)))
-    loop = EngineLoop(build_core(config, runner, info.blocks_total), channel)
+    loop = EngineLoop(build_core(config, runner, info.blocks_total), channel, config.heartbeat_seconds)
     gc.collect()
     gc.freeze()  # what was loaded lives as long as the process: never scan it again
     channel.send(Ready(info))

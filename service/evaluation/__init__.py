@@ -1,1 +1,1 @@
-"""How good and how fast a version is, measured through the engine that serves it. Offline: no server, no socket."""
+"""Evaluation measures how good and how fast a version is, through the engine that serves it. No server runs."""

@@ -18,17 +18,18 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from statistics import mean, median
 
+from models import __version__
+from models.agreement import agreement
 from models.checkpoint.decoder_start import decoder_start
 from models.demo.recall import cases
 from models.errors import RepositoryError
-from models.manifest import Manifest
+from models.manifest import DEFAULT_ALIAS, Manifest
 from models.progress import Progress, silent
 from models.report import Comparison, Effort, Recalled, Report, Speed
-from models.repository import DEFAULT_ALIAS, Repository
+from models.repository import Repository
 from models.starter import WEIGHTS as DEMO_FILES
 from models.storage.journal import timestamp
-from service.engine.agreement import agreement
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import Request, SamplingParams
 from service.evaluation import texts as text_sets
 from service.evaluation.offline import Loaded, load, run_all
 from service.evaluation.predictions import Predictions, predict
@@ -121,7 +122,7 @@ class _Evaluation:
             compared=self._compared(loaded, texts, predicted, pace) if len(loaded) > 1 else None,
             speed=_speed(mine, pace[-1]),
             recall=self._recall(mine),
-            tools=tuple(f"{package} {installed(package)}" for package in ("torch", "dosirak")),
+            tools=(f"torch {installed('torch')}", f"dosirak {__version__}"),
             seconds=round(time.monotonic() - started, 1),
         )
 

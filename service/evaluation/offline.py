@@ -13,8 +13,7 @@ from models.manifest import Manifest
 from models.repository import Repository
 from service.deployments.engines import engine_config
 from service.engine.core import EngineCore
-from service.engine.messages import EngineConfig, EngineInfo
-from service.engine.request import Request, StepOutput
+from service.engine.messages import EngineConfig, EngineInfo, Request, StepOutput
 from service.engine.scheduler import Scheduler
 from service.settings import Settings
 

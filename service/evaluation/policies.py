@@ -1,4 +1,5 @@
-"""What a chat that has outgrown its window still recalls: the demo's facts, by policy and by side of the cut.
+"""This measurement says what a chat that has outgrown its window still recalls: the demo's facts, by policy and by side
+of the cut.
 
 Prompts are built as the service builds them, summaries are written by the version itself. Offline: no server.
 """
@@ -22,7 +23,7 @@ from service.context.policies import Policy
 from service.context.prompt import Chat, Prompt, build_prompt
 from service.context.trimming import Past
 from service.engine.core import EngineCore
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
 from service.evaluation.recall import NEW_TOKENS, SEED
 from service.settings import Settings

@@ -1,4 +1,5 @@
-"""What versions predict of the same text, and how far they are from the first: figures from the engine that serves.
+"""Predictions of several versions on the same text, and how far each lies from the first version's: figures from the
+engine that serves.
 
 Teacher-forced: every position is predicted from the true tokens before it, so a difference is the version's own and not
 one that has added up.

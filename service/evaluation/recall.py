@@ -15,7 +15,7 @@ from models.demo.recall import RecallCase, Row, cases, table
 from models.manifest import Manifest
 from models.repository import Repository
 from service.engine.core import EngineCore
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
 from service.settings import Settings
 from service.text.messages import Document, Message

@@ -13,7 +13,7 @@ from random import Random
 from statistics import median
 
 from service.engine.core import EngineCore
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import Request, SamplingParams
 from service.evaluation.offline import Loaded
 
 BATCHES = (1, 8, 32)

@@ -1,4 +1,4 @@
-"""What versions are measured on: the project's own dialogues in Korean and English, or a file of the user's.
+"""The texts that versions are measured on: the project's own dialogues in Korean and English, or a file of the user's.
 
 Of dialogues the assistant's tokens count: what users say is read and not scored, for a chat model was never trained to
 say it. Of a file all tokens count but each piece's first.

@@ -1,5 +1,5 @@
-"""What must not leave in an answer's text: found as the text comes, and flagged, masked or stopped at. Knows no tokens,
-no engine and no HTTP.
+"""The guard finds what must not leave in an answer's text, while the text comes, and flags it, masks it or stops the
+answer. It knows no tokens, no engine and no HTTP.
 
     guard file ─▶ Guard ─▶ Watch, one a sequence ─▶ text that may be shown, and what was found
 """

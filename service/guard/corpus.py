@@ -7,8 +7,8 @@ A copy of 34 units or more is found, but for two units at its beginning at most,
 and accents: about six English words or thirteen Korean syllables (a syllable is two or three units). Shorter n-grams
 would find what everybody says; with longer ones more could be copied unseen.
 
-The file holds a keyed hash of 64 bits for each. It cannot be read; but who has it can try guesses, and go on letter by
-letter from a passage that is known, so it is as private as a password file.
+The file holds a keyed hash of 64 bits for each. The hashes cannot be read; but a holder of the file can try guesses,
+and go on letter by letter from a known passage, so the file is as private as a password file.
 """
 
 from __future__ import annotations

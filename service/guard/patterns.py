@@ -139,7 +139,7 @@ def _resident_end(text: str, place: int) -> int:
 
 def is_resident_number(digits: str, separated: bool) -> bool:
     """A date of birth, and the check digit where the 13 digits stand in one: numbers given since October 2020 have
-    none, to whoever was given a new one too, so a number that is written as such is taken without it."""
+    none, also where a person was given a new one, so a number that is written as such is taken without it."""
     try:
         year = _CENTURIES.get(digits[6], 2000) + int(digits[:2])
         born = date(year, int(digits[2:4]), int(digits[4:6]))

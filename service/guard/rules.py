@@ -1,4 +1,5 @@
-"""What a guard looks for, what it does when it finds it, and how a scanner tells it. Knows no pattern."""
+"""A rule says what the guard looks for and what the guard does with a match; a scanner reports matches in its terms.
+This module knows no pattern."""
 
 from __future__ import annotations
 

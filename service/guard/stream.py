@@ -1,4 +1,5 @@
-"""One answer's text under guard, as it comes: what is certain is given out, masked where a rule says so.
+"""A watch holds one answer's text under guard as the text comes: what is certain is given out, masked where a rule says
+so.
 
     text      … ask │ 010-1234-56          nothing before │ can become part of a match: it is shown
                     held: until it is a phone number, or cannot be one

@@ -1,1 +1,1 @@
-"""Imports, quantizations and evaluations beside a serving process: one at a time, each in a process of its own."""
+"""Jobs are imports, quantizations and evaluations beside a serving process: one at a time, each in its own process."""

@@ -12,6 +12,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -21,20 +22,40 @@ from models.repository import Repository
 from models.upkeep import sweep
 from service.errors import Conflict, NotFound, Overloaded
 from service.jobs.job import Job, JobFiles, Kind
+from service.tasks import BackgroundTasks
 
 log = structlog.get_logger(__name__)
 
 WORKER: Final = "service.jobs.worker"
 MOST_KEPT: Final = 200
 MOST_QUEUED: Final = 32
+RUN_JOBS: Final = "run_jobs"
+SWEEP: Final = "sweep_repository"
+LONGEST_LINE: Final = 1 << 20
+"""Bytes of one line of a job's process."""
 _END_SECONDS: Final = 5.0  # between a job's last word and its process's end
+
+
+class _News(msgspec.Struct):
+    """One line of a job's process: how far it is, or its end."""
+
+    progress: float = 0.0
+    doing: str = ""
+    result: dict[str, Any] | None = None
+    error: str | None = None
 
 
 class Jobs:
     """`start` before anything else; `stop` ends the running job as a cancellation would, but leaves it to be told as
     interrupted at the next start."""
 
-    def __init__(self, repository: Repository, env: Mapping[str, str] | None = None, worker: str = WORKER) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        env: Mapping[str, str] | None = None,
+        worker: str = WORKER,
+        tasks: BackgroundTasks | None = None,
+    ) -> None:
         self._repository = repository
         self._files = JobFiles(repository.layout.data_dir)
         self._env = env
@@ -43,11 +64,10 @@ class Jobs:
         self._wanted = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._running = ""
-        self._runner: asyncio.Task[None] | None = None
+        self._tasks = tasks or BackgroundTasks()
 
     async def start(self) -> None:
-        """Read what there is, mark what was interrupted, begin to run what comes."""
-        await asyncio.to_thread(sweep, self._repository)
+        """Read what there is, mark what was interrupted, begin to run what comes and to remove what crashes left."""
         for job in self._files.all():
             if not job.ended:
                 job = msgspec.structs.replace(
@@ -55,12 +75,11 @@ class Jobs:
                 )
                 self._files.put(job)
             self._jobs[job.id] = job
-        self._runner = asyncio.create_task(self._run())
+        self._tasks.retry(SWEEP, partial(asyncio.to_thread, sweep, self._repository))
+        self._tasks.keep(RUN_JOBS, self._run_next)
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            self._runner.cancel()
-            await asyncio.gather(self._runner, return_exceptions=True)
+        await self._tasks.stop([SWEEP, RUN_JOBS])
 
     def submit(self, kind: Kind, arguments: dict[str, Any]) -> Job:
         """Queue a job. Raises Overloaded when too many wait."""
@@ -94,40 +113,54 @@ class Jobs:
                 self._process.kill()
         return job
 
-    async def _run(self) -> None:
-        while True:
+    async def _run_next(self) -> None:
+        """Wait until a job is queued, and run the oldest."""
+        while (job := next((each for each in self._jobs.values() if each.state == "queued"), None)) is None:
             self._wanted.clear()
-            waiting = [job for job in self._jobs.values() if job.state == "queued"]
-            if not waiting:
-                await self._wanted.wait()
-                continue
-            await self._run_one(waiting[0])
+            await self._wanted.wait()
+        await self._run_one(job)
 
     async def _run_one(self, job: Job) -> None:
         self._running = job.id
         self._change(job, state="running")
         log.info("job_started", job=job.id, kind=job.kind)
-        process = self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", self._worker), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._env
-        )
         try:
-            await self._follow(job.id, process)
-            code = await asyncio.wait_for(process.wait(), _END_SECONDS)  # a kill here could take its exit code
-        except (TimeoutError, msgspec.DecodeError):
-            process.kill()
-            code = await process.wait()
-        except BaseException:
-            process.kill()
-            await process.wait()
+            end = await self._run_process(job.id)
+        except Exception:
+            self._end(job.id, "The server could not run the job's process; its log says why")
             raise
-        finally:
-            self._process = None
-        ended = self.get(job.id)
-        if not ended.ended:
-            ended = self._change(ended, state="failed", error=f"The job's process ended with exit code {code}")
+        ended = self._end(job.id, end)
         if ended.state != "succeeded":
             await asyncio.to_thread(sweep, self._repository, 0.0)
         log.info("job_" + ended.state, job=job.id, kind=job.kind, reason=ended.error)
+
+    def _end(self, id: str, reason: str) -> Job:
+        """The job as it ended; failed for this reason where its process did not say how."""
+        job = self.get(id)
+        return job if job.ended else self._change(job, state="failed", error=reason)
+
+    async def _run_process(self, id: str) -> str:
+        """Run a job to the end of its process, and say how that ended."""
+        process = self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", self._worker),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self._env,
+            limit=LONGEST_LINE,
+        )
+        try:
+            await self._follow(id, process)
+            code = await asyncio.wait_for(process.wait(), _END_SECONDS)  # a kill here could take its exit code
+            return f"The job's process ended with exit code {code}"
+        except TimeoutError:
+            return f"The job's process did not end within {_END_SECONDS:g} s of its last word"
+        except (ValueError, msgspec.DecodeError):
+            return "The job's process wrote a line that is too long or no news"
+        finally:
+            self._process = None
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
     async def _follow(self, id: str, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None and process.stdout is not None  # both are pipes
@@ -137,19 +170,22 @@ class Jobs:
             await process.stdin.drain()
             process.stdin.close()
         async for line in process.stdout:
-            news = msgspec.json.decode(line)
-            job = self.get(id)
-            if job.ended:
-                continue  # cancelled; its process is on its way out
-            if "result" in news:
-                self._change(job, state="succeeded", progress=1.0, doing="", result=news["result"])
-            elif "error" in news:
-                self._change(job, state="failed", doing="", error=news["error"])
-            else:
-                self._jobs[id] = msgspec.structs.replace(job, progress=news["progress"], doing=news["doing"])
+            self._note(id, msgspec.json.decode(line, type=_News))
+
+    def _note(self, id: str, news: _News) -> None:
+        job = self.get(id)
+        if job.ended:
+            return  # cancelled; its process is on its way out
+        if news.result is not None:
+            self._change(job, state="succeeded", progress=1.0, doing="", result=news.result)
+        elif news.error is not None:
+            self._change(job, state="failed", doing="", error=news.error)
+        else:
+            self._jobs[id] = msgspec.structs.replace(job, progress=news.progress, doing=news.doing)
 
     def _change(self, job: Job, **changes: Any) -> Job:
-        changed = msgspec.structs.replace(job, **changes)
+        """In memory first: a disk that is full must not leave a job that has ended as running."""
+        changed = self._jobs[job.id] = msgspec.structs.replace(job, **changes)
         self._put(changed)
         return changed
 

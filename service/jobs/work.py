@@ -1,4 +1,4 @@
-"""What each kind of job does: `models` and `service.evaluation`, with progress. Runs in a job's own process."""
+"""The work of each kind of job: `models` and `service.evaluation`, with progress. It runs in the job's own process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from models.repository import Repository
 from service.evaluation.texts import calibration
 from service.settings import Settings
 
+LONGEST_REASON = 4_000
 IMPORTED = 0.7
 """Share of an import that is evaluated as well."""
 
@@ -89,13 +90,18 @@ def _evaluated(
     try:
         _evaluate(repository, settings, part(progress, IMPORTED, 1.0), manifest.reference, effort, None)
     except Exception as error:  # a report that could not be made must not undo what was published
-        return {"not_evaluated": f"{type(error).__name__}: {error}"}
+        return {"not_evaluated": shortened(f"{type(error).__name__}: {error}")}
     return {}
 
 
 def _before(evaluate: str, progress: Progress) -> Progress:
     """Of what comes before an evaluation, where there is one."""
     return part(progress, 0.0, 1.0 if evaluate == "none" else IMPORTED)
+
+
+def shortened(reason: str) -> str:
+    """A reason that fits a line of the worker: libraries quote whole files in theirs."""
+    return reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} …"
 
 
 def _named(manifest: Manifest) -> dict[str, Any]:

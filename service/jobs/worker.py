@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from models.errors import RepositoryError
-from service.engine.parent import die_with_parent
+from service.child_process import die_with_parent
 from service.errors import DosirakError
-from service.jobs.work import run
+from service.jobs.work import run, shortened
 from service.settings import Settings
 
 _NICE: Final = 10
@@ -30,7 +30,7 @@ class Teller:
     """Writes lines for the server. Takes standard output away from everything else, which prints to standard error."""
 
     def __init__(self) -> None:
-        self._out = os.fdopen(os.dup(1), "wb", buffering=0)
+        self._out = os.fdopen(os.dup(1), "wb")
         os.dup2(2, 1)
         self._told_at = 0.0
 
@@ -41,7 +41,11 @@ class Teller:
             self.tell({"progress": fraction, "doing": doing})
 
     def tell(self, news: dict[str, Any]) -> None:
-        self._out.write(msgspec.json.encode(news) + b"\n")
+        self.write(msgspec.json.encode(news))
+
+    def write(self, line: bytes) -> None:
+        self._out.write(line + b"\n")
+        self._out.flush()
 
 
 def main() -> int:
@@ -52,10 +56,10 @@ def main() -> int:
         asked = msgspec.json.decode(sys.stdin.buffer.read())
         teller.tell({"result": run(asked["kind"], asked["arguments"], Settings(), teller.progress)})
     except (RepositoryError, DosirakError) as error:
-        teller.tell({"error": str(error)})
+        teller.tell({"error": shortened(str(error))})
     except Exception as error:  # the last place that can tell the server why; the traceback is for its log
         traceback.print_exc()
-        teller.tell({"error": f"{type(error).__name__}: {error}"})
+        teller.tell({"error": shortened(f"{type(error).__name__}: {error}")})
     return 0
 
 

@@ -21,7 +21,7 @@ from models.loading import LowRankWeights
 from service.runner.forward import CannotServe
 from service.runner.native.adapters import NativeAdded, Placed
 from service.runner.native.library import library
-from service.runner.step import Segment, Step
+from service.runner.step import AdapterRows, Step
 
 ROWS = 64
 """Rows at a time where products are added up pair by pair: they are all in memory then."""
@@ -39,10 +39,10 @@ class Adapted:
         self._head = head
         self._places = places
         self._hooks: dict[nn.Module, _Hook] = {}
-        self._rows: tuple[Seq[Segment], Seq[Segment]] = ((), ())
+        self._rows: tuple[Seq[AdapterRows], Seq[AdapterRows]] = ((), ())
         self._counts: tuple[int, int] | None = None
 
-    def adapt(self, name: str, weights: AdapterWeights) -> None:
+    def load_adapter(self, name: str, weights: AdapterWeights) -> None:
         """Raises CannotServe for an adapter of modules that this model does not have."""
         missing = sorted(weights.keys() - self._places.keys())
         if missing:
@@ -56,7 +56,7 @@ class Adapted:
                 self._hooks[layer] = _Hook(self, layer)
             self._hooks[layer].added[name] = _Added(parts)
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         for layer, hook in list(self._hooks.items()):
             hook.added.pop(name, None)
             if not hook.added:
@@ -66,7 +66,7 @@ class Adapted:
     @contextmanager
     def rows_of(self, step: Step) -> Iterator[None]:
         """While the step is computed."""
-        self._rows = (step.segments, step.logit_segments)
+        self._rows = (step.adapter_rows, step.logit_adapter_rows)
         self._counts = (len(step.token_ids), len(step.logit_rows))
         try:
             yield
@@ -76,14 +76,14 @@ class Adapted:
     @contextmanager
     def all_rows(self, adapter: str) -> Iterator[None]:
         """While all rows have one adapter, however many a layer is given."""
-        whole = (Segment(0, None, adapter),) if adapter else ()
+        whole = (AdapterRows(0, None, adapter),) if adapter else ()
         self._rows = (whole, whole)
         try:
             yield
         finally:
             self._rows = ((), ())
 
-    def segments(self, layer: nn.Module, rows: int) -> Seq[Segment]:
+    def adapter_rows(self, layer: nn.Module, rows: int) -> Seq[AdapterRows]:
         """Of a layer that is given so many rows. Raises CannotServe where these are not the step's."""
         if self._counts is not None and rows != self._counts[layer is self._head]:
             raise CannotServe("a linear layer that the adapter changes is given other rows than the step's")
@@ -98,9 +98,9 @@ class _Hook:
 
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         x, y = inputs[0].flatten(0, -2), output.flatten(0, -2)
-        segments = [each for each in self._owner.segments(layer, len(x)) if each.adapter in self.added]
-        if segments:
-            for each in segments:
+        adapted = [each for each in self._owner.adapter_rows(layer, len(x)) if each.adapter in self.added]
+        if adapted:
+            for each in adapted:
                 y[each.rows] = self.added[each.adapter].to(x[each.rows], y[each.rows])
             return y.view(output.shape)
         return output

@@ -5,13 +5,13 @@ Batch- and chunk-invariant: what a query row gets depends on its own sequence's 
 else, bit for bit. Three rules make it so, and tests/unit/test_attention.py holds them:
 
 1. Matrix products run over shapes whose rows do not depend on the number of rows: query rows are padded to
-   `row_quantum` (measured at load, see `linear.row_quantum`), keys to whole tiles of KV_TILE positions.
-2. The sum over positions is cut at absolute positions (multiples of KV_TILE) and added tile by tile in order.
+   `row_quantum` (measured at load, see `linear.row_quantum`), keys to whole KV tiles of KV_TILE positions.
+2. The sum over positions is cut at absolute positions (multiples of KV_TILE) and added KV tile by KV tile in order.
 3. Masked positions have weight exactly 0 and finite values, so more padding adds exact zeros at the end.
 
     packed rows     | a a a a | b | c | d d | pad |      one row = one token
-    groups            prefill tiles: one sequence, up to QUERY_TILE rows; decode: one row each of many sequences
-    a group's bmm     [sequences * kv_heads, rows * (heads per kv head) padded, head_dim] x [.., head_dim, positions]
+    batched queries   prefill: a query tile of one sequence, up to QUERY_TILE rows; decode: one row each of many
+    their product     [sequences * kv_heads, rows * queries_per_kv padded, head_dim] x [.., head_dim, positions]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from service.runner.native.library import KINDS, library
 
 KV_TILE = 128
 QUERY_TILE = 128
-MAX_GROUP_POSITIONS = 2048
+MAX_BATCHED_POSITIONS = 2048
 """Sequences times padded length of one decode product: its gathered keys must stay in the processor's cache, and
 under the size from which the allocator takes fresh pages every time (3-4x at 64 sequences)."""
 
@@ -63,7 +63,7 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SequenceRows:
     """`count` packed rows from `row` on: the positions from `start` on of the sequence with this block table."""
 
     row: int
@@ -73,7 +73,7 @@ class Span:
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class BatchedQueries:
     """Sequences whose query rows run in one product. `rows` [sequences * count] are packed rows, `positions`
     [sequences, count] theirs, `blocks` [sequences, n] the padded block tables, `length` the padded KV length."""
 
@@ -89,12 +89,12 @@ class Group:
             self._gather_rows[kv_heads] = cache.block_rows(self.blocks, kv_heads)
         return self._gather_rows[kv_heads]
 
-    def blocked(self, per_head: int, padded: int, window: int | None) -> Tensor:
+    def blocked(self, queries_per_kv: int, padded: int, window: int | None) -> Tensor:
         """True where a query row must not look: [sequences, 1, padded rows, length]. Padding rows look everywhere."""
-        key = (per_head, padded, window)
+        key = (queries_per_kv, padded, window)
         if key not in self._blocked:
             kv = torch.arange(self.length, device=self.positions.device)
-            query = self.positions.repeat_interleave(per_head, dim=1)[:, :, None]
+            query = self.positions.repeat_interleave(queries_per_kv, dim=1)[:, :, None]
             hidden = kv > query
             if window is not None:
                 hidden |= kv <= query - window
@@ -102,23 +102,25 @@ class Group:
             self._blocked[key] = torch.nn.functional.pad(hidden, (0, 0, 0, extra))[:, None]
         return self._blocked[key]
 
-    def bias(self, bias: DistanceBias, per_head: int, padded: int) -> Tensor:
+    def bias(self, bias: DistanceBias, queries_per_kv: int, padded: int) -> Tensor:
         """What is added to the scores: [sequences * kv_heads, padded rows, length]; 0 for padding rows."""
         distances = self.positions[:, :, None] - torch.arange(self.length, device=self.positions.device)
         found = bias.of(distances)  # [heads, sequences, count, length]
         heads, sequences, count, length = found.shape
-        found = found.view(heads // per_head, per_head, sequences, count, length).permute(2, 0, 3, 1, 4)
-        folded = found.reshape(-1, count * per_head, length)
-        return torch.nn.functional.pad(folded, (0, 0, 0, padded - count * per_head))
+        found = found.view(heads // queries_per_kv, queries_per_kv, sequences, count, length).permute(2, 0, 3, 1, 4)
+        folded = found.reshape(-1, count * queries_per_kv, length)
+        return torch.nn.functional.pad(folded, (0, 0, 0, padded - count * queries_per_kv))
 
 
 class AttentionPlan:
     """One step's indices, made when first asked for and used by every layer: where new keys go and which rows look at
     which blocks."""
 
-    def __init__(self, cache: KVCache, spans: Seq[Span], num_rows: int, row_quantum: int, device: torch.device) -> None:
+    def __init__(
+        self, cache: KVCache, sequences: Seq[SequenceRows], num_rows: int, row_quantum: int, device: torch.device
+    ) -> None:
         self.cache = cache
-        self.spans = tuple(spans)
+        self.sequences = tuple(sequences)
         self.row_quantum = row_quantum
         self.device = device
         self.num_rows = num_rows
@@ -127,30 +129,35 @@ class AttentionPlan:
     @cached_property
     def slots(self) -> Tensor:
         """Where each row's keys and values go [rows]."""
-        return torch.tensor(_slots(self.spans, self.num_rows, self.cache), device=self.device)
+        return torch.tensor(_slots(self.sequences, self.num_rows, self.cache), device=self.device)
 
     @cached_property
-    def groups(self) -> list[Group]:
+    def batched_queries(self) -> list[BatchedQueries]:
         return [
-            *_decode_groups(self.spans, self.cache, self.device),
-            *_prefill_groups(self.spans, self.cache, self.device),
+            *_decode_queries(self.sequences, self.cache, self.device),
+            *_prefill_queries(self.sequences, self.cache, self.device),
         ]
 
     @cached_property
     def tables(self) -> Tensor:
-        """The spans' block tables one after the other, int64, on the CPU."""
+        """The sequences' block tables one after the other, int64, on the CPU. Raises ValueError for one that is too
+        short: its sequence would see the next one's blocks."""
         joined = array("q")
-        for span in self.spans:
-            joined.extend(span.block_table[: _blocks(span, self.cache)])
+        for sequence in self.sequences:
+            blocks = _blocks(sequence, self.cache)
+            if len(sequence.block_table) < blocks:
+                known = len(sequence.block_table)
+                raise ValueError(f"a block table of {known} blocks for a sequence that fills {blocks}")
+            joined.extend(sequence.block_table[:blocks])
         return torch.frombuffer(joined, dtype=torch.int64) if joined else torch.empty(0, dtype=torch.int64)
 
     @cached_property
-    def span_rows(self) -> Tensor:
-        """Row, count, start and where its table begins in `tables`, of each span [spans, 4] int64, on the CPU."""
+    def sequence_rows(self) -> Tensor:
+        """Row, count, start and where its table begins in `tables`, of each sequence [n, 4] int64, on the CPU."""
         rows, at = [], 0
-        for span in self.spans:
-            rows.append((span.row, span.count, span.start, at))
-            at += _blocks(span, self.cache)
+        for sequence in self.sequences:
+            rows.append((sequence.row, sequence.count, sequence.start, at))
+            at += _blocks(sequence, self.cache)
         return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
@@ -171,31 +178,33 @@ class AttentionPlan:
         kernels = library() if self.device.type == "cpu" and self.cache.dtype in KINDS else None
         if kernels is not None:
             struct = heads_struct(self.cache, layer, query.shape[1], spec)
-            return kernels.attend(struct, self.span_rows, self.tables, query).to(query.dtype)
+            return kernels.attend(struct, self.sequence_rows, self.tables, query).to(query.dtype)
         out = query.new_zeros(self.num_rows, query.shape[1], self.cache.shapes[layer].value_dim)
-        for group in self.groups:
-            out.index_copy_(0, group.rows, self._attend_group(group, layer, query, spec))
+        for queries in self.batched_queries:
+            out.index_copy_(0, queries.rows, self._attend_batched(queries, layer, query, spec))
         return out
 
-    def _attend_group(self, group: Group, layer: int, query: Tensor, spec: AttentionSpec) -> Tensor:
+    def _attend_batched(self, queries: BatchedQueries, layer: int, query: Tensor, spec: AttentionSpec) -> Tensor:
         kv_heads = self.cache.shapes[layer].kv_heads
-        sequences, count = group.positions.shape
-        per_head = query.shape[1] // kv_heads
-        keys, values = self.cache.gather(layer, group.gather_rows(self.cache, kv_heads), sequences * kv_heads)
+        sequences, count = queries.positions.shape
+        queries_per_kv = query.shape[1] // kv_heads
+        keys, values = self.cache.gather(layer, queries.gather_rows(self.cache, kv_heads), sequences * kv_heads)
         dtype = matmul_dtype(query.dtype, query.device)
 
-        folded = query.index_select(0, group.rows).view(sequences, count, kv_heads, per_head, -1).transpose(1, 2)
-        folded = folded.reshape(sequences * kv_heads, count * per_head, -1).to(dtype)
+        folded = (
+            query.index_select(0, queries.rows).view(sequences, count, kv_heads, queries_per_kv, -1).transpose(1, 2)
+        )
+        folded = folded.reshape(sequences * kv_heads, count * queries_per_kv, -1).to(dtype)
         padded = -(-folded.shape[1] // self.row_quantum) * self.row_quantum
         if padded != folded.shape[1]:
             folded = torch.nn.functional.pad(folded, (0, 0, 0, padded - folded.shape[1]))
 
-        blocked = group.blocked(per_head, padded, spec.window)
-        bias = None if spec.bias is None else group.bias(spec.bias, per_head, padded)
-        weights = _weights(folded, keys[:, : group.length].to(dtype), blocked, bias, spec).to(dtype)
-        mixed = _mix(weights, values[:, : group.length].to(dtype))
-        mixed = mixed[:, : count * per_head].view(sequences, kv_heads, count, per_head, -1).transpose(1, 2)
-        return mixed.reshape(sequences * count, kv_heads * per_head, -1).to(query.dtype)
+        blocked = queries.blocked(queries_per_kv, padded, spec.window)
+        bias = None if spec.bias is None else queries.bias(spec.bias, queries_per_kv, padded)
+        weights = _weights(folded, keys[:, : queries.length].to(dtype), blocked, bias, spec).to(dtype)
+        mixed = _mix(weights, values[:, : queries.length].to(dtype))
+        mixed = mixed[:, : count * queries_per_kv].view(sequences, kv_heads, count, queries_per_kv, -1).transpose(1, 2)
+        return mixed.reshape(sequences * count, kv_heads * queries_per_kv, -1).to(query.dtype)
 
 
 def matmul_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
@@ -205,7 +214,7 @@ def matmul_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def _weights(query: Tensor, keys: Tensor, blocked: Tensor, bias: Tensor | None, spec: AttentionSpec) -> Tensor:
-    """Softmax weights [groups, rows, positions] in fp32."""
+    """Softmax weights [sequences * kv_heads, rows, positions] in fp32."""
     scores = torch.bmm(query, keys.transpose(1, 2)).float().mul_(spec.scale)
     if bias is not None:
         scores += bias
@@ -217,7 +226,7 @@ def _weights(query: Tensor, keys: Tensor, blocked: Tensor, bias: Tensor | None, 
 
 
 def _mix(weights: Tensor, values: Tensor) -> Tensor:
-    """weights x values in fp32, summed tile by tile in the order of positions."""
+    """weights x values in fp32, summed KV tile by KV tile in the order of positions."""
     total = torch.bmm(weights[:, :, :KV_TILE], values[:, :KV_TILE]).float()
     for first in range(KV_TILE, weights.shape[2], KV_TILE):
         last = first + KV_TILE
@@ -225,68 +234,68 @@ def _mix(weights: Tensor, values: Tensor) -> Tensor:
     return total
 
 
-def _slots(spans: Seq[Span], num_rows: int, cache: KVCache) -> list[int]:
+def _slots(sequences: Seq[SequenceRows], num_rows: int, cache: KVCache) -> list[int]:
     size = cache.block_size
     slots = [cache.scratch_block * size] * num_rows
-    for span in spans:
-        for i, position in enumerate(range(span.start, span.start + span.count), span.row):
-            slots[i] = span.block_table[position // size] * size + position % size
+    for sequence in sequences:
+        for i, position in enumerate(range(sequence.start, sequence.start + sequence.count), sequence.row):
+            slots[i] = sequence.block_table[position // size] * size + position % size
     return slots
 
 
-def _blocks(span: Span, cache: KVCache) -> int:
-    """Blocks that hold the span's sequence up to its last row."""
-    return -(-(span.start + span.count) // cache.block_size)
+def _blocks(sequence: SequenceRows, cache: KVCache) -> int:
+    """Blocks that hold the sequence up to its last row."""
+    return -(-(sequence.start + sequence.count) // cache.block_size)
 
 
-def _tiles(end: int) -> int:
+def _kv_tiles(end: int) -> int:
     return -(-end // KV_TILE)
 
 
 def _padded_length(end: int) -> int:
     """`end` rounded up to 1, 2, 3, 4, 6, 8, 12, 16, .. tiles: few different lengths, at most a half in vain."""
-    tiles = _tiles(end)
+    tiles = _kv_tiles(end)
     power = 1 << (tiles - 1).bit_length()
     return KV_TILE * (power * 3 // 4 if tiles <= power * 3 // 4 else power)
 
 
-def _table(span: Span, length: int, cache: KVCache) -> list[int]:
+def _table(sequence: SequenceRows, length: int, cache: KVCache) -> list[int]:
     """The block table cut or filled with the scratch block to hold `length` positions."""
     needed = -(-length // cache.block_size)
-    used = list(span.block_table[: min(needed, _blocks(span, cache))])
+    used = list(sequence.block_table[: min(needed, _blocks(sequence, cache))])
     return used + [cache.scratch_block] * (needed - len(used))
 
 
-def _decode_groups(spans: Seq[Span], cache: KVCache, device: torch.device) -> list[Group]:
+def _decode_queries(sequences: Seq[SequenceRows], cache: KVCache, device: torch.device) -> list[BatchedQueries]:
     """Single rows, gathered by padded context length."""
-    buckets: dict[int, list[Span]] = {}
-    for span in spans:
-        if span.count == 1:
-            buckets.setdefault(_padded_length(span.start + 1), []).append(span)
-    groups = []
+    buckets: dict[int, list[SequenceRows]] = {}
+    for sequence in sequences:
+        if sequence.count == 1:
+            buckets.setdefault(_padded_length(sequence.start + 1), []).append(sequence)
+    batched = []
     for length, members in sorted(buckets.items()):
-        most = max(1, MAX_GROUP_POSITIONS // length)
+        most = max(1, MAX_BATCHED_POSITIONS // length)
         for first in range(0, len(members), most):
-            groups.append(_group(members[first : first + most], length, cache, device))
-    return groups
+            batched.append(_batched(members[first : first + most], length, cache, device))
+    return batched
 
 
-def _prefill_groups(spans: Seq[Span], cache: KVCache, device: torch.device) -> list[Group]:
-    groups = []
-    for span in spans:
-        if span.count == 1:
+def _prefill_queries(sequences: Seq[SequenceRows], cache: KVCache, device: torch.device) -> list[BatchedQueries]:
+    batched = []
+    for sequence in sequences:
+        if sequence.count == 1:
             continue
-        for first in range(0, span.count, QUERY_TILE):
-            count = min(QUERY_TILE, span.count - first)
-            tile = Span(span.row + first, count, span.start + first, span.block_table)
-            groups.append(_group([tile], _tiles(tile.start + count) * KV_TILE, cache, device))
-    return groups
+        for first in range(0, sequence.count, QUERY_TILE):
+            count = min(QUERY_TILE, sequence.count - first)
+            tile = SequenceRows(sequence.row + first, count, sequence.start + first, sequence.block_table)
+            batched.append(_batched([tile], _kv_tiles(tile.start + count) * KV_TILE, cache, device))
+    return batched
 
 
-def _group(members: Seq[Span], length: int, cache: KVCache, device: torch.device) -> Group:
+def _batched(members: Seq[SequenceRows], length: int, cache: KVCache, device: torch.device) -> BatchedQueries:
     count = members[0].count
     offsets = torch.arange(count)
-    rows = torch.tensor([span.row for span in members])[:, None] + offsets
-    positions = torch.tensor([span.start for span in members])[:, None] + offsets
-    blocks = torch.tensor([_table(span, length, cache) for span in members])
-    return Group(rows.reshape(-1).to(device), positions.to(device), blocks.to(device), length)
+    rows = torch.tensor([sequence.row for sequence in members])[:, None] + offsets
+    positions = torch.tensor([sequence.start for sequence in members])[:, None] + offsets
+    blocks = torch.tensor([_table(sequence, length, cache) for sequence in members])
+    return BatchedQueries(rows.reshape(-1).to(device), positions.to(device), blocks.to(device), length)

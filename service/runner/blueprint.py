@@ -1,4 +1,4 @@
-"""What a Llama-shaped model computes: which weights, norms and numbers, in which places.
+"""A blueprint says what a Llama-shaped model computes: its weights, norms and numbers, and their places.
 
 Knows architectures and nothing of how they are computed. The outline, by names, is read from the library's model;
 with weights in the places of the names it is a blueprint, from which both forwards of our own start. What it says is

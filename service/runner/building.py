@@ -1,4 +1,4 @@
-"""How a runner is built: from a record of an earlier load where there is one, else through the library's model.
+"""The builder makes a runner: from a record of an earlier load if there is one, else through the library's model.
 
 record ▶ names and numbers ─▶ weights mapped by name ─▶ our forward ─▶ the recorded logits? ─yes▶ runner
    │none                                                                    │no
@@ -41,8 +41,8 @@ from service.runner.model_runner import ModelRunner
 from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
+from service.runner.offload_file import OffloadFile
 from service.runner.probe import PROBE_TOLERANCE, choose_forward, observe, verify
-from service.runner.spill_file import SpillFile
 from service.runner.step import RowRules
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     rules = _row_rules(forward.model, cache, dtype)
     progress("ready", 1.0)
     kernels = _kernels(config, forward, cache, rules) + passed_over
-    runner = ModelRunner(forward, cache, rules, device, _spill(config, cache))
+    runner = ModelRunner(forward, cache, rules, device, _offload(config, cache))
     for name, directory in config.adapters:
-        runner.adapt(name, directory)
+        runner.load_adapter(name, directory)
     return runner, _info(config, forward, cache, kernels, started, packed_weights)
 
 
@@ -182,12 +182,12 @@ def _make_cache(config: EngineConfig, shapes: tuple[LayerShape, ...], device: to
     return KVCache(shapes, num_blocks, config.block_size, dtype, device)
 
 
-def _spill(config: EngineConfig, cache: KVCache) -> SpillFile | None:
+def _offload(config: EngineConfig, cache: KVCache) -> OffloadFile | None:
     """None where the disk cannot be written: nothing is kept there then, and all else goes on."""
-    if not (config.kv_spill_bytes and config.prefix_caching):
+    if not (config.kv_offload_bytes and config.prefix_caching):
         return None
     try:
-        return SpillFile(cache, config.spill_directory, config.kv_spill_bytes)
+        return OffloadFile(cache, config.offload_directory, config.kv_offload_bytes)
     except OSError as error:
         print(f"no KV blocks are kept on disk: {error}", file=sys.stderr)
         return None
@@ -235,6 +235,7 @@ def _info(
         load_seconds=time.monotonic() - started,
         block_size=cache.block_size,
         blocks_total=cache.num_blocks,
+        vocab_size=forward.vocab_size,
         kv_bytes_per_block=bytes_per_block(cache.shapes, cache.block_size, cache.dtype),
         packed_weights=packed_weights,
     )

@@ -83,14 +83,18 @@ class FusedDecoder(nn.Module):
         self.sin = torch.cat((-whole.sin[:, :half], whole.sin[:, half:]), dim=-1)[:, None].to(dtype)
 
     @property
+    def vocab_size(self) -> int:
+        return min(len(self.embedding), len(self.head.weight))  # type: ignore[arg-type]
+
+    @property
     def model(self) -> nn.Module:
         return self
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
-        self._adapted.adapt(name, weights)
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._adapted.load_adapter(name, weights)
 
-    def release(self, name: str) -> None:
-        self._adapted.release(name)
+    def unload_adapter(self, name: str) -> None:
+        self._adapted.unload_adapter(name)
 
     def forward(self, step: Step) -> Tensor:
         with self._adapted.rows_of(step):

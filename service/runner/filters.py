@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from service.engine.request import SamplingParams
+from service.engine.messages import SamplingParams
 
 TOP_CANDIDATES = 512
 STRETCH = 256

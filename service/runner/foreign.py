@@ -24,8 +24,8 @@ from transformers.pytorch_utils import Conv1D
 
 from models.loading import LowRankWeights
 from service.runner.adapters import Adapted
-from service.runner.attention import AttentionPlan, AttentionSpec, Span
-from service.runner.forward import CannotServe
+from service.runner.attention import AttentionPlan, AttentionSpec, SequenceRows
+from service.runner.forward import CannotServe, vocab_size_of
 from service.runner.kv_cache import KVCache
 from service.runner.native.library import KINDS, Library, library
 from service.runner.native.linear import NativeLinear
@@ -134,13 +134,14 @@ class PackedForward:
         transformers.AttentionInterface.register(INTERFACE, _attention)
         model.set_attn_implementation(INTERFACE)
         self.model = model
+        self.vocab_size = vocab_size_of(model)
         self._adapted = _adapted(model)
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
-        self._adapted.adapt(name, weights)
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._adapted.load_adapter(name, weights)
 
-    def release(self, name: str) -> None:
-        self._adapted.release(name)
+    def unload_adapter(self, name: str) -> None:
+        self._adapted.unload_adapter(name)
 
     def __call__(self, step: Step) -> Tensor:
         with self._adapted.rows_of(step):
@@ -179,27 +180,27 @@ class LayerInBlocks(CacheLayerMixin):  # type: ignore[no-untyped-call]
 class _BlockLayer(LayerInBlocks):  # type: ignore[no-untyped-call]
     """Of one sequence."""
 
-    def __init__(self, cache: KVCache, layer: int, span: Span) -> None:
+    def __init__(self, cache: KVCache, layer: int, sequence: SequenceRows) -> None:
         super().__init__()
-        self.cache, self.layer, self.span = cache, layer, span
+        self.cache, self.layer, self.sequence = cache, layer, sequence
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Stores new keys [1, heads, n, dim] and gives all of the sequence's, the new ones included."""
-        cache, span, heads = self.cache, self.span, key_states.shape[1]
-        size, end = cache.block_size, span.start + span.count
+        cache, sequence, heads = self.cache, self.sequence, key_states.shape[1]
+        size, end = cache.block_size, sequence.start + sequence.count
         device = key_states.device
-        slots = [span.block_table[p // size] * size + p % size for p in range(span.start, end)]
+        slots = [sequence.block_table[p // size] * size + p % size for p in range(sequence.start, end)]
         rows = cache.slot_rows(torch.tensor(slots, device=device), heads)
         cache.write(self.layer, key_states[0].transpose(0, 1), value_states[0].transpose(0, 1), rows)
-        blocks = torch.tensor([list(span.block_table[: -(-end // size)])], device=device)
+        blocks = torch.tensor([list(sequence.block_table[: -(-end // size)])], device=device)
         keys, values = cache.gather(self.layer, cache.block_rows(blocks, heads), heads)
         return keys[None, :, :end].to(key_states.dtype), values[None, :, :end].to(value_states.dtype)
 
     def get_seq_length(self) -> int:
-        return self.span.start
+        return self.sequence.start
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.span.start + query_length, 0
+        return self.sequence.start + query_length, 0
 
 
 class PerSequenceForward:
@@ -209,34 +210,35 @@ class PerSequenceForward:
     def __init__(self, model: transformers.PreTrainedModel, cache: KVCache, attention: str) -> None:
         model.set_attn_implementation(attention)
         self.model = model
+        self.vocab_size = vocab_size_of(model)
         self.cache = cache
         self._adapted = _adapted(model)
         self.accepted = frozenset(inspect.signature(model.forward).parameters)
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
-        self._adapted.adapt(name, weights)
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._adapted.load_adapter(name, weights)
 
-    def release(self, name: str) -> None:
-        self._adapted.release(name)
+    def unload_adapter(self, name: str) -> None:
+        self._adapted.unload_adapter(name)
 
     def __call__(self, step: Step) -> Tensor:
         wanted = step.logit_rows.tolist()
         found: dict[int, Tensor] = {}
-        adapters = {segment.row: segment.adapter for segment in step.segments}
-        for span in step.spans:
-            rows = [row for row in dict.fromkeys(wanted) if span.row <= row < span.row + span.count]
-            with self._adapted.all_rows(adapters.get(span.row, "")):
-                logits = self._run(step, span)
-            found.update((row, logits[row - span.row]) for row in rows)
+        adapters = {each.row: each.adapter for each in step.adapter_rows}
+        for sequence in step.sequences:
+            rows = [row for row in dict.fromkeys(wanted) if sequence.row <= row < sequence.row + sequence.count]
+            with self._adapted.all_rows(adapters.get(sequence.row, "")):
+                logits = self._run(step, sequence)
+            found.update((row, logits[row - sequence.row]) for row in rows)
         return torch.stack([found[row] for row in wanted]) if wanted else step.token_ids.new_zeros(0, 1).float()
 
-    def _run(self, step: Step, span: Span) -> Tensor:
-        """Logits of all of the span's rows."""
-        layers = [_BlockLayer(self.cache, layer, span) for layer in range(len(self.cache.shapes))]
-        here = slice(span.row, span.row + span.count)
+    def _run(self, step: Step, sequence: SequenceRows) -> Tensor:
+        """Logits of all of the sequence's rows."""
+        layers = [_BlockLayer(self.cache, layer, sequence) for layer in range(len(self.cache.shapes))]
+        here, end = slice(sequence.row, sequence.row + sequence.count), sequence.start + sequence.count
         arguments = {
             "input_ids": step.token_ids[None, here],
-            "attention_mask": torch.ones(1, span.start + span.count, dtype=torch.long, device=step.positions.device),
+            "attention_mask": torch.ones(1, end, dtype=torch.long, device=step.positions.device),
             "position_ids": step.positions[None, here],
             "past_key_values": Cache(layers=list(layers)),
             "use_cache": True,

@@ -1,14 +1,17 @@
-"""What every way to compute a step offers. Knows packed rows; no architecture."""
+"""The forward is the interface of every way to compute a step. It knows packed rows; no architecture."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
 from models.loading import LowRankWeights
 from service.runner.step import Step
+
+if TYPE_CHECKING:
+    import transformers
 
 
 class Forward(Protocol):
@@ -18,18 +21,29 @@ class Forward(Protocol):
     invariant: bool
 
     @property
+    def vocab_size(self) -> int:
+        """Token ids that it can both read and give run from 0 to this, excluded."""
+
+    @property
     def model(self) -> nn.Module:
         """The weights that this way uses."""
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
         """From now on steps may have rows with this adapter; `weights` by the base's linear module. Raises CannotServe
         where that is no module of the model."""
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         """No step has rows with this adapter any more."""
 
     def __call__(self, step: Step) -> Tensor:
         """Logits [len(step.logit_rows), vocabulary]; writes the step's keys and values."""
+
+
+def vocab_size_of(model: transformers.PreTrainedModel) -> int:
+    """Rows of the embedding, or of the output layer where it has fewer."""
+    embedding: Any = model.get_input_embeddings()
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return min(len(layer.weight) for layer in (embedding, head) if isinstance(getattr(layer, "weight", None), Tensor))
 
 
 class CannotServe(Exception):

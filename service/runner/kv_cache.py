@@ -109,14 +109,14 @@ class KVCache:
         heads = torch.arange(kv_heads, device=blocks.device)
         return (blocks[:, None, :] * kv_heads + heads[None, :, None]).reshape(-1)
 
-    def gather(self, layer: int, rows: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [groups, tokens, dim] of `rows` (see `block_rows`), groups = sequences * kv_heads; 8-bit ones
+    def gather(self, layer: int, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [count, tokens, dim] of `rows` (see `block_rows`), count = sequences * kv_heads; 8-bit ones
         as fp32."""
-        return self._gather(self.keys[layer], rows, groups), self._gather(self.values[layer], rows, groups)
+        return self._gather(self.keys[layer], rows, count), self._gather(self.values[layer], rows, count)
 
-    def _gather(self, cache: Tensor, rows: Tensor, groups: int) -> Tensor:
+    def _gather(self, cache: Tensor, rows: Tensor, count: int) -> Tensor:
         dim = cache.shape[-1]
-        found = cache.view(-1, self.block_size * dim).index_select(0, rows).view(groups, -1, dim)
+        found = cache.view(-1, self.block_size * dim).index_select(0, rows).view(count, -1, dim)
         return decode(found) if self.dtype is torch.int8 else found
 
 

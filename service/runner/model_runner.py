@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from models.loading import load_adapter
-from service.engine.request import (
-    Batch,
-    Copy,
-    Request,
-    SampledToken,
-    SamplingParams,
-    Scheduled,
-    Sequence,
-    TokenLogprobs,
-)
+from models.loading import LowRankWeights, load_adapter
+from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
+from service.engine.messages import Request, SamplingParams, TokenLogprobs
+from service.engine.sequence import Sequence
 from service.runner.forward import Forward
 from service.runner.kv_cache import KVCache
+from service.runner.offload_file import OffloadFile
 from service.runner.sampler import SamplerRow, sample, token_logprobs, verified
-from service.runner.spill_file import SpillFile
 from service.runner.step import RowRules, Step, pack
 
 
@@ -35,11 +30,12 @@ class ModelRunner:
         cache: KVCache,
         rules: RowRules,
         device: torch.device,
-        spill: SpillFile | None = None,
+        offload: OffloadFile | None = None,
     ) -> None:
-        self.num_slots = spill.num_slots if spill else 0
-        self._spill = spill
+        self.num_disk_blocks = offload.num_disk_blocks if offload else 0
+        self._offload = offload
         self._forward = forward
+        self.vocab_size = forward.vocab_size
         self.cache = cache
         self._rules = rules
         self._device = device
@@ -47,14 +43,23 @@ class ModelRunner:
         self.verifies_drafts = forward.invariant and device.type == "cpu"
 
     @torch.inference_mode()
-    def adapt(self, name: str, directory: str) -> None:
-        """Loads the adapter of the version in `directory` and tries it. Raises OSError, InvalidSource, or CannotServe
-        for one that this forward cannot compute."""
-        self._forward.adapt(name, load_adapter(directory, self._device))
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        """Reads the adapter of the version in `directory`; any thread may call it, beside steps. What it returns makes
+        it part of the model and tries it, between two steps. Raises OSError or InvalidSource, and the result raises
+        CannotServe for an adapter that this forward cannot compute."""
+        return partial(self._attach, name, load_adapter(directory, self._device))
+
+    def load_adapter(self, name: str, directory: str) -> None:
+        """Both at once."""
+        self.read_adapter(name, directory)()
+
+    @torch.inference_mode()
+    def _attach(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+        self._forward.load_adapter(name, weights)
         try:
             self._forward(self._trial(name))
         except BaseException:
-            self._forward.release(name)
+            self._forward.unload_adapter(name)
             raise
         self.adapters.add(name)
 
@@ -64,14 +69,14 @@ class ModelRunner:
         sequence.block_table = [self.cache.scratch_block]
         return pack(Batch((Scheduled(sequence, 2),)), self.cache, self._rules, self._device)
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         """Frees an adapter that no sequence uses."""
         self.adapters.discard(name)
-        self._forward.release(name)
+        self._forward.unload_adapter(name)
 
-    def copy(self, copies: Seq[Copy]) -> Seq[Copy]:
-        """Makes these between the blocks and the spill file, in order; those that failed."""
-        return self._spill.copy(copies) if self._spill else copies
+    def copy(self, copies: Seq[BlockCopy]) -> Seq[BlockCopy]:
+        """Makes these between the blocks and the offload file, in order; those that failed."""
+        return self._offload.copy(copies) if self._offload else copies
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[SampledToken | None]:

@@ -1,4 +1,5 @@
-"""Which way to compute this architecture? Tried at load on a short prompt, not looked up in a list of names.
+"""The probe finds a way to compute an architecture: it tries the ways at load on a short prompt, and looks nothing up
+by name.
 
 library's own forward on the prompt ──▶ reference logits, and the heads of each layer as the library caches them
 ours (Llama-shaped) ▶ library, packed ▶ library, one sequence at a time: the first that repeats the reference wins
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from service.engine.request import Batch, Request, SamplingParams, Scheduled, Sequence
+from service.engine.batch import Batch, Scheduled
+from service.engine.messages import Request, SamplingParams
+from service.engine.sequence import Sequence
 from service.runner.forward import CannotServe, Forward
 from service.runner.kv_cache import KVCache, LayerShape
 from service.runner.step import RowRules, pack

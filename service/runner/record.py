@@ -1,5 +1,5 @@
-"""What a load through the library found out about a version, kept beside the repository so that the next load of the
-same version on this host needs no library: importing that takes longer than mapping the weights.
+"""A record keeps what a load through the library found out about a version, beside the repository, so that the next
+load of the same version on this host needs no library: importing the library takes longer than mapping the weights.
 
 A record saves reading and running the library's model; it does not save the proof. It holds the library's logits for
 the probe, and every load checks its forward against them. Without a record, or with one that does not fit, nothing is
@@ -9,12 +9,13 @@ lost: the library is loaded, and a record is written anew.
 from __future__ import annotations
 
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 import torch
 
+from models import __version__
 from models.storage import durable
 from service.engine.messages import EngineConfig
 from service.runner.blueprint import Outline
@@ -62,12 +63,5 @@ def write(config: EngineConfig, outline: Outline, reference: Reference) -> None:
 def _conditions(config: EngineConfig) -> tuple[str, ...]:
     kernels = library()
     level = "none" if kernels is None else kernels.level
-    packages = (f"{name} {_installed(name)}" for name in ("dosirak", "torch", "transformers"))
+    packages = (f"dosirak {__version__}", *(f"{name} {version(name)}" for name in ("torch", "transformers")))
     return (config.precision, config.dtype, config.kv_cache_dtype, str(config.max_model_len), level, *packages)
-
-
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

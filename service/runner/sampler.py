@@ -15,7 +15,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from service.engine.request import SampledToken, SamplingParams, Scheduled, TokenLogprobs
+from service.engine.batch import SampledToken, Scheduled
+from service.engine.messages import MIN_TEMPERATURE, SamplingParams, TokenLogprobs
 from service.runner.filters import STRETCH, TOP_CANDIDATES, column, filtered, has_filter, stretches_of, take, weights_of
 
 MASK64 = (1 << 64) - 1
@@ -59,7 +60,7 @@ def sample(logits: Tensor, rows: Seq[SamplerRow]) -> list[SampledToken]:
         return []
     raw = logits.float()
     scores = process(raw, rows)
-    random = [i for i, row in enumerate(rows) if row.params.temperature > 0]
+    random = [i for i, row in enumerate(rows) if row.params.temperature >= MIN_TEMPERATURE]
     best, greedy = scores.max(-1)
     usable = torch.isfinite(best)
     if scores is not raw:

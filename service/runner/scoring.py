@@ -17,7 +17,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from service.engine.request import Batch, Request, SamplingParams, Scheduled, Sequence
+from service.engine.batch import Batch, Scheduled
+from service.engine.messages import Request, SamplingParams
+from service.engine.sequence import Sequence
 from service.runner.model_runner import ModelRunner
 
 CHUNK = 256

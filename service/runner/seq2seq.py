@@ -21,9 +21,9 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from models.loading import LowRankWeights
-from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, Span
+from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
 from service.runner.foreign import LayerInBlocks, replace_linears
-from service.runner.forward import CannotServe
+from service.runner.forward import CannotServe, vocab_size_of
 from service.runner.kv_cache import KVCache
 from service.runner.linear import QUANTA
 from service.runner.native.library import library
@@ -150,16 +150,17 @@ class Seq2SeqForward:
         transformers.AttentionInterface.register(INTERFACE, _attention)
         model.set_attn_implementation(INTERFACE)
         self.model = model
+        self.vocab_size = vocab_size_of(model)
         self._cache = cache
         self._encoder: Any = model.get_encoder()
         self._positions = torch.zeros(0, dtype=torch.long, device=cache.device)
         self._give_positions()
         self._biases = self._observe_biases(2) and self._observe_biases(max_positions)
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
         raise CannotServe("an encoder-decoder model takes no adapters: its layers are given other rows than the step's")
 
-    def release(self, name: str) -> None:
+    def unload_adapter(self, name: str) -> None:
         """There is none."""
 
     @torch.inference_mode()
@@ -172,15 +173,15 @@ class Seq2SeqForward:
     def _encode(self, new: list[Encoded]) -> tuple[Tensor, AttentionPlan]:
         """The encoder's output for all of them side by side [1, rows, hidden], and where it lies."""
         device, row = self._cache.device, 0
-        parts, spans = [], []
+        parts, sequences = [], []
         for each in new:
             token_ids = torch.tensor([each.token_ids], device=device)
             parts.append(self._encoder(input_ids=token_ids, **{CALL_ARGUMENT: _Whole()}).last_hidden_state)
-            spans.append(Span(row, each.count, 0, each.block_table))
+            sequences.append(SequenceRows(row, each.count, 0, each.block_table))
             row += each.count
         padding = -row % QUANTA[-1]
         states = nn.functional.pad(torch.cat(parts, dim=1), (0, 0, 0, padding))
-        return states, AttentionPlan(self._cache, spans, row + padding, 1, device)
+        return states, AttentionPlan(self._cache, sequences, row + padding, 1, device)
 
     def _decode(self, token_ids: Tensor, positions: Tensor, states: Tensor, call: _Decoding | _Observed) -> Tensor:
         """Logits [rows, vocabulary]."""
@@ -228,9 +229,9 @@ class Seq2SeqForward:
 
 def _cross(step: Step, cache: KVCache) -> AttentionPlan:
     """Every row as if it stood at the last encoded position: it sees all of them."""
-    spans = [
-        Span(row, 1, encoded.count - 1, encoded.block_table)
-        for span, encoded in zip(step.spans, step.encoded, strict=True)
-        for row in range(span.row, span.row + span.count)
+    sequences = [
+        SequenceRows(row, 1, encoded.count - 1, encoded.block_table)
+        for sequence, encoded in zip(step.sequences, step.encoded, strict=True)
+        for row in range(sequence.row, sequence.row + sequence.count)
     ]
-    return AttentionPlan(cache, spans, len(step.token_ids), step.plan.row_quantum, cache.device)
+    return AttentionPlan(cache, sequences, len(step.token_ids), step.plan.row_quantum, cache.device)

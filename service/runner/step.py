@@ -1,4 +1,4 @@
-"""One engine step as tensors: the batch's tokens packed into rows. Knows sequences by reading them; changes nothing.
+"""A step's inputs as tensors: the batch's tokens packed into rows. This module reads sequences and changes nothing.
 
 item 0: 3 prompt tokens   item 1: 1 token, 2 drafts   item 2: 2 prompt tokens   padding to the row quantum
 | p0 p1 p2               | d e f                     | q0 q1                   | . . |
@@ -14,8 +14,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from service.engine.request import Batch, Scheduled, Sequence
-from service.runner.attention import AttentionPlan, Span
+from service.engine.batch import Batch, Scheduled
+from service.engine.sequence import Sequence
+from service.runner.attention import AttentionPlan, SequenceRows
 from service.runner.kv_cache import KVCache
 
 NO_ROWS: Final = range(0)
@@ -50,7 +51,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class AdapterRows:
     """Rows from `row` on, `count` of them or, None, all, that have the adapter of that name."""
 
     row: int
@@ -65,19 +66,19 @@ class Segment:
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """Packed rows [rows] and, in `logit_rows`, the packed rows that need logits, padded; `where` is parallel to the
-    batch's items and indexes into `logit_rows`. `encoded`, of an encoder-decoder model, is parallel to `spans`, whose
-    positions and blocks are then the decoder's. Rows that have an adapter are in `segments`, and by their places in
-    `logit_rows` in `logit_segments`."""
+    batch's items and indexes into `logit_rows`. `encoded`, of an encoder-decoder model, is parallel to `sequences`,
+    whose positions and blocks are then the decoder's. Rows that have an adapter are in `adapter_rows`, and by their
+    places in `logit_rows` in `logit_adapter_rows`."""
 
     token_ids: Tensor
     positions: Tensor
     plan: AttentionPlan
-    spans: tuple[Span, ...]
+    sequences: tuple[SequenceRows, ...]
     logit_rows: Tensor
     where: tuple[LogitRows, ...]
     encoded: tuple[Encoded, ...] = ()
-    segments: tuple[Segment, ...] = ()
-    logit_segments: tuple[Segment, ...] = ()
+    adapter_rows: tuple[AdapterRows, ...] = ()
+    logit_adapter_rows: tuple[AdapterRows, ...] = ()
 
 
 def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) -> Step:
@@ -85,12 +86,12 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
     takes no rows of the decoder's."""
     token_ids: list[int] = []
     positions: list[int] = []
-    spans: list[Span] = []
+    sequences: list[SequenceRows] = []
     rows: list[int] = []
     where: list[LogitRows] = []
     encoded: list[Encoded] = []
-    segments: list[Segment] = []
-    logit_segments: list[Segment] = []
+    adapter_rows: list[AdapterRows] = []
+    logit_adapter_rows: list[AdapterRows] = []
     for item in batch.scheduled:
         sequence, start = item.sequence, item.sequence.num_computed_tokens
         tokens, table = item.token_ids, sequence.block_table
@@ -98,28 +99,28 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
             encoded.append(_encoded(sequence, table))
             tokens, start = tokens[max(0, slots - start) :], max(0, start - slots)
             table = table[slots // cache.block_size :]
-        span = Span(len(token_ids), len(tokens), start, table)
+        packed = SequenceRows(len(token_ids), len(tokens), start, table)
         token_ids += tokens
-        positions += range(start, start + span.count)
-        spans.append(span)
+        positions += range(start, start + packed.count)
+        sequences.append(packed)
         first = len(rows)
-        where.append(_logit_rows(item, span, rows))
+        where.append(_logit_rows(item, packed, rows))
         if adapter := sequence.request.adapter:
-            segments.append(Segment(span.row, span.count, adapter))
-            logit_segments.append(Segment(first, len(rows) - first, adapter))
+            adapter_rows.append(AdapterRows(packed.row, packed.count, adapter))
+            logit_adapter_rows.append(AdapterRows(first, len(rows) - first, adapter))
     padding = -len(token_ids) % rules.linear
     rows += [rows[0] if rows else 0] * (-len(rows) % rules.linear)
-    plan = AttentionPlan(cache, spans, len(token_ids) + padding, rules.attention, device)
+    plan = AttentionPlan(cache, sequences, len(token_ids) + padding, rules.attention, device)
     return Step(
         torch.tensor(token_ids + [0] * padding, device=device),
         torch.tensor(positions + [0] * padding, device=device),
         plan,
-        tuple(spans),
+        tuple(sequences),
         torch.tensor(rows, dtype=torch.long, device=device),
         tuple(where),
         tuple(encoded),
-        tuple(segments),
-        tuple(logit_segments),
+        tuple(adapter_rows),
+        tuple(logit_adapter_rows),
     )
 
 
@@ -128,23 +129,23 @@ def _encoded(sequence: Sequence, table: Seq[int]) -> Encoded:
     return Encoded(() if sequence.num_computed_tokens else given, len(given), table)
 
 
-def _logit_rows(item: Scheduled, span: Span, rows: list[int]) -> LogitRows:
+def _logit_rows(item: Scheduled, packed: SequenceRows, rows: list[int]) -> LogitRows:
     """Appends the packed rows that this item needs logits of to `rows`. Row p predicts token p + 1."""
     sequence = item.sequence
     tokens, slots = sequence.decoder_token_ids, sequence.num_encoder_slots
     first = len(rows)
-    if span.count == 1 and item.samples:
-        rows.append(span.row)
+    if packed.count == 1 and item.samples:
+        rows.append(packed.row)
         return LogitRows(range(first, first + 1), NO_ROWS, ())
     if sequence.request.params.prompt_logprobs is not None:
-        last = min(span.start + span.count, sequence.num_prompt_tokens - slots - 1)
-        count = max(0, last - span.start)
-        rows += range(span.row, span.row + count)
+        last = min(packed.start + packed.count, sequence.num_prompt_tokens - slots - 1)
+        count = max(0, last - packed.start)
+        rows += range(packed.row, packed.row + count)
         prompt = range(first, first + count)
     else:
         prompt = range(first, first)
-    targets = tuple(tokens[span.start + 1 : span.start + 1 + len(prompt)])
+    targets = tuple(tokens[packed.start + 1 : packed.start + 1 + len(prompt)])
     first = len(rows)
     if item.samples:
-        rows += range(span.row + span.count - 1 - len(item.draft_token_ids), span.row + span.count)
+        rows += range(packed.row + packed.count - 1 - len(item.draft_token_ids), packed.row + packed.count)
     return LogitRows(range(first, len(rows)), prompt, targets)

@@ -50,7 +50,7 @@ class Change:
         self._now["metadata"] = self._now["metadata"] or {}
 
     async def add(self, messages: Sequence[StoredMessage]) -> None:
-        """Behind all that are there. Raises StorageFull past the session's limit, Conflict for an id that is taken."""
+        """Behind all that are there. Raises QuotaExceeded past the session's limit, Conflict for a taken id."""
         self._limits.check_room(self._now["message_count"], len(messages))
         await self._refuse_taken([message.id for message in messages])
         first = self._now["next_position"]

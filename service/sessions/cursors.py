@@ -1,7 +1,7 @@
-"""Pages of a list, and where it goes on, as text that callers pass back and do not read.
+"""A cursor says where a list goes on: text that callers pass back and do not read.
 
-A cursor holds a position only: a forged one shows its forger another part of his own list. Positions are those of rows
-and not numbers of rows, so that inserts and deletions move nobody else's page.
+A cursor holds a position only: a forged cursor shows another part of the caller's own list. Positions are those of rows
+and not numbers of rows, so that inserts and deletions move no page of other callers.
 """
 
 from __future__ import annotations

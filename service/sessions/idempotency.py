@@ -1,7 +1,7 @@
-"""One generation for one `Idempotency-Key`: who asks first gets to work, the others get his answer, byte for byte.
+"""One generation for one `Idempotency-Key`: the first request works, the others get its answer, byte for byte.
 
     begin ──> Fresh ──(renew …)──> finish, in the transaction of the turn ──> Finished for 24 hours
-      └─────> InProgress: another works on it, and renews his lease; when he died, the next one to ask takes over
+      └─────> InProgress: another request works on it and renews its lease; when that died, the next one takes over
 
 A worker whose lease was taken over can no longer finish, so that no turn is stored twice.
 """

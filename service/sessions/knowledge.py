@@ -1,4 +1,4 @@
-"""The knowledge base: documents that an owner fills in, for all his chats or for one session, found by passages.
+"""The knowledge base: documents that an owner fills in, for all own chats or for one session, found by passages.
 
 document ─< passages ── passage_grams, the index of their pairs of characters
 """
@@ -31,7 +31,7 @@ class KnowledgeBase:
 
     @uninterrupted
     async def add(self, owner: str, text: str, title: str | None = None, session_id: str | None = None) -> Knowledge:
-        """Raises InvalidRequest, NotFound for a session, StorageFull past the owner's limit."""
+        """Raises InvalidRequest, NotFound for a session, QuotaExceeded past the owner's limit."""
         check_text(title, "title")
         self._limits.check_content(text, "text")
         mine = self._owned(owner)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from service.errors import InvalidRequest, StorageFull, UnsupportedField
+from service.errors import InvalidRequest, QuotaExceeded, UnsupportedField
 from service.sessions.values import Json, NewMessage, SessionFields
 
 MOST_CHARACTERS = {
@@ -80,24 +80,24 @@ class Limits:
             )
 
     def check_room(self, present: int, more: int) -> None:
-        """Raises StorageFull where a session with `present` messages would pass its limit with `more`."""
+        """Raises QuotaExceeded where a session with `present` messages would pass its limit with `more`."""
         if present + more > self.max_messages:
-            raise StorageFull(
+            raise QuotaExceeded(
                 f"A session holds at most {self.max_messages} messages: delete some, or start a new session",
                 limit=self.max_messages,
             )
 
     def check_sessions(self, present: int) -> None:
-        """Raises StorageFull where an owner with `present` sessions may not start another."""
+        """Raises QuotaExceeded where an owner with `present` sessions may not start another."""
         if present >= self.max_per_owner:
-            raise StorageFull(
+            raise QuotaExceeded(
                 f"You have {self.max_per_owner} sessions, the most allowed: delete some", limit=self.max_per_owner
             )
 
     def check_documents(self, present: int) -> None:
-        """Raises StorageFull where an owner with `present` documents may not add another."""
+        """Raises QuotaExceeded where an owner with `present` documents may not add another."""
         if present >= self.max_per_owner:
-            raise StorageFull(
+            raise QuotaExceeded(
                 f"You have {self.max_per_owner} documents, the most allowed: delete some", limit=self.max_per_owner
             )
 

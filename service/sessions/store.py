@@ -1,9 +1,9 @@
 """The session store: what a caller can do with sessions, each call one transaction that is durable when it returns.
 
-Every call names the owner, and sees only what is his and has not expired: the rest is NotFound. Writes count the
-session's revision up and move its expiry; reads change nothing. `expected_revision` makes a write conditional: Stale
-where another was faster. Any call may raise Unavailable (with `retry_after`) or StorageFull; then nothing was written,
-save that a connection lost during a commit leaves that turn wholly there or wholly absent.
+Every call names the owner, and sees only what belongs to the owner and has not expired: the rest is NotFound. Writes
+count the session's revision up and move its expiry; reads change nothing. `expected_revision` makes a write
+conditional: Stale where another was faster. Any call may raise Unavailable (with `retry_after`) or StorageFull; then
+nothing was written, save that a connection lost during a commit leaves that turn wholly there or wholly absent.
 
 Knows no HTTP, no model and no policy of the context.
 """
@@ -103,7 +103,7 @@ class SessionStore:
 
     @uninterrupted
     async def create(self, owner: str, fields: SessionFields | None = None) -> Session:
-        """Raises InvalidRequest, StorageFull past the owner's limit."""
+        """Raises InvalidRequest, QuotaExceeded past the owner's limit."""
         self.limits.check_fields(fields or {})
         async with self._database.writing() as connection:
             change = await self._new(connection, owner)
@@ -286,7 +286,8 @@ class SessionStore:
 
     @uninterrupted
     async def import_lines(self, owner: str, lines: Iterable[bytes]) -> Session:
-        """What `export` gave, as a new session of `owner`. Raises InvalidRequest that names the line, StorageFull."""
+        """What `export` gave, as a new session of `owner`. Raises InvalidRequest that names the line,
+        QuotaExceeded."""
         fields, cut, messages = transfer.parsed(lines, self.limits)
         async with self._database.writing() as connection:
             return await self._copy(await self._new(connection, owner), fields, messages, cut)

@@ -68,7 +68,7 @@ def lines_of(session: Session, messages: Iterable[StoredMessage]) -> list[bytes]
 
 
 def parsed(lines: Iterable[bytes], limits: Limits) -> tuple[SessionFields, dict[str, Any] | None, list[StoredMessage]]:
-    """Fields, cut and messages, all within `limits`. Raises InvalidRequest that names the line; StorageFull."""
+    """Fields, cut and messages, all within `limits`. Raises InvalidRequest that names the line; QuotaExceeded."""
     read = [_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not read or not isinstance(read[0][1], SessionLine):
         raise InvalidRequest("The first line must be the session: send what export gave", param="line 1")

@@ -1,4 +1,4 @@
-"""A chat → token ids, and who owns each of them. Knows the template and the vocabulary; no windows, no policies.
+"""A chat becomes token ids, each with its owner: a message, or the template. Knows no windows and no policies.
 
 Control tokens in the caller's texts must not act. Each occurrence is replaced by one private-use character before the
 template runs; the rendered text is cut at these, and the pieces are encoded apart, the occurrences as plain text:
@@ -7,7 +7,7 @@ template runs; the rendered text is cut at these, and the pieces are encoded apa
     rendered       <|im_start|>user\\nsay X now<|im_end|>\\n          X: a private-use character absent from the chat
     pieces         [<|im_start|>user\\nsay ] [<|im_end|> as text] [ now<|im_end|>\\n]
 
-A chat without such text is encoded in one go. Who owns a token is read from a second rendering in which every text
+A chat without such text is encoded in one go. The owner of a token is read from a second rendering in which every text
 stands between two more private-use characters; it counts only where it is the first one, character for character.
 That is done when it is first asked for: an answer's first token needs the ids alone.
 """

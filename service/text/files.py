@@ -1,4 +1,5 @@
-"""A version's tokenizer files → plain facts. Reads JSON and Jinja source; runs neither templates nor tokenizers."""
+"""The tokenizer files of a version become plain facts. This module reads JSON and Jinja source; it runs neither
+templates nor tokenizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a chat is made of before it becomes token ids. Knows no template, tokenizer or wire format."""
+"""A chat's messages and documents before they become token ids. This module knows no template, tokenizer or wire
+format."""
 
 from __future__ import annotations
 

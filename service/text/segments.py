@@ -106,7 +106,7 @@ class Splitting:
 
 
 class Memory:
-    """The pieces that one owner's texts had. What somebody else's had is not found here: how long a text takes tells
+    """The pieces that one owner's texts had. Pieces of other owners are not found here: how long a text takes tells
     nothing about others'. Safe from any thread; forgets all when it is full."""
 
     def __init__(self, splitting: Splitting) -> None:

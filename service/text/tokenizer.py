@@ -29,7 +29,7 @@ _COUNTED = 100_000
 """Texts whose number of tokens is remembered."""
 _USUALLY_AROUND = 8
 _OWNERS = 64
-"""Of whom texts are remembered."""
+"""The number of owners whose texts are remembered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""One version's `tokenizers` object: text ↔ ids, bytes of tokens, the right text stream. Knows no chat template."""
+"""A vocabulary wraps one version's `tokenizers` object: text ↔ ids, bytes of tokens, the right text stream. It knows no
+chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client does with the bytes of a response."""
+"""Helpers that read the bytes of a response as a client does."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from service.answers.admission import Admission
-from service.engine.request import FinishReason
+from service.engine.messages import FinishReason
 from service.errors import Overloaded
 from tests.api.conftest import Serve
 from tests.api.reading import error, events

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import OverloadedError, ValidationError
 
-from service.errors import Unavailable
+from service.errors import EngineKilled, Unavailable
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import REPLY, over_http, until
 
@@ -94,3 +94,19 @@ async def test_openai_with_a_key(serve: Serve, tmp_path: Path) -> None:
         world.engine.fail_after = None
         assert (await first).id == (await ask()).id
         assert len(world.engine.requests) == 2, "the one that failed, and one more"
+
+
+async def test_no_client_sends_again_what_kills_engines(serve: Serve) -> None:
+    """OpenAI's client tries 408, 409, 429 and 500 and above again, huggingface_hub's what its caller says."""
+    openai = pytest.importorskip("openai")
+    planted = {"fail_after": 0, "failure": EngineKilled("planted: change the prompt", refused_seconds=600)}
+    async with serve(engine=planted) as world, over_http(world) as url:
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=5)
+        with pytest.raises(openai.BadRequestError, match="change the prompt") as refused:
+            await client.chat.completions.create(model="demo", messages=CHAT)
+        assert refused.value.code == "engine_killed"
+        assert len(world.engine.requests) == 1
+        response = await world.client.post("/generate", json={"inputs": "x"})
+        assert (response.status_code, response.json()["code"]) == (422, "engine_killed")
+        assert response.json()["refused_seconds"] == 600
+        assert "retry-after" not in response.headers

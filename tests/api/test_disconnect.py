@@ -44,6 +44,7 @@ class Client:
             "raw_path": path.encode(),
             "query_string": b"",
             "headers": headers,
+            "client": ("127.0.0.1", 123),
             "server": None,
         }
         self.task = asyncio.create_task(world.app(scope, self._receive, self._send))
@@ -60,7 +61,7 @@ class Client:
 
     async def leave(self) -> None:
         self._gone.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.task
 
 

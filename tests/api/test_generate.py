@@ -9,7 +9,7 @@ import pytest
 
 from service.answers import GenerationRequest, OutputSequence
 from service.context.prompt import Text
-from service.engine.request import FinishReason, Request, StepOutput
+from service.engine.messages import FinishReason, Request, StepOutput
 from service.text.tokenizer import Tokenizer
 from tests.api.conftest import Serve
 from tests.api.reading import error

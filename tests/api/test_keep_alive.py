@@ -15,7 +15,7 @@ from service.answers import GenerationRequest
 from service.answers.bounds import build
 from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
-from service.engine.client import EngineFailed
+from service.engine_client.client import EngineFailed
 from tests.api.conftest import Serve
 from tests.api.reading import error, openai_error
 from tests.fake_service import REPLY, ScriptedEngine, World, over_http, until

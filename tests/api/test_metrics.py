@@ -14,7 +14,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.engine.request import EngineStats, FinishReason
+from service.engine.messages import EngineStats, FinishReason
 from service.metrics import FELT, Measured, Metrics, spaced
 from tests.api.conftest import Serve
 from tests.api.reading import events
@@ -107,7 +107,7 @@ def test_engine_steps_become_gauges_and_totals() -> None:
     stats = EngineStats(
         3, 4, 100, 50, 20, **totals, **steps, token_budget=512, cost=(0.1, 0.2, 0.3, 0.4), cost_error=0.05
     )
-    stats = replace(stats, blocks_spilled=7, restored_tokens_total=32)
+    stats = replace(stats, blocks_offloaded=7, restored_tokens_total=32)
     model.on_step(stats)
     model.on_step(stats)  # nothing new: no step
     text = metrics.exposition().decode()
@@ -116,7 +116,7 @@ def test_engine_steps_become_gauges_and_totals() -> None:
     assert value(text, f"kv_cache_usage_ratio{{{MODEL}}}") == 0.3
     assert value(text, f"num_preemptions_total{{{MODEL}}}") == 2
     assert value(text, f"prefix_cache_hits_total{{{MODEL}}}") == 60
-    assert value(text, f"kv_spilled_blocks{{{MODEL}}}") == 7
+    assert value(text, f"kv_offloaded_blocks{{{MODEL}}}") == 7
     assert value(text, f"kv_restored_tokens_total{{{MODEL}}}") == 32
     assert value(text, f"step_duration_seconds_count{{{MODEL}}}") == 1
     assert value(text, 'step_cost_coefficient{model="demo",term="kv_tokens",version="1"}') == 0.3

@@ -9,10 +9,11 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from service.engine.request import EngineStats
+from service.engine.messages import EngineStats
+from service.engine_client.engine import EngineState
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
-from tests.fake_service import WINDOW, World, until
+from tests.fake_service import URL, WINDOW, World, until
 
 CHAT = [{"role": "user", "content": "안녕하세요"}]
 
@@ -65,7 +66,7 @@ async def test_deployments_load_list_and_drain(world: World) -> None:
     [shown] = (await world.client.get("/v1/deployments")).json()["data"]
     assert shown.keys() >= {"model", "digest", "state", "precision", "memory_bytes", "load_seconds", "replicas"}
     assert (shown["model"], shown["state"]) == ("demo:1", "ready")
-    assert shown["replicas"][0]["kv_blocks"] == {"total": 64, "free": 64, "cached": 0, "spilled": 0}
+    assert shown["replicas"][0]["kv_blocks"] == {"total": 64, "free": 64, "cached": 0, "offloaded": 0}
     again = await world.client.post("/v1/deployments", json={"model": "demo:1"})
     assert (again.status_code, again.json()["model"]) == (202, "demo:1")
     gone = await world.client.delete("/v1/deployments/demo:1")
@@ -116,7 +117,7 @@ def _references(value: Any) -> set[str]:
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"])
 @pytest.mark.asyncio(loop_scope="module")
 async def test_unknown_routes_are_json(shared: World, path: str, method: str) -> None:
-    error(await shared.client.request(method, f"http://test{path}"), 404, "not_found")
+    error(await shared.client.request(method, f"{URL}{path}"), 404, "not_found")
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,8 @@ async def test_unknown_routes_are_json(shared: World, path: str, method: str) ->
     [
         ("GET", "/generate", "POST"),
         ("DELETE", "/", "POST"),
-        ("POST", "/health", "GET"),
-        ("PUT", "/v1/deployments", "GET, POST"),
+        ("POST", "/health", "GET, HEAD"),
+        ("PUT", "/v1/deployments", "GET, POST, HEAD"),
         ("GET", "/v1/deployments/demo:1", "DELETE"),
         ("BREW", "/generate", "POST"),
         ("OPTIONS", "/generate", "POST"),
@@ -177,7 +178,7 @@ async def test_without_the_key_only_probes_answer(guarded: World, method: str, p
     client, bodies = guarded.client, set()
     for value in WRONG:
         headers = [(b"authorization", value.encode())] if value else []
-        response = await client.request(method, f"http://test{path}", headers=headers)
+        response = await client.request(method, f"{URL}{path}", headers=headers)
         assert response.status_code == 401, (path, value)
         assert response.headers["www-authenticate"] == "Bearer"
         bodies.add(response.text.replace(response.headers["x-request-id"], ""))
@@ -192,9 +193,7 @@ async def test_without_the_key_only_probes_answer(guarded: World, method: str, p
 async def test_with_the_key_everything_answers(serve: Serve, scheme: str) -> None:
     async with serve(admin_key=KEY) as world:
         for method, path in ROUTES:
-            allowed = await world.client.request(
-                method, f"http://test{path}", headers={"Authorization": f"{scheme} {KEY}"}
-            )
+            allowed = await world.client.request(method, f"{URL}{path}", headers={"Authorization": f"{scheme} {KEY}"})
             assert allowed.status_code != 401
 
 
@@ -245,7 +244,7 @@ async def test_lifespan_starts_and_stops_the_deployments(serve: Serve) -> None:
         async with world.app.router.lifespan_context(world.app):
             await until(lambda: world.deployments.ready)
             transport = httpx.ASGITransport(world.app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
                 assert (await client.post("/generate", json={"inputs": "x"})).status_code == 200
         assert not world.deployments.ready
 
@@ -261,8 +260,6 @@ async def test_batching_shows_the_fit_and_the_decisions(world: World) -> None:
         cost_error=0.04,
         preemptions_total=1,
         backlog_seconds=0.5,
-        wait_seconds=0.002,
-        waits_total=2,
         hopeless_total=3,
         draft_tokens_total=40,
         accepted_tokens_total=30,
@@ -279,8 +276,6 @@ async def test_batching_shows_the_fit_and_the_decisions(world: World) -> None:
     assert shown["last_step"] == {"seconds": 0.02, "tokens": 12, "sequences": 3}
     assert shown["decisions"] == {
         "token_budget": 640,
-        "wait_seconds": 0.002,
-        "waits": 2,
         "preemptions": 1,
         "backlog_seconds": 0.5,
         "deadlines_out_of_reach": 3,
@@ -292,3 +287,17 @@ async def test_batching_shows_the_fit_and_the_decisions(world: World) -> None:
 async def test_batching_before_the_first_step(world: World) -> None:
     (shown,) = (await world.client.get("/v1/batching")).json()["data"]
     assert shown["cost"]["constant_seconds"] is None
+
+
+async def test_probes_and_state_tell_of_an_engine_that_is_started_again(world: World) -> None:
+    world.engine.state = EngineState.RESTARTING
+    world.engine.why_not_ready = "the engine process died and is being started again: it ended with exit code -9"
+    for path in ("/readyz", "/healthz", "/health"):
+        response = await world.client.get(path)
+        assert (response.status_code, response.json()["code"]) == (503, "unavailable")
+        assert world.engine.why_not_ready in response.json()["error"]
+    [deployment] = (await world.client.get("/v1/deployments")).json()["data"]
+    assert (deployment["state"], deployment["error"]) == ("restarting", world.engine.why_not_ready)
+    assert deployment["replicas"][0]["state"] == "restarting"
+    world.engine.state, world.engine.why_not_ready = EngineState.READY, ""
+    assert (await world.client.get("/readyz")).status_code == 200

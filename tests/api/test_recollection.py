@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE
 from service.context.prompt import NO_SUMMARY_NOTE
-from service.engine.request import Request
+from service.engine.messages import Request
 from service.text.tokenizer import Tokenizer
 from tests.api.reading import error
 from tests.api.test_generate import ask

@@ -15,20 +15,21 @@ from models.storage.journal import History
 from tests.api.conftest import KEY
 from tests.api.reading import error
 from tests.fake_service import World, publish, serving, until
-from tests.reports import COMPARED, report
+from tests.reports import beside, report
 
 MODELS = "/v1/repository/models"
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """Three versions of demo, the last one measured and bad; production is demo:1."""
+    """Three versions of demo, the last one a bad conversion of the first; production is demo:1."""
     repository = Repository(tmp_path)
     for number in range(3):
-        publish(repository, chat_template=f"{{# {number} #}}{{{{ messages[-1]['content'] }}}}")
+        parent = repository.get("demo", "1") if number == 2 else None
+        publish(repository, parent=parent, chat_template=f"{{# {number} #}}{{{{ messages[-1]['content'] }}}}")
     repository.promote("demo", "production", "1", "first")
     bad = repository.get("demo", "3")
-    repository.put_report(bad, report(bad, msgspec.structs.replace(COMPARED, top1_agreement=0.5)))
+    repository.put_report(bad, report(bad, beside(repository.get("demo", "1"), top1_agreement=0.5)))
     async with serving(tmp_path) as served:
         yield served
 
@@ -97,6 +98,28 @@ async def test_the_gate_and_its_override(world: World) -> None:
     assert response.json()["change"]["overridden"] == ["top-1 agreement 50.00%, at least 98.00% of demo:1"]
 
 
+async def test_an_alias_to_try_things_on_is_not_gated(world: World) -> None:
+    tried = await world.client.put(f"{MODELS}/demo/aliases/staging", json={"version": "3"})
+    assert tried.status_code == 200 and tried.json()["change"]["overridden"] == []
+    rolled = f"{MODELS}/demo/aliases/staging/rollout"
+    await world.client.put(f"{MODELS}/demo/aliases/staging", json={"version": "1"})
+    assert (await world.client.put(rolled, json={"candidate": "3", "weight": 5})).status_code == 200
+
+
+async def test_a_newly_trained_version_need_not_agree_with_production(world: World) -> None:
+    """It was measured beside demo:1, and answers otherwise: better."""
+    repository = world.deployments.repository
+    trained, url = repository.get("demo", "2"), f"{MODELS}/demo/aliases/production"
+    compared = beside(repository.get("demo", "1"), top1_agreement=0.61, kl=1.2, perplexity_change=-0.3)
+    repository.put_report(trained, report(trained, compared))
+    assert (await world.client.put(url, json={"version": "2"})).status_code == 200
+    worse = msgspec.structs.replace(compared, perplexity_change=0.3)
+    repository.put_report(trained, report(trained, worse))
+    await world.client.put(url, json={"version": "1"})
+    refused = error(await world.client.put(url, json={"version": "2"}), 409, "conflict")["error"]
+    assert "perplexity +30.00%" in refused and "agreement" not in refused
+
+
 async def test_aliases_are_compared_and_set(world: World) -> None:
     url = f"{MODELS}/demo/aliases/production"
     assert (await world.client.get(url)).headers["etag"] == '"1"'
@@ -148,7 +171,7 @@ async def test_swaps_under_load_fail_nobody_and_mix_nothing(world: World) -> Non
         seen = len(answers)
         version = "2" if swap % 2 == 0 else "1"
         assert (await world.client.put(url, json={"version": version})).status_code == 200
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while f"demo:{version}" not in answers[seen:]:
                 await asyncio.sleep(0.001)
     stop.set()

@@ -1,4 +1,4 @@
-"""Whose blocks are whose: every dialect says who asks, owners share nothing, forks of one owner all they can."""
+"""Owners share no prefix blocks: every dialect says who asks, and forks of one owner share all they can."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Scope
 
 from service.api.auth import Auth
-from service.engine.request import Request
+from service.engine.messages import Request
 from tests.api.conftest import Serve
 from tests.fake_service import World
 from tests.fakes import make_core, run_all

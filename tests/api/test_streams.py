@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.engine.client import EngineFailed
-from service.engine.request import FinishReason
+from service.engine.messages import FinishReason
+from service.engine_client.client import EngineFailed
 from tests.api.conftest import Serve
 from tests.api.reading import error, events, openai_error
 from tests.fake_service import REPLY, World

@@ -57,19 +57,26 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: list[str], data_dir: Path, log: Path, port: int, **variables: str) -> Iterator[Server]:
+def running(
+    command: list[str], data_dir: Path, log: Path, port: int, cwd: Path = ROOT, **variables: str
+) -> Iterator[Server]:
     """`command` with its data in `data_dir`; ready at entry, ended at exit."""
-    environment = {**os.environ, "DOSIRAK_DATA_DIR": str(data_dir), "DOSIRAK_PORT": str(port)}
-    environment |= {"BENTOML_HOME": str(data_dir), "BENTOML_DO_NOT_TRACK": "true", "DOSIRAK_LOG_FORMAT": "json"}
-    environment |= variables
-    with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output, text=True)
-    server = Server(f"http://127.0.0.1:{port}", process, log)
+    server = starting(command, data_dir, log, port, cwd, **variables)
     try:
         until_ready(server)
         yield server
     finally:
         end(server)
+
+
+def starting(command: list[str], data_dir: Path, log: Path, port: int, cwd: Path = ROOT, **variables: str) -> Server:
+    """`command` with its data in `data_dir`, just begun; the caller ends it."""
+    environment = {**os.environ, "DOSIRAK_DATA_DIR": str(data_dir), "DOSIRAK_PORT": str(port)}
+    environment |= {"BENTOML_HOME": str(data_dir), "BENTOML_DO_NOT_TRACK": "true", "DOSIRAK_LOG_FORMAT": "json"}
+    environment |= variables
+    with log.open("w") as output:
+        process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=output, stderr=output, text=True)
+    return Server(f"http://127.0.0.1:{port}", process, log)
 
 
 def until_ready(server: Server) -> None:

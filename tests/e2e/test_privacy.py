@@ -1,4 +1,4 @@
-"""What a real server writes, of every process and every library in it, holds nothing that a client wrote."""
+"""A real server writes nothing that a client wrote: every process and every library in it is looked at."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_an_import_that_is_cancelled_leaves_nothing(server: Server, tmp_path: Pa
 def test_replicas_share_their_weights(server: Server) -> None:
     with server.client() as client:
         client.delete("/v1/deployments/copy:1")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while any(each["model"] == "copy:1" for each in client.get("/v1/deployments").json()["data"]):
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What a new user sees: one command, a real answer, and a service that keeps its promises from outside."""
+"""A new user's first minutes: one command, a real answer, and a service that keeps its promises from outside."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import peft
 import pytest
 import torch
 
-from service.engine.request import FinishReason, Request, SamplingParams
+from service.engine.messages import FinishReason, Request, SamplingParams
 from service.runner.forward import CannotServe
 from tests.golden.adapters import base_model, train, version
 from tests.golden.test_architectures import prompts
@@ -75,7 +75,7 @@ def test_tokens_equal_peft(
     loaded = Loaded.of(made, "fp32", block_size=8, adapters=((NAME, str(made)),))
     assert tokens(loaded, NAME) == expected
     assert tokens(loaded, "") == peft_tokens(base_model(base)), "the base in the same engine"
-    loaded.runner.release(NAME)
+    loaded.runner.unload_adapter(NAME)
     assert tokens(loaded, "") == peft_tokens(base_model(base))
 
 
@@ -183,21 +183,21 @@ def test_an_adapter_that_is_not_there_is_an_error_and_one_in_use_is_not_freed(tm
     core.add(Request("early", prompts()[2], params, adapter=NAME))
     (output,) = core.step()
     assert (output.finish_reason, output.token_ids) == (FinishReason.ERROR, ())
-    core.adapt(NAME, str(made))
+    core.load_adapter(NAME, str(made))
     alone = tokens(loaded, NAME)
     core.add(Request("a", prompts()[2], params, adapter=NAME))
     core.step()
-    core.release(NAME)
+    core.unload_adapter(NAME)
     core.add(Request("late", prompts()[2], params, adapter=NAME))
     outputs = [output for _ in range(12) for output in core.step()]
     assert [output.finish_reason for output in outputs if output.request_id == "late"] == [FinishReason.ERROR]
     assert sum(len(output.token_ids) for output in outputs if output.request_id == "a") == 8
     assert not core._runner.adapters
-    core.adapt(NAME, str(made))
+    core.load_adapter(NAME, str(made))
     assert tokens(loaded, NAME) == alone
     with pytest.raises(CannotServe, match="no linear layer"):
         other = save_tiny("gpt2", tmp_path / "gpt2")
-        core.adapt("other", str(version(other, train(other, tmp_path / "peft2", 1), tmp_path / "version2")))
+        core.load_adapter("other", str(version(other, train(other, tmp_path / "peft2", 1), tmp_path / "version2")))
 
 
 def test_a_layer_that_is_given_other_rows_is_not_adapted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_a_layer_that_is_given_other_rows_is_not_adapted(tmp_path: Path, monkeyp
     forward = layer.forward
     monkeypatch.setattr(layer, "forward", lambda x: torch.cat([forward(row) for row in x.split(1, dim=1)], dim=1))
     with pytest.raises(CannotServe, match="other rows"):
-        loaded.runner.adapt(NAME, str(made))
+        loaded.runner.load_adapter(NAME, str(made))
     assert not loaded.runner.adapters
     monkeypatch.undo()
     use(TORCH, monkeypatch)

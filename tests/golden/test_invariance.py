@@ -16,7 +16,7 @@ import torch
 
 from models.repository import Repository
 from models.starter import publish_demo
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import Request, SamplingParams
 from tests.golden.conftest import Load
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
 from tests.kernels import KERNELS, use

@@ -18,7 +18,7 @@ from models.importing import import_source
 from models.manifest import Manifest
 from models.quantize import quantize
 from models.repository import Repository
-from service.engine.request import Request, SamplingParams
+from service.engine.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
 from service.evaluation.predictions import Predictions, predict
 from service.evaluation.texts import calibration, dialogues

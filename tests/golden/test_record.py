@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from service.engine.request import SamplingParams
+from service.engine.messages import SamplingParams
 from service.runner import building
 from service.runner.native.library import library
 from service.runner.record import Record

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from service.engine.request import SamplingParams
+from service.engine.messages import SamplingParams
 from service.runner.sampler import SamplerRow, sample
 from tests.golden.conftest import Load
 from tests.golden.tiny import SEQ2SEQ, VOCABULARY, answer, request

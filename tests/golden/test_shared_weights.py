@@ -11,9 +11,9 @@ import torch
 from models.importing import import_source
 from models.quantize import quantize
 from models.repository import Repository
-from service.engine.client import EngineClient
 from service.engine.messages import EngineConfig
-from service.engine.replicas import Replicas
+from service.engine_client.client import EngineClient
+from service.engine_client.replicas import Replicas
 from service.runner.arena import Arena, Differs
 from service.runner.building import build_runner
 from service.runner.native.library import library

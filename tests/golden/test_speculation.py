@@ -11,9 +11,10 @@ import pytest
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
 from service.engine.core import EngineCore
-from service.engine.drafting import Drafting
-from service.engine.request import Request, SamplingParams, Sequence
+from service.engine.messages import Request, SamplingParams
 from service.engine.scheduler import Scheduler
+from service.engine.sequence import Sequence
+from service.engine.speculation import Speculation
 from tests.golden.conftest import Load
 from tests.golden.tiny import MIN_PREFILL, VOCABULARY, Answer, Loaded, answer
 from tests.kernels import use
@@ -39,7 +40,7 @@ KINDS = [
 ]
 
 
-class Oracle(Drafting):
+class Oracle(Speculation):
     """Drafts what it was told comes next, with every fifth token wrong: up to seven behind every decode."""
 
     known: dict[str, tuple[int, ...]]
@@ -52,14 +53,14 @@ class Oracle(Drafting):
 
 
 class Knowing(Scheduler):
-    drafting_type = Oracle
+    speculation_type = Oracle
 
 
 def _core(loaded: Loaded, known: dict[str, tuple[int, ...]], budget: int, blocks: int | None) -> EngineCore:
     manager = BlockManager(blocks or loaded.info.blocks_total, loaded.info.block_size)
     scheduler = Knowing(manager, BatchingPolicy(budget, MIN_PREFILL, 1e9), 16, 400, speculation=True)
-    assert isinstance(scheduler.drafting, Oracle)
-    scheduler.drafting.known = known
+    assert isinstance(scheduler.speculation, Oracle)
+    scheduler.speculation.known = known
     return EngineCore(loaded.runner, scheduler, iter(range(10**9)).__next__)
 
 
@@ -115,7 +116,7 @@ def test_lookup_drafts_by_itself_on_text_that_repeats(load: Load) -> None:
     looping = Request("a", phrase * 6, SamplingParams(max_tokens=200, logit_bias=bias, logprobs=0))
     plain = answer(loaded.core(), {0: [looping]})
     drafting = _core(loaded, {}, 512, None)
-    drafting.scheduler.drafting.__class__ = Drafting
+    drafting.scheduler.speculation.__class__ = Speculation
     assert answer(drafting, {0: [looping]}) == plain
     assert drafting.stats.accepted_tokens_total > 50
     assert drafting.stats.steps_total < 120

@@ -14,13 +14,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from service.engine.batch import SampledToken
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
 from service.engine.core import EngineCore
-from service.engine.messages import EngineConfig, EngineInfo
-from service.engine.request import Request, SampledToken, SamplingParams, TokenLogprobs
+from service.engine.messages import EngineConfig, EngineInfo, Request, SamplingParams, TokenLogprobs
+from service.engine.offload import Offload
 from service.engine.scheduler import Scheduler
-from service.engine.spill import Spill
 from service.runner.building import build_runner
 from service.runner.model_runner import ModelRunner
 
@@ -207,9 +207,9 @@ class Loaded:
         self, budget: int = 512, caching: bool = True, blocks: int | None = None, speculation: bool = False
     ) -> EngineCore:
         """A fresh scheduler over the runner's blocks; fewer `blocks` make it preempt."""
-        spill = Spill(self.runner.num_slots)
+        offload = Offload(self.runner.num_disk_blocks)
         manager = BlockManager(
-            blocks or self.info.blocks_total, self.info.block_size, caching, spill, lambda index: 1e9
+            blocks or self.info.blocks_total, self.info.block_size, caching, offload, lambda index: 1e9
         )
         policy = BatchingPolicy(max(budget, self.config.max_num_seqs + MIN_PREFILL), MIN_PREFILL, 1e9)
         speculation = speculation and self.runner.verifies_drafts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +11,11 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
+from service.engine.batch import BlockCopy
 from service.engine.block_manager import BlockManager, Prefix
-from service.engine.ranking import Ranking
-from service.engine.request import Copy, Sequence
-from service.engine.spill import Spill
+from service.engine.eviction import EvictionCandidate, EvictionPolicy
+from service.engine.offload import Offload
+from service.engine.sequence import Sequence
 from tests.fakes import make_request
 
 BLOCKS, BLOCK_SIZE = 9, 4
@@ -32,17 +34,19 @@ def prompts(draw: st.DrawFn) -> list[int]:
 
 
 class BlocksMachine(RuleBasedStateMachine):
-    """Mirrors what was written to every block, as the KV tensors would have it."""
+    """Mirrors what was written to every block, as the KV tensors would have it. A step's copies are made together,
+    before anything is written."""
 
     manager: type[BlockManager] = BlockManager
-    num_slots = 0
+    offload: type[Offload] = Offload
+    num_disk_blocks = 0
     live = Bundle("live")
 
     def __init__(self) -> None:
         super().__init__()
-        spill = Spill(self.num_slots)
-        self.blocks = self.manager(BLOCKS, BLOCK_SIZE, spill=spill, worth=lambda index: 1.0 + index)
-        self.slots: dict[int, tuple[str, list[int]]] = {}
+        offload = self.offload(self.num_disk_blocks)
+        self.blocks = self.manager(BLOCKS, BLOCK_SIZE, offload=offload, worth=lambda index: 1.0 + index)
+        self.disk_blocks: dict[int, tuple[str, list[int]]] = {}
         self.parents: dict[bytes, bytes] = {}
         self.written: dict[int, tuple[str, list[int]]] = {}
         self.tables: dict[str, Sequence] = {}
@@ -53,23 +57,38 @@ class BlocksMachine(RuleBasedStateMachine):
         self.count += 1
         return Sequence.of(make_request(str(self.count), token_ids, cache_salt=salt))
 
-    @rule(sequence=live, reserve=st.integers(0, 2))
-    def admit(self, sequence: Sequence, reserve: int) -> None:
+    @rule(sequence=live, reserve=st.integers(0, 2), cut=st.integers(0, 5), chunk=st.integers(0, 20))
+    def admit(self, sequence: Sequence, reserve: int, cut: int = 5, chunk: int = 20) -> None:
+        """With the first `cut` blocks that are known, slots for a chunk of the rest, and the promise of all others."""
         if sequence.block_table:
             return
-        prefix = self.blocks.match(sequence)
+        prefix = self.blocks.match(sequence)[:cut]
         needed = sequence.num_tokens - len(prefix) * BLOCK_SIZE
+        chunk = min(chunk, needed)
         self.parents |= {child: parent for parent, child in pairwise(sequence.block_hashes)}
         before, known = (self.blocks.num_free, self.blocks.num_cached), set(self.blocks._block_of)
-        if self.blocks.allocate(sequence, needed, prefix, reserve):
+        if self.blocks.allocate(sequence, chunk, prefix, reserve, needed - chunk):
             self.tables[sequence.request.id] = sequence
             assert sequence.num_remaining_tokens == needed >= 1
             assert self.blocks.num_available >= reserve
             self.check_evicted(known - set(self.blocks._block_of))
-            self.copy()
         else:
             assert before == (self.blocks.num_free, self.blocks.num_cached)
             assert not sequence.block_table
+
+    @rule(sequence=live, cut=st.integers(0, 5), chunk=st.integers(0, 20))
+    def advance(self, sequence: Sequence, cut: int, chunk: int) -> None:
+        """What was promised is there, whoever has come in the meantime, and what has become known is taken over."""
+        self.compute(sequence, 20)
+        if sequence.request.id not in self.tables or not sequence.num_remaining_tokens:
+            return
+        prefix = self.blocks.match(sequence)[:cut]
+        left = sequence.num_remaining_tokens - len(prefix) * BLOCK_SIZE
+        assert self.blocks.allocate(sequence, min(chunk, left), prefix, ahead=left - min(chunk, left))
+
+    @rule(number=st.integers(0, 4) | st.just(BLOCKS))
+    def limit_copies(self, number: int) -> None:
+        self.blocks.offload.max_copies = number
 
     @rule(prompts=st.lists(st.tuples(prompts(), st.sampled_from(["", "owner"])), min_size=1, max_size=4))
     def pass_through(self, prompts: list[tuple[list[int], str]]) -> None:
@@ -81,23 +100,39 @@ class BlocksMachine(RuleBasedStateMachine):
             self.tables_hold_their_own_tokens()
             self.preempt(sequence)
 
+    @rule(starts=st.lists(st.integers(3, 50), min_size=2, max_size=3, unique=True), size=st.integers(8, 20))
+    def grow_side_by_side(self, starts: list[int], size: int) -> None:
+        """Prompts that share nothing: each begins, then each goes on to its end."""
+        sequences = [self.arrive([start] * size, "") for start in starts]
+        for sequence in sequences:
+            self.admit(sequence, 0, 5, 1)
+        for sequence in sequences:
+            self.advance(sequence, 5, 20)
+        for sequence in sequences:
+            self.preempt(sequence)
+
     def check_evicted(self, evicted: set[bytes]) -> None:
         """Ends only."""
         assert not evicted & {self.parents.get(ranked.content) for ranked in self.blocks._cached}
 
     def copy(self) -> None:
-        for copy in self.blocks.take_copies():
+        copies = self.blocks.take_copies()
+        assert not superseded(copies), "a copy that is overwritten before anything reads it"
+        for copy in copies:
             if copy.restores:
-                owner, tokens = self.slots[copy.slot]
+                assert copy.disk_block in self.disk_blocks, "a disk block that holds nothing"
+                owner, tokens = self.disk_blocks[copy.disk_block]
                 self.written[copy.block] = owner, list(tokens)
             else:
-                self.slots[copy.slot] = self.written[copy.block]
+                self.disk_blocks[copy.disk_block] = self.written[copy.block]
 
     @rule(sequence=live, num_tokens=st.integers(1, 20))
     def compute(self, sequence: Sequence, num_tokens: int) -> None:
-        num_tokens = min(num_tokens, sequence.num_remaining_tokens)
-        if not sequence.block_table or not num_tokens:
+        slots = len(sequence.block_table) * BLOCK_SIZE - sequence.num_computed_tokens
+        num_tokens = min(num_tokens, sequence.num_remaining_tokens, slots)
+        if num_tokens <= 0:
             return
+        self.copy()
         for position in range(sequence.num_computed_tokens, sequence.num_computed_tokens + num_tokens):
             block = sequence.block_table[position // BLOCK_SIZE]
             if position % BLOCK_SIZE == 0:
@@ -109,7 +144,6 @@ class BlocksMachine(RuleBasedStateMachine):
     def decode(self, sequence: Sequence, token: int) -> None:
         if sequence.block_table and not sequence.num_remaining_tokens and self.blocks.allocate(sequence, 1):
             sequence.token_ids.append(token)
-            self.copy()
 
     @rule(sequence=live)
     def preempt(self, sequence: Sequence) -> None:
@@ -130,6 +164,8 @@ class BlocksMachine(RuleBasedStateMachine):
 
     @invariant()
     def tables_hold_their_own_tokens(self) -> None:
+        if self.blocks.offload.num_pending:
+            return
         for sequence in self.tables.values():
             held = [self.written[block] for block in sequence.block_table if block in self.written]
             tokens = [token for _, block in held for token in block][: sequence.num_computed_tokens]
@@ -150,6 +186,7 @@ class Saltless(BlockManager):
     """Shares between owners."""
 
     def match(self, sequence: Sequence) -> Prefix:
+        super().match(sequence)
         twin = Sequence.of(make_request("twin", sequence.token_ids))
         return super().match(twin)
 
@@ -162,7 +199,7 @@ class Headless(BlockManager):
         self._cached = Unchained()
 
 
-class Unchained(Ranking):
+class Unchained(EvictionPolicy):
     def add(self, content: bytes, parent: bytes, worth: float) -> None:
         super().add(content, b"", worth)
 
@@ -170,31 +207,72 @@ class Unchained(Ranking):
 class Disordered(BlockManager):
     """Reads before it writes."""
 
-    def take_copies(self) -> tuple[Copy, ...]:
+    def take_copies(self) -> tuple[BlockCopy, ...]:
         return tuple(sorted(super().take_copies(), key=lambda copy: not copy.restores))
 
 
 class Hasty(BlockManager):
     """Writes before it reads."""
 
-    def take_copies(self) -> tuple[Copy, ...]:
+    def take_copies(self) -> tuple[BlockCopy, ...]:
         return tuple(sorted(super().take_copies(), key=lambda copy: copy.restores))
 
 
-def machine_of(broken: type[BlockManager], slots: int = 0) -> type[BlocksMachine]:
+class Faithless(BlockManager):
+    """Promises, and gives it to whoever comes."""
+
+    def _promise(self, sequence: Sequence, num_blocks: int) -> None:
+        pass
+
+
+class Wasteful(Offload):
+    """Makes copies that another overwrites."""
+
+    def restore(self, content: bytes, block: int) -> None:
+        super().restore(content, block)
+        self._unread.clear()
+
+    def save(self, ranked: EvictionCandidate, block: int) -> None:
+        super().save(ranked, block)
+        self._unread.clear()
+
+
+def superseded(copies: Iterable[BlockCopy]) -> int:
+    """Of one step's copies, those into a disk block that another overwrites before anything has read it."""
+    unread, count = set[int](), 0
+    for copy in copies:
+        if copy.restores:
+            unread.discard(copy.disk_block)
+        else:
+            count += copy.disk_block in unread
+            unread.add(copy.disk_block)
+    return count
+
+
+def machine_of(
+    broken: type[BlockManager], disk_blocks: int = 0, broken_offload: type[Offload] = Offload
+) -> type[BlocksMachine]:
     class Machine(BlocksMachine):
         manager = broken
-        num_slots = slots
+        offload = broken_offload
+        num_disk_blocks = disk_blocks
 
     return Machine
 
 
-@pytest.mark.parametrize("slots", [0, 3, 20])
-def test_blocks(slots: int) -> None:
-    run_state_machine_as_test(machine_of(BlockManager, slots), settings=SETTINGS)
+@pytest.mark.parametrize("disk_blocks", [0, 3, 20])
+def test_blocks(disk_blocks: int) -> None:
+    run_state_machine_as_test(machine_of(BlockManager, disk_blocks), settings=SETTINGS)
 
 
-@pytest.mark.parametrize(("planted", "slots"), [(Leaky, 0), (Saltless, 0), (Headless, 0), (Disordered, 3), (Hasty, 3)])
-def test_a_planted_defect_is_found(planted: type[BlockManager], slots: int) -> None:
+@pytest.mark.parametrize(
+    ("planted", "disk_blocks"), [(Leaky, 0), (Saltless, 0), (Headless, 0), (Faithless, 0), (Disordered, 3), (Hasty, 3)]
+)
+def test_a_planted_defect_is_found(planted: type[BlockManager], disk_blocks: int) -> None:
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(machine_of(planted, slots), settings=UNSHRUNK)
+        run_state_machine_as_test(machine_of(planted, disk_blocks), settings=UNSHRUNK)
+
+
+def test_a_copy_that_is_overwritten_unread_is_found() -> None:
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine_of(BlockManager, 2, Wasteful), settings=UNSHRUNK)

@@ -12,23 +12,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager, Prefix
+from service.engine.budget import StepBudget
 from service.engine.core import EngineCore
-from service.engine.drafting import Drafting
-from service.engine.request import (
-    Batch,
-    Copy,
-    FinishReason,
-    Request,
-    SampledToken,
-    Scheduled,
-    Sequence,
-    SequenceStatus,
-    StepOutput,
-)
+from service.engine.messages import FinishReason, Request, StepOutput
+from service.engine.offload import Offload
+from service.engine.output_processor import OutputProcessor
+from service.engine.prefill import Prefill
 from service.engine.scheduler import Scheduler
-from service.engine.spill import Spill
+from service.engine.sequence import Sequence, SequenceStatus
+from service.engine.speculation import Speculation
 from tests.fakes import (
     DECODER_START,
     EncodingRunner,
@@ -62,20 +57,22 @@ requests = st.fixed_dictionaries(
 
 class SchedulerMachine(RuleBasedStateMachine):
     blocks: type[BlockManager] = BlockManager
-    drafting: type[Scheduler] = Scheduler
+    scheduler_type: type[Scheduler] = Scheduler
     has_encoder: bool = False
-    num_slots: int = 0
+    num_disk_blocks: int = 0
+    is_slow: bool = False
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
-        policy = BatchingPolicy(9, MIN_PREFILL, 1e9)
-        pool = self.blocks(BLOCKS, BLOCK_SIZE, spill=Spill(self.num_slots))
+        policy = BatchingPolicy(9, MIN_PREFILL, 0.5 if self.is_slow else 1e9)
+        pool = self.blocks(BLOCKS, BLOCK_SIZE, offload=Offload(self.num_disk_blocks))
         start = DECODER_START if self.has_encoder else ()
-        scheduler = self.drafting(
+        scheduler = self.scheduler_type(
             pool, policy, max_num_seqs=4, max_model_len=1024, speculation=True, decoder_start=start
         )
         self.runner = EncodingRunner(BLOCK_SIZE) if self.has_encoder else FakeRunner(BLOCK_SIZE)
+        self.runner.took = self.took
         self.core = EngineCore(self.runner, scheduler, self.clock)
         self.requests: dict[str, Request] = {}
         self.outputs: dict[str, list[StepOutput]] = {}
@@ -103,10 +100,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             for sequence in self.core.scheduler.running:
                 self.check_held(sequence)
 
+    def took(self, tokens: int, copies: int) -> None:
+        """Of a slow machine a second holds three copies, or half a full step."""
+        if self.is_slow:
+            self.clock.advance(0.1 + 0.2 * tokens + 0.3 * copies)
+
     @rule(number=st.none() | st.integers(0, 2))
     def disk(self, number: int | None) -> None:
-        """From now on every third slot can be neither written nor read; or all can."""
-        self.runner.fails = lambda copy: copy.slot % 3 == number
+        """From now on every third disk block can be neither written nor read; or all can."""
+        self.runner.fails = lambda copy: copy.disk_block % 3 == number
 
     def check_held(self, sequence: Sequence) -> None:
         """Of every position that counts as computed, the token of that sequence."""
@@ -179,7 +181,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert told == list(range(1, len(request.token_ids)))
 
 
-class Guesses(Drafting):
+class Guesses(Speculation):
     """For every decode: the tokens that will come, some of them spoiled, so that steps accept none, some or all.
     Whether a place is spoiled follows from the tokens, so that a failure can be replayed."""
 
@@ -191,23 +193,27 @@ class Guesses(Drafting):
 
 
 class Guessing(Scheduler):
-    drafting_type = Guesses
+    speculation_type = Guesses
 
 
-class Trusting(Guessing):
+class TrustingOutputs(OutputProcessor):
     """Shares the block of a draft before it is known to be true."""
 
-    def _take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
+    def take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
         sequence = item.sequence
         num_computed, num_tokens = sequence.num_computed_tokens, sequence.num_tokens
         sequence.token_ids += item.draft_token_ids
-        self.blocks.mark_computed(sequence, item.num_tokens)
+        self._blocks.mark_computed(sequence, item.num_tokens)
         sequence.num_computed_tokens = num_computed
         del sequence.token_ids[num_tokens:]
-        super()._take_in(item, result, batch_size, now)
+        super().take_in(item, result, batch_size, now)
 
 
-class Gullible(Guessing):
+class Trusting(Guessing):
+    outputs_type = TrustingOutputs
+
+
+class GullibleOutputs(OutputProcessor):
     """Takes slots behind rejected drafts for computed."""
 
     def _sample_following(self, item: Scheduled, result: SampledToken, now: float) -> None:
@@ -218,6 +224,10 @@ class Gullible(Guessing):
                 item.sequence.num_computed_tokens + rejected, item.sequence.num_tokens - 1
             )
             item.sequence.token_ids[-1] = item.draft_token_ids[len(result.following)]
+
+
+class Gullible(Guessing):
+    outputs_type = GullibleOutputs
 
 
 class Hoarding(BlockManager):
@@ -237,32 +247,38 @@ class Partial(BlockManager):
         return [self._hash(sequence, index) for index in range((sequence.num_tokens - 1) // BLOCK_SIZE)]
 
 
-class Chopping(Scheduler):
+class ChoppingPrefill(Prefill):
     """Cuts an encoder's input as any other prompt."""
 
-    def _chunk(self, sequence: Sequence, left: int, num_cached: int = 0, whole: int = 0) -> int:
-        return super()._chunk(sequence, min(left, 9), num_cached)
+    def _chunk(self, sequence: Sequence, start: int, prefix: Prefix, budget: StepBudget) -> int:
+        return min(sequence.num_tokens - start, budget.chunk(start))
+
+
+class Chopping(Scheduler):
+    prefill_type = ChoppingPrefill
 
 
 def machine_of(
     planted: type[BlockManager] = BlockManager,
     scheduler: type[Scheduler] = Scheduler,
     encoder: bool = False,
-    slots: int = 0,
+    disk_blocks: int = 0,
+    slow: bool = False,
 ) -> type[SchedulerMachine]:
     class Machine(SchedulerMachine):
-        num_slots = slots
+        is_slow = slow
+        num_disk_blocks = disk_blocks
         blocks = planted
-        drafting = scheduler
+        scheduler_type = scheduler
         has_encoder = encoder
 
     return Machine
 
 
 @pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder-decoder"])
-@pytest.mark.parametrize(("scheduler", "slots"), [(Scheduler, 0), (Scheduler, 4), (Guessing, 30)])
-def test_scheduler(scheduler: type[Scheduler], slots: int, encoder: bool) -> None:
-    machine = machine_of(scheduler=scheduler, encoder=encoder, slots=slots)
+@pytest.mark.parametrize(("scheduler", "disk_blocks"), [(Scheduler, 0), (Scheduler, 4), (Guessing, 30)])
+def test_scheduler(scheduler: type[Scheduler], disk_blocks: int, encoder: bool) -> None:
+    machine = machine_of(scheduler=scheduler, encoder=encoder, disk_blocks=disk_blocks)
     run_state_machine_as_test(machine, settings=SETTINGS)
 
 
@@ -270,6 +286,13 @@ def test_scheduler(scheduler: type[Scheduler], slots: int, encoder: bool) -> Non
 def test_a_planted_defect_of_encoders_is_found(planted: type[BlockManager], scheduler: type[Scheduler]) -> None:
     with pytest.raises(AssertionError):
         run_state_machine_as_test(machine_of(planted, scheduler, encoder=True), settings=UNSHRUNK)
+
+
+@pytest.mark.parametrize("encoder", [False, True], ids=["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("disk_blocks", [0, 4, 30])
+def test_on_a_slow_machine(disk_blocks: int, encoder: bool) -> None:
+    """Where seconds and copies bound the steps, and forecasts refuse."""
+    run_state_machine_as_test(machine_of(encoder=encoder, disk_blocks=disk_blocks, slow=True), settings=SETTINGS)
 
 
 def test_the_guesses_are_partly_right() -> None:
@@ -284,7 +307,7 @@ def test_the_guesses_are_partly_right() -> None:
 class Careless(Scheduler):
     """Goes on with blocks that did not come back."""
 
-    def without(self, batch: Batch, failed: Iterable[Copy]) -> Batch:
+    def without(self, batch: Batch, failed: Iterable[BlockCopy]) -> Batch:
         return batch
 
 
@@ -293,7 +316,7 @@ class Careless(Scheduler):
 )
 def test_a_planted_defect_of_the_spill_is_found(planted: type[BlockManager], scheduler: type[Scheduler]) -> None:
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(machine_of(planted, scheduler, slots=4), settings=UNSHRUNK)
+        run_state_machine_as_test(machine_of(planted, scheduler, disk_blocks=4), settings=UNSHRUNK)
 
 
 @pytest.mark.parametrize("planted", [Leaky, Saltless])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.runner.attention import KV_TILE, AttentionPlan, AttentionSpec, Span, matmul_dtype
+from service.runner.attention import KV_TILE, AttentionPlan, AttentionSpec, SequenceRows, matmul_dtype
 from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, decode, encode
 from service.runner.linear import bmm_row_quantum
 from tests.kernels import KERNELS, use
@@ -82,25 +82,25 @@ class Pool:
 
     def step(self, parts: Sequence[tuple[Sample, int, int]], padding: int = 3) -> list[Tensor]:
         """Each part's output for positions [first, last) of its sample."""
-        spans, row = [], 0
+        sequences, row = [], 0
         for sample, first, last in parts:
-            spans.append(Span(row, last - first, first, sample.blocks))
+            sequences.append(SequenceRows(row, last - first, first, sample.blocks))
             row += last - first
 
         def pack(name: str) -> Tensor:
             rows = torch.cat([getattr(sample, name)[first:last] for sample, first, last in parts])
             return torch.cat((rows, rows[:1].expand(padding, -1, -1)))
 
-        plan = AttentionPlan(self.cache, spans, row + padding, self.quantum, CPU)
+        plan = AttentionPlan(self.cache, sequences, row + padding, self.quantum, CPU)
         out = plan.attend(0, pack("query"), pack("key"), pack("value"), self.spec)
-        return [out[span.row : span.row + span.count] for span in spans]
+        return [out[sequence.row : sequence.row + sequence.count] for sequence in sequences]
 
 
 def reference(sample: Sample, spec: AttentionSpec) -> Tensor:
     """Softmax attention with full matrices in fp64."""
-    per_head = sample.query.shape[1] // sample.key.shape[1]
+    queries_per_kv = sample.query.shape[1] // sample.key.shape[1]
     query = sample.query.double().transpose(0, 1)
-    key, value = (t.double().repeat_interleave(per_head, 1).transpose(0, 1) for t in (sample.key, sample.value))
+    key, value = (t.double().repeat_interleave(queries_per_kv, 1).transpose(0, 1) for t in (sample.key, sample.value))
     scores = query @ key.transpose(1, 2) * spec.scale
     if spec.softcap is not None:
         scores = (scores / spec.softcap).tanh() * spec.softcap
@@ -167,7 +167,7 @@ def test_padding_rows_get_zeros_and_write_nowhere() -> None:
     sample = samples(4, 4, torch.float32)[2]
     pool = Pool(4, torch.float32, SPECS[0])
     before = pool.cache.keys[0][[b for b in range(pool.cache.num_blocks) if b not in sample.blocks]].clone()
-    plan = AttentionPlan(pool.cache, [Span(0, len(sample), 0, sample.blocks)], len(sample) + 4, 4, CPU)
+    plan = AttentionPlan(pool.cache, [SequenceRows(0, len(sample), 0, sample.blocks)], len(sample) + 4, 4, CPU)
     padded = [torch.cat((t, t[:4])) for t in (sample.query, sample.key, sample.value)]
     out = plan.attend(0, padded[0], padded[1], padded[2], pool.spec)
     assert not out[len(sample) :].any()

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.engine.batch import Batch, Scheduled
 from service.engine.batching import Backlog, BatchingPolicy, Offer
 from service.engine.cost import CostLine, Work, chunk_attention
-from service.engine.request import Batch, Scheduled, Sequence
+from service.engine.sequence import Sequence
 from tests.fakes import make_request
 
 FAST = (0.0005, 2e-5, 1e-8, 1e-9)
@@ -123,8 +124,37 @@ def test_past_the_target_prefill_gets_the_share_of_those_who_wait_for_it(prefill
     assert budget > 64 + 16 and policy.cost.predict(work[0]) <= longest < policy.cost.predict(work[1])
 
 
-def test_nobody_waits_for_a_token_when_nobody_decodes() -> None:
-    assert BatchingPolicy(2048, 16, 1e-9).token_budget(0, 0, 0, 9) == 2048
+def test_a_step_without_decodes_is_the_largest_within_a_second() -> None:
+    policy = BatchingPolicy(2048, 16, 1e-9)
+    policy.cost = taught(SLOW)
+    budget = policy.token_budget(0, 0, 512, 9)
+    work = [Work(budget + more, 0, chunk_attention(512, budget + more)) for more in (0, 1)]
+    assert policy.cost.predict(work[0]) <= 1.0 < policy.cost.predict(work[1])
+    quick = BatchingPolicy(2048, 16, 1e-9)
+    quick.cost = taught(FAST)
+    assert quick.token_budget(0, 0, 512, 9) == 2048
+
+
+def test_many_who_wait_for_a_first_token_make_no_step_longer_than_a_second() -> None:
+    policy = BatchingPolicy(2048, 16, 0.001)
+    policy.cost = taught(SLOW)
+    budget = policy.token_budget(1, 1000, 0, 200)
+    assert policy.cost.predict(Work(budget, 1000, chunk_attention(0, budget - 1))) == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize("seconds_per_token", [1e-5, 1e-3, 0.05])
+def test_the_first_steps_of_an_unknown_machine_are_small_and_grow(seconds_per_token: float) -> None:
+    """0.05: a model of 3B parameters on a slow core; its whole prompt would take 100 s in one step."""
+    policy, done, steps = BatchingPolicy(2048, 16, 0.1), 0, list[float]()
+    while done < 4096:
+        tokens = policy.token_budget(0, 0, done, 1)
+        steps.append(0.005 + seconds_per_token * tokens)
+        policy.observe(Work(tokens, 0, chunk_attention(done, tokens)), steps[-1])
+        done += tokens
+    assert max(steps) < 4.0
+    assert max(steps[5:], default=0.0) < 1.3
+    if seconds_per_token < 1e-4:
+        assert len(steps) == 5, "64, 256, 1024, and twice all"
 
 
 def test_the_work_of_a_batch() -> None:
@@ -174,35 +204,6 @@ def test_drafts_go_to_the_likeliest_and_keep_their_bounds() -> None:
 def test_no_draft_before_the_machine_is_known() -> None:
     assert not BatchingPolicy(2048, 16, 1.0).pays(Work(1, 10))
     assert policy_of(MEMORY_BOUND).pays(Work(1, 10))
-
-
-def arrivals_every(policy: BatchingPolicy, gap: float, count: int = 40) -> float:
-    """The last arrival."""
-    for number in range(count):
-        policy.note_arrival(number * gap)
-    return (count - 1) * gap
-
-
-def test_waiting_pays_only_in_a_burst_of_cheap_prompts() -> None:
-    cheap, dear = Work(2), Work(200)
-    policy = policy_of(MEMORY_BOUND)
-    last = arrivals_every(policy, 0.001)
-    assert policy.wait([last], cheap, last) == pytest.approx(0.002, rel=0.01), "until the next one is overdue"
-    assert policy.wait([last], dear, last) == 0.0, "its prefill would delay the first by more than a step's constant"
-    assert policy.wait([last], cheap, last + 0.003) == 0.0, "the burst is over"
-    assert policy.wait([last] * 20, cheap, last) == 0.0, "so many would wait"
-    assert policy.wait([last - 0.021], cheap, last) == 0.0, "never longer than the constant in all"
-    assert policy.wait([], cheap, last) == 0.0
-    slow = policy_of(MEMORY_BOUND)
-    last = arrivals_every(slow, 0.5)
-    assert slow.wait([last], cheap, last) == 0.0, "the next one is far"
-
-
-def test_no_wait_without_knowledge() -> None:
-    assert policy_of(MEMORY_BOUND).wait([0.0], Work(2), 0.0) == 0.0
-    unknown = BatchingPolicy(2048, 16, 1.0)
-    last = arrivals_every(unknown, 0.001)
-    assert unknown.wait([last], Work(2), last) == 0.0
 
 
 def test_forecasts() -> None:

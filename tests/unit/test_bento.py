@@ -1,27 +1,170 @@
-"""What BentoML is kept from doing to every request, and that its build can still write the configuration."""
+"""The BentoML service: plain configuration, BentoML's public names only, and its own methods as bodies of ours."""
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import bentoml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from service.api.schemas.native import GenerateBody
+from service.packaging import carried
+from service.packaging.carried import carried_models
+from service.packaging.forwarding import post
+from service.packaging.inputs import ChatInput, GenerateInput, generate_body
+from service.packaging.limit import BodyLimit
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import yaml
-from _bentoml_impl.server.app import ServiceAppFactory
 from service.bento import Dosirak
-Dosirak.inject_config()
-print(*(layer.cls.__name__ for layer in ServiceAppFactory(Dosirak).middlewares))
-print(yaml.safe_load(yaml.safe_dump(Dosirak.config))["traffic"])
+print(yaml.safe_dump(Dosirak.config, default_flow_style=True, width=1000).strip())
+print([method.route for method in Dosirak.apis.values()])
 """
+INSIDE = re.compile(r"^\s*(?:from|import) (?:_bentoml_|bentoml\._internal|bentoml_cli)", re.MULTILINE)
 
 
-def test_no_layer_of_bentoml_keeps_a_timer_for_each_request(tmp_path: Path) -> None:
+def test_the_configuration_is_plain_and_the_routes_are_bentomls_own(tmp_path: Path) -> None:
     environment = {"DOSIRAK_DATA_DIR": str(tmp_path), "BENTOML_HOME": str(tmp_path), "PATH": "", "HOME": str(tmp_path)}
     shown = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
-    layers, traffic = shown.stdout.strip().splitlines()[-2:]
-    assert "ContextMiddleware" in layers and "TimeoutMiddleware" not in layers
-    assert traffic == "{'timeout': 86400.0}"
+    configuration, routes = shown.stdout.strip().splitlines()[-2:]
+    assert "traffic: {timeout: 1800}" in configuration
+    assert sorted(json.loads(routes.replace("'", '"'))) == ["/bento/chat", "/bento/generate"]
+
+
+def test_nothing_inside_bentoml_is_leaned_on() -> None:
+    sources = [path for package in ("service", "models") for path in (ROOT / package).rglob("*.py")]
+    assert [str(path) for path in sources if INSIDE.search(path.read_text())] == []
+
+
+OPTIONS = {
+    "model": st.text(max_size=5),
+    "max_new_tokens": st.integers(-2, 2**40),
+    "temperature": st.floats(allow_nan=False, allow_infinity=False),
+    "top_p": st.floats(0, 1),
+    "seed": st.integers(0, 2**40),
+    "stop": st.lists(st.text(max_size=3), max_size=2),
+}
+
+
+@given(st.fixed_dictionaries({"prompt": st.text(max_size=9)}, optional=OPTIONS), st.booleans())
+def test_every_field_reaches_the_body(given_fields: dict[str, Any], others: bool) -> None:
+    extra: dict[str, Any] = {"parameters": {"top_k": 3}} if others else {}
+    asked = GenerateInput(**given_fields, **extra)
+    body = generate_body({name: getattr(asked, name) for name in GenerateInput.model_fields})
+    parameters: Any = body.pop("parameters", {})
+    told = {"prompt": body.pop("inputs"), **body, **parameters}
+    assert told == {**given_fields, **({"top_k": 3} if others else {})}
+
+
+def test_the_bodies_are_those_of_the_route() -> None:
+    chat = ChatInput(messages=[{"role": "user", "content": "hi"}], session_id="s", stop=["x"], max_new_tokens=3)
+    body = GenerateBody.model_validate(generate_body(dict(chat)))
+    assert body.messages is not None and body.session_id == "s"
+    assert body.parameters.max_new_tokens == 3 and body.parameters.stop == ["x"]
+
+
+@pytest.mark.parametrize("wrong", [{"prompt": "a", "sead": 1}, {"prompt": "a", "seed": 1, "parameters": {"seed": 1}}])
+def test_an_unknown_field_and_one_given_twice_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"sead|twice"):
+        GenerateInput(**wrong)
+
+
+async def test_a_body_within_the_bound_is_read_again_whole_and_a_larger_one_refused() -> None:
+    parts = [b"12345", b"67890"]
+    for most, expected in ((10, b"1234567890"), (9, None)):
+        waiting: list[Message] = [
+            {"type": "http.request", "body": part, "more_body": at == 0} for at, part in enumerate(parts)
+        ]
+        waiting.append({"type": "http.disconnect"})
+        heard: list[bytes] = []
+        sent: list[Message] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send, heard: list[bytes] = heard) -> None:
+            heard.append(await Request(scope, receive).body())
+            assert (await receive())["type"] == "http.disconnect"
+
+        async def receive(waiting: list[Message] = waiting) -> Message:
+            return waiting.pop(0)
+
+        async def send(message: Message, sent: list[Message] = sent) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "path": "/bento/chat", "method": "POST", "headers": []}
+        await BodyLimit(app, most)(scope, receive, send)
+        assert heard == ([expected] if expected else []) and bool(sent) == (expected is None)
+        assert all(message.get("status", 413) == 413 for message in sent)
+
+
+def request(*messages: Message, **scope: Any) -> Request:
+    waiting = list(messages)
+
+    async def receive() -> Message:
+        return waiting.pop(0)
+
+    headers = [(b"authorization", b"Bearer k"), (b"content-length", b"9999"), (b"content-type", b"text/plain")]
+    return Request({"type": "http", "headers": headers, "method": "POST", "path": "/bento/generate", **scope}, receive)
+
+
+async def test_the_app_is_asked_with_the_callers_headers_and_connection() -> None:
+    heard: dict[str, Any] = {}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked = Request(scope, receive)
+        heard.update(path=scope["path"], headers=dict(asked.headers), body=await asked.json())
+        heard["then"] = (await receive())["type"]
+        await send({"type": "http.response.start", "status": 503, "headers": [(b"retry-after", b"7")]})
+        for part in (b'{"error"', b': "full"}'):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+
+    asked = request({"type": "http.disconnect"}, client=("127.0.0.1", 5), state={"owner": "me"})
+    reply = await post(app, asked, "/generate", {"inputs": "밥"})
+    assert heard["path"] == "/generate" and heard["body"] == {"inputs": "밥"}
+    assert heard["headers"]["authorization"] == "Bearer k" and heard["headers"]["content-type"] == "application/json"
+    assert heard["headers"]["content-length"] != "9999"
+    assert heard["then"] == "http.disconnect", "the caller who hangs up is heard"
+    assert (reply.status, reply.headers["retry-after"], reply.body) == (503, "7", {"error": "full"})
+
+
+async def test_what_the_app_notes_of_its_request_is_not_the_callers() -> None:
+    asked = request({"type": "http.disconnect"}, state={"owner": "me"})
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["owner"] = "another"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    assert (await post(app, asked, "/generate", {})).body == {}
+    assert asked.scope["state"] == {"owner": "me"}
+
+
+def test_models_are_found_by_the_whole_of_their_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = tmp_path / "src"
+    sources.mkdir()
+    assert carried_models(sources) == {}, "not a bento's sources"
+    (tmp_path / "bento.yaml").write_text("models: [{tag: 'demo:1'}, {tag: 'demo:2'}, {tag: 'gone:1'}]")
+    stored = {"demo:1": "demo:10", "demo:2": "demo:2"}
+
+    def get(tag: str) -> Any:
+        if tag not in stored:
+            raise bentoml.exceptions.NotFound(tag)
+        return SimpleNamespace(tag=stored[tag], path=f"/store/{stored[tag]}")
+
+    store = SimpleNamespace(models=SimpleNamespace(get=get), exceptions=bentoml.exceptions)
+    monkeypatch.setattr(carried, "bentoml", store)
+    assert carried_models(sources) == {"demo:2": Path("/store/demo:2")}
+    (tmp_path / "bento.yaml").write_text("name: empty")
+    assert carried_models(sources) == {}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from service.engine.block_manager import BlockManager, BrokenBlocks
-from service.engine.request import Sequence
+from service.engine.sequence import Sequence
 from tests.fakes import make_request
 
 

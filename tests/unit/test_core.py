@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from service.engine.request import Batch, FinishReason, SampledToken
+from service.engine.batch import Batch, SampledToken
+from service.engine.messages import FinishReason
 from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_core, make_request, run_all, tokens_of
 
 
@@ -69,6 +72,70 @@ def test_a_broken_model_ends_one_request_only() -> None:
     core.add(make_request("b", [4, 5]))
     outputs = run_all(core)
     assert [o.finish_reason for o in outputs["a"]] == [FinishReason.ERROR]
+    assert tokens_of(outputs["b"]) == expected_tokens(make_request("b", [4, 5]))
+
+
+NOT_A_NUMBER, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": NOT_A_NUMBER},
+        {"temperature": INFINITE},
+        {"temperature": -1.0},
+        {"repetition_penalty": 1e-40},
+        {"repetition_penalty": INFINITE},
+        {"frequency_penalty": -1e38},
+        {"presence_penalty": NOT_A_NUMBER},
+        {"top_p": 1.0000001},
+        {"min_p": -0.1},
+        {"typical_p": NOT_A_NUMBER},
+        {"top_k": -1},
+        {"logprobs": -1},
+        {"logit_bias": ((3, 1e38),)},
+        {"logit_bias": ((FakeRunner.vocab_size, 1.0),)},
+        {"logit_bias": ((-1, 1.0),)},
+        {"token_ids": (1, FakeRunner.vocab_size)},
+        {"token_ids": (1, -1)},
+        {"emitted": (FakeRunner.vocab_size,)},
+    ],
+)
+def test_a_value_that_cannot_be_computed_ends_its_own_request(fields: dict[str, Any]) -> None:
+    core = make_core()
+    core.add(make_request("a", **{"token_ids": (1, 2), **fields}))
+    core.add(make_request("b"))
+    outputs = run_all(core)
+    assert [output.finish_reason for output in outputs["a"]] == [FinishReason.ERROR]
+    assert tokens_of(outputs["b"]) == expected_tokens(make_request("b"))
+
+
+class WildRunner(FakeRunner):
+    """Samples what is no token id for the request "a", at first or behind a draft that came true."""
+
+    def __init__(self, wild: int, behind: bool) -> None:
+        super().__init__()
+        self._wild, self._behind = wild, behind
+
+    def run(self, batch: Batch) -> list[SampledToken | None]:
+        sampled = super().run(batch)
+        for index, item in enumerate(batch.scheduled):
+            if item.sequence.request.id == "a" and item.samples:
+                first = sampled[index] if self._behind else SampledToken(self._wild)
+                assert first is not None
+                sampled[index] = replace(first, following=(SampledToken(self._wild),)) if self._behind else first
+        return sampled
+
+
+@pytest.mark.parametrize("wild", [-1, FakeRunner.vocab_size, 2**62])
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_sampled_id_outside_of_the_vocabulary_ends_its_own_request(wild: int, behind: bool) -> None:
+    core = make_core(WildRunner(wild, behind))
+    core.add(make_request("a"))
+    core.add(make_request("b", [4, 5]))
+    outputs = run_all(core)
+    assert tokens_of(outputs["a"]) == expected_tokens(make_request("a"))[: int(behind)]
+    assert outputs["a"][-1].finish_reason is FinishReason.ERROR
     assert tokens_of(outputs["b"]) == expected_tokens(make_request("b", [4, 5]))
 
 

@@ -13,7 +13,7 @@ from models.errors import Conflict as RepositoryConflict
 from models.manifest import Manifest
 from models.repository import Repository
 from service.deployments.deployments import Deployments
-from service.engine.client import EngineState
+from service.engine_client.client import EngineState
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from tests.fakes import InProcessEngine, make_request
 from tests.tokenizers import write
@@ -75,7 +75,7 @@ def publish_with_tokenizer(repository: Repository, content: str) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -127,6 +127,47 @@ async def test_references(world: World) -> None:
             await world.deployments.acquire(unknown)
     with pytest.raises(InvalidRequest):
         await world.deployments.acquire("../demo")
+
+
+async def test_readiness_and_state_tell_of_an_engine_that_is_started_again(world: World) -> None:
+    """For a default that stands by its alias, and for an exact one."""
+    for default in ("demo", "demo:2"):
+        world.deployments = Deployments(world.repository, world.engine, default_model=default)
+        await world.started()
+        engine = world.engines[-1][1]
+        assert world.deployments.ready
+        engine.state, engine.why_not_ready = (
+            EngineState.RESTARTING,
+            "the engine process died: it ended with exit code -9",
+        )
+        assert not world.deployments.ready
+        assert world.deployments.why_not_ready == engine.why_not_ready
+        [described] = world.deployments.describe()
+        assert (described["state"], described["error"]) == ("restarting", engine.why_not_ready)
+        assert (await world.deployments.acquire(None)).engine.state is EngineState.RESTARTING, "who comes now may wait"
+        engine.state, engine.why_not_ready = EngineState.READY, ""
+        assert world.deployments.ready
+        assert world.deployments.describe()[0]["state"] == "ready"
+        await world.deployments.stop()
+
+
+async def test_a_default_model_that_could_not_be_loaded_at_start_is_tried_again_without_a_request(world: World) -> None:
+    world.failure = "no memory"
+    await world.started()
+    assert not world.deployments.ready
+    world.failure = ""
+    await until(lambda: world.deployments.ready)
+    await world.deployments.stop()
+
+
+async def test_without_preloading_a_default_model_that_failed_is_not_ready(tmp_path: Path) -> None:
+    world = await World(tmp_path, preload=False).started()
+    assert world.deployments.ready, "it would be loaded on demand"
+    world.failure = "no memory"
+    with pytest.raises(Unavailable):
+        await world.deployments.acquire(None)
+    assert not world.deployments.ready
+    await world.deployments.stop()
 
 
 async def test_a_failed_load_says_why_and_is_tried_again(world: World) -> None:

@@ -13,9 +13,9 @@ from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Manifest
 from models.repository import Repository
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
-from service.engine.client import EngineState
-from service.engine.request import Request
-from service.engine.streams import EngineFailed
+from service.engine.messages import Request
+from service.engine_client.client import EngineState
+from service.engine_client.engine import EngineFailed
 from service.errors import Conflict, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.tokenizers import write
@@ -55,7 +55,7 @@ class World:
         engine = SlowEngine(self.gate)
         self.engines.append((manifest.reference, engine))
         if manifest.has_adapter:  # as `engine_config` says
-            engine.core.adapt(manifest.digest, "")
+            engine.core.load_adapter(manifest.digest, "")
         return engine
 
     @property
@@ -200,18 +200,20 @@ async def test_an_alias_moves_from_a_base_to_its_adapter(world: World) -> None:
     deployments: list[Deployment] = []
 
     async def ask() -> None:
-        for _ in range(60):
+        """On and on, until a request has been answered by the new version."""
+        while not deployments or deployments[-1].manifest.version != "2":
             deployment = await world.deployments.acquire("demo")
             with deployment.occupied():
                 request = make_request(str(len(deployments)), range(9), max_tokens=2)
-                deployments.append(deployment)
                 assert len(tokens_of([output async for output in deployment.generate(request)])) == 2
+                deployments.append(deployment)
             await asyncio.sleep(0)
 
     asking = asyncio.create_task(ask())
     await until(lambda: len(deployments) > 5)
     world.repository.promote("demo", "production", "2", "a test")
-    await asking
+    async with asyncio.timeout(60):
+        await asking
     assert [each.manifest.version for each in dict.fromkeys(deployments)] == ["1", "2"]
     assert world.started == ["demo:1"]
     await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"])
@@ -230,11 +232,11 @@ async def test_who_fails_while_it_joins_leaves_nothing_behind(world: World, monk
     engine = world.engines[0][1]
     loading = asyncio.Event()
 
-    async def adapt(name: str, directory: str) -> None:
-        engine.core.adapt(name, directory)
+    async def load_adapter(name: str, directory: str) -> None:
+        engine.core.load_adapter(name, directory)
         await loading.wait()
 
-    monkeypatch.setattr(engine, "adapt", adapt)
+    monkeypatch.setattr(engine, "load_adapter", load_adapter)
     world.damage(world.two, ADAPTER_WEIGHTS)
     with pytest.raises(Unavailable, match=ADAPTER_WEIGHTS):
         await world.answer("demo:2")

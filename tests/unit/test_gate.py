@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from models.errors import Conflict, Corrupt
-from models.gate import Limits, broken
-from models.report import Report
+from models.gate import Limits, Measured, broken
+from models.manifest import ADAPTER_WEIGHTS
+from models.report import Recalled, Report, TextSet
 from models.repository import Repository
 from service.settings import Settings
-from tests.reports import COMPARED, report
-from tests.versions import publish
+from tests.reports import beside, report
+from tests.versions import FACTS, lineage, publish, write_weights
 
 LIMITS = Limits()
+RECALL = (Recalled("1 turn", "test", 90, 100), Recalled("not told", "test", 0, 100))
 
 
 @pytest.fixture
@@ -32,21 +36,89 @@ def repository(tmp_path: Path) -> Repository:
     ],
 )
 def test_each_limit(repository: Repository, change: dict[str, object], phrase: str) -> None:
-    measured = report(publish(repository, "one"), msgspec.structs.replace(COMPARED, **change))
-    assert broken(measured, LIMITS) == (phrase,)
+    parent = publish(repository, "one")
+    child = publish(repository, "two", parent=parent)
+    assert broken(Measured(child, report(child, beside(parent, **change))), LIMITS) == (phrase,)
 
 
 def test_what_was_never_measured_or_compared_breaks_nothing(repository: Repository) -> None:
     manifest = publish(repository, "one")
-    assert broken(None, LIMITS) == broken(report(manifest, None), LIMITS) == broken(report(manifest), LIMITS) == ()
-    assert broken(None, Limits(measured=True)) == ("it was never measured",)
-    assert broken(report(manifest, None), Limits(measured=True)) == ()
+    for known in (None, report(manifest, None), report(manifest)):
+        assert broken(Measured(manifest, known), LIMITS) == ()
+    assert broken(Measured(manifest, None), Limits(measured=True)) == ("it was never measured",)
+    assert broken(Measured(manifest, report(manifest, None)), Limits(measured=True)) == ()
+
+
+def test_agreement_binds_a_conversion_and_its_parent_only(repository: Repository) -> None:
+    parent = publish(repository, "one")
+    trained, child = publish(repository, "trained"), publish(repository, "child", parent=parent)
+    apart = beside(parent, top1_agreement=0.3, kl=4.0)
+    assert broken(Measured(trained, report(trained, apart)), LIMITS) == ()
+    assert broken(Measured(child, report(child, apart)), LIMITS) != ()
+    elsewhere = msgspec.structs.replace(apart, reference=trained.reference, digest=trained.digest)
+    assert broken(Measured(child, report(child, elsewhere)), LIMITS) == (), "its parent was gone: this is another model"
+
+
+def test_an_adapter_was_trained_and_is_no_conversion(repository: Repository) -> None:
+    parent = publish(repository, "one")
+    with repository.stage() as staged:
+        write_weights(staged, "one")
+        write_weights(staged, "adapter", ADAPTER_WEIGHTS)
+        manifest = repository.publish(staged, replace(FACTS, lineage=lineage(parent)), "demo")
+    assert not manifest.is_conversion
+    assert broken(Measured(manifest, report(manifest, beside(parent, top1_agreement=0.2))), LIMITS) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "phrases"),
+    [
+        ({}, ()),
+        ({"perplexity": 1.274}, ()),
+        ({"perplexity": 1.276}, ("perplexity +2.08%, at most +2.00% of demo:1",)),
+        ({"perplexity": math.nan}, ("perplexity +nan%, at most +2.00% of demo:1",)),
+        ({"perplexity": 9.0, "texts": TextSet("mine", "2" * 64, 9)}, ()),
+        ({"recall": (Recalled("another cell", "test", 0, 100),)}, ()),
+        ({"recall": (Recalled("1 turn", "test", 85, 100), *RECALL[1:])}, ()),
+        (
+            {"recall": (Recalled("1 turn", "test", 79, 100), *RECALL[1:])},
+            ("recall 89.5% after 95.0%, at most 5.0% less than that of demo:1",),
+        ),
+        (
+            {"recall": (*RECALL[:1], Recalled("not told", "test", 11, 100))},
+            ("recall 89.5% after 95.0%, at most 5.0% less than that of demo:1",),
+        ),
+    ],
+)
+def test_every_version_is_held_against_the_one_it_replaces(
+    repository: Repository, change: dict[str, object], phrases: tuple[str, ...]
+) -> None:
+    """Also a conversion that is true to its parent: the parent may be worse than what is there."""
+    incumbent = publish(repository, "one")
+    trained = publish(repository, "trained")
+    before = msgspec.structs.replace(report(incumbent, None), recall=RECALL)
+    for version in (trained, publish(repository, "child", parent=trained)):
+        known = msgspec.structs.replace(report(version, beside(trained)), **{"recall": RECALL, **change})
+        assert broken(Measured(version, known), LIMITS, Measured(incumbent, before)) == phrases
+        assert broken(Measured(version, known), LIMITS, Measured(incumbent, None)) == ()
+
+
+def test_the_incumbent_is_what_the_alias_points_to_or_else_production(repository: Repository) -> None:
+    one, two = publish(repository, "one"), publish(repository, "two")
+    repository.put_report(one, msgspec.structs.replace(report(one, None), perplexity=1.0))
+    repository.put_report(two, report(two, None))
+    assert repository.broken_limits(two, "production", LIMITS) == (), "nothing to replace"
+    repository.promote("demo", "production", "1", "a test")
+    for alias in ("production", "canary"):
+        assert repository.broken_limits(two, alias, LIMITS) == ("perplexity +25.00%, at most +2.00% of demo:1",)
+    repository.promote("demo", "canary", "2", "a test")
+    assert repository.broken_limits(two, "canary", LIMITS) == ()
+    repository.layout.report("demo", "1").write_text("damaged")
+    assert repository.broken_limits(two, "production", LIMITS) == (), "what is damaged may be replaced"
 
 
 def test_a_promotion_that_breaks_a_limit_takes_an_override_with_a_reason(repository: Repository) -> None:
-    publish(repository, "one")
-    bad = publish(repository, "two")
-    repository.put_report(bad, report(bad, msgspec.structs.replace(COMPARED, top1_agreement=0.5)))
+    bad = publish(repository, "two", parent=publish(repository, "one"))
+    repository.put_report(bad, report(bad, beside(repository.get("demo", "1"), top1_agreement=0.5)))
     repository.promote("demo", "production", "1", "first", limits=LIMITS)
     for options in ({}, {"override": True, "reason": "  "}, {"override": False, "reason": "because"}):
         with pytest.raises(Conflict, match=r"top-1 agreement 50\.00%"):
@@ -92,4 +164,15 @@ def test_histories_from_before_the_gate_are_read(repository: Repository) -> None
 
 def test_protected_aliases_are_those_of_the_setting() -> None:
     settings = Settings(protected_aliases="production, canary")
-    assert [settings.gate(alias).measured for alias in ("production", "canary", "prod")] == [True, True, False]
+    for alias in ("production", "canary"):
+        limits = settings.gate(alias)
+        assert limits is not None and limits.measured
+    assert settings.gate("prod") is None
+    others = Settings(protected_aliases="live", gate_recall_loss=0.5).gate("live")
+    assert others is not None and others.recall_loss == 0.5
+
+
+def test_without_the_setting_production_is_gated_and_takes_what_was_never_measured() -> None:
+    limits = Settings().gate("production")
+    assert limits is not None and not limits.measured
+    assert Settings().gate("staging") is None

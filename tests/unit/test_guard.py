@@ -15,7 +15,7 @@ import pytest
 from models.demo.grammar import Style, dialogue
 from service.answers import FinishReason, GenerationRequest, OutputSequence
 from service.context.prompt import Text
-from service.engine.request import StepOutput, TokenLogprobs
+from service.engine.messages import StepOutput, TokenLogprobs
 from service.errors import InvalidRequest
 from service.guard import Grams, Guard, read_guard
 from service.guard.corpus import UNITS, fold

@@ -1,4 +1,4 @@
-"""What is read of the machine, from files as the kernel writes them."""
+"""The host's cores and memory are read from files as the kernel writes them."""
 
 from __future__ import annotations
 

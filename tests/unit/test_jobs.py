@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -10,13 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from models.errors import Conflict as RepositoryConflict
 from models.progress import silent
 from models.repository import Repository
 from service.errors import Conflict, NotFound, Overloaded
 from service.jobs.job import Job, JobFiles
-from service.jobs.jobs import MOST_KEPT, MOST_QUEUED, Jobs
-from service.jobs.work import run
+from service.jobs.jobs import LONGEST_LINE, MOST_KEPT, MOST_QUEUED, Jobs
+from service.jobs.work import run, shortened
 from service.settings import Settings
+from service.tasks import BackgroundTasks
 from tests.checkpoints import save_llama
 from tests.e2e.server import command_of
 
@@ -30,7 +33,7 @@ async def jobs(tmp_path: Path) -> AsyncIterator[Jobs]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -63,6 +66,65 @@ async def test_failures_are_told(jobs: Jobs) -> None:
     await until(lambda: jobs.get(died.id).ended)
     assert (jobs.get(refused.id).state, jobs.get(refused.id).error) == ("failed", "no such directory")
     assert jobs.get(died.id).error == "The job's process ended with exit code 3"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [["x" * (LONGEST_LINE + 1)], ["{torn"], ["[1]"], ['{"progress": "half"}'], ['{"result": 1}'], ["", ""]],
+    ids=["too long", "torn", "a list", "a wrong type", "no result", "empty"],
+)
+async def test_a_process_that_says_what_is_no_news_ends_its_job_alone(jobs: Jobs, lines: list[str]) -> None:
+    broken, next_one = jobs.submit("import", {"lines": lines, "wait": 60}), jobs.submit("import", {})
+    await until(lambda: jobs.get(next_one.id).ended)
+    assert jobs.get(broken.id).state == "failed" and "line" in (jobs.get(broken.id).error or "")
+    assert jobs.get(next_one.id).state == "succeeded"
+
+
+async def test_a_result_of_more_than_a_pipes_buffer_is_told(jobs: Jobs) -> None:
+    """asyncio's own limit for a line is 64 KiB; passing it ended the task that runs jobs."""
+    job = jobs.submit("import", {"lines": [f'{{"result": {{"text": "{"x" * 200_000}"}}}}']})
+    await until(lambda: jobs.get(job.id).ended)
+    assert len((jobs.get(job.id).result or {})["text"]) == 200_000
+
+
+async def test_a_process_that_cannot_be_run_ends_its_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = list[int]()
+    tasks = BackgroundTasks(lambda name, count: failures.append(count), first_delay=0.001)
+    jobs = Jobs(Repository(tmp_path), worker="tests.fake_job", tasks=tasks)
+    await jobs.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", "/nonexistent/python")
+        job = jobs.submit("import", {})
+        await until(lambda: jobs.get(job.id).ended)
+    assert jobs.get(job.id).state == "failed" and "its log says why" in (jobs.get(job.id).error or "")
+    later = jobs.submit("import", {})
+    await until(lambda: jobs.get(later.id).state == "succeeded")
+    assert max(failures) == 1
+    await tasks.stop()
+
+
+async def test_a_repository_that_cannot_be_swept_at_once_does_not_keep_a_server_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may hold a model's lock for longer than a start waits for it."""
+    sweeps = list[int]()
+
+    def swept(*_: object) -> None:
+        sweeps.append(1)
+        if len(sweeps) < 3:
+            raise RepositoryConflict("demo is being changed by somebody else; try again")
+
+    monkeypatch.setattr("service.jobs.jobs.sweep", swept)
+    tasks = BackgroundTasks(first_delay=0.001)
+    jobs = Jobs(Repository(tmp_path), worker="tests.fake_job", tasks=tasks)
+    await jobs.start()
+    await until(lambda: len(sweeps) == 3)
+    await tasks.stop()
+
+
+def test_a_reason_of_any_length_fits_a_line() -> None:
+    assert shortened("short") == "short"
+    assert len(shortened("도" * 10**6).encode()) < LONGEST_LINE
 
 
 async def test_a_cancelled_job_ends_at_once_and_leaves_nothing(jobs: Jobs, tmp_path: Path) -> None:

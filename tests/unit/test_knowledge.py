@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import InvalidRequest, NotFound, StorageFull
+from service.errors import InvalidRequest, NotFound, QuotaExceeded
 from service.sessions import Limits, Passage, SessionStore
 from service.text.passages import LONGEST, passages_of
 from tests.sessions import KINDS, Clock, new_database, say
@@ -95,7 +95,7 @@ async def test_limits(kind: str, tmp_path_factory: pytest.TempPathFactory) -> No
                 await store.knowledge.add("ann", text, title)
         await store.knowledge.add("ann", "one")
         await store.knowledge.add("ann", "two")
-        with pytest.raises(StorageFull, match="2 documents"):
+        with pytest.raises(QuotaExceeded, match="2 documents"):
             await store.knowledge.add("ann", "three")
     finally:
         await store.close()

@@ -11,25 +11,29 @@ from service.engine.messages import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     Abort,
-    Adapt,
-    Adapted,
+    AdapterLoaded,
     Add,
     EngineConfig,
+    EngineStats,
     Fatal,
+    FinishReason,
     FrameReader,
     FromEngine,
+    Heartbeat,
+    LoadAdapter,
     Loading,
     Ready,
-    Release,
     Shutdown,
     Start,
     Step,
+    StepOutput,
     ToEngine,
+    TokenLogprobs,
+    UnloadAdapter,
     decode_from_engine,
     decode_to_engine,
     encode,
 )
-from service.engine.request import EngineStats, FinishReason, StepOutput, TokenLogprobs
 from tests.fakes import fake_info, make_request
 
 CONFIG = EngineConfig(model_dir="m", precision="int8", max_model_len=64)
@@ -37,18 +41,20 @@ TO_ENGINE: list[ToEngine] = [
     Start(CONFIG),
     Add((make_request("a", range(5), emitted=(1,), logit_bias=((3, -1.5),), logprobs=2, deadline=4.5),)),
     Abort(("a", "b")),
-    Adapt("digest", "/models/chat/2", 3),
-    Release("digest"),
+    LoadAdapter("digest", "/models/chat/2", 3),
+    UnloadAdapter("digest"),
     Shutdown(),
 ]
 FROM_ENGINE: list[FromEngine] = [
     Loading("weights", 0.5),
     Ready(fake_info(8, 16)),
-    Adapted("digest", 3, "its files do not fit"),
+    AdapterLoaded("digest", 3, "its files do not fit"),
     Step(
         (StepOutput("a", (5,), (TokenLogprobs(-0.5, ((5, -0.5),)),), finish_reason=FinishReason.STOP),),
         EngineStats(running=1, cost=(1.0, 2.0, 3.0, 4.0)),
     ),
+    Heartbeat(85.5, None),
+    Heartbeat(2.0, 1.5),
     Fatal("no weights"),
 ]
 

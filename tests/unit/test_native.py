@@ -204,7 +204,18 @@ def test_attention_of_any_shape(kernels: Library, seed: int) -> None:
     heads = kv_heads * group
     query = torch.randn(length, heads, key_dim, generator=generator)
     struct = HeadsStruct(
-        heads, kv_heads, key_dim, value_dim, size, 0, window, 0.3, softcap, keys.data_ptr(), values.data_ptr()
+        heads,
+        kv_heads,
+        key_dim,
+        value_dim,
+        len(table),
+        size,
+        0,
+        window,
+        0.3,
+        softcap,
+        keys.data_ptr(),
+        values.data_ptr(),
     )
     out = kernels.attend(struct, torch.tensor([[0, length, 0, 0]]), blocks, query)
 

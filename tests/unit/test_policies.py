@@ -1,4 +1,4 @@
-"""Which turns are sent: by hand-made numbers, and for chats that grow call by call."""
+"""The context policies choose turns: by hand-made numbers, and for chats that grow call by call."""
 
 from __future__ import annotations
 

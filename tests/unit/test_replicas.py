@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from service.engine.client import Engine, EngineState
-from service.engine.replicas import BUSIER, Replicas
-from service.engine.request import FinishReason, Request, StepOutput
-from service.engine.streams import EngineFailed
+from service.engine.messages import FinishReason, Request, StepOutput
+from service.engine_client.client import Engine, EngineState
+from service.engine_client.engine import EngineFailed
+from service.engine_client.replicas import BUSIER, Replicas
 from service.errors import Unavailable
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
 
@@ -157,6 +157,55 @@ async def test_who_waits_when_it_stops_is_told() -> None:
     first.cancel()
 
 
+async def test_who_waits_when_no_replica_can_serve_any_more_is_told() -> None:
+    world = World(2, most_at_once=1)
+    await world.engine.start()
+    world.hold()
+    tasks = asking(world, *(make_request(id, [1, 2], max_tokens=2) for id in "abcd"))
+    await asyncio.sleep(0.01)
+    for replica in world.made:
+        replica.state = EngineState.FAILED
+    async with asyncio.timeout(30):
+        for waiting in tasks[2:]:
+            with pytest.raises(Unavailable, match="failed"):
+                await waiting
+    for task in tasks[:2]:
+        task.cancel()
+
+
+async def test_a_replica_that_is_started_again_gets_requests_only_where_no_other_is_ready() -> None:
+    world = World(2, most_at_once=1)
+    await world.engine.start()
+    first, second = world.made
+    first.state = EngineState.RESTARTING
+    world.hold()
+    one, two, three = asking(world, *(make_request(id, [at], max_tokens=2) for at, id in enumerate("abc")))
+    await asyncio.sleep(0.01)
+    assert (first.asked, second.asked) == ([], ["a"]), "b waits for the one that is ready"
+    world.release()
+    await asyncio.gather(one, two, three)
+    assert second.asked == ["a", "b", "c"]
+    second.state = EngineState.RESTARTING
+    waits = asyncio.create_task(world.engine._free_seat(make_request("d")))
+    assert (await waits).engine in world.made, "both will be"
+
+
+async def test_a_replica_that_becomes_ready_serves_who_waits_in_order() -> None:
+    world = World(2, most_at_once=1)
+    await world.engine.start()
+    first, second = world.made
+    first.state = EngineState.RESTARTING
+    second.gate.clear()
+    tasks = asking(world, *(make_request(id, [at], max_tokens=2) for at, id in enumerate("abcd")))
+    await asyncio.sleep(0.01)
+    first.state = EngineState.READY
+    async with asyncio.timeout(30):
+        await asyncio.gather(*tasks[1:])
+    assert (first.asked, second.asked) == (["b", "c", "d"], ["a"])
+    second.gate.set()
+    await tasks[0]
+
+
 async def test_who_waits_past_the_deadline_is_told_so() -> None:
     world = World(1, most_at_once=1)
     await world.engine.start()
@@ -177,7 +226,7 @@ async def test_a_beginning_is_known_by_adapter() -> None:
     """What one adapter has cached is of no use to another."""
     world = World(2, most_at_once=8)
     await world.engine.start()
-    await world.engine.adapt("one", "anywhere")
+    await world.engine.load_adapter("one", "anywhere")
     prompt = range(300)
     for id, adapter in (("a", ""), ("b", "one"), ("c", ""), ("d", "one")):
         others = asking(world, make_request(f"beside {id}", [9], max_tokens=400)) if id == "b" else []

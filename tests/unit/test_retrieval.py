@@ -1,4 +1,4 @@
-"""What a text is found by, which texts match a question, and where the low-water mark lies."""
+"""Retrieval: the terms of a text, the texts that match a question, and the low-water mark."""
 
 from __future__ import annotations
 

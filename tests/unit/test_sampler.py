@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from service.engine.request import Request, SampledToken, SamplingParams, Scheduled, Sequence
+from service.engine.batch import SampledToken, Scheduled
+from service.engine.messages import Request, SamplingParams
+from service.engine.sequence import Sequence
 from service.runner import filters, sampler
 from service.runner.sampler import SamplerRow, draw, process, sample, token_logprobs, uniform, verified
 
@@ -65,6 +67,12 @@ def test_rows_without_a_usable_number(params: SamplingParams) -> None:
 
 def test_no_rows() -> None:
     assert sample(logits(0), []) == []
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-45, 1e-38, 9.9e-6])
+def test_a_temperature_too_small_to_divide_by_is_greedy(temperature: float) -> None:
+    table = logits(3)
+    assert ids(table, *[row(replace(PLAIN, temperature=temperature))] * 3) == table.argmax(-1).tolist()
 
 
 # -- changes of the logits --------------------------------------------------------------------------------------------

@@ -6,19 +6,13 @@ from typing import Any
 
 import pytest
 
+from service.engine.batch import Batch, SampledToken, Scheduled
 from service.engine.batching import BatchingPolicy
 from service.engine.block_manager import BlockManager
 from service.engine.cost import Work
-from service.engine.request import (
-    Batch,
-    FinishReason,
-    SampledToken,
-    Scheduled,
-    SequenceStatus,
-    StepOutput,
-    TokenLogprobs,
-)
+from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
 from service.engine.scheduler import Scheduler
+from service.engine.sequence import SequenceStatus
 from tests.fakes import make_request, make_scheduler
 
 
@@ -117,7 +111,7 @@ def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
     step(scheduler)
     assert step(scheduler)[0] == [("a", 1)]
     assert step(scheduler)[0] == [("b", 1)], "eight of its nine tokens were still there"
-    assert scheduler.prefix_hit_tokens == 8
+    assert scheduler.prefill.num_hit_tokens == 8
 
 
 def test_lower_priority_is_preempted_before_younger() -> None:
@@ -136,7 +130,7 @@ def test_a_prefix_is_shared_and_counted() -> None:
     plan, outputs = step(scheduler)
     assert plan == [("b", 2)]
     assert outputs[0].num_cached_tokens == 8
-    assert (scheduler.prefix_queried_tokens, scheduler.prefix_hit_tokens) == (20, 8)
+    assert (scheduler.prefill.num_queried_tokens, scheduler.prefill.num_hit_tokens) == (20, 8)
 
 
 def test_prompt_logprobs_switch_prefix_reuse_off() -> None:
@@ -218,6 +212,16 @@ def test_deadlines_end_the_waiting_and_the_running() -> None:
     assert (plan, names(outputs)) == ([], [("running", FinishReason.DEADLINE)])
     assert outputs[0].batch_size_mean == 1.0
     assert not scheduler.has_work
+
+
+def test_a_deadline_ends_nobody_but_the_request_that_had_it() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", deadline=5.0, max_tokens=50))
+    step(scheduler, now=1.0)
+    scheduler.abort(["a"])
+    scheduler.add(make_request("a", deadline=9.0, max_tokens=50))
+    assert names(step(scheduler, now=6.0)[1]) == [("a", FinishReason.ABORT), ("a", None)]
+    assert names(step(scheduler, now=9.0)[1]) == [("a", FinishReason.DEADLINE)]
 
 
 def test_an_abort_frees_blocks_at_once_and_is_told_once() -> None:
@@ -364,7 +368,7 @@ def test_true_drafts_are_taken_and_the_rest_is_dropped() -> None:
     assert [output.token_ids for output in outputs] == [(5,), (6,), (90,)]
     assert (sequence.num_computed_tokens, sequence.num_remaining_tokens) == (14, 1)
     assert len(sequence.block_table) == 4, "a block that only drafts had needed is given back"
-    assert (scheduler.num_accepted_tokens, sequence.num_steps) == (2, 2)
+    assert (scheduler.outputs.num_accepted_tokens, sequence.num_steps) == (2, 2)
     scheduler.check_integrity()
 
 
@@ -381,18 +385,6 @@ def test_drafts_never_cost_another_sequence_its_blocks() -> None:
     scheduler = speculating(num_blocks=4)
     assert drafted(scheduler, REPEATING, max_tokens=50) == (), "11 + 1 tokens fill three blocks; the fourth is reserved"
     assert scheduler.num_preemptions == 0
-
-
-def test_nothing_waits_while_something_runs() -> None:
-    scheduler = make_scheduler()
-    teach(scheduler)
-    for number in range(40):
-        scheduler.policy.note_arrival(number / 1000)
-    scheduler.add(make_request("a", [1], arrival=0.04))
-    assert scheduler.wait(0.04) > 0
-    step(scheduler)
-    scheduler.add(make_request("b", [1], arrival=0.041))
-    assert scheduler.wait(0.041) == 0
 
 
 def test_rows_of_one_adapter_lie_side_by_side() -> None:

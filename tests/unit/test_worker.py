@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine.core import EngineCore
-from service.engine.messages import Abort, Add, EngineConfig, FromEngine, Shutdown, Start, Step, ToEngine
-from service.engine.request import FinishReason
+from service.engine.messages import Abort, Add, EngineConfig, FinishReason, FromEngine, Shutdown, Start, Step, ToEngine
 from service.engine.worker import EngineLoop, build_core
-from tests.fakes import FakeClock, FakeRunner, make_core, make_request, make_scheduler
+from tests.fakes import FakeRunner, make_core, make_request
 
 
 class ScriptedChannel:
@@ -27,6 +25,8 @@ class ScriptedChannel:
 
     def send(self, message: FromEngine) -> None:
         self.sent.append(message)
+
+    def wake(self) -> None: ...
 
     @property
     def steps(self) -> list[Step]:
@@ -84,38 +84,6 @@ def test_a_step_has_room_for_prefill_whatever_is_configured() -> None:
 @pytest.mark.parametrize(("prefix_caching", "slots"), [(True, 5), (False, 0)])
 def test_the_spill_has_as_many_slots_as_the_runner(prefix_caching: bool, slots: int) -> None:
     config = EngineConfig(model_dir="m", precision="int8", max_model_len=64, prefix_caching=prefix_caching)
-    blocks = build_core(config, FakeRunner(num_slots=5), 4).scheduler.blocks
-    assert blocks.spill.num_slots == slots
+    blocks = build_core(config, FakeRunner(num_disk_blocks=5), 4).scheduler.blocks
+    assert blocks.offload.num_disk_blocks == slots
     assert blocks._worth(3) > blocks._worth(0) > 0, "by the fitted line"
-
-
-class PatientCore(EngineCore):
-    """Waits half a second before its first step, once."""
-
-    patience = 0.5
-
-    def wait(self) -> float:
-        patience, self.patience = self.patience, 0.0
-        return patience
-
-
-def test_a_wait_ends_with_the_next_message_or_by_itself() -> None:
-    inboxes: list[list[ToEngine]] = [[Add((make_request("b"),))], []]
-    for late in inboxes:
-        core = PatientCore(runner := FakeRunner(), make_scheduler(), FakeClock())
-        channel = ScriptedChannel([[Add((make_request("a", max_tokens=1),))], late, [], []])
-        core.patience = 0.0
-        loop = EngineLoop(core, channel)
-        core.add(make_request("first", max_tokens=1))
-        core.patience = 0.5
-        with pytest.raises(EOFError):
-            loop.run()
-        assert channel.waited[0] == 0.5
-        assert {id for id, _ in runner.batches[0]} >= {"first", "a"}, "both share the first step"
-
-
-def test_no_wait_while_draining() -> None:
-    core = PatientCore(FakeRunner(), make_scheduler(), FakeClock())
-    channel = ScriptedChannel([[Shutdown(), Add((make_request("a", max_tokens=2),))], []])
-    EngineLoop(core, channel).run()
-    assert channel.waited == [None, 0.0]

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from service.api.schemas.base import Wire
 
 Reason = Annotated[str, Field(max_length=1000)]
-Version = Annotated[str, Field(min_length=1, max_length=63)]
+LONGEST_VERSION = 63
+
+
+def _as_text(value: Any) -> Any:
+    """2 means "2". Not 1.10, of which a number keeps 1.1."""
+    return str(value) if type(value) is int else value
+
+
+Version = Annotated[
+    str,
+    BeforeValidator(_as_text),
+    Field(min_length=1, max_length=LONGEST_VERSION),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "minLength": 1, "maxLength": LONGEST_VERSION}, {"type": "integer", "minimum": 0}]}
+    ),
+]
+"""Of a model; a whole number may be written as one."""
 Effort = Literal["none", "quick", "full"]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from service.api.schemas.base import Wire, unsupported, wrong
+from service.api.schemas.base import ModelReference, Wire, unsupported, wrong
 from service.api.schemas.native import GenerationFields, one_answer
 
 MessageId = Annotated[str, Field(min_length=1, max_length=64)]
@@ -16,7 +16,7 @@ class SessionBody(Wire):
     """To make a session or to change one: a field that is not there stays as it is, null takes it away."""
 
     title: str | None = None
-    model: str | None = None
+    model: ModelReference | None = None
     system: str | None = None
     policy: Literal["refuse", "window", "middle", "summarise", "retrieve"] | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)

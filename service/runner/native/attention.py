@@ -33,13 +33,19 @@ class Spec(Protocol):
 
 
 def heads_struct(cache: KVCache, layer: int, heads: int, spec: Spec) -> HeadsStruct:
-    """One layer of the cache and its attention by `heads` query heads; good as long as the cache and `spec` live."""
+    """One layer of the cache and its attention by `heads` query heads; good as long as the cache and `spec` live.
+    Raises ValueError where the layer's heads cannot share them."""
     shape, bias = cache.shapes[layer], spec.bias
+    if heads < 1 or heads % shape.kv_heads:
+        raise ValueError(f"{heads} query heads cannot share {shape.kv_heads} heads of keys and values")
+    if bias is not None and len(bias.reversed) != heads:
+        raise ValueError(f"a bias of {len(bias.reversed)} heads for {heads} query heads")
     return HeadsStruct(
         heads,
         shape.kv_heads,
         shape.key_dim,
         shape.value_dim,
+        cache.num_blocks + 1,
         cache.block_size,
         KINDS[cache.dtype],
         spec.window or 0,

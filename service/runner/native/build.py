@@ -21,6 +21,10 @@ BUILT = Path(__file__).parent / "built"
 COMPILERS = ("g++", "c++", "clang++")
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-fPIC", "-shared"]
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-pragmas"]
+SANITIZERS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined,float-cast-overflow"]
+SANITIZERS += ["-D_GLIBCXX_ASSERTIONS", "-D_GLIBCXX_SANITIZE_VECTOR"]
+"""Added for a library that stops at the first access outside of its memory. Only a process that was started with the
+compiler's ASan runtime preloaded can load it; no server does."""
 _AVX512 = ["-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"]
 _X86_LEVELS: dict[str, list[str]] = {
     "avx512-bf16": [*_AVX512, "-mavx512bf16"],
@@ -38,37 +42,41 @@ class CannotBuild(Exception):
     """No compiler, or it failed; the message says what it said."""
 
 
-def library_path(level: str) -> Path:
+def library_path(level: str, sanitized: bool = False) -> Path:
     """Where the library of `level` lies once it is built from today's sources."""
-    digest = hashlib.sha256(" ".join(FLAGS + LEVELS[level]).encode())
+    digest = hashlib.sha256(" ".join(_flags(level, sanitized)).encode())
     for source in _sources():
         digest.update(source.read_bytes())
-    return BUILT / f"{level}-{digest.hexdigest()[:12]}.so"
+    return BUILT / f"{level}{'-sanitized' if sanitized else ''}-{digest.hexdigest()[:12]}.so"
 
 
-def build(compiler: str | None = None, levels: Iterable[str] = LEVELS) -> list[Path]:
+def build(compiler: str | None = None, levels: Iterable[str] = LEVELS, sanitized: bool = False) -> list[Path]:
     """Compiles what is missing and removes what is stale. Raises CannotBuild."""
-    wanted = {level: library_path(level) for level in levels}
+    wanted = {level: library_path(level, sanitized) for level in levels}
     missing = {level: path for level, path in wanted.items() if not path.exists()}
     if missing:
         command = compiler or next(filter(None, map(shutil.which, COMPILERS)), None)
         if command is None:
             raise CannotBuild(f"no C++ compiler: install one of {', '.join(COMPILERS)}")
-        _compile(command, missing)
-    current = set(map(library_path, LEVELS))
+        _compile(command, missing, sanitized)
+    current = {library_path(level, variant) for level in LEVELS for variant in (False, True)}
     for stale in set(BUILT.glob("*.so")) - current:
         stale.unlink(missing_ok=True)
     return list(wanted.values())
 
 
-def _compile(compiler: str, paths: dict[str, Path]) -> None:
+def _flags(level: str, sanitized: bool) -> list[str]:
+    return [*FLAGS, *(SANITIZERS if sanitized else ()), *LEVELS[level]]
+
+
+def _compile(compiler: str, paths: dict[str, Path], sanitized: bool) -> None:
     """All at once; each library appears whole or not at all."""
     try:
         BUILT.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=BUILT) as folder:
             running = {
                 level: subprocess.Popen(
-                    [compiler, *FLAGS, *LEVELS[level], str(SOURCES / "module.cpp"), "-o", f"{folder}/{level}"],
+                    [compiler, *_flags(level, sanitized), str(SOURCES / "module.cpp"), "-o", f"{folder}/{level}"],
                     stderr=subprocess.PIPE,
                     text=True,
                 )
@@ -92,9 +100,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--compiler", help=f"default: the first of {', '.join(COMPILERS)} on the path")
     parser.add_argument("--strict", action="store_true", help="exit 1 when the kernels cannot be built")
+    parser.add_argument(
+        "--sanitize", action="store_true", help="build the libraries that `make nightly` fuzzes instead"
+    )
     options = parser.parse_args()
     try:
-        for path in build(options.compiler):
+        for path in build(options.compiler, sanitized=options.sanitize):
             print(f"native kernels: {path.name}")
     except CannotBuild as error:
         print(f"native kernels were not built, torch operations will serve: {error}", file=sys.stderr)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models.loading import LowRankWeights
 from service.runner.attention import AttentionPlan
-from service.runner.blueprint import ACTIVATIONS, PRODUCTS, Blueprint, LayerPlan, Place, places_of
+from service.runner.blueprint import ACTIVATIONS, HEAD, PRODUCTS, Blueprint, LayerPlan, Place, places_of
 from service.runner.forward import CannotServe
 from service.runner.kv_cache import KVCache
 from service.runner.native.adapters import NativeAdded, Placed
@@ -49,6 +49,7 @@ class NativeDecoder(nn.Module):
             raise CannotServe(f"no native kernels: {unavailable() or f'{cache.dtype} on {cache.device}'}")
         if cache.shapes != whole.outline.shapes:
             raise CannotServe("the layers' heads differ")
+        _check_shapes(whole)
         self._library, self._cache = kernels, cache
         self._kept: list[Tensor] = []
         self._places = places_of(whole)
@@ -61,35 +62,49 @@ class NativeDecoder(nn.Module):
         self._struct = self._model(whole)
 
     @property
+    def vocab_size(self) -> int:
+        return min(len(self.embedding), self.head.out_features)
+
+    @property
     def model(self) -> nn.Module:
         return self
 
-    def adapt(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
+    def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
         missing = sorted(weights.keys() - self._places.keys())
         if missing:
             raise CannotServe(f"no linear layer {missing[0]} to adapt")
+        for module, each in weights.items():
+            self._check_adapter(module, each)
         self._adapters[name] = _Adapter(weights, self._places, len(self.layers))
 
-    def release(self, name: str) -> None:
+    def _check_adapter(self, module: str, weights: LowRankWeights) -> None:
+        at = self._places[module]
+        linear = self.head if at.product == HEAD else self.layers[at.layer][at.product]  # type: ignore[index]
+        room = linear.out_features - at.first
+        if weights.a.shape[1] != linear.in_features or weights.b.shape[1] > room or len(weights.a) != len(weights.b):
+            shapes = f"{tuple(weights.a.shape)} and {tuple(weights.b.shape)}"
+            raise CannotServe(f"matrices of shapes {shapes} do not fit the linear layer {module}")
+
+    def unload_adapter(self, name: str) -> None:
         self._adapters.pop(name, None)
 
     def forward(self, step: Step) -> Tensor:
         plan: AttentionPlan = step.plan
         logits = torch.empty(len(step.logit_rows), self.head.out_features)
-        tensors = (step.token_ids, step.positions, step.logit_rows, plan.tables, plan.span_rows, logits)
-        numbers = (len(step.token_ids), len(plan.spans), len(step.logit_rows))
-        owners = torch.full((len(step.token_ids) if step.segments else 0,), -1)
+        tensors = (step.token_ids, step.positions, step.logit_rows, plan.tables, plan.sequence_rows, logits)
+        numbers = (len(step.token_ids), len(plan.sequences), len(step.logit_rows), len(plan.tables))
+        owners = torch.full((len(step.token_ids) if step.adapter_rows else 0,), -1)
         adapters = self._adapters_struct(step, owners)
         self._library.step(self._struct, StepStruct(*numbers, *map(address, tensors), adapters))
         return logits
 
     def _adapters_struct(self, step: Step, owners: Tensor) -> AdaptersStruct:
         """Fills `owners` [rows], which must live as long as this."""
-        if not step.segments:
+        if not step.adapter_rows:
             return AdaptersStruct()
-        names = list(dict.fromkeys(segment.adapter for segment in step.segments))
-        for segment in step.segments:
-            owners[segment.rows] = names.index(segment.adapter)
+        names = list(dict.fromkeys(each.adapter for each in step.adapter_rows))
+        for each in step.adapter_rows:
+            owners[each.rows] = names.index(each.adapter)
         linears = len(self.layers) * len(PRODUCTS) + 1
         added = (POINTER(AddedStruct) * len(names))(
             *(cast(self._adapters[name].table, POINTER(AddedStruct)) for name in names)
@@ -113,6 +128,8 @@ class NativeDecoder(nn.Module):
             len(self.layers),
             whole.cos.shape[1],
             ACTIVATIONS.index(whole.outline.activation),
+            len(self.embedding),
+            min(len(whole.cos), len(whole.sin)),
             KINDS[self.embedding.dtype],
             address(self.embedding),
             self._address(whole.cos),
@@ -146,6 +163,30 @@ class _Adapter:
         self.table = (AddedStruct * (layers * len(PRODUCTS) + 1))()
         for number, added in self._kept.items():
             self.table[number] = added.struct
+
+
+def _check_shapes(whole: Blueprint) -> None:
+    """Raises CannotServe for weights that do not fit together: the kernels believe the outline."""
+    outline, hidden, rotary = whole.outline, whole.embedding.shape[1], whole.cos.shape[1]
+    dim, heads, kv_heads = outline.head_dim, outline.heads, outline.kv_heads
+    fits = whole.cos.shape == whole.sin.shape and rotary <= dim and rotary % 2 == 0 and heads % kv_heads == 0
+    fits &= whole.norm.shape == (hidden,) and whole.head.weight.shape[1] == hidden
+    for layer in whole.layers:
+        wide = layer.down[0].weight.shape[1]
+        products = (
+            (layer.qkv, hidden, (heads + 2 * kv_heads) * dim),
+            (layer.output, heads * dim, hidden),
+            (layer.gate_up, hidden, 2 * wide),
+            (layer.down, wide, hidden),
+        )
+        for parts, depth, outputs in products:
+            fits &= sum(len(part.weight) for part in parts) == outputs
+            fits &= all(part.weight.shape[1] == depth for part in parts)
+        norms = (layer.input_norm, layer.attention_norm, layer.middle_norm, layer.mlp_norm)
+        fits &= all(norm is None or norm.shape == (hidden,) for norm in norms)
+        fits &= all(norm is None or norm.shape == (dim,) for norm in (layer.query_norm, layer.key_norm))
+    if not fits:
+        raise CannotServe("the shapes of the weights do not fit the outline")
 
 
 def _linears(kernels: Library, plan: LayerPlan) -> nn.ModuleDict:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence as Seq
-from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from functools import cache
 
 import torch
@@ -46,6 +46,7 @@ class HeadsStruct(Structure):
         ("kv_heads", c_int64),
         ("key_dim", c_int64),
         ("value_dim", c_int64),
+        ("blocks", c_int64),
         ("block_size", c_int64),
         ("kind", c_int64),
         ("window", c_int64),
@@ -81,6 +82,8 @@ class ModelStruct(Structure):
         ("layers", c_int64),
         ("rotary", c_int64),
         ("activation", c_int64),
+        ("vocabulary", c_int64),
+        ("max_positions", c_int64),
         ("embedding_kind", c_int64),
         ("embedding", c_void_p),
         ("cos", c_void_p),
@@ -122,13 +125,14 @@ class AdaptersStruct(Structure):
 class StepStruct(Structure):
     _fields_ = (
         ("rows", c_int64),
-        ("spans", c_int64),
+        ("sequences", c_int64),
         ("logit_rows", c_int64),
+        ("table_entries", c_int64),
         ("token_ids", c_void_p),
         ("positions", c_void_p),
         ("logit_row", c_void_p),
         ("tables", c_void_p),
-        ("span", c_void_p),
+        ("sequence", c_void_p),
         ("logits", c_void_p),
         ("adapters", AdaptersStruct),
     )
@@ -161,10 +165,12 @@ class Library:
             POINTER(AddedStruct), c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_int,
         )  # fmt: skip
         self._attend = functions.dosirak_attend
-        self._attend.restype = None
-        self._attend.argtypes = (POINTER(HeadsStruct), c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int)
+        self._attend.restype = c_char_p
+        self._attend.argtypes = (
+            POINTER(HeadsStruct), c_void_p, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int,
+        )  # fmt: skip
         self._step = functions.dosirak_step
-        self._step.restype = None
+        self._step.restype = c_char_p
         self._step.argtypes = (POINTER(ModelStruct), POINTER(StepStruct), c_int)
         self._cores = functions.dosirak_cores
         self._cores.restype = None
@@ -180,8 +186,8 @@ class Library:
         size = self._packed_bytes(kind, outputs, depth)
         if self.arena is not None:
             start = -(-size // _ALIGNMENT) * _ALIGNMENT
-            piece = self.arena.take(f"{self.level} {kind} {outputs} {depth}", start + 4 * outputs)
-            packed, sums = piece[:size], piece[start:].view(torch.int32)
+            memory = self.arena.take(f"{self.level} {kind} {outputs} {depth}", start + 4 * outputs)
+            packed, sums = memory[:size], memory[start:].view(torch.int32)
             if not self.arena.is_owner:
                 return packed, sums
         else:
@@ -196,29 +202,36 @@ class Library:
         return packed, sums
 
     def linear(self, layer: LinearStruct, rows: Tensor) -> Tensor:
-        """[n, outputs] fp32 of rows [n, depth]."""
+        """[n, outputs] fp32 of rows [n, depth]. Raises ValueError for rows of another depth."""
+        if rows.shape[1:] != (layer.depth,):
+            raise ValueError(f"rows of shape {tuple(rows.shape)} are given to a layer of depth {layer.depth}")
         x = rows.float().contiguous()
         y = torch.empty(len(x), layer.outputs)
         self._linear(layer, x.data_ptr(), len(x), y.data_ptr(), torch.get_num_threads())
         return y
 
     def add(self, added: AddedStruct, x: Tensor, middle: Tensor, y: Tensor) -> None:
-        """To y [n, outputs] what an adapter adds to a layer of rows x [n, depth]; `middle` [n, all ranks] is room."""
+        """To y [n, outputs] what an adapter that fits such a layer adds for rows x [n, depth]; `middle` [n, all ranks]
+        is room."""
         rows, depth = x.shape
         tensors = (x.data_ptr(), depth, rows, middle.data_ptr(), y.data_ptr(), y.shape[1])
         self._add(added, *tensors, torch.get_num_threads())
 
-    def attend(self, heads: HeadsStruct, spans: Tensor, tables: Tensor, query: Tensor) -> Tensor:
-        """[rows, heads, value_dim] fp32 for query [rows, heads, key_dim]; rows outside of `spans` [n, 4] get zeros."""
+    def attend(self, heads: HeadsStruct, sequences: Tensor, tables: Tensor, query: Tensor) -> Tensor:
+        """[rows, heads, value_dim] fp32 for query [rows, heads, key_dim]; rows outside of `sequences` [n, 4] get zeros.
+        Raises ValueError for rows, positions and blocks that do not exist."""
+        if query.shape[1:] != (heads.heads, heads.key_dim):
+            raise ValueError(f"no heads for a query of shape {tuple(query.shape)}")
         q = query.float().contiguous()
         out = torch.zeros(len(q), heads.heads, heads.value_dim)
-        threads = torch.get_num_threads()
-        self._attend(heads, spans.data_ptr(), len(spans), tables.data_ptr(), q.data_ptr(), out.data_ptr(), threads)
+        where = (address(sequences), len(sequences), address(tables), len(tables))
+        _check(self._attend(heads, *where, len(q), q.data_ptr(), out.data_ptr(), torch.get_num_threads()))
         return out
 
     def step(self, model: ModelStruct, step: StepStruct) -> None:
-        """Writes the step's keys and values, and its logits."""
-        self._step(model, step, torch.get_num_threads())
+        """Writes the step's keys and values, and its logits. Raises ValueError, and writes nothing, for a step that
+        names token ids, positions, blocks, rows or adapters that do not exist."""
+        _check(self._step(model, step, torch.get_num_threads()))
 
     def cores(self, threads: int) -> list[int]:
         """Where the threads of a step run once they have parted: the core of each, -1 where nobody tells."""
@@ -233,6 +246,24 @@ class Library:
         return codes, scale.value
 
 
+def _check(reason: bytes | None) -> None:
+    if reason is not None:
+        raise ValueError(f"the kernels refuse the step: {reason.decode()}")
+
+
+def open_library(level: str, sanitized: bool = False) -> Library | str | None:
+    """The built library of an instruction set; why it cannot be used here, or None where it is not built or made for
+    another processor. Sanitized ones (see `build`) are for tests."""
+    path = library_path(level, sanitized)
+    if not path.exists():
+        return None
+    try:
+        functions = ctypes.CDLL(str(path))
+    except OSError as error:
+        return str(error)
+    return Library(level, functions) if functions.dosirak_supported() else None
+
+
 @cache
 def load() -> Library | str:
     """The most capable built library that runs on this processor, or why there is none. torch's OpenMP is loaded
@@ -241,17 +272,11 @@ def load() -> Library | str:
         return "not built, run python -m service.runner.native.build"
     reasons = []
     for level in LEVELS:
-        path = library_path(level)
-        if not path.exists():
-            continue
-        try:
-            functions = ctypes.CDLL(str(path))
-        except OSError as error:
-            reasons.append(str(error))
-            continue
-        if functions.dosirak_supported():
-            return Library(level, functions)
-    return "; ".join(reasons) or "not built for this processor"
+        opened = open_library(level)
+        if isinstance(opened, Library):
+            return opened
+        reasons.append(opened)
+    return "; ".join(filter(None, reasons)) or "not built for this processor"
 
 
 def library() -> Library | None:

@@ -18,7 +18,8 @@ class NativeLinear(nn.Module):
     """The outputs of `parts` side by side: y = x @ weight.T + bias for rows [n, in], in x's dtype. A part is any module
     with a `weight` [out, in] of fp32, bf16 or int8 (then with `scale` [out]) and, or not, a `bias`; of 8-bit ones also
     `weight_only` (rows are not quantized) and `outliers`. It is not needed afterwards. A row's result does not depend
-    on the other rows. Raises ValueError for weights of mixed or other dtypes, and for parts with different outliers.
+    on the other rows. Raises ValueError for weights of mixed or other dtypes, for parts with different outliers,
+    and for scales, biases and outliers that do not fit the weights.
     """
 
     def __init__(self, library: Library, parts: Seq[Any]) -> None:
@@ -38,6 +39,10 @@ class NativeLinear(nn.Module):
         biased = any(getattr(part, "bias", None) is not None for part in parts)
         self.bias = _buffer([_bias(part) for part in parts] if biased else [])
         columns, kept = _outliers([getattr(part, "outliers", None) for part in parts])
+        if any(len(each) != self.out_features for each in (self.scale, self.bias) if each is not None):
+            raise ValueError(f"scales or biases of another number than the {self.out_features} outputs")
+        if len(columns) and not (int(columns.min()) >= 0 and int(columns.max()) < self.in_features):
+            raise ValueError(f"outliers that are not among the {self.in_features} columns of the weights")
         self.columns, self.kept = nn.Buffer(columns, persistent=False), nn.Buffer(kept, persistent=False)
 
     @property

@@ -32,12 +32,12 @@ class Info(Shown):
 
 
 class Blocks(Shown):
-    """Blocks of the KV cache: in memory, and of those `cached` that hold a known prefix; `spilled` are on disk."""
+    """Blocks of the KV cache: in memory, and of those `cached` that hold a known prefix; `offloaded` are on disk."""
 
     total: int
     free: int
     cached: int
-    spilled: int
+    offloaded: int
 
 
 class ReplicaShown(Shown):
@@ -87,8 +87,6 @@ class Step(Shown):
 
 class Decisions(Shown):
     token_budget: int
-    wait_seconds: float
-    waits: int
     preemptions: int
     backlog_seconds: float
     deadlines_out_of_reach: int

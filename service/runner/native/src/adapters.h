@@ -43,7 +43,7 @@ INLINE Vf load_kind(const void* from, int64_t kind, int64_t at) {
     return value;
 }
 
-struct Run {  // of rows of one adapter: inputs x, outputs y and what lies between, each so many elements apart
+struct AdapterRows {  // neighbours of one adapter: inputs x, outputs y and what lies between, so many elements apart
     const float* x;
     float *middle, *y;
     int64_t x_stride, middle_stride, y_stride;
@@ -51,7 +51,7 @@ struct Run {  // of rows of one adapter: inputs x, outputs y and what lies betwe
 
 // middle[first ..] = scale * A x for N ranks of a part and M rows.
 template <int M, int N>
-INLINE void shrink(const LowRank& part, const Run& rows, int64_t depth, int64_t first, int64_t at) {
+INLINE void shrink(const LowRank& part, const AdapterRows& rows, int64_t depth, int64_t first, int64_t at) {
     Vf sums[M][N] = {};
     for_lanes(depth, [&](int64_t i, auto lanes) {
         Vf x[M];
@@ -65,21 +65,21 @@ INLINE void shrink(const LowRank& part, const Run& rows, int64_t depth, int64_t 
         for (int n = 0; n < N; n++) rows.middle[m * rows.middle_stride + at + n] = (float)part.scale * sum(sums[m][n]);
 }
 
-constexpr int64_t groups_of(const LowRank& part) { return (part.rank + RANKS - 1) / RANKS; }
+constexpr int64_t rank_tiles(const LowRank& part) { return (part.rank + RANKS - 1) / RANKS; }
 
-// The `group`th RANKS of the rows' middles, counted over all parts; nothing past the last.
+// The `rank_tile`th RANKS of the rows' middles, counted over all parts; nothing past the last.
 template <int M>
-void shrink(const Added& added, int64_t group, const Run& rows, int64_t depth) {
+void shrink(const Added& added, int64_t rank_tile, const AdapterRows& rows, int64_t depth) {
     int64_t at = 0;
     for (int64_t i = 0; i < added.count; i++) {
         const LowRank& part = added.part[i];
-        if (group < groups_of(part)) {
-            int64_t n = group * RANKS;
+        if (rank_tile < rank_tiles(part)) {
+            int64_t n = rank_tile * RANKS;
             if (n + RANKS <= part.rank) return shrink<M, RANKS>(part, rows, depth, n, at + n);
             for (; n < part.rank; n++) shrink<M, 1>(part, rows, depth, n, at + n);
             return;
         }
-        group -= groups_of(part);
+        rank_tile -= rank_tiles(part);
         at += part.rank;
     }
 }
@@ -101,7 +101,7 @@ INLINE void add_ranks(const LowRank& part, const float* middle, int64_t stride, 
 
 // Adds to the rows' outputs low .. high, at most OUTPUTS. B is read a few whole rows at a time, as they lie in memory.
 template <int M>
-void expand(const Added& added, const Run& rows, int64_t low, int64_t high) {
+void expand(const Added& added, const AdapterRows& rows, int64_t low, int64_t high) {
     alignas(64) float sums[M][OUTPUTS];
     const float* middle = rows.middle;
     for (int64_t i = 0; i < added.count; i++) {
@@ -129,13 +129,13 @@ class Adapting {
 public:
     explicit Adapting(const Adapters& adapters) : adapters_(adapters) {
         if (!adapters.owners) return;
-        most_groups_.assign(adapters.linears, 0);
+        most_rank_tiles_.assign(adapters.linears, 0);
         for (int64_t a = 0; a < adapters.count; a++)
             for (int64_t l = 0; l < adapters.linears; l++) {
                 const Added& added = adapters.added[a][l];
-                int64_t groups = 0, ranks = 0;
-                for (int64_t i = 0; i < added.count; i++) groups += groups_of(added.part[i]), ranks += added.part[i].rank;
-                most_groups_[l] = std::max(most_groups_[l], groups);
+                int64_t tiles = 0, ranks = 0;
+                for (int64_t i = 0; i < added.count; i++) tiles += rank_tiles(added.part[i]), ranks += added.part[i].rank;
+                most_rank_tiles_[l] = std::max(most_rank_tiles_[l], tiles);
                 most_ranks_ = std::max(most_ranks_, ranks);
             }
     }
@@ -143,44 +143,44 @@ public:
     int64_t most_ranks() const { return most_ranks_; }
 
     // Whether any adapter of the step adds to this layer.
-    bool touches(int64_t linear) const { return adapters_.owners && most_groups_[linear]; }
+    bool touches(int64_t linear) const { return adapters_.owners && most_rank_tiles_[linear]; }
 
     // middle [rows][most_ranks] from rows x `stride` apart. No barrier at the end: the layer's own product has one.
     void shrink_rows(int64_t linear, const int64_t* owners, const float* x, int64_t stride, int64_t depth, int64_t rows,
                      float* middle) const {
-        const int64_t groups = most_groups_[linear];
-        const Run all{x, middle, nullptr, stride, most_ranks_, 0};
+        const int64_t rank_tiles = most_rank_tiles_[linear];
+        const AdapterRows all{x, middle, nullptr, stride, most_ranks_, 0};
 #pragma omp for schedule(static) nowait
-        for (int64_t task = 0; task < tiles(rows) * groups; task++)
-            each(linear, owners, all, task / groups, rows, [&](const Added& added, const Run& some, auto count) {
-                shrink<decltype(count)::value>(added, task % groups, some, depth);
+        for (int64_t task = 0; task < row_tiles(rows) * rank_tiles; task++)
+            each(linear, owners, all, task / rank_tiles, rows, [&](const Added& added, const auto& some, auto count) {
+                shrink<decltype(count)::value>(added, task % rank_tiles, some, depth);
             });
     }
 
     void expand_rows(int64_t linear, const int64_t* owners, float* middle, int64_t outputs, int64_t rows, float* y,
                      int64_t stride) const {
-        const int64_t pieces = (outputs + OUTPUTS - 1) / OUTPUTS;
-        const Run all{nullptr, middle, y, 0, most_ranks_, stride};
+        const int64_t output_tiles = (outputs + OUTPUTS - 1) / OUTPUTS;
+        const AdapterRows all{nullptr, middle, y, 0, most_ranks_, stride};
 #pragma omp for schedule(static)
-        for (int64_t task = 0; task < tiles(rows) * pieces; task++) {
-            const int64_t low = task % pieces * OUTPUTS, high = std::min(low + OUTPUTS, outputs);
-            each(linear, owners, all, task / pieces, rows, [&](const Added& added, const Run& some, auto count) {
+        for (int64_t task = 0; task < row_tiles(rows) * output_tiles; task++) {
+            const int64_t low = task % output_tiles * OUTPUTS, high = std::min(low + OUTPUTS, outputs);
+            each(linear, owners, all, task / output_tiles, rows, [&](const Added& added, const auto& some, auto count) {
                 expand<decltype(count)::value>(added, some, low, high);
             });
         }
     }
 
 private:
-    static constexpr int64_t tiles(int64_t rows) { return (rows + TOGETHER - 1) / TOGETHER; }
+    static constexpr int64_t row_tiles(int64_t rows) { return (rows + TOGETHER - 1) / TOGETHER; }
 
-    // f(what it adds, rows, how many) for each run of rows of one adapter in a tile.
+    // f(what it adds, rows, how many) for neighbours of one adapter in a tile of rows.
     template <class F>
-    void each(int64_t linear, const int64_t* owners, const Run& all, int64_t tile, int64_t rows, F&& f) const {
+    void each(int64_t linear, const int64_t* owners, const AdapterRows& all, int64_t tile, int64_t rows, F&& f) const {
         const int64_t end = std::min((tile + 1) * TOGETHER, rows);
         for (int64_t r = tile * TOGETHER, next; r < end; r = next) {
             for (next = r + 1; next < end && owners[next] == owners[r];) next++;
             if (owners[r] < 0) continue;
-            const Run some{all.x + r * all.x_stride, all.middle + r * all.middle_stride, all.y + r * all.y_stride,
+            const AdapterRows some{all.x + r * all.x_stride, all.middle + r * all.middle_stride, all.y + r * all.y_stride,
                             all.x_stride, all.middle_stride, all.y_stride};
             const Added& added = adapters_.added[owners[r]][linear];
             with_rows<TOGETHER>(next - r, [&](auto count) { f(added, some, count); });
@@ -188,7 +188,7 @@ private:
     }
 
     const Adapters& adapters_;
-    std::vector<int64_t> most_groups_;
+    std::vector<int64_t> most_rank_tiles_;
     int64_t most_ranks_ = 0;
 };
 

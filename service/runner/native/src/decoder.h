@@ -1,87 +1,39 @@
 // One step of a whole model: embedding, layers, final norm, head, in one team of threads from beginning to end.
 //
-// Rows pass the layers in fp32. The dense part of a layer runs over slices of SLICE rows, so that what lies between two
-// products stays in the cache; attention runs over all rows, whose keys are then written.
+// Rows pass the layers in fp32. The dense part of a layer runs over ROW_TILE rows at a time, so that what lies between
+// two products stays in the cache; attention runs over all rows, whose keys are then written.
 //
 //   x ─ norm ─ qkv ─ rotate, write keys and values ─│all rows│─ attention ─ out ─(norm)─ + ─ norm ─ gate, up ─ act ─ down ─(norm)─ + ─▶
 //
 // Of the last layer's rows only those that logits are read from go on behind their keys: of a prompt, one.
 #pragma once
 
-#include <memory>
-
-#include "adapters.h"
-#include "attention.h"
+#include "model.h"
+#include "space.h"
 
 namespace dosirak {
 
-struct Layer {  // mirrored in library.py
-    Linear qkv, out, gate_up, down;
-    const float *input_norm, *attention_norm, *middle_norm, *mlp_norm;  // fp32 [hidden]; the second and fourth or null
-    const float *query_norm, *key_norm;                                // fp32 [head_dim] or null
-    Heads heads;
-};
-
-struct Model {  // mirrored in library.py
-    int64_t hidden, intermediate, layers, rotary, activation;
-    int64_t embedding_kind;   // FP32 or BF16
-    const void* embedding;    // [vocabulary, hidden]
-    const float *cos, *sin;   // [max_model_len, rotary]
-    const float* final_norm;
-    double eps, embedding_scale, logit_softcap;  // softcap 0: none
-    Linear head;
-    const Layer* layer;
-};
-
-struct Step {  // mirrored in library.py
-    int64_t rows, spans, logit_rows;
-    const int64_t *token_ids, *positions, *logit_row, *tables;
-    const Span* span;
-    float* logits;  // [logit_rows, vocabulary]
-    Adapters adapters;  // linears: qkv, out, gate_up, down of every layer, then the head
-};
-
 constexpr int64_t LINEARS = 4;  // of a layer
 
-constexpr int64_t SLICE = 256;
+constexpr int64_t ROW_TILE = 256;
 constexpr int64_t ALONE = 2;  // up to so many rows, every thread prepares them all for itself: cheaper than to wait
 
-class Buffer {  // grows, is never zeroed, stays
-public:
-    float* floats(int64_t count) { return (float*)bytes(count * sizeof(float)); }
-    char* bytes(int64_t size) {
-        if (size > size_) {
-            memory_.reset(new char[size + 64]);
-            size_ = size;
-        }
-        return (char*)(((uintptr_t)memory_.get() + 63) / 64 * 64);
-    }
-
-private:
-    std::unique_ptr<char[]> memory_;
-    int64_t size_ = 0;
-};
-
-struct Space {  // one step's memory, shared by the team
-    Buffer x, read, qkv, mixed, middle, codes, scales, outliers, partials, logits, plain, low_rank;
-};
-
-// The rows that logits are read from: which of the packed ones, in order, as spans too; and of each logit row, which of
-// these it is.
-struct Read {
+// The rows that logits are read from: which of the packed ones, in order; the same as rows of sequences; and of each
+// logit row, which of these it is.
+struct RowsWithLogits {
     std::vector<int64_t> rows, place, owners;
-    std::vector<Span> spans;
+    std::vector<SequenceRows> sequences;
 
-    explicit Read(const Step& step) {
+    explicit RowsWithLogits(const Step& step) {
         std::vector<int64_t> index(step.rows, -1);
         for (int64_t i = 0; i < step.logit_rows; i++) index[step.logit_row[i]] = 0;
-        for (int64_t s = 0; s < step.spans; s++) {
-            const Span& span = step.span[s];
-            for (int64_t r = span.row, end = span.row + span.count; r < end; r++) {
+        for (int64_t s = 0; s < step.sequences; s++) {
+            const SequenceRows& sequence = step.sequence[s];
+            for (int64_t r = sequence.row, end = sequence.row + sequence.count; r < end; r++) {
                 if (index[r] < 0) continue;
-                const bool joins = !spans.empty() && spans.back().row + spans.back().count == r && r > span.row;
-                if (joins) spans.back().count++;
-                else spans.push_back({r, 1, span.start + r - span.row, span.table});
+                const bool joins = r > sequence.row && !sequences.empty() && sequences.back().row + sequences.back().count == r;
+                if (joins) sequences.back().count++;
+                else sequences.push_back({r, 1, sequence.start + r - sequence.row, sequence.table});
             }
         }
         for (int64_t r = 0; r < step.rows; r++) {
@@ -96,7 +48,7 @@ struct Read {
 
 // Rows on their way through the rest of a layer: `x` side by side, `packed` which of the step's rows they are (null:
 // those), `owners` as of Adapters.
-struct Going {
+struct HiddenRows {
     float* x;
     int64_t count;
     const int64_t *packed, *owners;
@@ -105,17 +57,17 @@ struct Going {
 class Pass {
 public:
     Pass(const Model& model, const Step& step, int threads, Space& space)
-        : model_(model), step_(step), read_(step), threads_(threads), work_(make_work(step.span, step.spans)),
-          last_work_(make_work(read_.spans.data(), read_.spans.size())), adapting_(step.adapters) {
+        : model_(model), step_(step), read_(step), threads_(threads), work_(make_work(step.sequence, step.sequences)),
+          last_work_(make_work(read_.sequences.data(), read_.sequences.size())), adapting_(step.adapters) {
         const Heads& h = model.layer[0].heads;
-        const int64_t slice = std::min(step.rows, SLICE), rows = std::max<int64_t>(step.rows, 1);
+        const int64_t tile = std::min(step.rows, ROW_TILE), rows = std::max<int64_t>(step.rows, 1);
         widest_ = std::max({model.hidden, model.intermediate, h.heads * h.value_dim});
         qkv_width_ = model.layer[0].qkv.outputs;
         x_ = space.x.floats(rows * model.hidden);
         qkv_ = space.qkv.floats(rows * qkv_width_);
         mixed_ = space.mixed.floats(rows * h.heads * h.value_dim);
-        middle_ = space.middle.floats(slice * std::max(2 * model.intermediate, model.hidden));
-        const int64_t held = std::max<int64_t>({slice, threads * ALONE, std::min(step.logit_rows, SLICE)});
+        middle_ = space.middle.floats(tile * std::max(2 * model.intermediate, model.hidden));
+        const int64_t held = std::max<int64_t>({tile, threads * ALONE, std::min(step.logit_rows, ROW_TILE)});
         codes_ = space.codes.bytes(held * encoded_stride(widest_) * sizeof(float));
         scales_ = space.scales.floats(held);
         most_outliers_ = model.head.outliers;
@@ -135,13 +87,13 @@ public:
         all_ = {x_, step.rows, nullptr, step.adapters.owners};
         last_ = read == step.rows
                     ? all_
-                    : Going{space.read.floats(read * model.hidden), read, read_.rows.data(), read_.owners.data()};
+                    : HiddenRows{space.read.floats(read * model.hidden), read, read_.rows.data(), read_.owners.data()};
         slots_.assign(rows, -1);
-        for (int64_t s = 0; s < step.spans; s++)
-            for (int64_t i = 0; i < step.span[s].count; i++) {
-                const int64_t position = step.span[s].start + i;
-                const int64_t block = step.tables[step.span[s].table + position / h.block_size];
-                slots_[step.span[s].row + i] = block * h.block_size + position % h.block_size;
+        for (int64_t s = 0; s < step.sequences; s++)
+            for (int64_t i = 0; i < step.sequence[s].count; i++) {
+                const int64_t position = step.sequence[s].start + i;
+                const int64_t block = step.tables[step.sequence[s].table + position / h.block_size];
+                slots_[step.sequence[s].row + i] = block * h.block_size + position % h.block_size;
             }
     }
 
@@ -152,26 +104,26 @@ public:
         for (int64_t i = 0; i < model_.layers; i++) {
             const Layer& layer = model_.layer[i];
             const bool last = i + 1 == model_.layers;
-            slices(step_.rows, [&](int64_t first, int64_t rows) { keys_and_values(layer, first, rows); });
+            row_tiles(step_.rows, [&](int64_t first, int64_t rows) { keys_and_values(layer, first, rows); });
             attend(layer.heads, last ? last_work_ : work_, {qkv_, qkv_width_},
                    {mixed_, layer.heads.heads * layer.heads.value_dim}, partials_);
-            const Going& going = last ? last_ : all_;
-            if (going.packed) gather(going);
-            slices(going.count, [&](int64_t first, int64_t rows) { rest_of_layer(layer, going, first, rows); });
+            const HiddenRows& hidden = last ? last_ : all_;
+            if (hidden.packed) gather(hidden);
+            row_tiles(hidden.count, [&](int64_t first, int64_t rows) { rest_of_layer(layer, hidden, first, rows); });
         }
         logits();
     }
 
 private:
-    Work make_work(const Span* spans, int64_t count) const {
+    Work make_work(const SequenceRows* sequences, int64_t count) const {
         const Heads& h = model_.layer[0].heads;
-        return Work(spans, count, step_.tables, h.heads / h.kv_heads, h.kv_heads, threads_);
+        return Work(sequences, count, step_.tables, h.heads / h.kv_heads, h.kv_heads, threads_);
     }
 
-    void gather(const Going& going) const {
+    void gather(const HiddenRows& hidden) const {
 #pragma omp for schedule(static)
-        for (int64_t r = 0; r < going.count; r++)
-            std::copy_n(x_ + going.packed[r] * model_.hidden, model_.hidden, going.x + r * model_.hidden);
+        for (int64_t r = 0; r < hidden.count; r++)
+            std::copy_n(x_ + hidden.packed[r] * model_.hidden, model_.hidden, hidden.x + r * model_.hidden);
     }
 
     static std::vector<float>& scratch() {
@@ -180,8 +132,8 @@ private:
     }
 
     template <class F>
-    void slices(int64_t rows, F&& f) {
-        for (int64_t first = 0; first < rows; first += SLICE) f(first, std::min(SLICE, rows - first));
+    void row_tiles(int64_t rows, F&& f) {
+        for (int64_t first = 0; first < rows; first += ROW_TILE) f(first, std::min(ROW_TILE, rows - first));
     }
 
     // A linear layer of the step: which one, and the owners of the rows that it is given now, if any has one.
@@ -266,12 +218,12 @@ private:
     // One row and KV head: norms and rotates its queries and its key, stores key and value in their block.
     void place(const Layer& layer, int64_t row, int64_t head) const {
         const Heads& h = layer.heads;
-        const int64_t group = h.heads / h.kv_heads, dim = h.key_dim, position = step_.positions[row];
+        const int64_t queries_per_kv = h.heads / h.kv_heads, dim = h.key_dim, position = step_.positions[row];
         const float *cos = model_.cos + position * model_.rotary, *sin = model_.sin + position * model_.rotary;
-        float* query = qkv_ + row * qkv_width_ + head * group * dim;
+        float* query = qkv_ + row * qkv_width_ + head * queries_per_kv * dim;
         float* key = qkv_ + row * qkv_width_ + (h.heads + head) * dim;
         float* value = qkv_ + row * qkv_width_ + (h.heads + h.kv_heads) * dim + head * h.value_dim;
-        for (int64_t g = 0; g < group; g++, query += dim) {
+        for (int64_t g = 0; g < queries_per_kv; g++, query += dim) {
             if (layer.query_norm) rms_norm(query, layer.query_norm, query, dim, (float)model_.eps);
             rotate(query, cos, sin, model_.rotary);
         }
@@ -292,13 +244,13 @@ private:
         for (int64_t i = 0; i < n; i++) x[i] = x[i] != x[i] ? 0.0f : std::min(std::max(x[i], -most), most);
     }
 
-    void rest_of_layer(const Layer& layer, const Going& going, int64_t first, int64_t rows) {
+    void rest_of_layer(const Layer& layer, const HiddenRows& hidden, int64_t first, int64_t rows) {
         const int64_t mixed = layer.heads.heads * layer.heads.value_dim, wide = model_.intermediate;
-        float* x = going.x + first * model_.hidden;
-        const auto its = [&](int64_t which) { return product(layer, which, going.owners, first); };
+        float* x = hidden.x + first * model_.hidden;
+        const auto its = [&](int64_t which) { return product(layer, which, hidden.owners, first); };
         const Product out = its(1), gate_up = its(2), down = its(3);
         const Codes attended = prepare(out, rows, [&](int64_t r) {
-            return mixed_ + (going.packed ? going.packed[first + r] : first + r) * mixed;
+            return mixed_ + (hidden.packed ? hidden.packed[first + r] : first + r) * mixed;
         });
         add(out, layer.attention_norm, attended, x, rows);
         const Codes inner = normed(gate_up, x, layer.middle_norm, rows);
@@ -326,8 +278,8 @@ private:
     }
 
     void logits() {
-        for (int64_t first = 0; first < step_.logit_rows; first += SLICE) {
-            const int64_t rows = std::min(SLICE, step_.logit_rows - first), width = model_.head.outputs;
+        for (int64_t first = 0; first < step_.logit_rows; first += ROW_TILE) {
+            const int64_t rows = std::min(ROW_TILE, step_.logit_rows - first), width = model_.head.outputs;
             const Product head = product(model_.head, model_.layers * LINEARS, head_owners_.data(), first);
             const Codes codes = prepare(head, rows, [&](int64_t r) {
                 float* row = scratch().data();
@@ -350,10 +302,10 @@ private:
 
     const Model& model_;
     const Step& step_;
-    const Read read_;
+    const RowsWithLogits read_;
     const int threads_;
     const Work work_, last_work_;
-    Going all_, last_;
+    HiddenRows all_, last_;
     const Adapting adapting_;
     int64_t widest_, qkv_width_, most_outliers_;
     float *x_, *qkv_, *mixed_, *middle_, *scales_, *outliers_, *partials_;

@@ -1,8 +1,8 @@
 // y = x W^T over packed weights, fp32, bf16 or 8-bit, for any number of rows. One copy of the weights serves all.
 //
-// panel   the weights of PANEL outputs, [k / GROUP][PANEL][GROUP]: one load gives GROUP neighbours of every output
-// tile    M rows times P panels of sums in registers, walked over all of k: every output is one chain of additions in
-//         the order of k, whatever M is. So a row's result does not depend on how many rows there are.
+// panel          the weights of PANEL outputs, [k / K_PACK][PANEL][K_PACK]: one load gives K_PACK neighbours of every output
+// register tile  M rows times P panels of sums in registers, walked over all of k: every output is one chain of
+//                additions in the order of k, whatever M is. So a row's result does not depend on how many rows there are.
 //
 // 8-bit: x is quantized row by row; the sum is in 32-bit integers, exact up to k = 2^31 / (255 * 127). Columns whose x
 //         is far larger than the rest's (outliers) can be left out of the codes and multiplied in bf16 instead, as
@@ -13,11 +13,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "simd.h"
+#include "kinds.h"
 
 namespace dosirak {
-
-enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2, INT8_WEIGHT = 3 };
 
 struct Linear {  // mirrored in library.py
     int64_t kind, outputs, depth;
@@ -33,148 +31,19 @@ struct Linear {  // mirrored in library.py
 constexpr int64_t WHOLE = 16;  // outputs of the widest vector
 constexpr int64_t kept_stride(int64_t outputs) { return (outputs + WHOLE - 1) / WHOLE * WHOLE; }
 
-struct Fp32 {
-    using Input = float;
-    using Sum = Vf;
-    using Weight = Vf;
-    using Spread = Vf;
-    static constexpr int GROUP = 1, STEP = LANES * 4, ROWS = TILE_ROWS;
-    static INLINE Weight weight(const char* w) { return load<Vf>(w); }
-    static INLINE Spread spread(const Input* a) { return splat(*a); }
-    static INLINE Sum dot(Sum sum, Spread a, Weight w) { return fma(a, w, sum); }
-};
-
-#if defined(__AVX512BF16__)
-struct Bf16 {
-    using Input = uint16_t;
-    using Sum = Vf;
-    using Weight = __m512i;
-    using Spread = __m512i;
-    static constexpr int GROUP = 2, STEP = 64, ROWS = TILE_ROWS;
-    static INLINE Weight weight(const char* w) { return _mm512_loadu_si512(w); }
-    static INLINE Spread spread(const Input* a) { return _mm512_set1_epi32(load<int32_t>(a)); }
-    static INLINE Sum dot(Sum sum, Spread a, Weight w) {
-        return (Vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)w);
-    }
-};
-#else
-struct Bf16 {
-    struct Pair {
-        Vf even, odd;
-    };
-    using Input = float;
-    using Sum = Vf;
-    using Weight = Pair;
-    using Spread = Pair;
-    // TILES of rows from which it pays to widen a slab for all: fewer widen a panel in the cache again for each.
-    static constexpr int GROUP = 2, STEP = LANES * 4, ROWS = 4, TILES = 5;
-    static INLINE Weight weight(const char* w) {
-        const Vu both = load<Vu>(w);
-        return {(Vf)(both << 16), (Vf)(both & 0xffff0000u)};
-    }
-    static INLINE Spread spread(const Input* a) { return {splat(a[0]), splat(a[1])}; }
-    static INLINE Sum dot(Sum sum, Spread a, Weight w) { return fma(a.odd, w.odd, fma(a.even, w.even, sum)); }
-    static INLINE void widen(const Weight& w, float* to) {
-        store(to, w.even);
-        store(to + PANEL, w.odd);
-    }
-};
-#endif
-
-struct Int8Weight {
-    struct Four {
-        Vf of[4];
-    };
-    using Input = float;
-    using Sum = Vf;
-    using Weight = Four;
-    using Spread = Four;
-    static constexpr int GROUP = 4, STEP = LANES * 4, ROWS = 4, TILES = 3;
-    static INLINE Weight weight(const char* w) {
-        const Vi all = load<Vi>(w);
-        return {{__builtin_convertvector((all << 24) >> 24, Vf), __builtin_convertvector((all << 16) >> 24, Vf),
-                 __builtin_convertvector((all << 8) >> 24, Vf), __builtin_convertvector(all >> 24, Vf)}};
-    }
-    static INLINE Spread spread(const Input* a) { return {{splat(a[0]), splat(a[1]), splat(a[2]), splat(a[3])}}; }
-    static INLINE Sum dot(Sum sum, const Spread& a, const Weight& w) {
-        for (int k = 0; k < 4; k++) sum = fma(a.of[k], w.of[k], sum);
-        return sum;
-    }
-    static INLINE void widen(const Weight& w, float* to) {
-        for (int k = 0; k < 4; k++) store(to + k * PANEL, w.of[k]);
-    }
-};
-
-#if defined(__AVX512VNNI__)
-struct Int8 {
-    using Input = uint8_t;
-    using Sum = Vi;
-    using Weight = __m512i;
-    using Spread = __m512i;
-    static constexpr int GROUP = 4, STEP = 64, ROWS = TILE_ROWS, REACH = 127, ZERO = REACH + 1;
-    static INLINE Weight weight(const char* w) { return _mm512_loadu_si512(w); }
-    static INLINE Spread spread(const Input* a) { return _mm512_set1_epi32(load<int32_t>(a)); }
-    static INLINE Sum dot(Sum sum, Spread a, Weight w) { return (Vi)_mm512_dpbusd_epi32((__m512i)sum, a, w); }
-};
-#elif defined(__AVX2__)
-// Pairs of products are added in 16 bits here and must not saturate: 2 * 127 * 127 fits, hence 7-bit activations. All 8
-// bits by widening to 16 (vpmovsxbw, vpmaddwd) take four instructions where this takes three.
-struct Int8 {
-    using Input = uint8_t;
-    using Sum = Vi;
-    using Weight = __m256i;
-    using Spread = __m256i;
-    static constexpr int GROUP = 4, STEP = 32, ROWS = TILE_ROWS, REACH = 63, ZERO = REACH + 1;
-    static INLINE Weight weight(const char* w) { return _mm256_loadu_si256((const __m256i*)w); }
-    static INLINE Spread spread(const Input* a) { return _mm256_set1_epi32(load<int32_t>(a)); }
-    static INLINE Sum dot(Sum sum, Spread a, Weight w) {
-        return sum + (Vi)_mm256_madd_epi16(_mm256_maddubs_epi16(a, w), _mm256_set1_epi16(1));
-    }
-};
-#else
-struct Int8 {
-    typedef int16_t Vs __attribute__((vector_size(LANES * 4)));
-    typedef int8_t Vb __attribute__((vector_size(LANES * 2)));
-    struct Pair {
-        Vi even, odd;
-    };
-    using Input = int16_t;
-    using Sum = Vi;
-    using Weight = Pair;
-    using Spread = Pair;
-    static constexpr int GROUP = 2, STEP = LANES * 2, ROWS = TILE_ROWS, REACH = 127, ZERO = 0;
-    static INLINE Weight weight(const char* w) {
-        const Vi both = (Vi)__builtin_convertvector(load<Vb>(w), Vs);
-        return {(both << 16) >> 16, both >> 16};
-    }
-    static INLINE Spread spread(const Input* a) { return {a[0] - Vi{}, a[1] - Vi{}}; }
-    static INLINE Sum dot(Sum sum, Spread a, Weight w) { return sum + a.even * w.even + a.odd * w.odd; }
-};
-#endif
-
-template <class T>
-constexpr int64_t groups_of(int64_t depth) {
-    return (depth + T::GROUP - 1) / T::GROUP;
-}
-
-template <class T>
-constexpr int64_t panel_bytes(int64_t depth) {
-    return groups_of<T>(depth) * 2 * T::STEP;
-}
-
-// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `groups` of k. Meanwhile the P panels
+// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `packs` of k. Meanwhile the P panels
 // at `ahead`, where given, are fetched: the processor's own prefetching does not look past a panel's end.
 template <class T, int M, int P>
 INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const char* __restrict w, int64_t panel,
-                       int64_t groups, typename T::Sum (&sums)[M][2 * P], const char* ahead = nullptr) {
-    for (int64_t g = 0; g < groups; g++) {
+                       int64_t packs, typename T::Sum (&sums)[M][2 * P], const char* ahead = nullptr) {
+    for (int64_t g = 0; g < packs; g++) {
         const char* here = w + g * 2 * T::STEP;
         if (ahead)
             for (int line = 0; line < 2 * T::STEP * P; line += 64)
                 __builtin_prefetch(ahead + g * 2 * T::STEP * P + line, 0, 2);
         if constexpr (M < 2 * P) {  // fewer rows than vectors of weights: these pass through one register
             typename T::Spread rows[M];
-            for (int m = 0; m < M; m++) rows[m] = T::spread(a + m * lda + g * T::GROUP);
+            for (int m = 0; m < M; m++) rows[m] = T::spread(a + m * lda + g * T::K_PACK);
 #pragma GCC unroll 8
             for (int v = 0; v < 2 * P; v++) {
                 const auto weight = T::weight(here + (v / 2) * panel + (v % 2) * T::STEP);
@@ -186,7 +55,7 @@ INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const
             for (int v = 0; v < 2 * P; v++) weights[v] = T::weight(here + (v / 2) * panel + (v % 2) * T::STEP);
 #pragma GCC unroll 12
             for (int m = 0; m < M; m++) {
-                const auto row = T::spread(a + m * lda + g * T::GROUP);
+                const auto row = T::spread(a + m * lda + g * T::K_PACK);
 #pragma GCC unroll 8
                 for (int v = 0; v < 2 * P; v++) sums[m][v] = T::dot(sums[m][v], row, weights[v]);
             }
@@ -206,9 +75,9 @@ INLINE void with_rows(int64_t m, F&& f) {
     }
 }
 
-// Cuts m rows into tiles of nearly equal size, at most MAX: f(first row, rows).
+// Cuts m rows into register tiles of nearly equal size, at most MAX: f(first row, rows).
 template <int MAX, class F>
-INLINE void for_tiles(int64_t m, F&& f) {
+INLINE void for_register_tiles(int64_t m, F&& f) {
     const int64_t tiles = (m + MAX - 1) / MAX;
     for (int64_t t = 0; t < tiles; t++) {
         const int64_t first = m * t / tiles, last = m * (t + 1) / tiles;
@@ -280,7 +149,7 @@ struct Finish {
     }
 };
 
-constexpr int64_t BLOCK_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
+constexpr int64_t CACHED_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
 constexpr int64_t SHORT = 16384;    // bytes of a panel under which one row's reading needs help from panel to panel
 constexpr int64_t SLAB = 256;       // depth of narrow weights widened at a time for many rows
 
@@ -292,7 +161,7 @@ INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, bool loo
     typename T::Sum sums[M][2 * P] = {};
     const auto* a = (const typename T::Input*)finish.codes.data + row * finish.codes.stride;
     const char* w = (const char*)l.packed + first * size;
-    accumulate<T, M, P>(a, finish.codes.stride, w, size, groups_of<T>(l.depth), sums, look_ahead ? w + P * size : nullptr);
+    accumulate<T, M, P>(a, finish.codes.stride, w, size, k_packs<T>(l.depth), sums, look_ahead ? w + P * size : nullptr);
     for (int m = 0; m < M; m++)
         for (int v = 0; v < 2 * P; v++) finish(row + m, first * PANEL + v * LANES, sums[m][v]);
 }
@@ -301,18 +170,18 @@ INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, bool loo
 template <class T>
 void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t panel) {
     alignas(64) static thread_local float slab[SLAB * PANEL];
-    alignas(64) static thread_local Vf kept[BLOCK_ROWS][2];
+    alignas(64) static thread_local Vf kept[CACHED_ROWS][2];
     const Linear& l = finish.l;
     const char* w = (const char*)l.packed + panel * panel_bytes<T>(l.depth);
     const float* a = (const float*)finish.codes.data + row * finish.codes.stride;
-    const int64_t depth = groups_of<T>(l.depth) * T::GROUP;
+    const int64_t depth = k_packs<T>(l.depth) * T::K_PACK;
     std::memset(kept, 0, sizeof kept);
     for (int64_t k = 0; k < depth; k += SLAB) {
         const int64_t deep = std::min(SLAB, depth - k);
-        for (int64_t g = 0; g < deep / T::GROUP; g++)
+        for (int64_t g = 0; g < deep / T::K_PACK; g++)
             for (int v = 0; v < 2; v++)
-                T::widen(T::weight(w + (k / T::GROUP + g) * 2 * T::STEP + v * T::STEP), slab + g * T::GROUP * PANEL + v * LANES);
-        for_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto count) {
+                T::widen(T::weight(w + (k / T::K_PACK + g) * 2 * T::STEP + v * T::STEP), slab + g * T::K_PACK * PANEL + v * LANES);
+        for_register_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto count) {
             constexpr int M = decltype(count)::value;
             Vf sums[M][2];
             std::memcpy(sums, kept[first], sizeof sums);
@@ -325,8 +194,8 @@ void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t p
 }
 
 template <class T>
-void block(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last) {
-    constexpr bool widens = T::GROUP > 1 && std::is_same_v<typename T::Input, float>;
+void multiply_rows(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last) {
+    constexpr bool widens = T::K_PACK > 1 && std::is_same_v<typename T::Input, float>;
     int64_t p = first;
     if (rows == 1)
         for (; p + 4 <= last; p += 4) panels<T, 1, 4>(finish, row, p, panel_bytes<T>(finish.l.depth) <= SHORT);
@@ -338,7 +207,7 @@ void block(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, in
                 widened_panel<T>(finish, row, rows, p);
                 continue;
             }
-        for_tiles<T::ROWS>(rows, [&](int64_t at, auto count) {
+        for_register_tiles<T::ROWS>(rows, [&](int64_t at, auto count) {
             panels<T, decltype(count)::value, 1>(finish, row + at, p, at == 0);
         });
     }
@@ -351,15 +220,15 @@ void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out,
     const int64_t all = (l.outputs + PANEL - 1) / PANEL;
     const int64_t wanted = std::clamp<int64_t>(all / (4 * threads), 1, 8);
     const int64_t width = wanted < 3 ? wanted : (wanted + 3) / 4 * 4;  // single rows take four panels at a time
-    const int64_t tall = 4 * BLOCK_ROWS;
+    const int64_t tall = 4 * CACHED_ROWS;
     const int64_t across = (all + width - 1) / width, down = (m + tall - 1) / tall;
     const Finish<T> finish{l, codes, out};
 #pragma omp for schedule(dynamic, 1) nowait
     for (int64_t task = 0; task < across * down; task++) {
         const int64_t first = task % across * width, last = std::min(first + width, all);
         const int64_t top = task / across * tall, bottom = std::min(top + tall, m);
-        for (int64_t row = top; row < bottom; row += BLOCK_ROWS)
-            block<T>(finish, row, std::min(BLOCK_ROWS, bottom - row), first, last);
+        for (int64_t row = top; row < bottom; row += CACHED_ROWS)
+            multiply_rows<T>(finish, row, std::min(CACHED_ROWS, bottom - row), first, last);
     }
 }
 
@@ -374,21 +243,21 @@ inline void multiply(const Linear& l, const Codes& codes, int64_t m, const Outpu
 // `sums` where the kernel needs it; `packed` is filled with zeros. A team's work.
 template <class T, class W>
 void pack(char* packed, int32_t* sums, const W* weights, int64_t rows, int64_t depth, int64_t at) {
-    constexpr int64_t wide = T::STEP / LANES / T::GROUP;  // bytes of one weight
+    constexpr int64_t wide = T::STEP / LANES / T::K_PACK;  // bytes of one weight
     static_assert(wide == sizeof(W));
-    const int64_t groups = groups_of<T>(depth), size = panel_bytes<T>(depth);
+    const int64_t packs = k_packs<T>(depth), size = panel_bytes<T>(depth);
     const int64_t first = at / PANEL, last = (at + rows + PANEL - 1) / PANEL;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t p = first; p < last; p++) {
         const int64_t low = std::max(p * PANEL, at), high = std::min((p + 1) * PANEL, at + rows);
-        for (int64_t g = 0; g < groups; g += 16)  // a cache line of every output's row at a time
+        for (int64_t g = 0; g < packs; g += 16)  // a cache line of every output's row at a time
             for (int64_t n = low; n < high; n++) {
-                const W* from = weights + (n - at) * depth + g * T::GROUP;
-                char* to = packed + p * size + g * 2 * T::STEP + (n % PANEL) * T::GROUP * sizeof(W);
-                const int64_t count = std::min<int64_t>(16 * T::GROUP, depth - g * T::GROUP), whole = count / T::GROUP;
+                const W* from = weights + (n - at) * depth + g * T::K_PACK;
+                char* to = packed + p * size + g * 2 * T::STEP + (n % PANEL) * T::K_PACK * sizeof(W);
+                const int64_t count = std::min<int64_t>(16 * T::K_PACK, depth - g * T::K_PACK), whole = count / T::K_PACK;
                 for (int64_t i = 0; i < whole; i++)
-                    std::memcpy(to + i * 2 * T::STEP, from + i * T::GROUP, T::GROUP * sizeof(W));
-                std::memcpy(to + whole * 2 * T::STEP, from + whole * T::GROUP, count % T::GROUP * sizeof(W));
+                    std::memcpy(to + i * 2 * T::STEP, from + i * T::K_PACK, T::K_PACK * sizeof(W));
+                std::memcpy(to + whole * 2 * T::STEP, from + whole * T::K_PACK, count % T::K_PACK * sizeof(W));
                 if constexpr (std::is_same_v<T, Int8>)
                     if (T::ZERO) sums[n] += std::accumulate(from, from + count, 0);
             }

@@ -6,6 +6,7 @@ static int omp_get_thread_num() { return 0; }
 static int omp_get_num_threads() { return 1; }
 #endif
 
+#include "bounds.h"
 #include "decoder.h"
 #include "team.h"
 
@@ -81,19 +82,24 @@ EXPORT void dosirak_add(const Added* added, const float* x, int64_t depth, int64
     }
 }
 
-// out [rows, heads, value_dim] for query [rows, heads, key_dim], whose keys and values are in the cache.
-EXPORT void dosirak_attend(const Heads* heads, const Span* spans, int64_t count, const int64_t* tables, float* query,
-                           float* out, int threads) {
+// out [rows, heads, value_dim] for query [rows, heads, key_dim], whose keys and values are in the cache; or the reason
+// why not. `tables` has so many `entries`.
+EXPORT const char* dosirak_attend(const Heads* heads, const SequenceRows* sequences, int64_t count, const int64_t* tables,
+                                  int64_t entries, int64_t rows, float* query, float* out, int threads) {
     static thread_local Buffer partials;
     const Heads& h = *heads;
-    const Work work(spans, count, tables, h.heads / h.kv_heads, h.kv_heads, threads);
+    if (const char* reason = refuse_attention(h, sequences, count, tables, entries, rows)) return reason;
+    const Work work(sequences, count, tables, h.heads / h.kv_heads, h.kv_heads, threads);
     float* shared = work.split ? partials.floats(partials_size(h, work)) : nullptr;
 #pragma omp parallel num_threads(threads)
     attend(h, work, {query, h.heads * h.key_dim}, {out, h.heads * h.value_dim}, shared);
+    return nullptr;
 }
 
-EXPORT void dosirak_step(const Model* model, const Step* step, int threads) {
+// Writes the step's keys, values and logits, or nothing and gives the reason.
+EXPORT const char* dosirak_step(const Model* model, const Step* step, int threads) {
     static thread_local Space space;
+    if (const char* reason = refuse_step(*model, *step)) return reason;
     Pass pass(*model, *step, threads, space);
     Team team;
 #pragma omp parallel num_threads(threads)
@@ -101,6 +107,7 @@ EXPORT void dosirak_step(const Model* model, const Step* step, int threads) {
         team.part(omp_get_thread_num(), omp_get_num_threads());
         pass.run(omp_get_thread_num());
     }
+    return nullptr;
 }
 
 // Where the threads of a step run, for its test: the core of each.

@@ -19,10 +19,10 @@ namespace dosirak {
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
-constexpr int TILE_ROWS = 12;
+constexpr int REGISTER_TILE_ROWS = 12;
 #else
 constexpr int LANES = 8;
-constexpr int TILE_ROWS = 6;
+constexpr int REGISTER_TILE_ROWS = 6;
 #endif
 constexpr int PANEL = 2 * LANES;  // columns of packed weights that lie side by side
 

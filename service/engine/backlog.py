@@ -1,0 +1,38 @@
+"""The backlog: what is ahead of the first token of whoever arrives now. Reads sequences and blocks, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+from service.engine.batching import Backlog
+from service.engine.block_manager import BlockManager
+from service.engine.cost import chunk_attention
+from service.engine.sequence import Sequence
+
+
+def backlog_of(
+    running: SequenceOf[Sequence], waiting: SequenceOf[Sequence], blocks: BlockManager, max_num_seqs: int
+) -> Backlog:
+    """Of those that run and those that wait, with at most `max_num_seqs` at once."""
+    decodes = [each for each in running if each.num_computed_tokens + 1 == len(each.token_ids)]
+    if len(decodes) == len(running) and not waiting:
+        return Backlog(decodes=len(decodes))
+    prefills = [(each.num_computed_tokens, each.num_remaining_tokens) for each in running]
+    prefills = [(computed, left) for computed, left in prefills if left > 1]
+    prefills += [(each.num_expected_cached_tokens, _uncached(each)) for each in waiting]
+    tokens = sum(left for _, left in prefills)
+    offloaded = sum(each.num_expected_offloaded_blocks for each in waiting)
+    return Backlog(
+        decodes=len(decodes),
+        kv_tokens=sum(each.num_tokens for each in decodes),
+        prefills=len(prefills),
+        tokens=tokens,
+        attention=sum(chunk_attention(computed, left) for computed, left in prefills),
+        unseated=max(0, len(running) + len(waiting) - max_num_seqs),
+        copy_seconds=blocks.copy_seconds(offloaded, blocks.blocks_for(tokens)),
+    )
+
+
+def _uncached(sequence: Sequence) -> int:
+    """Tokens that a waiting sequence is expected to compute, by what was cached when it came."""
+    return sequence.num_tokens - sequence.num_expected_cached_tokens

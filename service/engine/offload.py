@@ -1,0 +1,165 @@
+"""The KV offload: which evicted contents lie in which block of the offload file, and which copies are to be made.
+
+Counts, hashes and seconds only: nothing here knows tensors or files. A content that came back keeps its disk block, so
+that it need not be written again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from service.engine.batch import BlockCopy
+from service.engine.eviction import EvictionCandidate, EvictionPolicy
+
+_MEMORY: Final = 8  # copies: a step of so many slow ones counts as much as what was known
+_FALLING: Final = 0.5  # one copy that was delayed by something else is soon forgotten
+_PRIOR_SECONDS: Final = 0.005  # a copy, before the first was measured: a slow disk
+_RETRY: Final = 1000  # of so many contents that do not pay one goes all the same, and tells what a copy takes now
+_PAUSE: Final = 64  # contents not saved after a step in which no copy succeeded; doubled each time
+_LONGEST_PAUSE: Final = 1 << 16
+
+
+class Offload:
+    """Owns the disk blocks, and the copies that are not made yet. The eviction policy is that of memory."""
+
+    def __init__(self, num_disk_blocks: int) -> None:
+        self.num_disk_blocks = num_disk_blocks
+        self.num_restored = 0
+        self.max_copies = sys.maxsize
+        """Contents are saved as long as fewer copies than this are pending; restoring has no limit here."""
+        self._free: list[int] = []
+        self._fresh = 0
+        self._disk_block_of: dict[bytes, int] = {}
+        self._content_in: dict[int, bytes] = {}
+        self._kept = EvictionPolicy()
+        self._held: dict[bytes, EvictionCandidate] = {}
+        self._copies: dict[int, BlockCopy] = {}
+        self._order = 0
+        self._unread: dict[int, int] = {}  # disk block -> the pending copy into it, which no pending copy reads
+        self._copy_seconds: float | None = None
+        self._num_refused = 0
+        self._pause = 0
+        self._next_pause = _PAUSE
+
+    def __len__(self) -> int:
+        return len(self._disk_block_of)
+
+    def __contains__(self, content: bytes) -> bool:
+        return content in self._disk_block_of
+
+    @property
+    def num_pending(self) -> int:
+        """Copies that are still to be taken."""
+        return len(self._copies)
+
+    @property
+    def copy_seconds(self) -> float:
+        """Forecast of one copy; 0 where none is ever made."""
+        if not self.num_disk_blocks:
+            return 0.0
+        return _PRIOR_SECONDS if self._copy_seconds is None else self._copy_seconds
+
+    def save(self, ranked: EvictionCandidate, block: int) -> None:
+        """`block` is about to be written over: its content goes to a disk block, if there and back is forecast to take
+        less than computing it, or if a content of this file lies behind it; and if the step has room for a copy."""
+        content = ranked.content
+        known = self._kept.discard(content) is not None
+        if not known and (self.num_pending >= self.max_copies or not self._pays(ranked)):
+            return
+        self._kept.add(content, ranked.parent, ranked.worth)
+        if known:
+            return
+        if len(self) == self.num_disk_blocks:
+            worst = self._kept.pop().content
+            if worst == content:
+                return
+            self._vacate(worst)
+        disk_block = self._free.pop() if self._free else self._fresh
+        self._fresh = max(self._fresh, disk_block + 1)
+        self._disk_block_of[content], self._content_in[disk_block] = disk_block, content
+        self._unread[disk_block] = self._add(BlockCopy(block, disk_block))
+
+    def hold(self, content: bytes) -> None:
+        """It will be restored: until then its disk block is nobody else's."""
+        held = self._kept.discard(content)
+        if held is not None:
+            self._held[content] = held
+
+    def restore(self, content: bytes, block: int) -> None:
+        """What was held comes into `block`."""
+        disk_block = self._disk_block_of[content]
+        self._add(BlockCopy(block, disk_block, restores=True))
+        self._unread.pop(disk_block, None)
+        self.num_restored += 1
+        held = self._held.pop(content)
+        self._kept.add(content, held.parent, held.worth)
+
+    def drop(self, content: bytes) -> None:
+        """No-op for what is not here."""
+        if content in self._disk_block_of:
+            self._kept.discard(content)
+            self._vacate(content)
+
+    def lose(self, copy: BlockCopy) -> None:
+        """It could not be made."""
+        self.num_restored -= copy.restores
+        if copy.disk_block in self._content_in:
+            self.drop(self._content_in[copy.disk_block])
+
+    def take_copies(self) -> tuple[BlockCopy, ...]:
+        """Those since the last call, in the order in which they must be made."""
+        if not self._copies:
+            return ()
+        copies, self._copies = tuple(self._copies.values()), {}
+        self._unread.clear()
+        return copies
+
+    def observe(self, copies: int, seconds: float, failures: int = 0) -> None:
+        """So many took so long, and so many of them failed. A file that takes nothing, such as one on a full disk, is
+        left alone for a while, and for twice as long each time."""
+        each = seconds / copies
+        known = each if self._copy_seconds is None else self._copy_seconds
+        rate = copies / (copies + _MEMORY) if each > known else _FALLING
+        self._copy_seconds = known + rate * (each - known)
+        if failures < copies:
+            self._pause, self._next_pause = 0, _PAUSE
+        else:
+            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _LONGEST_PAUSE)
+
+    def is_sound(self) -> bool:
+        """Whether every disk block is free or has one content, and all are ranked and none held. O(disk blocks)."""
+        inverse = {disk_block: content for content, disk_block in self._disk_block_of.items()}
+        disk_blocks = sorted([*self._free, *self._content_in])
+        ranked = {ranked.content for ranked in self._kept}
+        whole = (
+            inverse == self._content_in
+            and disk_blocks == list(range(self._fresh))
+            and self._fresh <= self.num_disk_blocks
+        )
+        unread = {disk_block: self._copies[order].disk_block for disk_block, order in self._unread.items()}
+        pending = unread.keys() <= self._content_in.keys() and all(one == other for one, other in unread.items())
+        return whole and pending and ranked == set(self._disk_block_of) and self._kept.is_sound() and not self._held
+
+    def _pays(self, ranked: EvictionCandidate) -> bool:
+        if not self.num_disk_blocks or self._pause:
+            self._pause = max(0, self._pause - 1)
+            return False
+        if self._copy_seconds is None or ranked.worth > 2 * self._copy_seconds or self._kept.is_before(ranked.content):
+            return True
+        self._num_refused += 1
+        return self._num_refused % _RETRY == 0
+
+    def _add(self, copy: BlockCopy) -> int:
+        self._order += 1
+        self._copies[self._order] = copy
+        return self._order
+
+    def _vacate(self, content: bytes) -> None:
+        """A copy into its disk block that nothing reads need not be made."""
+        disk_block = self._disk_block_of.pop(content)
+        del self._content_in[disk_block]
+        self._free.append(disk_block)
+        superseded = self._unread.pop(disk_block, None)
+        if superseded is not None:
+            del self._copies[superseded]

@@ -1,0 +1,144 @@
+"""The output processor: what the sampled tokens of a step mean for its sequences, and the news of each.
+
+Nothing here knows queues or budgets; a sequence that ends is handed back to the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from service.engine.batch import SampledToken, Scheduled
+from service.engine.block_manager import BlockManager
+from service.engine.messages import FinishReason, StepOutput
+from service.engine.sequence import Sequence, SequenceStatus
+
+NOTHING_SAMPLED: Final = SampledToken(None)
+_Times = tuple[float | None, float | None]
+_NO_TIMES: Final[_Times] = (None, None)
+
+
+class OutputProcessor:
+    """Appends tokens to sequences, decides what ends, and keeps the news until they are told."""
+
+    def __init__(self, blocks: BlockManager, remove: Callable[[Sequence], None]) -> None:
+        """`remove` takes a sequence that has ended from the scheduler's lists, and its blocks."""
+        self.news: list[StepOutput] = []
+        self.num_accepted_tokens = 0
+        self._blocks = blocks
+        self._remove = remove
+
+    def take_news(self) -> list[StepOutput]:
+        """All since the last call."""
+        news, self.news = self.news, []
+        return news
+
+    def end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """It ends without another token."""
+        self._remove(sequence)
+        self._tell(sequence, NOTHING_SAMPLED, (), reason)
+
+    def take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
+        """`item` was computed in a step of `batch_size` sequences."""
+        sequence = item.sequence
+        num_known = item.num_tokens - len(item.draft_token_ids)
+        samples = sequence.num_computed_tokens + num_known == len(sequence.token_ids)
+        self._blocks.mark_computed(sequence, num_known)
+        sequence.num_steps += 1
+        sequence.batch_size_sum += batch_size
+        if result.prompt_logprobs:
+            result = _unseen(sequence, result)
+        if samples:
+            self._sample(sequence, result, now)
+        elif result.prompt_logprobs:
+            self._tell(sequence, result)
+        if item.draft_token_ids:
+            self._sample_following(item, result, now)
+
+    def _sample_following(self, item: Scheduled, result: SampledToken, now: float) -> None:
+        """Each of these was sampled behind a draft that is the token before it, whose slot is thereby written."""
+        sequence = item.sequence
+        for token in result.following:
+            if sequence.status is not SequenceStatus.RUNNING:
+                return
+            self.num_accepted_tokens += 1
+            self._blocks.mark_computed(sequence, 1)
+            self._sample(sequence, token, now)
+        if sequence.status is SequenceStatus.RUNNING:
+            self._blocks.trim(sequence)
+
+    def _sample(self, sequence: Sequence, result: SampledToken, now: float) -> None:
+        token_id = result.token_id
+        if len(sequence.token_ids) >= sequence.max_num_tokens:  # max_tokens is 0, or this a replay at its end
+            self._finish(sequence, result, (), FinishReason.LENGTH)
+        elif token_id is None:
+            self._blocks.forget(sequence)
+            self._finish(sequence, result, (), FinishReason.ERROR)
+        else:
+            sequence.token_ids.append(token_id)
+            reason, times = self._finish_reason(sequence, token_id), _NO_TIMES
+            if sequence.first_token_at is None:
+                times = _first_token_times(sequence, now)
+            if reason is None:
+                self._tell(sequence, result, (token_id,), None, times)
+            else:
+                self._finish(sequence, result, (token_id,), reason, times)
+
+    def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
+        """The runner bans stop tokens from the first `min_tokens` outputs; here they would just not stop."""
+        params = sequence.request.params
+        if token_id in params.stop_token_ids and sequence.num_output_tokens > params.min_tokens:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(sequence.token_ids) >= sequence.max_num_tokens else None
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        result: SampledToken,
+        token_ids: tuple[int, ...],
+        reason: FinishReason,
+        times: _Times = _NO_TIMES,
+    ) -> None:
+        self._remove(sequence)
+        self._tell(sequence, result, token_ids, reason, times)
+
+    def _tell(
+        self,
+        sequence: Sequence,
+        result: SampledToken,
+        token_ids: tuple[int, ...] = (),
+        reason: FinishReason | None = None,
+        times: _Times = _NO_TIMES,
+    ) -> None:
+        self.news.append(
+            StepOutput(
+                sequence.request.id,
+                token_ids,
+                (result.logprobs,) if token_ids and result.logprobs else (),
+                result.prompt_logprobs,
+                reason,
+                sequence.num_cached_tokens,
+                times[0],
+                times[1],
+                sequence.batch_size_sum / sequence.num_steps if reason and sequence.num_steps else None,
+                sequence.num_preemptions,
+            )
+        )
+
+
+def _unseen(sequence: Sequence, result: SampledToken) -> SampledToken:
+    """Without the prompt logprobs that were given out before a preemption or by an earlier engine process."""
+    skip = max(0, sequence.num_prompt_logprobs_emitted - sequence.num_prompt_logprobs)
+    sequence.num_prompt_logprobs += len(result.prompt_logprobs)
+    fresh = result.prompt_logprobs[skip:]
+    sequence.num_prompt_logprobs_emitted += len(fresh)
+    return replace(result, prompt_logprobs=fresh)
+
+
+def _first_token_times(sequence: Sequence, now: float) -> _Times:
+    """(queue seconds, prefill seconds); nothing when an earlier engine process gave the first token out."""
+    sequence.first_token_at = now
+    if sequence.request.emitted or sequence.scheduled_at is None:
+        return _NO_TIMES
+    return max(0.0, sequence.scheduled_at - sequence.request.arrival), now - sequence.scheduled_at

@@ -1,0 +1,86 @@
+"""Prefill: how much of a prompt the next step takes, of what is known already and of what must be computed.
+
+Knows sequences, blocks and what is left of the step's budget; nothing of queues or clocks.
+"""
+
+from __future__ import annotations
+
+from service.engine.block_manager import BlockManager, Prefix
+from service.engine.budget import StepBudget
+from service.engine.sequence import Sequence
+
+
+class Prefill:
+    """Takes blocks for prompts, chunk by chunk, and counts what it finds in the prefix cache."""
+
+    def __init__(self, blocks: BlockManager, min_tokens: int) -> None:
+        """`min_tokens`: the least of a chunk that is not a prompt's last."""
+        self.num_queried_tokens = 0
+        self.num_hit_tokens = 0
+        self._blocks = blocks
+        self._min_tokens = min_tokens
+
+    def known(self, sequence: Sequence) -> Prefix:
+        """What can be found of its next tokens; nothing where every row of the prompt is asked for."""
+        return self._blocks.match(sequence) if _shares(sequence) else ()
+
+    def admit(self, sequence: Sequence, budget: StepBudget, reserve: int) -> int | None:
+        """As `advance`, for a sequence without blocks; `reserve` available blocks are left over."""
+        num_tokens = self.advance(sequence, budget, reserve)
+        if num_tokens is not None and _shares(sequence):
+            self.num_queried_tokens += sequence.num_tokens
+        return num_tokens
+
+    def advance(self, sequence: Sequence, budget: StepBudget, reserve: int = 0) -> int | None:
+        """Give it what is known of its next tokens, as far as the step has room for the copies, and then slots for a
+        chunk of the others. Tokens of the chunk; 0 where what comes back fills the step, None where nothing fits.
+
+        Its blocks are promised to it when it is admitted and taken chunk by chunk: so what they hold is copied chunk by
+        chunk, and a prefill under way never has to be preempted for its own sake.
+        """
+        known = self.known(sequence)
+        prefix = self._restorable(sequence, known, budget)
+        start = sequence.num_computed_tokens + len(prefix) * self._blocks.block_size
+        num_tokens = self._chunk(sequence, start, prefix, budget) if len(prefix) == len(known) else 0
+        ahead = sequence.num_tokens - start - num_tokens
+        if not (num_tokens or prefix) or not self._blocks.allocate(sequence, num_tokens, prefix, reserve, ahead):
+            return None
+        budget.spend(num_tokens, start)
+        self._count_hits(sequence, len(prefix) * self._blocks.block_size)
+        return num_tokens
+
+    def _restorable(self, sequence: Sequence, known: Prefix, budget: StepBudget) -> Prefix:
+        """As much of it as the step has time to copy, if each block that comes back presses another one out. An
+        encoder's input comes back whole, as it is computed whole."""
+        if None not in known or sequence.num_computed_tokens < sequence.num_encoder_slots:
+            return known
+        room = budget.copies(2 * self._blocks.offload.copy_seconds, self._blocks.copy_seconds(0, 0))
+        offloaded = [index for index, block in enumerate(known) if block is None]
+        return known[: offloaded[room]] if room < len(offloaded) else known
+
+    def _chunk(self, sequence: Sequence, start: int, prefix: Prefix, budget: StepBudget) -> int:
+        """All that remains behind `start` if the budget allows, else what is left of it; nothing rather than a scrap.
+        An encoder's input is computed whole, whatever is left, where no other prefill shares the step."""
+        blocks, held = self._blocks, len(sequence.block_table) + len(prefix)
+        restored = sum(1 for block in prefix if block is None)
+
+        def copying(num_tokens: int) -> float:
+            return blocks.copy_seconds(restored, blocks.blocks_for(start + num_tokens) - held)
+
+        remaining, left = sequence.num_tokens - start, budget.chunk(start, copying)
+        whole = sequence.num_encoder_slots + 1 if start < sequence.num_encoder_slots else 0
+        if budget.is_whole:
+            left = max(left, whole)
+        return min(remaining, left) if left >= max(min(remaining, self._min_tokens), whole) else 0
+
+    def _count_hits(self, sequence: Sequence, num_tokens: int) -> None:
+        """Tokens that it has computed itself and finds again after a preemption are no news to its client."""
+        self.num_hit_tokens += num_tokens
+        if sequence.first_token_at is None and not (sequence.num_preemptions and sequence.num_steps):
+            found = sequence.num_cached_tokens + num_tokens
+            sequence.num_cached_tokens = min(found, len(sequence.request.token_ids))
+
+
+def _shares(sequence: Sequence) -> bool:
+    """Prompt logprobs need every row of the prompt."""
+    return sequence.request.params.prompt_logprobs is None

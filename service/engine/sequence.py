@@ -1,0 +1,98 @@
+"""The sequence: the decoding state of one request, from its prompt to its last token.
+
+Token ids only: nothing here knows text, HTTP, tensors or time zones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from service.engine.messages import Request
+from service.engine.ngram import NgramProposer
+
+
+class SequenceStatus(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The decoding state of one request. Owned by the scheduler; the runner reads it and changes nothing.
+
+    token_ids   [ prompt ............ | output ....... ]
+                  0 .. num_prompt-1     num_prompt .. len-1
+    in KV cache [ 0 .. num_computed_tokens-1 ]
+    this step   [ num_computed_tokens .. num_computed_tokens+n-1 ], samples iff that reaches the last known token
+
+    Of an encoder-decoder model the prompt is the encoder's input, filled up to whole blocks, and then what the decoder
+    starts with. The first num_encoder_slots positions of the KV cache hold what the decoder's layers see of the
+    encoder's output; they are computed in one step, and at positions behind them the decoder is as any other.
+    """
+
+    request: Request
+    token_ids: list[int]
+    num_prompt_tokens: int
+    status: SequenceStatus = SequenceStatus.WAITING
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    num_preemptions: int = 0
+    num_steps: int = 0
+    batch_size_sum: int = 0
+    block_hashes: list[bytes] = field(default_factory=list)
+    """Chained hashes of its first full blocks, as far as the block manager has needed them."""
+    num_prompt_logprobs: int = 0
+    """Prompt logprobs computed since the last admission: a preempted sequence computes them again ..."""
+    num_prompt_logprobs_emitted: int = 0
+    """... and gives out only those past this number."""
+    num_expected_cached_tokens: int = 0
+    """While it waits: how much of it was cached when it joined the queue."""
+    num_expected_offloaded_blocks: int = 0
+    """... and how many of these blocks lay in the offload file."""
+    proposer: NgramProposer | None = None
+    """Where its drafts come from; made when it first decodes in a step in which drafts pay."""
+    max_num_tokens: int = 0
+    """It ends at so many, its prompt included."""
+    num_encoder_slots: int = 0
+    """Whole blocks of positions; 0 without an encoder."""
+
+    @classmethod
+    def of(cls, request: Request, decoder_start: tuple[int, ...] = (), block_size: int = 1) -> Sequence:
+        """`decoder_start`: what an encoder-decoder model's decoder starts with; empty for a model without encoder."""
+        prompt, slots = request.token_ids, 0
+        if decoder_start:
+            padding = -len(prompt) % block_size
+            slots = len(prompt) + padding
+            prompt = (*prompt, *[0] * padding, *decoder_start)
+        emitted = request.emitted_prompt_logprobs
+        return cls(
+            request,
+            [*prompt, *request.emitted],
+            len(prompt),
+            num_prompt_logprobs_emitted=emitted,
+            num_encoder_slots=slots,
+        )
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """Known tokens that are not in the KV cache yet; 1 for a sequence that decodes."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def decoder_token_ids(self) -> list[int]:
+        """Those that the decoder reads and writes: all, without an encoder."""
+        return self.token_ids[self.num_encoder_slots :] if self.num_encoder_slots else self.token_ids

@@ -1,0 +1,64 @@
+"""Speculative decoding: which drafts ride behind the decodes of a step, as long as they pay and have slots.
+
+Nothing here knows queues, clocks or what becomes of a draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+
+from service.engine.batching import BatchingPolicy, Offer
+from service.engine.block_manager import BlockManager
+from service.engine.cost import Work
+from service.engine.ngram import MAX_DRAFT_TOKENS, NgramProposer
+from service.engine.sequence import Sequence
+
+
+class Speculation:
+    """Drafts for the sequences of a scheduler, whose blocks and policy it uses."""
+
+    def __init__(self, blocks: BlockManager, policy: BatchingPolicy, max_tokens: int) -> None:
+        """`max_tokens`: the longest a sequence can grow."""
+        self.num_draft_tokens = 0
+        self._blocks = blocks
+        self._policy = policy
+        self._max_tokens = max_tokens
+
+    def draft(self, decodes: SequenceOf[Sequence], reserve: int) -> dict[Sequence, tuple[int, ...]]:
+        """Drafts with slots, where that costs nobody a block: never by preemption, and `reserve` blocks stay free."""
+        drafts: dict[Sequence, tuple[int, ...]] = {}
+        for sequence, draft in self.proposals(decodes):
+            if not self._blocks.allocate(sequence, 1 + len(draft), reserve=reserve):
+                draft = draft[: len(sequence.block_table) * self._blocks.block_size - sequence.num_tokens]
+            if draft:
+                drafts[sequence] = draft
+                self.num_draft_tokens += len(draft)
+        return drafts
+
+    def proposals(self, decodes: SequenceOf[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
+        """By n-gram, as many for each as the cost line says that pay."""
+        work = Work(len(decodes), sum(sequence.num_tokens for sequence in decodes))
+        if not self._policy.pays(work):
+            return
+        found = [
+            (sequence, proposer) for sequence in decodes if (proposer := _proposer(sequence)).follow(sequence.token_ids)
+        ]
+        offers = [Offer(proposer.acceptance, each.num_tokens, self.most(each)) for each, proposer in found]
+        room = self._policy.max_num_batched_tokens - len(decodes)
+        for (sequence, proposer), length in zip(found, self._policy.draft_lengths(work, offers, room), strict=True):
+            if length:
+                yield sequence, proposer.draft(sequence.token_ids, length)
+
+    def most(self, sequence: Sequence) -> int:
+        """No more than it can still give, less the token that it samples anyway."""
+        left = min(
+            sequence.request.params.max_tokens - sequence.num_output_tokens, self._max_tokens - sequence.num_tokens
+        )
+        return min(MAX_DRAFT_TOKENS, left - 1)
+
+
+def _proposer(sequence: Sequence) -> NgramProposer:
+    if sequence.proposer is None:
+        sequence.proposer = NgramProposer()
+    return sequence.proposer

@@ -1,0 +1,224 @@
+"""Replicas are several engine processes of one version behind the interface of one, with one queue before them.
+
+    request ─▶ queue (in order) ─▶ the replica that knows its beginning, unless that is much busier ─▶ EngineClient
+                                   else the least busy
+
+A replica takes as many requests at once as its running set holds, so that a request that waits is served by the first
+that is free. While a replica is started again the ready ones get the requests. The first replica loads the weights; the
+others map what it has packed. Token ids only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass, fields
+from typing import Final
+
+from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput
+from service.engine_client.engine import ALIVE, Engine, EngineState
+from service.errors import Unavailable
+
+OPENINGS: Final = (256, 64, 16)
+"""Tokens by which requests are known to begin alike, the most telling first."""
+MOST_REMEMBERED: Final = 10_000
+BUSIER: Final = 4
+"""So many more requests in flight are worth computing a conversation's beginning again elsewhere."""
+LOOK_SECONDS: Final = 0.5
+"""Between two looks of a request in the queue at the replicas' states."""
+
+MakeReplica = Callable[[int, str], Engine]
+"""(number, where the first one's packed weights are, "" for the first) → a replica, not yet started."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One replica and how many requests it has."""
+
+    engine: Engine
+    in_flight: int = 0
+
+
+class Replicas:
+    """As `EngineClient`, over `count` of them. Lives in one event loop."""
+
+    def __init__(self, make: MakeReplica, count: int, most_at_once: int) -> None:
+        self._make = make
+        self._count = count
+        self._most_at_once = most_at_once
+        self._seats = [_Seat(make(0, ""))]
+        self._queue: deque[asyncio.Event] = deque()
+        self._known: OrderedDict[int, _Seat] = OrderedDict()
+        self._state = EngineState.NEW
+
+    @property
+    def replicas(self) -> Sequence[Engine]:
+        return [seat.engine for seat in self._seats]
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """The first one's."""
+        return self._seats[0].engine.info
+
+    @property
+    def stats(self) -> EngineStats:
+        """Sums over the replicas; of the last step and the cost line, the first one's."""
+        each = [seat.engine.stats for seat in self._seats]
+        sums = {name: sum(getattr(stats, name) for stats in each) for name in _SUMMED}
+        first = {field.name: getattr(each[0], field.name) for field in fields(EngineStats) if field.name not in sums}
+        return EngineStats(**first, **sums)
+
+    @property
+    def state(self) -> EngineState:
+        """Ready as long as one replica is."""
+        if self._state is not EngineState.READY:
+            return self._state
+        states = [seat.engine.state for seat in self._seats]
+        return next((state for state in (*ALIVE, EngineState.DRAINING) if state in states), states[0])
+
+    @property
+    def why_not_ready(self) -> str:
+        """Of the first that tells one; "" as long as one replica is ready."""
+        if self.state is EngineState.READY:
+            return ""
+        return next((seat.engine.why_not_ready for seat in self._seats if seat.engine.why_not_ready), "")
+
+    @property
+    def pid(self) -> int | None:
+        return self._seats[0].engine.pid
+
+    @property
+    def restarts(self) -> int:
+        return sum(seat.engine.restarts for seat in self._seats)
+
+    async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
+        """The first alone, then the others at once. Raises EngineFailed; then all are stopped."""
+        self._state = EngineState.LOADING
+        try:
+            await self._seats[0].engine.start(on_loading)
+            info = self._seats[0].engine.info
+            packed = info.packed_weights if info else ""
+            self._seats += [_Seat(self._make(number, packed)) for number in range(1, self._count)]
+            await asyncio.gather(*(seat.engine.start() for seat in self._seats[1:]))
+        except BaseException:
+            self._state = EngineState.FAILED
+            await asyncio.gather(*(seat.engine.stop() for seat in self._seats))
+            raise
+        self._state = EngineState.READY
+
+    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        """As Engine.generate, by one replica from the first token to the last."""
+        self._require_living()
+        try:
+            async with asyncio.timeout(_seconds_left(request)):
+                chosen = await self._free_seat(request)
+        except TimeoutError:
+            yield StepOutput(request.id, finish_reason=FinishReason.DEADLINE)
+            return
+        with self._seated(request, chosen) as seat:
+            async with aclosing(seat.engine.generate(request)) as outputs:
+                async for output in outputs:
+                    yield output
+
+    async def load_adapter(self, name: str, directory: str) -> None:
+        """By all that live, or by none."""
+        self._require_living()
+        living = [seat.engine for seat in self._seats if seat.engine.state in ALIVE]
+        try:
+            await asyncio.gather(*(engine.load_adapter(name, directory) for engine in living))
+        except BaseException:
+            self.unload_adapter(name)
+            raise
+
+    def unload_adapter(self, name: str) -> None:
+        for seat in self._seats:
+            seat.engine.unload_adapter(name)
+
+    async def stop(self, grace: float = 0.0) -> None:
+        if self._state is not EngineState.FAILED:
+            self._state = EngineState.STOPPED
+        for turn in self._queue:
+            turn.set()
+        await asyncio.gather(*(seat.engine.stop(grace) for seat in self._seats))
+
+    async def _free_seat(self, request: Request) -> _Seat:
+        """In order of arrival. Raises Unavailable as soon as no replica can ever serve."""
+        turn = asyncio.Event()
+        self._queue.append(turn)
+        try:
+            while self._queue[0] is not turn or not self._open():
+                self._require_living()
+                turn.clear()
+                with suppress(TimeoutError):  # nothing tells of a replica that has become ready, or that has ended
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await turn.wait()
+            return self._choose(request)
+        finally:
+            self._queue.remove(turn)
+            self._call_next()
+
+    def _require_living(self) -> None:
+        if self.state not in ALIVE:
+            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
+
+    def _open(self) -> list[_Seat]:
+        """Those with room that are ready; where none is ready, with or without room, those that will be."""
+        living = [(seat, seat.engine.state) for seat in self._seats]
+        best = EngineState.READY if any(state is EngineState.READY for _, state in living) else EngineState.RESTARTING
+        return [seat for seat, state in living if state is best and seat.in_flight < self._most_at_once]
+
+    def _choose(self, request: Request) -> _Seat:
+        free = self._open()
+        least = min(free, key=lambda seat: seat.in_flight)
+        known = next((self._known[key] for key in _openings(request) if key in self._known), least)
+        return known if known in free and known.in_flight <= least.in_flight + BUSIER else least
+
+    @contextmanager
+    def _seated(self, request: Request, seat: _Seat) -> Iterator[_Seat]:
+        for key in _openings(request):
+            self._known[key] = seat
+            self._known.move_to_end(key)
+        while len(self._known) > MOST_REMEMBERED:
+            self._known.popitem(last=False)
+        seat.in_flight += 1
+        try:
+            yield seat
+        finally:
+            seat.in_flight -= 1
+            self._call_next()
+
+    def _call_next(self) -> None:
+        """Have the first in the queue look for a seat."""
+        if self._queue:
+            self._queue[0].set()
+
+
+def _seconds_left(request: Request) -> float | None:
+    return None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
+
+
+def _openings(request: Request) -> list[int]:
+    """A key for each of the lengths that the prompt has."""
+    lengths = (length for length in OPENINGS if length <= len(request.token_ids))
+    return [hash((request.adapter, request.cache_salt, request.token_ids[:length])) for length in lengths]
+
+
+_SUMMED: Final = (
+    "running",
+    "waiting",
+    "blocks_total",
+    "blocks_free",
+    "blocks_cached",
+    "preemptions_total",
+    "steps_total",
+    "prefix_queried_tokens_total",
+    "prefix_hit_tokens_total",
+    "hopeless_total",
+    "draft_tokens_total",
+    "accepted_tokens_total",
+    "blocks_offloaded",
+    "restored_tokens_total",
+)

@@ -1,0 +1,253 @@
+"""The supervisor keeps one engine process running: starts it, watches it, starts it again for as long as it is wanted.
+
+    NEW ─▶ LOADING ─▶ READY ⇄ RESTARTING        a process that was ready once is always started again
+              └▶ FAILED   └▶ DRAINING ─▶ STOPPED
+
+Knows processes and frames; no requests: who uses the process says whether it owes an answer, and what it died of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from service.engine.messages import (
+    EngineConfig,
+    EngineInfo,
+    Fatal,
+    FromEngine,
+    Heartbeat,
+    Loading,
+    Ready,
+    Shutdown,
+    ToEngine,
+)
+from service.engine_client.engine import ALIVE, EngineFailed, EngineState
+from service.engine_client.process import WORKER, EngineProcess, Started
+from service.engine_client.restart_policy import DEFAULT_POLICY, Backoff, Death, DeathKind, RestartPolicy
+from service.engine_client.watch import Watch
+
+_logger = logging.getLogger(__name__)
+
+
+class User(Protocol):
+    """Who uses the process. Called in the event loop; nothing here may wait."""
+
+    def owes_answer(self) -> bool:
+        """Whether the process was given a request that has not ended: silence is a hang only then."""
+        ...
+
+    def on_frame(self, frame: FromEngine) -> None:
+        """A frame that is not about the process itself, in order."""
+        ...
+
+    def on_ready(self, info: EngineInfo, is_restart: bool) -> None: ...
+
+    def on_death(self, death: Death) -> int:
+        """A process that was ready has died. How many deaths, this one among them, are found to be a request's doing:
+        they do not count against the engine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the process is started: `python -m module` with `env` (None: this process's); `started` is taken for the
+    first."""
+
+    config: EngineConfig
+    module: str = WORKER
+    env: Mapping[str, str] | None = None
+    started: Started | None = None
+
+
+class Supervisor:
+    """Lives in one event loop, whose thread must outlive the process."""
+
+    def __init__(self, launch: Launch, user: User, policy: RestartPolicy = DEFAULT_POLICY) -> None:
+        """Starts nothing."""
+        self.info: EngineInfo | None = None
+        self.restarts = 0
+        self.lost_at = 0.0
+        """When the last process that was ready died."""
+        self._launch = launch
+        self._user = user
+        self._policy = policy
+        self._backoff = Backoff(policy)
+        self._watch = Watch(policy)
+        self._state = EngineState.NEW
+        self._started = launch.started
+        self._process: EngineProcess | None = None
+        self._ready = asyncio.Event()
+        self._ready_at = 0.0
+        self._fatal = ""
+        self._failure = ""
+        self._on_loading: Callable[[str, float], None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def state(self) -> EngineState:
+        """As Engine.state."""
+        if self._state is EngineState.READY and self._process is not None and not self._process.is_running:
+            return EngineState.RESTARTING
+        return self._state
+
+    @property
+    def why_not_ready(self) -> str:
+        """As Engine.why_not_ready."""
+        return "" if self.state is EngineState.READY else self._failure
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that is loading or serving, or that was the last to."""
+        return self._process.pid if self._process else None
+
+    async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
+        """As Engine.start. A first load that failed is not tried again here: whoever wanted the engine is told."""
+        if self._state is not EngineState.NEW:
+            raise RuntimeError(f"an engine starts once; this one is {self._state}")
+        self._on_loading = on_loading
+        self._state = EngineState.LOADING
+        try:
+            await self._boot(self._launch.config)
+        except BaseException as error:
+            if self._state is EngineState.LOADING:
+                self._state, self._failure = EngineState.FAILED, str(error)
+            raise
+        self._tasks = [asyncio.create_task(self._keep_running()), asyncio.create_task(self._look())]
+
+    def send(self, message: ToEngine) -> None:
+        """Dropped where no process runs."""
+        if self._process:
+            self._process.send(message)
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """As Engine.stop."""
+        if self.state is EngineState.READY and self._process and grace > 0:
+            self._state = EngineState.DRAINING
+            self._process.send(Shutdown())
+            await asyncio.wait({asyncio.ensure_future(self._process.wait())}, timeout=grace)
+        if self._state is not EngineState.FAILED:
+            self._state = EngineState.STOPPED
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._started:
+            await self._started.end()
+        if self._process:
+            self._process.kill()
+            await self._process.wait()
+
+    async def _boot(self, config: EngineConfig) -> None:
+        """One process, from its start to Ready. Raises EngineFailed, and leaves none, when it does not get there."""
+        self._ready.clear()
+        self._fatal = ""
+        try:
+            started, self._started = self._started or Started.of(self._launch.module, self._launch.env), None
+            process = await EngineProcess.load(started, config, self._on_frame)
+        except OSError as error:
+            raise EngineFailed(f"the engine process could not be started: {error}") from error
+        self._process = process
+        ready, exited = asyncio.ensure_future(self._ready.wait()), asyncio.ensure_future(process.wait())
+        try:
+            await asyncio.wait({ready, exited}, timeout=self._policy.load_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not self._ready.is_set():
+                raise EngineFailed(await self._cause_of_failed_boot(process, exited.done()))
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            ready.cancel()
+            exited.cancel()
+
+    async def _cause_of_failed_boot(self, process: EngineProcess, exited: bool) -> str:
+        process.kill()
+        code = await process.wait()
+        if not exited:
+            return f"the engine was not loaded after {self._policy.load_seconds:g} s"
+        return self._fatal or f"the engine ended with exit code {code} while it was loading"
+
+    def _on_frame(self, frame: FromEngine) -> None:
+        self._watch.heard()
+        match frame:
+            case Heartbeat():
+                self._watch.beat(frame)
+            case Ready(info):
+                self._go(info)
+            case Loading(phase, fraction):
+                if self._on_loading:
+                    self._on_loading(phase, fraction)
+            case Fatal(text):
+                self._fatal = text
+            case _:
+                self._user.on_frame(frame)
+
+    def _go(self, info: EngineInfo) -> None:
+        if self._state not in (EngineState.LOADING, EngineState.RESTARTING):
+            return  # stopped meanwhile
+        self.info = info
+        self._ready_at = time.monotonic()
+        is_restart = self._state is EngineState.RESTARTING
+        self._state = EngineState.READY
+        self._ready.set()
+        self._user.on_ready(info, is_restart)
+
+    async def _keep_running(self) -> None:
+        """Start the process again whenever it dies."""
+        while self._process:
+            code = await self._process.wait()
+            if self._state is not EngineState.READY:
+                return
+            self._state, self.lost_at = EngineState.RESTARTING, time.monotonic()
+            self._note_death(self._death(code))
+            await self._start_again()
+
+    def _death(self, code: int) -> Death:
+        hung = self._watch.take_reason()
+        if hung:
+            return Death(DeathKind.HUNG, f"it {hung}")
+        kind = DeathKind.KILLED if code == -signal.SIGKILL else DeathKind.CRASHED
+        return Death(kind, f"it ended with exit code {code}" + (f", {self._fatal}" if self._fatal else ""))
+
+    def _note_death(self, death: Death) -> None:
+        self._failure = f"the engine process died and is being started again: {death.cause}"
+        _logger.warning("engine process %s died: %s", self.pid, death.cause)
+        self._backoff.served(self.lost_at - self._ready_at)
+        self._backoff.died()
+        try:
+            self._backoff.forgive(self._user.on_death(death))
+        except Exception:  # a defect of the user's must not keep the engine from coming back
+            _logger.exception("on_death")
+
+    async def _start_again(self) -> None:
+        """Until it is ready. The user tells a later process its adapters one by one (`on_ready`): one that is broken by
+        then must not keep the process from starting."""
+        while True:
+            await asyncio.sleep(self._backoff.seconds)
+            try:
+                await self._boot(replace(self._launch.config, adapters=()))
+            except Exception as error:  # whatever it is, the only other end would be an engine that never comes back
+                self._failure = f"the engine process died and could not be started again yet: {error}"
+                self._backoff.died()
+                _logger.warning("engine not started again, next try in %.1f s: %s", self._backoff.seconds, error)
+            else:
+                self.restarts += 1
+                return
+
+    async def _look(self) -> None:
+        """Kill a process that hangs."""
+        while True:
+            await asyncio.sleep(self._watch.interval)
+            is_ready = self._state is EngineState.READY
+            reason = self._watch.look(time.monotonic(), is_ready and self._user.owes_answer())
+            if reason and self._process and self._state in ALIVE:
+                _logger.error("engine process %d %s: killed", self._process.pid, reason)
+                with suppress(ProcessLookupError):
+                    self._process.kill()

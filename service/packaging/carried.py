@@ -1,0 +1,37 @@
+"""A carried model is one that `models:` of a bento's build file names; this module finds it in BentoML's store.
+
+`bentoml containerize` puts such models into the image. BentoML points its store there when it loads the bento. This
+module knows no repository and no weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import bentoml
+import yaml
+
+DESCRIPTION: Final = "bento.yaml"
+SOURCES: Final = Path(__file__).parents[2]
+"""`src` of a bento, where this runs from one."""
+
+
+def carried_models(sources: Path = SOURCES) -> dict[str, Path]:
+    """The directory of each model that is in the store, by reference; empty where `sources` are not a bento's.
+
+    BentoML takes a version for another one that begins alike, so that what it gives is compared with what was named.
+    """
+    description = sources.parent / DESCRIPTION
+    if not description.is_file():
+        return {}
+    named = [str(each["tag"]) for each in yaml.safe_load(description.read_text()).get("models") or ()]
+    found = {}
+    for reference in named:
+        try:
+            model = bentoml.models.get(reference)
+        except bentoml.exceptions.NotFound:
+            continue
+        if str(model.tag) == reference:
+            found[reference] = Path(model.path)
+    return found

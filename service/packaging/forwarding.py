@@ -1,0 +1,73 @@
+"""Forwarding asks the app for a request of BentoML's own API, as one of the app's own. It knows ASGI, no route.
+
+The app answers such a request as every other: the same validation, admission, limits, log line and metrics. The app
+hears when the caller hangs up, because it reads on from the caller's connection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import bentoml
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Scope
+
+OWN: Final = (b"content-length", b"content-type", b"content-encoding", b"transfer-encoding", b"expect")
+"""Headers that speak of the body, which is another one."""
+TOLD: Final = frozenset({"retry-after", "x-request-id"})
+SHARED: Final = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path")
+
+
+@dataclass(slots=True)
+class Reply:
+    """A whole response: `headers` by their names in lower case, `body` as JSON."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    content: bytearray = field(default_factory=bytearray)
+
+    @property
+    def body(self) -> dict[str, object]:
+        """Nothing where the caller hung up, for whom the app writes none."""
+        read: dict[str, object] = json.loads(bytes(self.content)) if self.content else {}
+        return read
+
+    async def collect(self, message: Message) -> None:
+        """The app's `send`."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]}
+        else:
+            self.content += message.get("body", b"")
+
+
+async def answer(app: ASGIApp, ctx: bentoml.Context, path: str, body: Mapping[str, object]) -> dict[str, object]:
+    """What a method of BentoML's API returns: the app's answer, under the app's status and with its headers `TOLD`."""
+    reply = await post(app, ctx.request, path, body)
+    ctx.response.status_code = reply.status
+    ctx.response.headers.update({name: value for name, value in reply.headers.items() if name in TOLD})
+    return reply.body
+
+
+async def post(app: ASGIApp, request: Request, path: str, body: Mapping[str, object]) -> Reply:
+    """What `app` answers to `body` at `path`, asked by the caller of `request`, whose body has been read."""
+    content = json.dumps(body).encode()
+    waiting: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+
+    async def receive() -> Message:
+        return waiting.pop() if waiting else await request.receive()
+
+    reply = Reply()
+    await app(_scope(request.scope, path, len(content)), receive, reply.collect)
+    return reply
+
+
+def _scope(asked: Scope, path: str, length: int) -> Scope:
+    headers = [(name, value) for name, value in asked["headers"] if name not in OWN]
+    headers += [(b"content-type", b"application/json"), (b"content-length", str(length).encode())]
+    shared = {key: asked[key] for key in SHARED if key in asked}
+    own = {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers}
+    return {**shared, **own, "state": dict(asked.get("state", {}))}

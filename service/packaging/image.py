@@ -1,0 +1,36 @@
+"""The image says what `bentoml containerize` installs for a bento, and how it compiles the native kernels.
+
+`requirements.txt` pins every package and holds no test tool. The compiler is among BentoML's base packages; it is
+named here all the same, because the kernels need it whatever those packages come to be.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from bentoml.images import Image
+
+REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements.txt"
+PYTHON: Final = "3.11"
+NATIVE: Final = "service/runner/native"
+DATA: Final = "/home/bentoml/data"
+"""DOSIRAK_DATA_DIR of the image (`bentofile.yaml`), owned by the user that it runs as: so is a volume mounted there."""
+
+
+def image() -> Image | None:
+    """None where this was installed as a package, which is not what a bento is built from."""
+    if not REQUIREMENTS.is_file():
+        return None
+    made = Image(python_version=PYTHON, lock_python_packages=False)
+    return (
+        made.system_packages("g++")
+        .python_packages(*_lines(REQUIREMENTS.read_text()))
+        .build_include(NATIVE)
+        .run(f"python src/{NATIVE}/build.py --strict")
+        .run(f"install -d -o bentoml -g bentoml {DATA}")
+    )
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("#")]

@@ -1,0 +1,45 @@
+// Refuses a step that names what does not exist, before any of it is read: nothing behind these checks looks again.
+//
+// Each function gives the reason as a sentence, or null. One comparison for each row and each block of a step.
+#pragma once
+
+#include "model.h"
+
+namespace dosirak {
+
+inline bool all_below(const int64_t* numbers, int64_t count, int64_t limit) {
+    bool good = true;
+    for (int64_t i = 0; i < count; i++) good &= (uint64_t)numbers[i] < (uint64_t)limit;
+    return good;
+}
+
+// Whether the rows of `sequences` are among `rows`, and their positions within blocks that are in the cache.
+inline const char* refuse_attention(const Heads& h, const SequenceRows* sequences, int64_t count, const int64_t* tables,
+                                    int64_t entries, int64_t rows) {
+    if (!all_below(tables, entries, h.blocks)) return "a block id is not one of the KV cache's blocks";
+    const int64_t most = h.bias ? h.reach : entries * h.block_size;  // positions
+    for (int64_t s = 0; s < count; s++) {
+        const SequenceRows& sequence = sequences[s];
+        if (sequence.row < 0 || sequence.count < 0 || sequence.row > rows || sequence.count > rows - sequence.row)
+            return "a sequence's rows are not among the step's rows";
+        if (sequence.start < 0 || sequence.start > most - sequence.count)
+            return "a position is past what its sequence can hold";
+        const int64_t blocks = (sequence.start + sequence.count + h.block_size - 1) / h.block_size;
+        if (sequence.table < 0 || sequence.table > entries - blocks) return "a position is past its sequence's blocks";
+    }
+    return nullptr;
+}
+
+inline const char* refuse_step(const Model& model, const Step& step) {
+    if (!all_below(step.token_ids, step.rows, model.vocabulary)) return "a token id is not in the model's vocabulary";
+    if (!all_below(step.positions, step.rows, model.max_positions)) return "a position is past the model's last";
+    if (!all_below(step.logit_row, step.logit_rows, step.rows)) return "logits are wanted of a row that is not there";
+    const Adapters& adapters = step.adapters;
+    for (int64_t r = 0; adapters.owners && r < step.rows; r++)
+        if (adapters.owners[r] < -1 || adapters.owners[r] >= adapters.count)
+            return "a row has an adapter that is not there";
+    const Heads& h = model.layer[0].heads;  // the layers share one cache
+    return refuse_attention(h, step.sequence, step.sequences, step.tables, step.table_entries, step.rows);
+}
+
+}  // namespace dosirak

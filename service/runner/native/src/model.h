@@ -1,0 +1,36 @@
+// A whole model and one step through it, as Python describes them.
+#pragma once
+
+#include "adapters.h"
+#include "attention.h"
+
+namespace dosirak {
+
+struct Layer {  // mirrored in library.py
+    Linear qkv, out, gate_up, down;
+    const float *input_norm, *attention_norm, *middle_norm, *mlp_norm;  // fp32 [hidden]; the second and fourth or null
+    const float *query_norm, *key_norm;                                // fp32 [head_dim] or null
+    Heads heads;
+};
+
+struct Model {  // mirrored in library.py
+    int64_t hidden, intermediate, layers, rotary, activation;
+    int64_t vocabulary, max_positions;
+    int64_t embedding_kind;  // FP32 or BF16
+    const void* embedding;   // [vocabulary, hidden]
+    const float *cos, *sin;  // [max_positions, rotary]
+    const float* final_norm;
+    double eps, embedding_scale, logit_softcap;  // softcap 0: none
+    Linear head;
+    const Layer* layer;
+};
+
+struct Step {  // mirrored in library.py
+    int64_t rows, sequences, logit_rows, table_entries;
+    const int64_t *token_ids, *positions, *logit_row, *tables;
+    const SequenceRows* sequence;
+    float* logits;  // [logit_rows, vocabulary]
+    Adapters adapters;  // linears: qkv, out, gate_up, down of every layer, then the head
+};
+
+}  // namespace dosirak

@@ -1,0 +1,132 @@
+"""Owns the background tasks of one server: names them, logs and counts what they raise, tries again, ends them.
+
+    keep    a service: one pass after the other for ever, as `follow aliases once a second`
+    retry   a piece of work that must be done: again until it returns, as `prepare the repository`
+    run     a piece of work that may fail: once, as `make a summary`
+
+After a failure `keep` and `retry` wait, twice as long each time. Knows no work and no metrics: `observe` is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from service.tasks.cancelling import cancelled
+
+log = structlog.get_logger(__name__)
+
+FIRST_DELAY_SECONDS: Final = 1.0
+LONGEST_DELAY_SECONDS: Final = 60.0
+MOST_DOUBLINGS: Final = 64
+END_SECONDS: Final = 1.0
+"""What a cancelled task has for its own clean-up, before it is cancelled again."""
+FAILING_AFTER: Final = 5
+"""Failures in a row, about half a minute of them, after which a task counts as failing."""
+
+Work = Callable[[], Awaitable[object]]
+Observe = Callable[[str, int], None]
+"""Told a task's name and how many failures in a row it has had: 0 at its start and when it goes on again."""
+
+
+@dataclass(slots=True)
+class KeptTask:
+    """A task that is tried again. `failures` are those in a row."""
+
+    name: str
+    failures: int = 0
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether what depends on the task must no longer be promised."""
+        return self.failures >= FAILING_AFTER
+
+
+class BackgroundTasks:
+    """Owned by the event loop. Names are of a few kinds, never of a request: they label metrics."""
+
+    def __init__(
+        self,
+        observe: Observe = lambda name, failures: None,
+        first_delay: float = FIRST_DELAY_SECONDS,
+        longest_delay: float = LONGEST_DELAY_SECONDS,
+    ) -> None:
+        self._observe = observe
+        self._first_delay = first_delay
+        self._longest_delay = longest_delay
+        self._running: dict[asyncio.Task[None], str] = {}
+
+    def keep(self, name: str, work: Work) -> KeptTask:
+        """Do one pass of `work` after the other. Each must wait for something, else it holds the event loop."""
+        kept = KeptTask(name)
+        self._begin(name, self._keep(kept, work))
+        return kept
+
+    def retry(self, name: str, work: Work) -> KeptTask:
+        """Do `work` until it returns."""
+        kept = KeptTask(name)
+        self._begin(name, self._retry(kept, work))
+        return kept
+
+    def run(self, name: str, work: Work) -> asyncio.Task[None]:
+        """Do `work` once. The task raises nothing of it; cancelling the task cancels the work."""
+        return self._begin(name, self._run(name, work))
+
+    async def stop(self, names: Iterable[str] | None = None) -> None:
+        """Cancel the tasks of these names, without any all there are, and wait for their end."""
+        chosen = None if names is None else frozenset(names)
+        tasks = [task for task, name in self._running.items() if chosen is None or name in chosen]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=END_SECONDS)
+        await cancelled(tasks)
+
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._running[task] = name  # asyncio keeps only weak references to tasks
+        task.add_done_callback(self._running.pop)
+        self._observe(name, 0)
+        return task
+
+    async def _keep(self, kept: KeptTask, work: Work) -> None:
+        while True:
+            await self._retry(kept, work)
+
+    async def _retry(self, kept: KeptTask, work: Work) -> None:
+        while not await self._succeeds(kept.name, work, kept.failures + 1):
+            kept.failures += 1
+            await asyncio.sleep(self._delay(kept.failures))
+        if kept.failures:
+            kept.failures = 0
+            self._observe(kept.name, 0)
+
+    def _delay(self, failures: int) -> float:
+        doublings = min(failures - 1, MOST_DOUBLINGS)
+        return min(self._first_delay * 2.0**doublings, self._longest_delay)
+
+    async def _run(self, name: str, work: Work) -> None:
+        await self._succeeds(name, work, 1)
+
+    async def _succeeds(self, name: str, work: Work, failures: int) -> bool:
+        """One try; a failure is told, as the so-manieth in a row."""
+        try:
+            await work()
+            return True
+        except asyncio.CancelledError:
+            if _is_being_cancelled():
+                raise
+            log.exception("background_task_failed", task=name, failures=failures)  # something it awaited was cancelled
+        except Exception:
+            log.exception("background_task_failed", task=name, failures=failures)
+        self._observe(name, failures)
+        return False
+
+
+def _is_being_cancelled() -> bool:
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0

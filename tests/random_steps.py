@@ -1,0 +1,349 @@
+"""Random decoders, and random steps through them as an engine would make them. Knows shapes and blocks; no tokenizer.
+
+`python -m tests.random_steps LEVEL SEED SECONDS` does so on the sanitized kernels of an instruction set, for a process
+that was started with the sanitizer's runtime preloaded (see tests/property/test_sanitized_steps.py).
+
+Blocks that no sequence holds are full of NaN, and so is, in that process, memory that nobody has written: whatever
+reads what is not its own shows in the logits.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from models.loading import DTYPES, LowRankWeights, Outliers
+from service.runner import kv_cache
+from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
+from service.runner.blueprint import ACTIVATIONS, HEAD, PRODUCTS, Blueprint, LayerOutline, LayerPlan, Outline
+from service.runner.kv_cache import SCALE_BYTES, KVCache, LayerShape
+from service.runner.native import library as native_library
+from service.runner.native import linear as native_linear
+from service.runner.native.decoder import NativeDecoder
+from service.runner.native.library import Library, open_library
+from service.runner.step import AdapterRows, Step
+
+CPU: Final = torch.device("cpu")
+PRECISIONS = ("fp32", "bf16", "int8", "int8-weight", "llm-int8")
+KV_DTYPES = (torch.float32, torch.bfloat16, torch.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The numbers of one model."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    max_model_len: int
+    kv_heads: int
+    heads: int
+    head_dim: int
+    rotary: int
+    block_size: int
+    blocks: int
+
+    @classmethod
+    def random(cls, rng: random.Random) -> Sizes:
+        kv_heads, head_dim = rng.randint(1, 3), rng.choice((2, 7, 8, 16, 24, 40, 80))
+        max_model_len, block_size = rng.choice((1, 40, 200, 600)), rng.choice((1, 5, 8, 16))
+        return cls(
+            layers=rng.randint(1, 2),
+            hidden=rng.choice((1, 16, 33, 64, rng.randint(1, 150))),
+            intermediate=rng.choice((1, 48, 96, rng.randint(1, 200))),
+            vocabulary=rng.choice((1, 64, rng.randint(1, 300))),
+            max_model_len=max_model_len,
+            kv_heads=kv_heads,
+            heads=kv_heads * rng.choice((1, 1, 2, 3, 5, 8)),
+            head_dim=head_dim,
+            rotary=rng.randrange(2, head_dim + 1, 2),
+            block_size=block_size,
+            blocks=rng.randint(1, 8) + 2 * -(-max_model_len // block_size),
+        )
+
+
+def _noise(rng: random.Random, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(rng.getrandbits(60)))
+
+
+class _Linears:
+    """Linear modules of one precision, as a blueprint holds them."""
+
+    def __init__(self, rng: random.Random, precision: str) -> None:
+        self.rng, self.precision = rng, precision
+
+    def __call__(self, depth: int, *outputs: int) -> tuple[Any, ...]:
+        """Modules that read the same rows, hence with the same outliers."""
+        columns = sorted(self.rng.sample(range(depth), self.rng.randint(0, min(depth, 5))))
+        return tuple(random_linear(self.rng, self.precision, depth, out, columns) for out in outputs)
+
+
+def random_linear(rng: random.Random, precision: str, depth: int, out: int, columns: Sequence[int] = ()) -> Any:
+    """A linear module of a precision, whose outliers are these columns."""
+    weight, scale, outliers = _noise(rng, out, depth) * depth**-0.5, None, None
+    if precision in DTYPES:
+        weight = weight.to(DTYPES[precision])
+    else:
+        scale = weight.abs().amax(1).clamp(min=1e-9) / 127
+        weight = (weight / scale[:, None]).round().to(torch.int8)
+    if precision == "llm-int8":
+        weight[:, list(columns)] = 0
+        kept = _noise(rng, out, len(columns)).to(torch.bfloat16)
+        outliers = Outliers(torch.tensor(columns, dtype=torch.int32), kept)
+    bias = _noise(rng, out) if rng.random() < 0.5 else None
+    weight_only = precision == "int8-weight"
+    return SimpleNamespace(weight=weight, scale=scale, bias=bias, outliers=outliers, weight_only=weight_only)
+
+
+def _layer(rng: random.Random, sizes: Sizes, linears: _Linears, has_norms: tuple[bool, bool]) -> LayerPlan:
+    s, (after, of_heads) = sizes, has_norms
+    spec = AttentionSpec(
+        s.head_dim**-0.5, rng.choice((None, None, 1, 7, 130)), rng.choice((None, None, 20.0)) if after else None
+    )
+    return LayerPlan(
+        qkv=linears(s.hidden, *(heads * s.head_dim for heads in (s.heads, s.kv_heads, s.kv_heads))),
+        output=linears(s.heads * s.head_dim, s.hidden),
+        gate_up=linears(s.hidden, s.intermediate, s.intermediate),
+        down=linears(s.intermediate, s.hidden),
+        input_norm=_noise(rng, s.hidden),
+        attention_norm=_noise(rng, s.hidden) if after else None,
+        middle_norm=_noise(rng, s.hidden),
+        mlp_norm=_noise(rng, s.hidden) if after else None,
+        query_norm=_noise(rng, s.head_dim) if of_heads else None,
+        key_norm=_noise(rng, s.head_dim) if of_heads else None,
+        spec=spec,
+    )
+
+
+def _outline(rng: random.Random, sizes: Sizes) -> Outline:
+    """What of an outline a decoder over plain modules reads: names are places."""
+
+    def layer(index: int) -> LayerOutline:
+        def named(*names: str) -> tuple[str, ...]:
+            return tuple(f"{index}.{name}" for name in names)
+
+        names = (named("q", "k", "v"), named("o"), named("gate", "up"), named("down"))
+        return LayerOutline(*names, "", None, "", None, None, None, 1.0, None, None)
+
+    return Outline(
+        embedding="",
+        embedding_scale=rng.choice((1.0, 3.5)),
+        frequencies=(),
+        rope_scale=1.0,
+        layers=tuple(map(layer, range(sizes.layers))),
+        norm="",
+        norm_offset=0.0,
+        head=HEAD,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        eps=1e-5,
+        activation=rng.choice(ACTIVATIONS),
+        logit_softcap=rng.choice((None, 30.0)),
+    )
+
+
+def random_blueprint(rng: random.Random, sizes: Sizes, precision: str) -> Blueprint:
+    linears = _Linears(rng, precision)
+    has_norms = (rng.random() < 0.5, rng.random() < 0.5)
+    angles = _noise(rng, sizes.max_model_len, sizes.rotary)
+    return Blueprint(
+        outline=_outline(rng, sizes),
+        embedding=_noise(rng, sizes.vocabulary, sizes.hidden).to(rng.choice((torch.float32, torch.bfloat16))),
+        cos=angles.cos(),
+        sin=angles.sin(),
+        layers=tuple(_layer(rng, sizes, linears, has_norms) for _ in range(sizes.layers)),
+        norm=_noise(rng, sizes.hidden),
+        head=linears(sizes.hidden, sizes.vocabulary)[0],
+    )
+
+
+def _adapter(rng: random.Random, whole: Blueprint) -> dict[str, LowRankWeights]:
+    """For some of the blueprint's linear modules."""
+    modules = {HEAD: whole.head}
+    for names, plan in zip(whole.outline.layers, whole.layers, strict=True):
+        for product in PRODUCTS:
+            modules |= dict(zip(getattr(names, product), getattr(plan, product), strict=True))
+    chosen = rng.sample(sorted(modules), rng.randint(1, len(modules)))
+    return {name: _low_rank(rng, *modules[name].weight.shape) for name in chosen}
+
+
+def _low_rank(rng: random.Random, outputs: int, depth: int) -> LowRankWeights:
+    rank, dtype = rng.choice((1, 3, 4, 8, 9)), rng.choice((torch.float32, torch.bfloat16))
+    return LowRankWeights(_noise(rng, rank, depth).to(dtype), _noise(rng, rank, outputs).to(dtype), rng.random())
+
+
+def poison(cache: KVCache, block: int) -> None:
+    """The block holds no number any more."""
+    for tensor in (*cache.keys, *cache.values):
+        if cache.dtype is torch.int8:
+            tensor[block, :, :, -SCALE_BYTES:] = torch.tensor([float("nan")]).view(torch.int8)
+        else:
+            tensor[block] = float("nan")
+
+
+@dataclass
+class Decoding:
+    """A sequence: `length` tokens are computed, in the blocks of `table`."""
+
+    adapter: str
+    length: int = 0
+    table: list[int] = field(default_factory=list)
+
+
+class RandomEngine:
+    """Sequences that come, grow by random chunks and go, over one random decoder."""
+
+    def __init__(self, rng: random.Random, precision: str, kv_dtype: torch.dtype, sizes: Sizes, adapters: int) -> None:
+        self.rng, self.sizes = rng, sizes
+        s = self.sizes
+        self.cache = KVCache(
+            [LayerShape(s.kv_heads, s.head_dim, s.head_dim)] * s.layers, s.blocks, s.block_size, kv_dtype, CPU
+        )
+        self.free = list(range(s.blocks))
+        rng.shuffle(self.free)
+        for block in range(s.blocks + 1):
+            poison(self.cache, block)
+        self.whole = random_blueprint(rng, s, precision)
+        self.decoder = NativeDecoder(self.whole, self.cache)
+        self.adapters = [f"adapter-{i}" for i in range(adapters)]
+        for name in self.adapters:
+            self.decoder.adapt(name, _adapter(rng, self.whole))
+        self.decoding: list[Decoding] = []
+
+    def step(self) -> Step:
+        """A step over some of the sequences, whose lengths it moves on."""
+        rng = self.rng
+        for _ in range(rng.randint(0, 3)):
+            self.decoding.append(Decoding(rng.choice(("", *self.adapters))))
+        rng.shuffle(self.decoding)
+        sequences: list[SequenceRows] = []
+        adapters: list[str] = []
+        for sequence in self.decoding[: rng.randint(1, 9)]:
+            if count := self._grow(sequence):
+                row = sequences[-1].row + sequences[-1].count if sequences else 0
+                sequences.append(SequenceRows(row, count, sequence.length, list(sequence.table)))
+                adapters.append(sequence.adapter)
+                sequence.length += count
+        rows = sum(sequence.count for sequence in sequences)
+        read = [rng.randrange(rows) for _ in range(rng.choice((0, 1, 3, rows)))] if rows else []
+        read += [sequence.row + sequence.count - 1 for sequence in sequences]
+        return self.packed(sequences, adapters, read, rng.choice((0, 0, 1, 5)) if rows else 0)
+
+    def finish_some(self) -> None:
+        """Their blocks are free, and hold no numbers."""
+        kept = [each for each in self.decoding if each.length < self.sizes.max_model_len and self.rng.random() < 0.8]
+        for sequence in self.decoding:
+            if sequence not in kept:
+                self.free += sequence.table
+                for block in sequence.table:
+                    poison(self.cache, block)
+        self.decoding = kept
+
+    def _grow(self, sequence: Decoding) -> int:
+        """How many tokens it gets, as blocks allow."""
+        size, room = self.sizes.block_size, self.sizes.max_model_len - sequence.length
+        count = min(room, self.rng.choice((1, 1, 1, 3, 8, 40, 150, 300)))
+        while len(sequence.table) * size < sequence.length + count and self.free:
+            sequence.table.append(self.free.pop())
+        return min(count, len(sequence.table) * size - sequence.length)
+
+    def packed(
+        self, sequences: Sequence[SequenceRows], adapters: Sequence[str], read: Sequence[int], padding: int = 0
+    ) -> Step:
+        """A step of random tokens over these rows, each sequence's with its adapter if any; logits of rows `read`."""
+        vocabulary, choice = self.sizes.vocabulary, self.rng.choice
+        positions = [sequence.start + i for sequence in sequences for i in range(sequence.count)]
+        token_ids = [choice((0, vocabulary - 1, self.rng.randrange(vocabulary))) for _ in positions]
+        owned = zip(sequences, adapters, strict=True)
+        return Step(
+            torch.tensor(token_ids + [0] * padding, dtype=torch.long),
+            torch.tensor(positions + [0] * padding, dtype=torch.long),
+            AttentionPlan(self.cache, sequences, len(positions) + padding, 1, CPU),
+            tuple(sequences),
+            torch.tensor(read, dtype=torch.long),
+            (),
+            adapter_rows=tuple(
+                AdapterRows(sequence.row, sequence.count, adapter) for sequence, adapter in owned if adapter
+            ),
+        )
+
+
+def _check_step(engine: RandomEngine) -> None:
+    """The same finite logits with any number of threads."""
+    step, found = engine.step(), []
+    for threads in engine.rng.sample((1, 2, 3, 4), 2):
+        torch.set_num_threads(threads)
+        found.append(engine.decoder(step))
+    assert bool(found[0].isfinite().all()), "the step read what it does not own"
+    assert torch.equal(found[0], found[1]), "the step depends on the number of threads"
+    engine.finish_some()
+
+
+def _check_attention(rng: random.Random) -> None:
+    """Attention as other forwards call it: values of another size, a bias by distance."""
+    kv_heads, key_dim, value_dim = rng.randint(1, 3), rng.choice((3, 16, 24, 80)), rng.choice((1, 16, 40))
+    heads, length, size = kv_heads * rng.choice((1, 2, 5, 130)), rng.choice((1, 9, 128, 300)), rng.choice((1, 5, 16))
+    blocks = -(-length // size)
+    cache = KVCache([LayerShape(kv_heads, key_dim, value_dim)], blocks, size, rng.choice(KV_DTYPES), CPU)
+    for block in range(blocks + 1):
+        poison(cache, block)
+    bias = DistanceBias(_noise(rng, heads, length)) if rng.random() < 0.5 else None
+    spec = AttentionSpec(0.3, rng.choice((None, 1, 40, 150)), rng.choice((None, 15.0)), bias)
+    table = rng.sample(range(blocks), blocks)
+    done = 0
+    while done < length:
+        count = min(length - done, rng.choice((1, 7, 64, 300)))
+        plan = AttentionPlan(cache, [SequenceRows(0, count, done, table)], count, 1, CPU)
+        key, value = _noise(rng, count, kv_heads, key_dim), _noise(rng, count, kv_heads, value_dim)
+        out = plan.attend(0, _noise(rng, count, heads, key_dim), key, value, spec)
+        assert bool(out.isfinite().all()), "attention read what it does not own"
+        done += count
+
+
+def _guarded_zeros(shape: tuple[int, ...], dtype: torch.dtype, huge: bool = False) -> Tensor:
+    """As `memory.lazy_zeros`, from the allocator that the sanitizer watches."""
+    return torch.zeros(shape, dtype=dtype)
+
+
+def drive(kernels: Library, seed: int, seconds: float) -> int:
+    """Random models, and steps through them, on these kernels for that long. How many models."""
+    native_library.load = lambda: kernels  # type: ignore[assignment]
+    for module in (kv_cache, native_library, native_linear):
+        module.__dict__["lazy_zeros"] = _guarded_zeros
+    models, until = 0, time.monotonic() + seconds
+    combinations = [(precision, dtype) for precision in PRECISIONS for dtype in KV_DTYPES]
+    while time.monotonic() < until or models < len(combinations):
+        rng = random.Random(f"{seed} {models}")
+        engine = RandomEngine(
+            rng, *combinations[models % len(combinations)], Sizes.random(rng), rng.choice((0, 0, 1, 3))
+        )
+        for _ in range(rng.randint(1, 12)):
+            _check_step(engine)
+        _check_attention(rng)
+        models += 1
+    return models
+
+
+def main() -> int:
+    level, seed, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    kernels = open_library(level, sanitized=True)
+    if not isinstance(kernels, Library):
+        print(f"no sanitized kernels for {level}: {kernels}", file=sys.stderr)
+        return 2
+    with torch.inference_mode():
+        print(drive(kernels, seed, seconds), "models")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

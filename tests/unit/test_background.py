@@ -1,0 +1,203 @@
+"""What the server does beside requests goes on after failures, and is told where it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.repository import Repository
+from models.rollouts import all_running
+from models.storage import durable
+from models.upkeep import prune
+from service.answers import Conversations
+from service.deployments import deployments as module
+from service.deployments.deployment import Deployment, DeploymentState
+from service.metrics import Metrics
+from service.sessions import SessionStore
+from service.tasks import BackgroundTasks
+from tests.api.reading import error
+from tests.fake_service import World, publish, serving, until
+from tests.versions import FACTS, write_weights
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WATCH_SECONDS", 0.002)
+
+
+def failures(metrics: Metrics, task: str) -> tuple[float, float]:
+    """How many, and whether the last pass was one."""
+    value = metrics.registry.get_sample_value
+    labels = {"task": task}
+    counted = value("dosirak_background_task_failures_total", labels)
+    return counted or 0.0, value("dosirak_background_task_failing", labels) or 0.0
+
+
+def stray(directory: Path) -> list[Path]:
+    """Files in the rollouts' folder that belong to no alias: a write under way, an older version's, a stranger's."""
+    folder = directory / "rollouts" / "demo"
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / ".production.json.tmp", folder / ".production.json", folder / "No Alias.json"]
+    for path in paths:
+        path.write_text("[")
+    return paths
+
+
+async def test_a_file_that_is_no_rollout_keeps_no_server_from_starting(tmp_path: Path) -> None:
+    stray(tmp_path)
+    async with serving(tmp_path) as world:
+        assert (await world.client.get("/readyz")).status_code == 200
+        assert world.deployments.phase == "started"
+
+
+async def test_a_file_that_is_no_rollout_keeps_no_server_from_following(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    for number in range(2):
+        publish(repository, other={"number": number})
+    repository.promote("demo", "production", "1", "first")
+    async with serving(tmp_path) as world:
+        assert (await world.client.post("/generate", json={"inputs": "x"})).json()["model"] == "demo:1"
+        stray(tmp_path)
+        repository.promote("demo", "production", "2", "second")
+        await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"], 20)
+        assert failures(world.metrics, "follow_aliases") == (0, 0)
+
+
+async def test_a_server_that_cannot_follow_aliases_is_not_ready_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as world:
+        assert (await world.client.get("/readyz")).status_code == 200
+        with monkeypatch.context() as patched:
+            patched.setattr(world.deployments.rollouts, "refresh", _broken)
+            await until(lambda: not world.deployments.ready, 20)
+            refused = await world.client.get("/readyz")
+            error(refused, 503, "unavailable")
+            assert "aliases cannot be followed" in refused.json()["error"]
+            counted, failing = failures(world.metrics, "follow_aliases")
+            assert counted >= 5 and failing == 1
+            assert (await world.client.post("/generate", json={"inputs": "x"})).status_code == 200, "it still answers"
+        await until(lambda: world.deployments.ready, 20)
+        assert failures(world.metrics, "follow_aliases")[1] == 0
+
+
+async def test_a_start_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path, start=False) as world:
+        refresh, tries = world.deployments.rollouts.refresh, list[int]()
+
+        def refreshed() -> None:
+            tries.append(1)
+            if len(tries) < 3:
+                raise OSError("the disk is away")
+            refresh()
+
+        monkeypatch.setattr(world.deployments.rollouts, "refresh", refreshed)
+        await world.deployments.start()
+        await until(lambda: world.deployments.ready, 20)
+        assert failures(world.metrics, "start") == (2, 0)
+
+
+async def test_idle_versions_are_unloaded_though_aliases_cannot_be_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository(tmp_path)
+    for number in range(2):
+        publish(repository, other={"number": number})
+    async with serving(tmp_path, idle_unload_seconds=0.01) as world:
+        monkeypatch.setattr(world.deployments.rollouts, "refresh", _broken)
+        await world.deployments.acquire("demo:1")
+        await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"], 20)
+
+
+async def test_an_engine_that_cannot_be_ended_is_not_in_the_way_of_the_next(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        _break_end(world)
+        assert (await world.client.delete("/v1/deployments/demo:1")).status_code == 202
+        await until(lambda: not world.deployments.all(), 20)
+        assert failures(world.metrics, "unload") == (1, 1)
+        assert (await world.client.post("/generate", json={"inputs": "x"})).status_code == 200
+
+
+async def test_a_load_whose_clean_up_fails_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def load(*_: object) -> None:
+        raise OSError("no process can be ended")
+
+    async with serving(tmp_path, start=False, preload=False) as world:
+        monkeypatch.setattr(Deployment, "load", load)
+        await world.deployments.start()
+        await until(lambda: world.deployments.phase == "started", 20)
+        started = time.monotonic()
+        error(await world.client.post("/generate", json={"inputs": "x"}), 503, "unavailable")
+        assert time.monotonic() - started < 5, "nobody waits for what will not come"
+        assert world.deployments.all()[0].state is DeploymentState.FAILED
+
+
+async def test_one_engine_that_cannot_be_ended_keeps_no_other_from_ending(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    for number in range(2):
+        publish(repository, other={"number": number})
+    async with serving(tmp_path) as world:
+        await world.deployments.acquire("demo:1")
+        _break_end(world)
+        await world.deployments.stop()
+        assert [engine.state.value for engine in world.engines] == ["ready", "stopped"]
+
+
+async def test_expired_sessions_are_removed_after_a_time_without_a_database(tmp_path: Path) -> None:
+    metrics, tries = Metrics(), list[int]()
+
+    async def open_store() -> SessionStore:
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("a driver's own error")
+        return await SessionStore.open(f"sqlite+aiosqlite:///{tmp_path}/sessions.db")
+
+    tasks = BackgroundTasks(metrics.background_task, first_delay=0.001)
+    conversations = Conversations(open_store, sweep_seconds=0.001, tasks=tasks)
+    conversations.start()
+    await until(lambda: failures(metrics, "expire_sessions") == (2, 0), 20)
+    await conversations.stop()
+    await tasks.stop()
+
+
+async def test_shutting_down_leaves_no_task(tmp_path: Path) -> None:
+    before = asyncio.all_tasks()
+    async with serving(tmp_path, start=False) as world:
+        async with world.app.router.lifespan_context(world.app):
+            await until(lambda: world.deployments.ready, 20)
+            names = {task.get_name() for task in asyncio.all_tasks() - before}
+            assert {"follow_aliases", "unload_idle", "run_jobs", "expire_sessions"} <= names
+        await until(lambda: not asyncio.all_tasks() - before, 20)
+
+
+def test_a_search_by_ending_finds_no_write_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the rollouts' nor upkeep's, which would remove it."""
+    repository = Repository(tmp_path)
+    with repository.stage() as staged:
+        write_weights(staged, "weights")
+        manifest = repository.publish(staged, replace(FACTS), "demo")
+    under_way = []
+    for path in (repository.layout.report("demo", "9"), repository.layout.engine / f"{manifest.base_digest}.record"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        monkeypatch.setattr(Path, "replace", lambda beside, target: under_way.append(beside))
+        durable.replace(path, b"x")
+        monkeypatch.undo()
+    prune(repository)
+    assert all(path.is_file() for path in under_way) and len(under_way) == 2
+    assert all_running(repository) == []
+
+
+def _broken(*_: Any) -> None:
+    raise OSError("planted")
+
+
+def _break_end(world: World) -> None:
+    async def stop(grace: float = 0.0) -> None:
+        raise OSError("planted")
+
+    world.engines[0].stop = stop  # type: ignore[method-assign]
