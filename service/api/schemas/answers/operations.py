@@ -55,7 +55,7 @@ class DeploymentShown(Shown):
 
     model: str
     digest: str
-    state: Literal["loading", "ready", "draining", "failed"]
+    state: Literal["loading", "ready", "restarting", "draining", "failed"]
     phase: str
     error: str | None
     precision: Precision
