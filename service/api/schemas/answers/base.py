@@ -66,9 +66,20 @@ class Cut(Shown):
     stable_for_tokens: int
 
 
+class Counts(Shown):
+    """How many messages there are of each kind; the lists hold those nearest the cut."""
+
+    kept: int
+    dropped: int
+    summarised: int
+
+
 class KeptDocuments(Shown):
+    """`cut` names those of `kept` of which a part is left."""
+
     kept: list[str]
     dropped: list[str]
+    cut: list[str] | None = None
 
 
 class Receipt(Shown):
@@ -90,6 +101,7 @@ class Receipt(Shown):
     notes: list[str]
     documents: KeptDocuments | None = None
     recalled: list[str] | None = None
+    counts: Counts | None = None
 
 
 class GuardFinding(Shown):
