@@ -55,7 +55,7 @@ class Conversations:
         self._failed_at = float("-inf")
 
     async def store(self) -> SessionStore:
-        """Raises Unavailable while the database cannot be had; tried once a second, whoever requests."""
+        """Raises Unavailable while the database cannot be had; tried once a second, whoever asks."""
         async with self._opening:
             if self._store is None:
                 if time.monotonic() - self._failed_at < RETRY_SECONDS:
@@ -90,7 +90,7 @@ class Conversations:
             yield OpenTurn(store, turn, session, new, _asked(request, session, stored, turn.messages, new))
 
     async def asked(self, request: GenerationRequest, turn: SessionTurn) -> GenerationRequest:
-        """What the turn would request now, without taking it."""
+        """What the turn would ask now, without taking it."""
         store, new = await self.store(), _new(turn)
         session, stored = await _read(store, turn, new)
         return _asked(request, session, stored, turn.messages, new)

@@ -1,7 +1,7 @@
 """Summaries of what a chat is about to lose, made by the model that serves it, after an answer and before the turn that
 needs them.
 
-    answer ─▶ would a turn more be cut? ─▶ where ─▶ known? ─no─▶ request the model ─▶ kept by what it stands for
+    answer ─▶ would a turn more be cut? ─▶ where ─▶ known? ─no─▶ ask the model ─▶ kept by what it stands for
 
 A summary stands for the messages before a place, and is known by their hash: an edit before the place makes it
 worthless, the same chat has it again. That of a stored session is kept with it, others in memory. Where none is ready,
