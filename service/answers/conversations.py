@@ -68,7 +68,7 @@ class Conversations:
         return self._unusable
 
     async def store(self) -> SessionStore:
-        """Raises Unavailable while the database cannot be had; tried once a second, whoever requests."""
+        """Raises Unavailable while the database cannot be had; tried once a second, whoever asks."""
         async with self._opening:
             if self._store is None:
                 if time.monotonic() - self._failed_at < RETRY_SECONDS:
@@ -114,7 +114,7 @@ class Conversations:
             yield OpenTurn(store, turn, history.session, new, _asked(request, history, turn, new))
 
     async def asked(self, request: GenerationRequest, turn: SessionTurn) -> GenerationRequest:
-        """What the turn would request now, without taking it."""
+        """What the turn would ask now, without taking it."""
         store, new = await self.store(), _new(turn)
         return _asked(request, await _read(store, turn, new, request.context), turn, new)
 

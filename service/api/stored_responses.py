@@ -115,7 +115,7 @@ class ResponseRecorder:
 
     async def deltas(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
         """The deltas of `source`, which it owns: the last when the response is kept, with its turn or by itself. Where
-        it never is, whoever requests next begins anew. Raises Conflict where another has taken over."""
+        it never is, whoever asks next begins anew. Raises Conflict where another has taken over."""
         is_kept = False
         try:
             async with aclosing(source):

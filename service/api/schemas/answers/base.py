@@ -68,7 +68,11 @@ class Cut(Shown):
 
 
 class Counts(Shown):
+<<<<<<< HEAD
     """How many messages there are of each kind; the lists of ids may name fewer."""
+=======
+    """How many messages there are of each kind; the lists hold those nearest the cut."""
+>>>>>>> wire
 
     kept: int
     dropped: int
@@ -76,7 +80,11 @@ class Counts(Shown):
 
 
 class KeptDocuments(Shown):
+<<<<<<< HEAD
     """Ids of documents; `cut` are those of `kept` that were not sent whole."""
+=======
+    """`cut` names those of `kept` of which a part is left."""
+>>>>>>> wire
 
     kept: list[str]
     dropped: list[str]
@@ -103,6 +111,7 @@ class Receipt(Shown):
     notes: list[str]
     documents: KeptDocuments | None = None
     recalled: list[str] | None = None
+    counts: Counts | None = None
 
 
 class GuardFinding(Shown):
