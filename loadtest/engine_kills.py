@@ -4,10 +4,10 @@
     python -m loadtest.engine_kills --kills 6 --seconds 15 --clients 8
 
 A server of its own is started with the demo model. Clients ask greedy questions, streaming or not, and send nothing
-twice. Meanwhile the engine process is ended by SIGKILL, whatever it is doing, and `/readyz` is polled between two looks
-at `/v1/deployments`: it must be 200 where both show the same engine ready, and 503 where both show the same one
-restarting. Exit status 1 when an answer failed or differs from another to the same question, a probe lied, or the
-server was not ready again by itself.
+twice. Meanwhile the engine process is ended by SIGKILL, when it is ready again and every fourth time also while it
+is loading. `/readyz` is polled between two looks at `/v1/deployments`: it must be 200 where both show the same engine
+ready, and 503 where both show the same one restarting. Exit status 1 when an answer failed or differs from another to
+the same question, a probe lied, or the server was not ready again by itself.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from loadtest.crashes import Service
 QUESTIONS = [f"{number}번 도시락은 얼마예요? 그리고 무엇이 들어 있어요?" for number in range(1, 24)]
 NEW_TOKENS = 48
 READY_SECONDS = 120.0
+ANSWER_SECONDS = 600.0
+ANY_TIME = 4
 POLL_SECONDS = 0.01
 
 
@@ -151,7 +153,7 @@ class Attack:
 
 async def run(kills: int, seconds: float, clients: int, data_dir: Path) -> Outcome:
     service, draw = Service(data_dir), random.Random(0)
-    limits = aiohttp.ClientTimeout(total=READY_SECONDS)
+    limits = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits) as client:
         try:
             await service.start(client)
@@ -159,6 +161,8 @@ async def run(kills: int, seconds: float, clients: int, data_dir: Path) -> Outco
             tasks = [asyncio.create_task(attack.ask()) for _ in range(clients)] + [asyncio.create_task(attack.probe())]
             for _ in range(kills):
                 await asyncio.sleep(draw.uniform(0.5, 1.5) * seconds / kills)
+                if (attack.outcome.kills + 1) % ANY_TIME:
+                    await attack.ready()
                 await attack.kill()
             attack.outcome.came_back = await attack.ready()
             attack.stop.set()

@@ -68,11 +68,7 @@ class Cut(Shown):
 
 
 class Counts(Shown):
-<<<<<<< HEAD
     """How many messages there are of each kind; the lists of ids may name fewer."""
-=======
-    """How many messages there are of each kind; the lists hold those nearest the cut."""
->>>>>>> wire
 
     kept: int
     dropped: int
@@ -80,11 +76,7 @@ class Counts(Shown):
 
 
 class KeptDocuments(Shown):
-<<<<<<< HEAD
     """Ids of documents; `cut` are those of `kept` that were not sent whole."""
-=======
-    """`cut` names those of `kept` of which a part is left."""
->>>>>>> wire
 
     kept: list[str]
     dropped: list[str]
