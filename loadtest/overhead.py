@@ -41,6 +41,7 @@ T = TypeVar("T")
 class FreeRunner:
     """Gives every sequence that samples the same token, at no cost."""
 
+    vocab_size = 1 << 17
     verifies_drafts = False
     num_disk_blocks = 0
     adapters: Collection[str] = ()
@@ -48,11 +49,11 @@ class FreeRunner:
     def __init__(self) -> None:
         self._token = SampledToken(7)
 
-    def load_adapter(self, name: str, directory: str) -> None:
-        raise NotImplementedError("this runner has no adapters")
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        raise ValueError("this runner has no adapters")
 
     def unload_adapter(self, name: str) -> None:
-        raise NotImplementedError("this runner has no adapters")
+        raise ValueError("this runner has no adapters")
 
     def copy(self, copies: SequenceOf[BlockCopy]) -> SequenceOf[BlockCopy]:
         return ()

@@ -217,7 +217,7 @@ class RandomEngine:
         self.decoder = NativeDecoder(self.whole, self.cache)
         self.adapters = [f"adapter-{i}" for i in range(adapters)]
         for name in self.adapters:
-            self.decoder.adapt(name, _adapter(rng, self.whole))
+            self.decoder.load_adapter(name, _adapter(rng, self.whole))
         self.decoding: list[Decoding] = []
 
     def step(self) -> Step:

@@ -153,7 +153,7 @@ def test_an_adapter_fits_its_layers(level: str) -> None:
     for depth, outputs in ((15, 16), (17, 16), (16, 33)):
         weights = LowRankWeights(torch.zeros(2, depth), torch.zeros(2, outputs), 1.0)
         with pytest.raises(CannotServe, match=r"0\.q"):
-            decoder.adapt("wrong", {"0.q": weights})
+            decoder.load_adapter("wrong", {"0.q": weights})
 
 
 @pytest.mark.parametrize("column", [-1, 16, 1 << 30])

@@ -103,7 +103,6 @@ class Receipt(Shown):
     notes: list[str]
     documents: KeptDocuments | None = None
     recalled: list[str] | None = None
-    counts: Counts | None = None
 
 
 class GuardFinding(Shown):
