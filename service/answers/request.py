@@ -50,7 +50,7 @@ class GenerationRequest:
 
     `max_new_tokens` None takes what is left of the window. `logprobs` N >= 0 gives every token's own logprob and those
     of the N likeliest; `prompt_logprobs` likewise for the prompt. `best_of` sequences are decoded, the `n` with the
-    highest mean logprob are answered; a stream needs `best_of` = `n`. `owner` is who requests, as the server knows it:
+    highest mean logprob are answered; a stream needs `best_of` = `n`. `owner` is whose it is, as the server knows it:
     owners share no prefix blocks. `user` is the caller's own word for its user.
     """
 
