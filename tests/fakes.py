@@ -229,11 +229,12 @@ def make_scheduler(
     max_num_batched_tokens: int = 64,
     prefix_caching: bool = True,
     blocks: BlockManager | None = None,
+    speculation: bool = False,
 ) -> Scheduler:
     """A scheduler with a target no step reaches, so that budgets are the configured maximum."""
     policy = BatchingPolicy(max_num_batched_tokens, block_size, inter_token_latency_target=1e9)
     blocks = blocks or BlockManager(num_blocks, block_size, prefix_caching)
-    return Scheduler(blocks, policy, max_num_seqs, max_model_len=1024)
+    return Scheduler(blocks, policy, max_num_seqs, max_model_len=1024, speculation=speculation)
 
 
 def make_core(runner: ModelRunner | None = None, clock: Clock | None = None, **scheduler: Any) -> EngineCore:

@@ -14,15 +14,16 @@ from service.text.tokenizer import LONG_TEXT
 async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
     """The prompt's ids and receipt; a long text is tokenised in a thread, so that the event loop goes on. Raises what
     `build_prompt` does, and for what the version does not have."""
-    refuse_unknown_tokens(request, deployment.tokenizer.vocab_size)
+    refuse_unknown_tokens(request, min(deployment.tokenizer.vocab_size, deployment.manifest.vocab_size))
     if request.prompt_logprobs is not None and deployment.answer_window is not None:
         raise UnsupportedField(
             f"An encoder reads the prompt of {deployment.manifest.reference}, which therefore predicts none of its "
-            "tokens; request for the logprobs of the answer only."
+            "tokens; ask for the logprobs of the answer only."
         )
-    if _characters(request) >= LONG_TEXT:
-        return await asyncio.to_thread(_with_receipt, request, deployment)
-    return prompt_of(request, deployment)
+    long = _characters(request) >= LONG_TEXT
+    prompt = await asyncio.to_thread(_with_receipt, request, deployment) if long else prompt_of(request, deployment)
+    refuse_tokens_without_rows(prompt, deployment)
+    return prompt
 
 
 def _with_receipt(request: GenerationRequest, deployment: Deployment) -> Prompt:
@@ -74,6 +75,19 @@ def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, promp
         needed_tokens=used + wanted,
         reserve=wanted,
     )
+
+
+def refuse_tokens_without_rows(prompt: Prompt, deployment: Deployment) -> None:
+    """Raises InvalidRequest for a text that holds a token which the tokenizer knows and the model's embedding does not:
+    one that was added to the tokenizer alone."""
+    tokenizer, rows = deployment.tokenizer, deployment.manifest.vocab_size
+    if tokenizer.vocab_size > rows and (highest := max(prompt.token_ids)) >= rows:
+        raise InvalidRequest(
+            f"The prompt holds {tokenizer.token_text(highest)!r}, which is token {highest} of the tokenizer of "
+            f"{deployment.manifest.reference}, but the model's token ids run from 0 to {rows - 1}: leave it out.",
+            token_id=highest,
+            vocab_size=rows,
+        )
 
 
 def refuse_unknown_tokens(request: GenerationRequest, vocab_size: int) -> None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from service.engine.messages import Request
 from service.engine.ngram import NgramProposer
+from service.engine.token_counts import TokenCounts
 
 
 class SequenceStatus(StrEnum):
@@ -21,7 +22,8 @@ class SequenceStatus(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """The decoding state of one request. Owned by the scheduler; the runner reads it and changes nothing.
+    """The decoding state of one request. Owned by the scheduler; the runner reads it and
+    changes nothing but `counts`, which follow its tokens.
 
     token_ids   [ prompt ............ | output ....... ]
                   0 .. num_prompt-1     num_prompt .. len-1
@@ -61,6 +63,8 @@ class Sequence:
     """It ends at so many, its prompt included."""
     num_encoder_slots: int = 0
     """Whole blocks of positions; 0 without an encoder."""
+    counts: TokenCounts | None = None
+    """Of its tokens, as far as `counted` has been asked."""
 
     @classmethod
     def of(cls, request: Request, decoder_start: tuple[int, ...] = (), block_size: int = 1) -> Sequence:
@@ -91,6 +95,13 @@ class Sequence:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    def counted(self) -> TokenCounts:
+        """The counts of all its tokens but an encoder's input: one step of work for each token since the last call."""
+        if self.counts is None:
+            self.counts = TokenCounts(self.num_encoder_slots, self.num_prompt_tokens)
+        self.counts.follow(self.token_ids)
+        return self.counts
 
     @property
     def decoder_token_ids(self) -> list[int]:

@@ -17,7 +17,9 @@ from service.engine.sequence import Sequence
 from service.runner.forward import Forward
 from service.runner.kv_cache import KVCache
 from service.runner.offload_file import OffloadFile
-from service.runner.sampler import SamplerRow, sample, token_logprobs, verified
+from service.runner.parts import joined, parts_of
+from service.runner.sampling.row import SamplerRow
+from service.runner.sampling.sampler import Sampler, verified
 from service.runner.step import RowRules, Step, pack
 
 
@@ -39,6 +41,7 @@ class ModelRunner:
         self.cache = cache
         self._rules = rules
         self._device = device
+        self._sampler = Sampler()
         self.adapters: set[str] = set()
         self.verifies_drafts = forward.invariant and device.type == "cpu"
 
@@ -87,16 +90,23 @@ class ModelRunner:
         Prompt logprobs come with the row that predicts them: a step over prompt positions [a, b) tells those of the
         tokens a+1 .. b, so that all chunks together tell each prompt position from 1 on exactly once.
         """
+        results: list[SampledToken | None] = [None] * len(batch.scheduled)
+        for part in parts_of(batch):
+            for place, result in zip(part, self._run(Batch(tuple(part.values()))), strict=True):
+                results[place] = joined(results[place], result)
+        return results
+
+    def _run(self, batch: Batch) -> list[SampledToken | None]:
         step = pack(batch, self.cache, self._rules, self._device)
         logits = self._forward(step)
         items = batch.scheduled
         rows = [row for item in items if item.samples for row in SamplerRow.of(item)]
-        sampled = iter(sample(_sample_logits(logits, step), rows))
+        sampled = iter(self._sampler.sample(_sample_logits(logits, step), rows))
         results = [verified(item, sampled) if item.samples else None for item in items]
         for i, where in enumerate(step.where):
             if where.targets:
                 top = items[i].sequence.request.params.prompt_logprobs or 0
-                told = token_logprobs(logits[where.prompt.start : where.prompt.stop], where.targets, top)
+                told = self._sampler.token_logprobs(logits[where.prompt.start : where.prompt.stop], where.targets, top)
                 results[i] = _with_prompt(results[i], tuple(told))
         return results
 

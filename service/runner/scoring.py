@@ -24,6 +24,8 @@ from service.runner.model_runner import ModelRunner
 
 CHUNK = 256
 """Positions in one step: what logits take is this times the vocabulary."""
+PIECE = 32
+"""Rows whose log-probabilities, and those of the first version, are held at once."""
 
 
 @dataclass(slots=True)
@@ -79,18 +81,22 @@ def score(
     scores = Scores()
     for first, logits in _chunks(runner, token_ids, decoder_start, adapter):
         rows = [at - first for at in positions if first <= at < first + len(logits)]
-        if not rows:
-            continue
-        found = torch.log_softmax(logits[rows].float(), dim=-1).cpu()
-        targets = torch.tensor([token_ids[first + row] for row in rows])
-        scores.logprobs += found.gather(1, targets[:, None])[:, 0].tolist()
-        scores.likeliest += found.argmax(dim=-1).tolist()
-        if is_first:
-            kept.keep(found)
-        else:
-            theirs = kept.next(found)
-            scores.kl += (theirs.exp() * (theirs - found)).nansum(dim=-1).tolist()
+        for start in range(0, len(rows), PIECE):
+            piece = rows[start : start + PIECE]
+            found = torch.log_softmax(logits[piece].float(), dim=-1).cpu()
+            _take_in(scores, found, [token_ids[first + row] for row in piece], kept, is_first)
     return scores
+
+
+def _take_in(scores: Scores, found: Tensor, targets: list[int], kept: Distributions, is_first: bool) -> None:
+    """The log-probabilities `found` [rows, vocabulary], of which `targets` are the true tokens."""
+    scores.logprobs += found.gather(1, torch.tensor(targets)[:, None])[:, 0].tolist()
+    scores.likeliest += found.argmax(dim=-1).tolist()
+    if is_first:
+        kept.keep(found)
+        return
+    theirs = kept.next(found)
+    scores.kl += (theirs.exp() * (theirs - found)).nansum(dim=-1).tolist()
 
 
 def _chunks(

@@ -11,7 +11,8 @@ import torch
 import transformers
 
 from service.engine.messages import SamplingParams
-from service.runner.sampler import SamplerRow, sample
+from service.runner.sampling.row import SamplerRow
+from service.runner.sampling.sampler import Sampler
 from tests.golden.conftest import Load
 from tests.golden.tiny import SEQ2SEQ, VOCABULARY, answer, request
 from tests.kernels import KERNELS, use
@@ -84,13 +85,13 @@ def test_greedy_tokens_equal_generate(
 def test_sampled_tokens_equal_generate(load: Load, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library draws with `multinomial`; given our draw from its probabilities, it says our tokens."""
     model, loaded = _model(load, name), load(name, "fp32")
-    seed = 77
+    seed, sampler = 77, Sampler()
     numbers = iter(range(1_000_000))
 
     def ours(probabilities: torch.Tensor, num_samples: int, **_: Any) -> torch.Tensor:
         params = SamplingParams(max_tokens=NEW_TOKENS, temperature=1.0, seed=seed)
-        row = SamplerRow(params, [0] * next(numbers), 0)
-        return torch.tensor([[sample(probabilities.log(), [row])[0].token_id]])
+        row = SamplerRow(params, next(numbers))
+        return torch.tensor([[sampler.sample(probabilities.log(), [row])[0].token_id]])
 
     params = SamplingParams(
         max_tokens=NEW_TOKENS, temperature=1.3, top_k=60, top_p=0.9, repetition_penalty=PENALTY, seed=seed

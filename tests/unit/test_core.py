@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 
 from service.engine.batch import Batch, SampledToken
 from service.engine.messages import FinishReason
+from service.engine.sequence import Sequence
+from service.engine.speculation import Speculation
 from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_core, make_request, run_all, tokens_of
 
 
@@ -110,31 +114,45 @@ def test_a_value_that_cannot_be_computed_ends_its_own_request(fields: dict[str, 
     assert tokens_of(outputs["b"]) == expected_tokens(make_request("b"))
 
 
+class TrueDrafts(Speculation):
+    """Proposes one draft for every decode of the request "a", and the draft is right."""
+
+    def proposals(self, decodes: Seq[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
+        for sequence in decodes:
+            if sequence.request.id == "a":
+                known = sequence.num_output_tokens
+                yield sequence, tuple(expected_tokens(sequence.request)[known : known + 1])
+
+
 class WildRunner(FakeRunner):
-    """Samples what is no token id for the request "a", at first or behind a draft that came true."""
+    """Samples what is no token id for the request "a": first of all, or behind a draft that came true."""
 
     def __init__(self, wild: int, behind: bool) -> None:
         super().__init__()
-        self._wild, self._behind = wild, behind
+        self._wild, self._behind = SampledToken(wild), behind
 
     def run(self, batch: Batch) -> list[SampledToken | None]:
         sampled = super().run(batch)
         for index, item in enumerate(batch.scheduled):
-            if item.sequence.request.id == "a" and item.samples:
-                first = sampled[index] if self._behind else SampledToken(self._wild)
-                assert first is not None
-                sampled[index] = replace(first, following=(SampledToken(self._wild),)) if self._behind else first
+            first = sampled[index]
+            if item.sequence.request.id != "a" or first is None:
+                continue
+            if not self._behind:
+                sampled[index] = self._wild
+            elif first.following:
+                sampled[index] = replace(first, following=(self._wild,))
         return sampled
 
 
 @pytest.mark.parametrize("wild", [-1, FakeRunner.vocab_size, 2**62])
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_sampled_id_outside_of_the_vocabulary_ends_its_own_request(wild: int, behind: bool) -> None:
-    core = make_core(WildRunner(wild, behind))
+    core = make_core(WildRunner(wild, behind), speculation=True)
+    core.scheduler.speculation.__class__ = TrueDrafts
     core.add(make_request("a"))
     core.add(make_request("b", [4, 5]))
     outputs = run_all(core)
-    assert tokens_of(outputs["a"]) == expected_tokens(make_request("a"))[: int(behind)]
+    assert tokens_of(outputs["a"]) == expected_tokens(make_request("a"))[: 2 * behind]
     assert outputs["a"][-1].finish_reason is FinishReason.ERROR
     assert tokens_of(outputs["b"]) == expected_tokens(make_request("b", [4, 5]))
 

@@ -144,6 +144,7 @@ class Library:
 
     def __init__(self, level: str, functions: ctypes.CDLL) -> None:
         self.level = level
+        self.functions = functions
         self.arena: Arena | None = None
         """Where weights are packed, while a model is loaded whose weights other processes map."""
         functions.dosirak_activation_reach.restype = c_int64

@@ -8,6 +8,7 @@ static int omp_get_num_threads() { return 1; }
 
 #include "bounds.h"
 #include "decoder.h"
+#include "sampling.h"
 #include "team.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -122,4 +123,22 @@ EXPORT void dosirak_quantize(const float* x, int64_t n, int32_t* codes, float* s
     std::vector<Int8::Input> found(n + LANES);
     quantize(x, found.data(), scale, n);
     for (int64_t i = 0; i < n; i++) codes[i] = (int32_t)found[i] - Int8::ZERO;
+}
+
+// Changes each row's logits.
+EXPORT void dosirak_penalize(const PenaltyRow* rows, int64_t count, int threads) {
+#pragma omp parallel for schedule(dynamic) num_threads(count > 1 ? threads : 1)
+    for (int64_t r = 0; r < count; r++) penalize(rows[r]);
+}
+
+// Sets the token of each row.
+EXPORT void dosirak_draw(DrawRow* rows, int64_t count, int threads) {
+#pragma omp parallel for schedule(dynamic) num_threads(count > 1 ? threads : 1)
+    for (int64_t r = 0; r < count; r++) rows[r].token = draw(rows[r], room_of_thread());
+}
+
+// Fills in what each row asks for.
+EXPORT void dosirak_logprobs(LogprobRow* rows, int64_t count, int threads) {
+#pragma omp parallel for schedule(dynamic) num_threads(count > 1 ? threads : 1)
+    for (int64_t r = 0; r < count; r++) logprobs(rows[r], room_of_thread());
 }
