@@ -87,6 +87,8 @@ class Deployments:
         self._prepared = asyncio.Event()
         self._stopping = False
         self._retry_seconds = _FIRST_RETRY_SECONDS
+        self._unloaded: set[str] = set()
+        """Versions that a caller unloaded by name and that no request has wanted since."""
         self._phase = "starting"
 
     @property
@@ -216,6 +218,7 @@ class Deployments:
             raise NotFound(f"{reference} is not deployed; GET /v1/deployments lists what is", param="model")
         if deployment.state is DeploymentState.LOADING:
             raise Conflict(f"{reference} is still loading; delete the deployment when it is ready")
+        self._unloaded.add(deployment.manifest.reference)
         self._forget(deployment)
         self._begin_unloading(deployment)
         return deployment
@@ -270,6 +273,7 @@ class Deployments:
         return candidate if candidate.state is DeploymentState.READY else None
 
     def _begin(self, manifest: Manifest, replicas: int = 1) -> Deployment:
+        self._unloaded.discard(manifest.reference)
         deployment = self._by_reference.get(manifest.reference)
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
@@ -302,16 +306,18 @@ class Deployments:
                 self._begin_unloading(deployment)
 
     def _retry_default(self) -> None:
-        """Load the default model again where that has failed: a server that is not ready gets no request that would."""
+        """Load the default model where it is not there or its load has failed: a server that is not ready gets no
+        request that would. A default model that a caller has unloaded stays unloaded until a request wants it."""
         if not self._preload:
             return
         with contextlib.suppress(DosirakError):
-            default = self._default()
+            default, manifest = self._default(), self.resolve(None)
             if default is not None and default.is_serving:
                 self._retry_seconds = _FIRST_RETRY_SECONDS
-            if default is None or default.failed_for(self._retry_seconds):
+            is_missing = default is None and manifest.reference not in self._unloaded
+            if is_missing or (default is not None and default.failed_for(self._retry_seconds)):
                 self._retry_seconds = min(2 * self._retry_seconds, _RETRY_SECONDS)
-                self._begin(self.resolve(None))
+                self._begin(manifest)
 
     def _is_idle(self, deployment: Deployment) -> bool:
         """Never the default model, whose readiness is the server's, nor what was asked for by its own name."""

@@ -32,7 +32,14 @@ def _unfinished(run: bytes | bytearray) -> int:
     """How many bytes at the end begin a character."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(run)
-    return len(decoder.getstate()[0])
+    held = decoder.getstate()[0]
+    return 0 if _begins_surrogate(held) else len(held)
+
+
+def _begins_surrogate(held: bytes) -> bool:
+    """Whether these bytes, which Python's decoder still holds, cannot become a character: ED A0 to ED BF begin the
+    surrogates, which UTF-8 does not have."""
+    return len(held) == 2 and held[0] == 0xED and held[1] >= 0xA0
 
 
 class TextStream(Protocol):
@@ -70,10 +77,12 @@ class ByteStream:
         return ""
 
     def finish(self) -> str:
-        return ""  # what the decoder holds back begins a character, and nothing else
+        held = self._decoder.getstate()[0]
+        return held.decode(errors="replace") if _begins_surrogate(held) else ""
 
     def begun(self) -> int:
-        return 1 if self._decoder.getstate()[0] else 0
+        held = self._decoder.getstate()[0]
+        return len(held) if _begins_surrogate(held) else min(len(held), 1)
 
 
 class LocalStream:

@@ -20,6 +20,12 @@ KEY = "correct horse battery staple"
 Serve = Callable[..., AbstractAsyncContextManager[World]]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream's headers wait for its first token or its error, also on a busy machine; see test_keep_alive."""
+    monkeypatch.setattr("service.api.streaming.HEADERS_SECONDS", 60.0)
+
+
 @pytest.fixture(scope="session")
 def repository_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("repository")

@@ -92,6 +92,16 @@ async def test_the_default_model_is_loaded_at_start(world: World) -> None:
     assert [reference for reference, _ in world.engines] == ["demo:2"]
 
 
+async def test_a_default_model_that_was_unloaded_by_name_stays_unloaded_until_it_is_wanted(world: World) -> None:
+    await world.started()
+    await world.deployments.unload("demo:2")
+    await until(lambda: not world.deployments.all())
+    for _ in range(3):
+        world.deployments._retry_default()
+    assert not world.deployments.all()
+    assert await answered(world) == "2"
+
+
 async def test_a_version_is_loaded_once_however_many_ask(world: World) -> None:
     await world.started()
     world.gate.clear()

@@ -43,6 +43,12 @@ def test_a_text_ends_before_an_unfinished_character() -> None:
     assert run(Bytes(b"a", b"\xff")) == (["a", "\ufffd", ""], False), "which begins nothing"
 
 
+def test_half_of_a_surrogate_begins_no_character() -> None:
+    """Python's decoder holds it all the same, until the next byte."""
+    assert run(Bytes(b"a", b"\xed\xa0")) == (["a", "", "\ufffd\ufffd"], False)
+    assert run(Bytes(b"\xed", b"\xbf", b"b")) == (["", "", "\ufffd\ufffdb", ""], False)
+
+
 def test_an_invalid_byte_is_shown_as_soon_as_it_is_certain() -> None:
     assert run(Bytes(b"\xec", b"a")) == (["", "\ufffda", ""], False)
 

@@ -7,11 +7,23 @@ import threading
 
 import pytest
 
+from service.engine.batching import BatchingPolicy
+from service.engine.block_manager import BlockManager
 from service.engine.core import EngineCore
 from service.engine.cost import Work
 from service.engine.heartbeat import Pulse
 from service.engine.messages import Heartbeat
-from tests.fakes import FakeClock, FakeRunner, make_core, make_request, make_scheduler, run_all
+from service.engine.scheduler import Scheduler
+from tests.fakes import (
+    DECODER_START,
+    EncodingRunner,
+    FakeClock,
+    FakeRunner,
+    make_core,
+    make_request,
+    make_scheduler,
+    run_all,
+)
 
 
 def test_a_step_and_a_rest() -> None:
@@ -68,13 +80,25 @@ def test_a_step_is_forecast_by_steps_of_its_size() -> None:
     run_all(core)
     assert runner.told[0] is None, "no step was computed yet"
     assert runner.told[1] == pytest.approx(0.1, rel=0.5)
-    core.add(make_request("long", range(100), max_tokens=1))
-    run_all(core)
-    assert runner.told[-1] is None, "25 times as many tokens as ever"
-    core.add(make_request("again", range(200, 300), max_tokens=1))
-    run_all(core)
-    assert runner.told[-1] is not None
     assert core.forecast_seconds() is None, "none is in progress"
+
+
+class AskingEncoder(Asking, EncodingRunner):
+    """Computes an encoder's input whole, however much longer it is than all before."""
+
+
+def test_a_step_that_is_much_larger_than_all_before_is_not_forecast() -> None:
+    runner = AskingEncoder()
+    policy, blocks = BatchingPolicy(200, 4, inter_token_latency_target=1e9), BlockManager(128, 4)
+    scheduler = Scheduler(blocks, policy, max_num_seqs=8, max_model_len=1024, decoder_start=DECODER_START)
+    core = runner.core = EngineCore(runner, scheduler, FakeClock())
+    for seconds in range(40):
+        policy.cost.observe(Work(1 + seconds % 4), 0.1)
+    for name, length, is_known in (("short", 4, False), ("long", 100, False), ("again", 100, True)):
+        runner.told = []
+        core.add(make_request(name, [len(name)] * length, max_tokens=1))
+        run_all(core)
+        assert (runner.told[0] is not None) == is_known, name
 
 
 def test_no_forecast_before_enough_steps_are_measured() -> None:
