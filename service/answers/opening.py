@@ -1,4 +1,5 @@
-"""An opening tells how far a stream has come before its first token: enough to send the headers of its response."""
+"""An opening records how far a stream has come before its first token: far enough to send the headers of its
+response."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from service.answers.answer import Answer
 
 
 class Opening:
-    """Of one stream, however many requests it has: the first of them to come so far speaks for all."""
+    """One stream has one opening, however many requests it has: the request that gets this far first sets it for
+    all."""
 
     def __init__(self) -> None:
         self.is_loaded = False
