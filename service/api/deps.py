@@ -1,4 +1,4 @@
-"""What routes are given: the composed service, put on `app.state.service` by the composition root."""
+"""This module gives routes the composed service, which the composition root puts on `app.state.service`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the default model would answer at once, and the session database needs no operator."""
+        """Returns whether the default model would answer at once, and the session database needs no operator."""
         return self.deployments.ready and self.answers.conversations.unusable is None
 
 

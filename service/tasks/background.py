@@ -125,7 +125,7 @@ class BackgroundTasks:
                 raise
             log.exception(
                 "background_task_failed", task=name, failures=failures
-            )  # a task that the work awaited was cancelled
+            )  # a task that it awaited was cancelled
         except Exception:
             log.exception("background_task_failed", task=name, failures=failures)
         self._observe(name, failures)
