@@ -1,4 +1,5 @@
-"""The demo model's recall table through our own engine, one column a version. Offline: no server, no socket.
+"""This module prints the demo model's recall table through our own engine, one column a version. Offline: no server, no
+socket.
 
 The cases are the demo's (`models.demo.recall`); the engine is the one that serves, so versions are measured as served.
 """
@@ -52,7 +53,7 @@ def _rows(
 def rows(
     core: EngineCore, tokenizer: Tokenizer, asked: Sequence[RecallCase], on_end: Callable[[], object] = lambda: None
 ) -> list[Row]:
-    """The table of one version, answered greedily by its engine."""
+    """Returns the table of one version, whose engine answers greedily."""
     params = SamplingParams(max_tokens=NEW_TOKENS, stop_token_ids=tokenizer.stop_token_ids)
 
     def answer(asked: Sequence[RecallCase]) -> list[str]:
