@@ -1,6 +1,6 @@
-"""The BentoML service: packages, starts, probes and supervises the API process. Every answer is FastAPI's.
+"""The BentoML service packages, starts, probes and supervises the API process. Every answer is FastAPI's.
 
-What BentoML brings that generation must not use is set aside here: its batcher (counts items, cannot stream), its
+This module sets aside the parts of BentoML that generation must not use: its batcher (counts items, cannot stream), its
 metrics (multiprocess files, raw paths as labels), its concurrency gate (no queue, no Retry-After) and its tracing layer
 (a span for every event of a stream, 1.1 ms for 40 of them even where nothing is exported).
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from service.settings import Settings, leave_multiprocess_metrics
 
-leave_multiprocess_metrics()  # before anything imports prometheus_client
+leave_multiprocess_metrics()  # before any import of prometheus_client
 
 import bentoml  # noqa: E402
 

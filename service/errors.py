@@ -63,8 +63,8 @@ class ContextOverflow(InvalidRequest):
 
 
 class EngineKilled(DosirakError):
-    """A 4xx, though the defect is the server's: clients and load balancers send what failed with a 5xx again, and each
-    retry would cost an engine."""
+    """A 4xx, although the defect is the server's: clients and load balancers retry a request that failed with a 5xx,
+    and each retry would cost an engine."""
 
     status, code, error_type = 422, "engine_killed", "generation"
 

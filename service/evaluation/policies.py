@@ -77,9 +77,7 @@ class Recaller:
             cut = self._prompt(case, "summarise", Past()).receipt.cut
             places.append(int(cut.at.removeprefix("m_")) if cut else 0)
             said = (*_messages(case)[: places[-1]], Message("user", SUMMARY_REQUEST))
-            options = ContextOptions(
-                "window"
-            )  # keeps the newest of what is left out, where that is longer than a window
+            options = ContextOptions("window")  # of more than a window, the newest messages
             prompt = build_prompt(self._tokenizer, self._window, Chat(said), max_new_tokens=tokens, context=options)
             prompts.append(prompt.token_ids)
         texts = self._answers(prompts, tokens)

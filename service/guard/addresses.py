@@ -34,7 +34,7 @@ class AddressScanner:
                 sign = text.find("@", sign + 1)
                 continue
             stop = start + LONGEST
-            end = _RUN.match(text, sign + 1, stop + 1).end()  # type: ignore[union-attr]  # it also matches the empty text
+            end = _RUN.match(text, sign + 1, stop + 1).end()  # type: ignore[union-attr]  # matches always
             if end == len(text) <= stop and not final:
                 self._seen, self.certain = at + sign, at + start
                 return found

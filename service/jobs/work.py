@@ -84,8 +84,8 @@ def _evaluate(
 def _evaluated(
     repository: Repository, settings: Settings, progress: Progress, manifest: Manifest, effort: str
 ) -> dict[str, Any]:
-    """Evaluates a published version. Returns nothing to add where that went well; where it failed, the version stays
-    published."""
+    """Evaluates a published version. Returns an empty dictionary, or the reason where the evaluation failed: the
+    version stays published."""
     if effort == "none":
         return {}
 
