@@ -41,7 +41,7 @@ app = DeferredApp(settings, carried_models)
 )
 @bentoml.asgi_app(app, path="/")
 class Dosirak:
-    """Mounts the FastAPI app; readiness is the default model's. For BentoML's own clients two methods ask that app."""
+    """Mounts the FastAPI app; readiness is the default model's. Two methods for BentoML's own clients call that app."""
 
     def __is_ready__(self) -> bool:
         return app.is_ready
@@ -60,7 +60,7 @@ class Dosirak:
         return await answer(app, ctx, GENERATE, generate_body(asked))
 
 
-# The one place for layers around BentoML's own routes; the last one added is the innermost.
+# All layers around BentoML's own routes are added here; the last one added is the innermost.
 Dosirak.add_asgi_middleware(BodyLimit, most=settings.max_body_bytes)  # type: ignore[attr-defined]
 Dosirak.add_asgi_middleware(  # type: ignore[attr-defined]
     Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None

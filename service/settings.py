@@ -25,9 +25,9 @@ from models.manifest import DEFAULT_ALIAS
 MIB = 1024 * 1024
 PREFIX = "DOSIRAK_"
 SIMILAR = 0.5
-"""Share of a name's letters, in order, that the setting meant by it has at least."""
+"""The least share of a misspelt name's letters, in order, that a suggested setting has."""
 SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
-"""What Kubernetes adds to the environment of every pod beside a Service named `dosirak`."""
+"""Variables that Kubernetes adds to every pod's environment beside a Service named `dosirak`."""
 DATABASES = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
 
 

@@ -35,9 +35,9 @@ from service.tasks import BackgroundTasks
 
 T = TypeVar("T")
 LONGEST_WAIT_SECONDS: Final = 300.0
-"""Of a turn for its session, where it has no deadline."""
+"""How long a turn without a deadline waits for its session, in seconds."""
 Record = Callable[[Delta], Done]
-"""Makes of an answer's last delta what is kept for its Idempotency-Key."""
+"""Makes the response to keep for an Idempotency-Key from an answer's last delta."""
 
 
 class Answers:

@@ -41,7 +41,7 @@ RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 600.0
 EXPIRE_SESSIONS = "expire_sessions"
 CUT_FOR_GOOD: Final[tuple[Policy, ...]] = ("window", "middle")
-"""Policies that never look again at turns before the cut, save for those that stay."""
+"""Policies that never read turns before the cut again, except turns that stay."""
 NO_DATABASE = "The database of sessions cannot be had: try again shortly; DOSIRAK_DATABASE_URL says where it is"
 
 

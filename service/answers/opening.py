@@ -14,9 +14,9 @@ class Opening:
 
     def __init__(self) -> None:
         self.is_loaded = False
-        """The version that answers is in memory: what the prompt still waits for is short."""
+        """The version that answers is in memory: the prompt will be ready soon."""
         self.answer: Answer | None = None
-        """From its beginning on: its version and its prompt are known."""
+        """The answer, once its version and its prompt are known."""
         self._begun = asyncio.Event()
 
     def begin(self, answer: Answer) -> None:

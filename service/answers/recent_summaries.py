@@ -18,7 +18,7 @@ from service.text.messages import Message
 
 MOST = 2_000
 SECONDS = 3600.0
-"""Since it was last of use."""
+"""How long a summary is kept after its last use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,11 @@ log = structlog.get_logger(__name__)
 SUMMARISE = "summarise"
 SECONDS = 120.0
 BEHIND_ALL = -1
-"""Priority: below every caller's."""
+"""The priority of a summary's request: below every client's."""
 MOST_WAITING = 64
 Run = Callable[[GenerationRequest], AsyncGenerator[Delta, None]]
 Summary = tuple[int, str]
-"""The place of the first message that it does not stand for, and its text."""
+"""The position of the first message that the summary does not stand for, and its text."""
 
 
 class Summaries:

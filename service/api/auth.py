@@ -23,7 +23,7 @@ from service.errors import DosirakError, Forbidden, Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 ANONYMOUS: Final = "anonymous"
-"""Who asks where no key is needed."""
+"""The caller where no key is needed."""
 _KEY: Final = "key:"
 _SHORT: Final = len(_KEY) + 8
 

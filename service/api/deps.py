@@ -23,7 +23,7 @@ class Service:
     answers: Answers
     metrics: Metrics
     version: str
-    """Of this software."""
+    """The version of this software."""
     openapi: Callable[[], dict[str, Any]]
     """The document of the whole app, made once."""
 
@@ -50,9 +50,9 @@ def _owner(request: Request) -> str:
 
 ServiceDep = Annotated[Service, Depends(_service)]
 ActorDep = Annotated[str, Depends(_actor)]
-"""Who asks, as histories and lineage say it (see `auth`)."""
+"""The caller, as histories and lineage name it (see `auth`)."""
 OwnerDep = Annotated[str, Depends(_owner)]
-"""Whose sessions these are: told apart by the whole key."""
+"""The owner of sessions, identified by the whole key."""
 Text = Annotated[str, Query(max_length=1024)]
 Limit = Annotated[int, Query(ge=1, le=100)]
-"""Of a page."""
+"""The most entries of a page."""

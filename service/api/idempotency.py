@@ -17,7 +17,7 @@ from service.errors import InvalidRequest
 HEADER: Final = "Idempotency-Key"
 _KEY: Final = re.compile(r"[!-~]{1,255}")
 _SHAPING: Final = ("if-match",)
-"""Headers that belong to what is asked, as the body does."""
+"""Headers that are a part of the request's meaning, like the body."""
 
 
 @dataclass(frozen=True, slots=True)

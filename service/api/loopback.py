@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
-"""A request with one of these was passed on by a proxy. Servers may put what it says in the place of the peer."""
+"""A proxy passed on a request with one of these headers. Servers may replace the peer with the header's value."""
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[0-9a-f.]*:[0-9a-f:.]*\]|[a-z0-9._-]+)(?::[0-9]{0,5})?", re.IGNORECASE)
 _ORIGIN: Final = re.compile(r"https?://(?P<authority>[^/?#@\s]+)", re.IGNORECASE)
 _LOCAL_NAME: Final = re.compile(r"(?:[a-z0-9_-]+\.)*localhost\.?", re.IGNORECASE)

@@ -36,7 +36,7 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     sessions.RegenerateBody,
 )
 EVENTS: Final[tuple[type[BaseModel], ...]] = (GenerateEvent, TokenEvent, ChatChunk, TextCompletion)
-"""The data of one event, by what is asked."""
+"""The models of one event's data, one for each kind of streamed answer."""
 EVENT_STREAM: Final = "text/event-stream"
 REFERENCE: Final = "#/components/schemas/{model}"
 NATIVE_ERROR: Final = {

@@ -19,7 +19,7 @@ from service.errors import DosirakError
 
 SPEAKERS: Final = {"user": "you      ", "assistant": "dosirak  "}
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Texts of models and of other people do not steer a terminal."""
+"""Control characters, so that texts of models and other users do not control a terminal."""
 
 
 class Output(Protocol):
@@ -30,7 +30,7 @@ class Output(Protocol):
     def piece(self, text: str) -> None: ...
 
     def answered(self, answer: Answer, before: Iterable[str], words: str) -> None:
-        """`before`: what was left out already; `words`: of the last message that is left out."""
+        """Shows an answer. `before`: ids that were left out already; `words`: text of the last message left out."""
 
     def stopped(self) -> None: ...
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from service.cli.wire import Receipt
 
 LETTERS: Final = {"summary": "m", "free": ".", "reserve": "r"}
-"""Else a part's first letter."""
+"""Letters of the bar; every other part has its first letter."""
 STYLES: Final = {
     "template": "black on white",
     "system": "white on magenta",

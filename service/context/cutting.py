@@ -16,7 +16,7 @@ from service.text.tokenizer import Tokenizer
 
 PARAGRAPH: Final = "\n\n"
 LEAST: Final = 16
-"""Tokens of a sentence that are worth sending by themselves."""
+"""The fewest tokens of a sentence that are worth sending."""
 Span = tuple[int, int]
 _PARAGRAPHS: Final = re.compile(re.escape(PARAGRAPH))
 _SENTENCES: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。？！])\s*|\n")

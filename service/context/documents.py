@@ -12,7 +12,7 @@ from service.text.messages import Document
 from service.text.tokenizer import Tokenizer
 
 Placed = tuple[int, Document]
-"""A document's place among those given, and what is sent of it."""
+"""A document's position among the given ones, and the part of it that is sent."""
 
 
 def by_rank(tokenizer: Tokenizer, documents: Sequence[Document], budget: int) -> list[Placed]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 NEAREST: Final = 512
-"""Most messages that the lists of one receipt name: those nearest to the cut."""
+"""The most messages that the lists of one receipt name: the ones nearest to the cut."""
 SYSTEM_POSITION: Final = -1
-"""Of a session's system prompt."""
+"""The position of a session's system prompt."""
 Range = tuple[int, int]
 Named = tuple[int, str]
 """A message's position and its name."""

@@ -27,7 +27,7 @@ _B: Final = 0.75
 TELLING: Final = 0.8
 ASKING: Final = 0.25
 ENOUGH: Final = 0.4
-"""Of the best score: what is below it is noise, and takes the place of what is asked."""
+"""A share of the best score: texts below it are noise, and take room from better ones."""
 _QUESTION_MARKS: Final = ("?", "？", "؟")
 
 

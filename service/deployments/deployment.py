@@ -45,7 +45,7 @@ class Deployment:
         self.load_seconds = 0.0
         self.in_flight = 0
         self.pinned = False
-        """Asked for by its own name, and so never unloaded but by that."""
+        """Loaded by its own name, and so unloaded only by its own name."""
         self.used_at = time.monotonic()
         self._occupants = 0
         self._decode_ratio: float | None = None

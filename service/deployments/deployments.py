@@ -39,8 +39,8 @@ TASKS: Final = (START, FOLLOW_ALIASES, UNLOAD_IDLE, LOAD, UNLOAD)
 
 _WATCH_SECONDS = 1.0
 _RETRY_SECONDS = 60.0
-"""Between two tries to load what an alias points to, while another version answers for it; between two tries to load
-the default model at most, beginning with `_FIRST_RETRY_SECONDS`."""
+"""The time between two tries to load an alias's version, while another version answers for it. It is also the longest
+time between two tries to load the default model; the first is `_FIRST_RETRY_SECONDS`."""
 _FIRST_RETRY_SECONDS = 1.0
 
 
@@ -79,7 +79,7 @@ class Deployments:
         self._prepare = prepare
         self._by_reference: dict[str, Deployment] = {}
         self._standing: dict[str, Deployment] = {}
-        """By reference without a version: who answered last, and goes on to until what it points to now is ready."""
+        """By reference without a version: the deployment that answers until the reference's new version is ready."""
         self.rollouts = Rollouts(repository)
         self._trials: set[str] = set()
         self._tasks = tasks or BackgroundTasks()

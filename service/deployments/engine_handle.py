@@ -25,8 +25,8 @@ from service.engine_client.client import Engine, EngineFailed, EngineState
 from service.errors import Unavailable
 
 EngineFactory = Callable[[Manifest, int, int], Engine]
-"""Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all; of so
-many replicas."""
+"""Makes the engine of one version, not yet started. The arguments are its manifest, the bytes that the KV caches of the
+engines beside it may take in all, and its replicas."""
 
 _ENGINE_BYTES = 256 << 20
 """An engine process without its weights: interpreter, libraries, the least KV cache."""
@@ -111,7 +111,7 @@ class _Group:
     replicas: int
     members: list[EngineHandle] = field(default_factory=list)
     lease: Lease | None = None
-    """Of the starter's files, which a restarted engine process reads again."""
+    """The lease of the starter's files, which a restarted engine process reads again."""
     trusted: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 

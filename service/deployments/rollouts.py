@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 MOST_REMEMBERED = 100_000
 WINDOW = 500
-"""Answers of a version that count: the last so many."""
+"""How many of a version's last answers count."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 from service.guard.rules import Span
 
 LONGEST: Final = 254
-"""Characters of an address (RFC 5321, errata 1690)."""
+"""The most characters of an address (RFC 5321, errata 1690)."""
 LONGEST_LOCAL: Final = 64
 _LOCAL = string.ascii_letters + string.digits + "._%+-"
 _RUN = re.compile(r"[A-Za-z0-9.-]*")

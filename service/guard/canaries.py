@@ -20,7 +20,7 @@ class _Node:
     following: dict[str, _Node] = field(default_factory=dict)
     fallback: _Node | None = None
     lengths: list[int] = field(default_factory=list)
-    """Of the strings that end here, longest first."""
+    """The lengths of the strings that end here, longest first."""
 
 
 class Canaries:

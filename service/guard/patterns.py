@@ -24,7 +24,7 @@ _FULL_WIDTH = range(0xFF01, 0xFF5F)
 _PLAIN = {code: code - 0xFEE0 for code in _FULL_WIDTH} | dict.fromkeys(_DASHES, 0x2D) | dict.fromkeys(_SPACES, 0x20)
 CARD_DIGITS: Final = range(13, 20)
 _NUMBER = r"(?<![0-9])(?<![0-9]\.)"
-"""Behind no digit; nor behind a point: of the digits of a fraction one in ten would pass as a card."""
+"""Not behind a digit, nor behind a decimal point: one fraction in ten would pass as a card."""
 
 
 def plain(text: str) -> str:

@@ -15,10 +15,10 @@ LABELS: Final = {
     "canary": "[canary]",
     "corpus": "[protected text]",
 }
-"""Every rule, and what stands in the place of what it masks; of two that begin at one character, the first here."""
+"""Every rule and the label that replaces its matches; of two matches at one character, the first rule here wins."""
 
 Span = tuple[int, int]
-"""A match's first position in the answer's text, and the one behind it."""
+"""A match's first position in the answer's text, and the position behind its end."""
 
 
 class Action(StrEnum):
@@ -54,7 +54,7 @@ class Scanner(Protocol):
     """Looks for one rule's matches in a text that grows. The matches do not depend on how the text is cut."""
 
     certain: int
-    """No match that is still to come begins before this position; it never goes back."""
+    """No later match begins before this position; it never decreases."""
 
     def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
         """Returns the matches that have become certain. `text` begins at position `at`: two characters before

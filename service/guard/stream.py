@@ -22,7 +22,7 @@ from service.guard.rules import Action, Finding, Rule, Scanner
 
 END: Final = (1 << 63) - 1
 CONTEXT: Final = 2
-"""Characters that scanners look back."""
+"""The number of characters that scanners look back."""
 
 
 @dataclass(frozen=True, slots=True)

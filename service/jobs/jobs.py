@@ -32,7 +32,7 @@ MOST_QUEUED: Final = 32
 RUN_JOBS: Final = "run_jobs"
 SWEEP: Final = "sweep_repository"
 LONGEST_LINE: Final = 1 << 20
-"""Bytes of one line of a job's process."""
+"""The most bytes of one line of a job's process."""
 _END_SECONDS: Final = 5.0  # between a job's last line and its process's end
 
 

@@ -15,7 +15,7 @@ from service.settings import Settings
 
 LONGEST_REASON = 4_000
 IMPORTED = 0.7
-"""Share of an import that is evaluated as well."""
+"""The import's share of the progress, where an evaluation follows."""
 
 
 def run(kind: str, arguments: dict[str, Any], settings: Settings, progress: Progress) -> dict[str, Any]:

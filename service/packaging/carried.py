@@ -14,7 +14,7 @@ import yaml
 
 DESCRIPTION: Final = "bento.yaml"
 SOURCES: Final = Path(__file__).parents[2]
-"""`src` of a bento, where this runs from one."""
+"""The bento's `src`, where this runs from a bento."""
 
 
 def carried_models(sources: Path = SOURCES) -> dict[str, Path]:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Scope
 
 OWN: Final = (b"content-length", b"content-type", b"content-encoding", b"transfer-encoding", b"expect")
-"""Headers that speak of the body, which is another one."""
+"""Headers that describe the body: the forwarded request has another body."""
 TOLD: Final = frozenset({"retry-after", "x-request-id"})
 SHARED: Final = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path")
 

@@ -8,7 +8,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PREFIX: Final = "/bento/"
-"""Of the methods' routes. The app bounds the bodies of its own."""
+"""The prefix of the methods' routes. The app bounds the bodies of its own routes."""
 
 
 class BodyLimit:

@@ -24,7 +24,7 @@ from service.sessions.values import Session, SessionFields, StoredMessage, new_s
 
 TITLE_CHARACTERS = 80
 _BATCH = 200
-"""Messages indexed at once: others are served in between."""
+"""How many messages are indexed at once: other requests run in between."""
 
 
 class Change:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LEASE_SECONDS = 10.0
-"""How long a key waits for somebody who shows no sign of life."""
+"""How long a key waits for a worker that does not renew its claim."""
 
 
 @dataclass(frozen=True, slots=True)

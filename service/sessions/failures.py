@@ -28,7 +28,7 @@ _BROKEN = {
 }
 _FULL_STATES = ("53100", "53400")
 _BUSY_CLASSES = ("08", "40", "53", "55", "57", "28", "3D")
-"""Connection, rollback, resources, locks, operator's intervention; a login or a database that is not there (yet)."""
+"""Connection, rollback, resources, locks, operator's intervention; a login or database that does not exist (yet)."""
 
 
 def busy() -> Unavailable:

@@ -22,7 +22,7 @@ from service.sessions.values import Part, Said, StoredMessage
 
 _COLUMNS: Final = ("id", "position", "role", "content", "name", "pinned")
 _RANGES: Final = 100
-"""Of positions, in one statement."""
+"""The most ranges of positions in one statement."""
 
 
 class Reading:

@@ -10,7 +10,7 @@ from service.sessions.database import Database, uninterrupted
 from service.sessions.owned import Owned
 
 MOST_KEPT = 4
-"""Of one session; those of older cuts go."""
+"""The most summaries of one session; summaries of older cuts are deleted."""
 
 
 class StoredSummaries:

@@ -26,13 +26,13 @@ FIRST_DELAY_SECONDS: Final = 1.0
 LONGEST_DELAY_SECONDS: Final = 60.0
 MOST_DOUBLINGS: Final = 64
 END_SECONDS: Final = 1.0
-"""What a cancelled task has for its own clean-up, before it is cancelled again."""
+"""The time that a cancelled task has for its clean-up, before it is cancelled again."""
 FAILING_AFTER: Final = 5
 """Failures in a row, about half a minute of them, after which a task counts as failing."""
 
 Work = Callable[[], Awaitable[object]]
 Observe = Callable[[str, int], None]
-"""Told a task's name and how many failures in a row it has had: 0 at its start and when it goes on again."""
+"""Gets a task's name and its number of failures in a row: 0 at its start and when it goes on again."""
 
 
 @dataclass(slots=True)

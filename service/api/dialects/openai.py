@@ -18,11 +18,11 @@ from service.errors import DosirakError
 
 DONE: Final = b"data: [DONE]\n\n"
 PLACEHOLDERS: Final = frozenset({"tgi", "dummy"})
-"""What huggingface_hub's clients send as `model` when the address alone decides."""
+"""Values that huggingface_hub's clients send as `model` when the address alone decides."""
 FINISH_REASONS: Final = {FinishReason.DEADLINE: "length", FinishReason.ERROR: "length"}
-"""OpenAI's word for an answer cut short, where it has none for our reason."""
+"""OpenAI's word for an answer cut short, where OpenAI has no word for our reason."""
 Models = Callable[[], Collection[str]]
-"""The names of the models there are; they are on disk."""
+"""Returns the names of the models on disk."""
 
 
 def requests_of(

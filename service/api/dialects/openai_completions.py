@@ -12,7 +12,7 @@ from service.api.schemas.openai import CompletionBody
 from service.text.streams import TextStream
 
 Row = tuple[int, TokenLogprobs | None]
-"""A token and what is known of it: nothing for the first of a prompt."""
+"""A token and its logprobs: None for the first token of a prompt."""
 
 
 def parse(body: CompletionBody, models: Models) -> list[GenerationRequest]:

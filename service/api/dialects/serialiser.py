@@ -15,7 +15,7 @@ class Serialiser(ABC):
     once, or `events`."""
 
     ending: bytes = b""
-    """What follows the last event of a stream that went well."""
+    """The bytes behind the last event of a stream without an error."""
 
     @abstractmethod
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:

@@ -33,9 +33,9 @@ MAX_DOCUMENTS: Final = 256
 MAX_TOOL_CALLS: Final = 128
 DAY_MS: Final = 86_400_000
 LEAST_TEMPERATURE: Final = 1e-5
-"""A smaller one is greedy: logits divided by it would pass what fp32 holds."""
+"""A smaller temperature is greedy: logits divided by it would pass the range of fp32."""
 LEAST_PROBABILITY: Final = 1e-9
-"""What is smaller acts as this, or for `min_p` as 0: fp32 has no room for it beside 1."""
+"""A smaller value acts as this one, or for `min_p` as 0: beside 1, fp32 cannot hold it."""
 
 Absent = tuple[Any, ...]
 NOTHING: Final[Absent] = (None, False, "", [], {})

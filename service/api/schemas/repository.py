@@ -25,7 +25,7 @@ Version = Annotated[
         {"anyOf": [{"type": "string", "minLength": 1, "maxLength": LONGEST_VERSION}, {"type": "integer", "minimum": 0}]}
     ),
 ]
-"""Of a model; a whole number may be written as one."""
+"""A version of a model; a whole number may be a JSON number."""
 Effort = Literal["none", "quick", "full"]
 
 
