@@ -22,9 +22,8 @@ HEADROOM: Final = 0.1
 
 
 class Admission:
-    """Admission bounds how many sequences wait or run: each takes one of a fixed number of places. The `retry_after` of
-    a refusal is the time until a tenth of the places is free at the present rate, so that clients that come back
-    together find room."""
+    """Admission bounds how many sequences wait or run by a fixed number of places. A refusal's `retry_after` is the
+    time until a tenth of them is free at the present rate, so that clients that come back together find room."""
 
     def __init__(self, places: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.places = places

@@ -35,8 +35,7 @@ class Delta:
 
 
 class Answer:
-    """An answer counts as its deltas go out: `usage`, `timings` and `receipt` are exact after the last delta, and
-    before it they are true for what went out so far."""
+    """`usage`, `timings` and `receipt` are exact after the last delta; before it they cover what went out so far."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
 class Unknown:
-    """An ASGI endpoint, so that it answers every method. Raises NotFound or MethodNotAllowed."""
+    """This ASGI endpoint answers every method. Raises NotFound or MethodNotAllowed."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         allowed = _methods(scope, Request(scope).app.routes)

@@ -44,7 +44,7 @@ class Output(Protocol):
 
 
 class Terminal:
-    """For people."""
+    """Shows a chat to people on a terminal."""
 
     interactive: ClassVar[bool] = True
 

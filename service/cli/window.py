@@ -1,4 +1,4 @@
-"""A receipt as a bar of one window, with its numbers. Pure; knows no server and no terminal but its width.
+"""This module draws a receipt as a bar of one window, with its numbers. It is pure; of a terminal it knows the width.
 
 [tsshhhhhhhhhhhhhhhhhhhhhhhhhhcc....................rrrr]
 t 12 template · s 60 system · h 900 history · c 28 current · 1,000 of 2,048 · 128 reserved · 920 free

@@ -1,4 +1,5 @@
-"""The server's answers as values; fields that `dosirak chat` does not use are left out. This module knows no HTTP."""
+"""These values are the server's answers, without the fields that `dosirak chat` does not use. This module knows no
+HTTP."""
 
 from __future__ import annotations
 

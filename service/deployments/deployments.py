@@ -319,8 +319,8 @@ class Deployments:
                 self._begin(self.resolve(None))
 
     def _is_idle(self, deployment: Deployment) -> bool:
-        """Returns whether the deployment is idle. The default model never is: the server's readiness depends on it. A
-        deployment that was loaded by its own name never is, either."""
+        """Returns whether no request has used the deployment for the idle time. The default model and a deployment that
+        was loaded by its own name never count as idle."""
         if deployment.state is not DeploymentState.READY or deployment.in_flight or deployment.pinned:
             return False
         if self._is_on_trial(deployment):

@@ -27,7 +27,7 @@ NEW_TOKENS = 40
 
 
 def print_table(settings: Settings, references: Sequence[str], questions: int, console: Console) -> None:
-    """Answers `questions` cases in each cell with every version, greedily, and prints what share was recalled."""
+    """Answers `questions` cases in each cell with every version, greedily, and prints the recalled share."""
     repository = Repository(settings.data_dir)
     asked = cases(SEED, per_cell=questions)
     columns = {}

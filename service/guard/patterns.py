@@ -46,7 +46,8 @@ class Pattern:
 
 
 class PatternScanner:
-    """One sequence's search for a pattern. Matches may overlap: a wrong guess at a card must not hide the card."""
+    """One sequence's search for a pattern. Matches may overlap, so that a wrong guess at a card does not hide the
+    card."""
 
     def __init__(self, pattern: Pattern) -> None:
         self.certain = 0
@@ -98,8 +99,8 @@ _CARD = re.compile(r"[1-9](?:[ -]?[0-9]){12,18}")
 
 
 def _card_end(text: str, place: int) -> int:
-    """Returns the end of the longest run of 13 to 19 digits that passes Luhn's test, with at most one space or hyphen
-    between two digits; -1 where there is none."""
+    """Returns the end of the longest run of 13 to 19 digits that passes Luhn's test; at most one space or hyphen stands
+    between two digits."""
     match = _CARD.match(text, place)
     if match is None:
         return -1

@@ -1,5 +1,5 @@
-"""A rule says what the guard looks for and what the guard does with a match; a scanner reports matches in its terms.
-This module knows no pattern."""
+"""A rule says what the guard looks for and what it does with a match; a scanner reports the matches. This module knows
+no pattern."""
 
 from __future__ import annotations
 

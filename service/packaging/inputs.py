@@ -50,7 +50,7 @@ class GenerateInput(Options, Prompt):
 
 
 class ChatInput(Options, Messages):
-    """A chat to answer; with `session_id` its new messages."""
+    """A chat to answer; with `session_id`, the session's new messages."""
 
 
 def generate_body(asked: dict[str, object]) -> dict[str, object]:

@@ -75,7 +75,7 @@ class Idempotency:
 
     @uninterrupted
     async def finish(self, done: Done) -> None:
-        """Keep an answer that belongs to no session. Raises Conflict where another has taken over."""
+        """Keeps an answer that belongs to no session. Raises Conflict where another request has taken over."""
         async with self._database.writing() as connection:
             await finish(connection, self._owned(done.claim.owner), done, None)
 
@@ -91,7 +91,8 @@ class Idempotency:
 
 
 async def finish(connection: AsyncConnection, mine: Owned, done: Done, session_id: str | None) -> None:
-    """Keep the answer, in the transaction that stores its turn. Raises Conflict where another has taken over."""
+    """Keeps the answer, in the transaction that stores its turn. Raises Conflict where another request has taken
+    over."""
     kept = mine.now + timedelta(seconds=KEPT_SECONDS)
     await _change(connection, mine, done.claim, response=done.response, session_id=session_id, expires_at=kept)
 

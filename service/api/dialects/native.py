@@ -1,4 +1,4 @@
-"""The native dialect: TGI's body as a superset. It parses `/generate` and `regenerate`, and shows their answers."""
+"""The native dialect is TGI's body as a superset. It parses `/generate` and `regenerate`, and writes their answers."""
 
 from __future__ import annotations
 

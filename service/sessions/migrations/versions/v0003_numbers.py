@@ -1,5 +1,4 @@
-"""Revision 0003 stores receipts as numbers in place of lists of ids. A summary gets the position that it reaches to, a
-session the revision at which a message was last edited."""
+"""Revision 0003 stores receipts as numbers, a summary's reach, and the revision at which a session was last edited."""
 
 from __future__ import annotations
 
