@@ -137,7 +137,7 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
         trimmed = trim(tokenizer, budget, messages, chat.named, tuple(each for _, each in placed), chat.past)
         if not placed or budget.options.chosen == "refuse" or trimmed.document_tokens <= budget.documents:
             break
-        room -= trimmed.document_tokens - budget.documents  # the template adds tokens around the documents
+        room -= trimmed.document_tokens - budget.documents  # the template writes them longer than they were counted
     if placed:
         _require_documents(budget, trimmed, [each for _, each in placed])
 

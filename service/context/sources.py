@@ -23,7 +23,7 @@ class Chat:
     are the messages' names in a receipt; without names they are `m_0`, `m_1`, … by position. `past` is what the server
     knows of the chat.
 
-    In a stored chat `positions` are the messages' positions, and `others` name messages that are left out because
+    In a stored chat `positions` are the messages' positions, and `others` name messages that were not read because
     `past.before` has their numbers.
     """
 

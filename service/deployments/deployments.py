@@ -319,8 +319,8 @@ class Deployments:
                 self._begin(self.resolve(None))
 
     def _is_idle(self, deployment: Deployment) -> bool:
-        """Returns whether no request has used the deployment for the idle time. The default model and a deployment that
-        was loaded by its own name never count as idle."""
+        """Returns whether no request has used the deployment for the idle time. The default model, a rollout's
+        candidate and a deployment that was loaded by its own name never count as idle."""
         if deployment.state is not DeploymentState.READY or deployment.in_flight or deployment.pinned:
             return False
         if self._is_on_trial(deployment):
