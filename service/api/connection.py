@@ -1,5 +1,5 @@
-"""This module ends work when its client disconnects: a request that nobody waits for, streaming or not, frees its
-blocks within one step."""
+"""This module ends work when its client disconnects: the request, streaming or not, frees its blocks within one
+step."""
 
 from __future__ import annotations
 

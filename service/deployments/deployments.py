@@ -46,7 +46,7 @@ _FIRST_RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The deployment that answers one request; `note` tells a conversation that it was moved."""
+    """The deployment that answers one request; `note` is for a conversation that was moved to it."""
 
     deployment: Deployment
     rollout: Rollout | None = None

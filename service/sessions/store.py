@@ -4,8 +4,7 @@ returns.
 Every call names the owner, and sees only what belongs to the owner and has not expired; all else is NotFound. Writes
 increment the session's revision and move its expiry; reads change nothing. `expected_revision` makes a write
 conditional: it raises Stale where another writer was first. Any call may raise Unavailable (with `retry_after`) or
-StorageFull; then nothing was written. The one exception: a connection lost during a commit leaves that turn wholly
-stored or wholly absent.
+StorageFull; then nothing was written, but a connection lost during a commit leaves that turn wholly there or absent.
 
 The store knows no HTTP, no model and no policy of the context.
 """
@@ -320,10 +319,8 @@ class SessionStore:
 
     @uninterrupted
     async def sweep(self) -> int:
-        """Removes expired rows of every owner, and the traces of removed rows. Returns the number of sessions.
-
-        The server calls it at intervals.
-        """
+        """Removes expired rows of every owner, and the traces of removed rows; the server calls it at intervals.
+        Returns the number of sessions."""
         removed = await retention.remove_expired(self._database, self._clock())
         if removed or self._traces:
             await retention.compact(self._database)
