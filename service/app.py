@@ -1,6 +1,7 @@
-"""The composition root: settings → repository, engines, answers, routes. The only place that knows every part.
+"""The composition root builds the service: settings → repository, engines, answers, routes. Only this module knows
+every part.
 
-Runs in the BentoML service (`service.bento`), or alone: `uvicorn --factory service.app:create`.
+It runs in the BentoML service (`service.bento`), or alone: `uvicorn --factory service.app:create`.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ DESCRIPTION: Final = "Text generation: answers that say exactly which version sp
 def create(
     settings: Settings | None = None, first: Started | None = None, carried: Mapping[str, Path] | None = None
 ) -> FastAPI:
-    """The real app of one process: its repository and one engine process a served version; `first` becomes that of the
-    version that is loaded first. `carried` are model directories that become versions, by reference."""
+    """Returns the real app of one process, with its repository and one engine process for each served version; the
+    version that loads first uses the process `first`. `carried` are model directories that become versions, by
+    reference."""
     settings = settings or Settings()
     configure_logging(settings)
     metrics = Metrics()
@@ -108,7 +110,8 @@ def create(
 def create_app(
     settings: Settings, deployments: Deployments, jobs: Jobs, metrics: Metrics, tasks: BackgroundTasks
 ) -> FastAPI:
-    """The app around given parts. Its lifespan starts and stops the deployments, the jobs and all background tasks."""
+    """Returns the app around given parts. Its lifespan starts and stops the deployments, the jobs and all background
+    tasks."""
     app = FastAPI(
         title=TITLE,
         description=DESCRIPTION,
@@ -165,11 +168,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await tasks.stop()
         await deployments.stop()
         await conversations.stop()
-        await tasks.stop()  # what the last answers began
+        await tasks.stop()  # the tasks that the last answers began
 
 
 async def _open_sessions(settings: Settings) -> SessionStore:
-    """Its libraries take most of a second to import: when it is first wanted, beside the event loop."""
+    """Opens the store at its first use, in a thread beside the event loop: its libraries take most of a second to
+    import."""
     await asyncio.to_thread(import_module, "service.sessions.store")
     from service.sessions import SessionStore
 
@@ -184,8 +188,8 @@ async def _open_sessions(settings: Settings) -> SessionStore:
 
 
 def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, Path]) -> Callable[[], Awaitable[None]]:
-    """Publishes what the bento carries, and the demo model where it is wanted, in a process of its own: checking and
-    quantizing need torch."""
+    """Returns the work that publishes the bento's carried models, and the demo model where it is wanted. It runs in a
+    process of its own: checking and quantizing need torch."""
 
     async def prepare() -> None:
         missing = [f"{reference}={path}" for reference, path in missing_of(repository, carried).items()]
@@ -204,10 +208,11 @@ def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, P
 
 
 def configure_logging(settings: Settings) -> None:
-    """One line a record on standard error: JSON, or colours on a terminal. The standard library's records join in.
+    """Writes one line a record to standard error: JSON, or colours on a terminal. The standard library's records join
+    in.
 
-    Nothing in it is what people wrote: exceptions go without their messages, libraries below level info are silent
-    (aiosqlite shows every statement with its values), and so is uvicorn's line for each request, with its query.
+    The log holds no user's text. Exceptions go without their messages. Libraries are silent below level info (aiosqlite
+    shows every statement with its values). So is uvicorn's line for each request, which has the query.
     """
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]

@@ -1,6 +1,6 @@
-"""The BentoML service: packages, starts, probes and supervises the API process. Every answer is FastAPI's.
+"""The BentoML service packages, starts, probes and supervises the API process. Every answer is FastAPI's.
 
-What BentoML brings that generation must not use is set aside here: its batcher (counts items, cannot stream), its
+This module sets aside the parts of BentoML that generation must not use: its batcher (counts items, cannot stream), its
 metrics (multiprocess files, raw paths as labels), its concurrency gate (no queue, no Retry-After) and its tracing layer
 (a span for every event of a stream, 1.1 ms for 40 of them even where nothing is exported).
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from service.settings import Settings, leave_multiprocess_metrics
 
-leave_multiprocess_metrics()  # before anything imports prometheus_client
+leave_multiprocess_metrics()  # before any import of prometheus_client
 
 import bentoml  # noqa: E402
 
@@ -41,7 +41,7 @@ app = DeferredApp(settings, carried_models)
 )
 @bentoml.asgi_app(app, path="/")
 class Dosirak:
-    """Mounts the FastAPI app; readiness is the default model's. For BentoML's own clients two methods ask that app."""
+    """Mounts the FastAPI app; readiness is the default model's. Two methods for BentoML's own clients call that app."""
 
     def __is_ready__(self) -> bool:
         return app.is_ready
@@ -60,7 +60,7 @@ class Dosirak:
         return await answer(app, ctx, GENERATE, generate_body(asked))
 
 
-# The one place for layers around BentoML's own routes; the last one added is the innermost.
+# All layers around BentoML's own routes are added here; the last one added is the innermost.
 Dosirak.add_asgi_middleware(BodyLimit, most=settings.max_body_bytes)  # type: ignore[attr-defined]
 Dosirak.add_asgi_middleware(  # type: ignore[attr-defined]
     Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None

@@ -1,7 +1,7 @@
-"""The app, built when its process starts to serve.
+"""The deferred app builds the real app when its process starts to serve.
 
-`bentoml serve` loads the service's module in two processes, in the first only to read its configuration: there nothing
-of the app is wanted, and importing it takes over a second.
+`bentoml serve` loads the service's module in two processes, in the first only to read its configuration. The first
+needs no app, and importing the app takes over a second.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 class DeferredApp(Starlette):
-    """A Starlette application, so that BentoML runs its lifespan. Its one route matches every path, and it hands every
-    request to the app that its lifespan makes; that app says what is unknown or not allowed."""
+    """A Starlette application, so that BentoML runs its lifespan. Its one route matches every path and passes every
+    request to the app that its lifespan makes. That app answers unknown paths and wrong methods."""
 
     def __init__(self, settings: Settings, carried: Callable[[], Mapping[str, Path]] = dict) -> None:
-        """`carried` finds the model directories that a bento brought with it, by reference."""
+        """Takes `carried`, which finds the model directories that a bento brought with it, by reference."""
         super().__init__(routes=[Mount("/", app=self._hand_on)], lifespan=self._live)
         self._settings = settings
         self._carried = carried
 
     @property
     def is_ready(self) -> bool:
-        """See `Service.is_ready`; only while the lifespan runs."""
+        """Returns `Service.is_ready`; only valid while the lifespan runs."""
         return bool(self._app.state.service.is_ready)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,7 +45,7 @@ class DeferredApp(Starlette):
 
     @asynccontextmanager
     async def _live(self, _: Starlette) -> AsyncIterator[None]:
-        """The first engine's process imports its libraries while this one imports the app."""
+        """Starts the first engine's process, which imports its libraries while this process imports the app."""
         first = Started.of(WORKER, engine_environment()) if self._settings.preload else None
         from service.app import create
 

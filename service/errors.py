@@ -1,10 +1,10 @@
-"""Every failure that a caller can see, in one tree: `code` for programs, the sentence for people, the HTTP status.
+"""Errors form one tree of every failure that a client can see: `code` for programs, a sentence for people, the status.
 
     DosirakError
     ├── InvalidRequest        422  invalid_request       a field is wrong; `param` names it
     │   ├── UnsupportedField  422  unsupported_field     a known field that this server cannot act on
-    │   └── ContextOverflow   422  context_overflow      prompt + reserve pass the window; the numbers ride along
-    ├── EngineKilled          422  engine_killed         this request ended the engine process each time it was tried
+    │   └── ContextOverflow   422  context_overflow      prompt + reserve pass the window; the body has the numbers
+    ├── EngineKilled          422  engine_killed         the engine process died each time this request ran
     ├── Unauthorized          401  unauthorized
     ├── Forbidden             403  forbidden
     ├── NotFound              404  not_found
@@ -14,14 +14,14 @@
     ├── TooLarge              413  too_large
     ├── UnsupportedMediaType  415  unsupported_media_type
     ├── RateLimited           429  rate_limited          retryable
-    │   └── QuotaExceeded     429  rate_limited          a quota is used up; some of what fills it must go first
+    │   └── QuotaExceeded     429  rate_limited          a quota is used up; delete something first
     ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine was stopped
     ├── Overloaded            503  overloaded            retryable
     ├── Unavailable           503  unavailable           retryable: loading or draining
-    ├── DeadlineExceeded      504  deadline_exceeded     retryable where others stood before it
+    ├── DeadlineExceeded      504  deadline_exceeded     retryable where earlier requests were the cause
     └── StorageFull           507  storage_full
 
-Knows no HTTP library: `api.errors` maps this tree to bodies. Every message says what to change.
+The module knows no HTTP library: `api.errors` maps this tree to bodies. Every message says what to change.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class ContextOverflow(InvalidRequest):
 
 
 class EngineKilled(DosirakError):
-    """A 4xx, though the defect is the server's: clients and load balancers send what failed with a 5xx again, and each
-    retry would cost an engine."""
+    """A 4xx, although the defect is the server's: clients and load balancers retry a request that failed with a 5xx,
+    and each retry would cost an engine."""
 
     status, code, error_type = 422, "engine_killed", "generation"
 

@@ -1,4 +1,5 @@
-"""The host's share for this process: cores and memory, by affinity and cgroup. It knows no tensors."""
+"""This module finds the host's share for this process: cores and memory, by affinity and cgroup. It knows no
+tensors."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Physical cores that the affinity mask and the cgroup's quota leave to this process, at least 1. Two hardware
-    threads of one core count once: matrix kernels gain nothing from the second."""
+    """Returns the physical cores that the affinity mask and the cgroup's quota leave to this process, at least 1. Two
+    hardware threads of one core count once: matrix kernels gain nothing from the second."""
     if not hasattr(os, "sched_getaffinity"):
         return max(1, (os.cpu_count() or 2) // 2)
     cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
@@ -20,8 +21,8 @@ def usable_cores() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that can still be allocated: the smaller of the machine's and the cgroup's remainder. What the cgroup keeps
-    of files, and gives up when asked to, is free."""
+    """Returns the bytes that can still be allocated: the smaller of the machine's and the cgroup's remainder. The
+    cgroup's file cache counts as free where the kernel can reclaim it."""
     fields = dict(line.split(":", 1) for line in _read(Path("/proc/meminfo")).splitlines() if ":" in line)
     machine = int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else _portable_memory()
     limit, used = _read(CGROUP / "memory.max").strip(), _read(CGROUP / "memory.current").strip()

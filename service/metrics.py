@@ -1,9 +1,10 @@
-"""Every Prometheus metric, declared once; answers, requests and engine steps → observations. Knows no HTTP and no text.
+"""This module declares every Prometheus metric once, and turns answers, requests and engine steps into observations. It
+knows no HTTP and no text.
 
 Names follow vLLM's stems under the prefix `dosirak_`, so that dashboards carry over. Labels are bounded: models and
 versions that were served, route templates (never raw paths), status codes, error codes.
 
-Buckets: latencies that users feel (time to first token, inter-token) are spaced by 1.1 from 1 ms, so that a quantile
+Buckets: latencies that users notice (time to first token, inter-token) are spaced by 1.1 from 1 ms, so that a quantile
 read from them is within 5 % of a stopwatch (half a bucket); the other durations by 1.3. That is about 500 series a
 version. `_sum` and `_count` are exact.
 """
@@ -34,7 +35,7 @@ COST_TERMS: Final = ("constant", "tokens", "kv_tokens", "prefill_context")
 
 
 def spaced(first: float, last: float, ratio: float) -> tuple[float, ...]:
-    """Bucket bounds from `first` to beyond `last`, each `ratio` times the one before, rounded to 3 digits."""
+    """Returns bucket bounds from `first` to beyond `last`, each `ratio` times the one before, rounded to 3 digits."""
     bounds = [first]
     while bounds[-1] < last:
         bounds.append(bounds[-1] * ratio)
@@ -49,7 +50,7 @@ SEQUENCES: Final = (1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One answer as it ended. Seconds; None where it ended before that phase."""
+    """The measurements of one ended answer, in seconds; None where it ended before that phase."""
 
     prompt_tokens: int
     dropped_tokens: int
@@ -64,7 +65,8 @@ class Measured:
 
 
 class Metrics:
-    """Owns its registry, so that several apps can live in one process. `model` gives the recorder of one version."""
+    """It owns its registry, so that several apps can live in one process. `model` returns the recorder of one
+    version."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -77,14 +79,14 @@ class Metrics:
         self._models: dict[tuple[str, str], ModelMetrics] = {}
 
     def model(self, name: str, version: str) -> ModelMetrics:
-        """The recorder of one served version, made at its first use."""
+        """Returns the recorder of one served version, made at its first use."""
         key = (name, version)
         if key not in self._models:
             self._models[key] = ModelMetrics(self._answers, self._engine, name, version)
         return self._models[key]
 
     def http_request(self, route: str | None, method: str, status: int) -> None:
-        """`route` is the template (`/v1/models/{id}`), None for a path that no route has."""
+        """Counts a request. `route` is the template (`/v1/models/{id}`), None for a path that no route has."""
         known = method if method in METHODS else OTHER
         self._http.requests.labels(route or OTHER, known, str(status)).inc()
 
@@ -92,7 +94,7 @@ class Metrics:
         self._http.errors.labels(code).inc()
 
     def background_task(self, task: str, failures: int) -> None:
-        """A background task began or goes on (0), or has failed so many times in a row."""
+        """Records that a background task began or goes on (0), or the number of its failures in a row."""
         self._tasks.failures.labels(task).inc(failures > 0)
         self._tasks.failing.labels(task).set(failures > 0)
 
@@ -100,7 +102,7 @@ class Metrics:
         self._http.build_info.labels(server_version).set(1)
 
     def exposition(self) -> bytes:
-        """The text format that `CONTENT_TYPE` names."""
+        """Returns the text format that `CONTENT_TYPE` names."""
         return generate_latest(self.registry)
 
 
@@ -117,7 +119,7 @@ class ModelMetrics:
             answers.success.labels(*labels, reason.value)
 
     def answered(self, reason: FinishReason, measured: Measured) -> None:
-        """One answer ended; `abort` is a client that went away, `error` a failure."""
+        """Records that one answer ended; `abort` is a client that disconnected, `error` a failure."""
         families, labels = self._answers, self._labels
         families.success.labels(*labels, reason.value).inc()
         families.prompt_tokens.labels(*labels).inc(measured.prompt_tokens)
@@ -142,8 +144,8 @@ class ModelMetrics:
             families.time_per_output_token.labels(*labels).observe(rate)
 
     def on_step(self, stats: EngineStats, replica: int = 0) -> None:
-        """One engine step, or empty stats when the process died: totals then start again at 0. Gauges are sums over
-        the replicas."""
+        """Records one engine step, or empty stats when the process died: totals then start again at 0. Gauges are sums
+        over the replicas."""
         engine, labels = self._engine, self._labels
         before = self._last.get(replica, EngineStats())
         self._last[replica] = stats

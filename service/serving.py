@@ -1,4 +1,5 @@
-"""`dosirak serve`: `bentoml serve` as a child, its start made visible, one real answer shown. Serves nothing itself."""
+"""This module is `dosirak serve`: it runs `bentoml serve` as a child, shows its start, and shows one real answer. It
+serves nothing itself."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ POLLS_PER_LOOK: Final = 10  # at what the start is busy with
 
 
 def serve(settings: Settings, console: Console) -> int:
-    """Run until the child ends; returns its exit status. Ctrl-C and SIGTERM end it within the drain time."""
+    """Runs until the child ends; returns its exit status. Ctrl-C and SIGTERM end the child within the drain time."""
     child = subprocess.Popen(_command(settings), env=child_environment(settings), cwd=_project_root())
     _forward_signals(child)
     url, headers = address(settings), authorization(settings)
@@ -62,7 +63,7 @@ def _project_root() -> Path:
 
 
 def address(settings: Settings) -> str:
-    """Where a server with these settings is reached from its own machine."""
+    """Returns where a server with these settings is reached from its own machine."""
     host = settings.host
     reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{reachable}:{settings.port}"
@@ -84,7 +85,7 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> None:
 def _wait_until_ready(
     child: subprocess.Popen[bytes], url: str, headers: dict[str, str], settings: Settings, console: Console
 ) -> bool:
-    """Show what the start is busy with until the default model is ready; False when the child ended instead."""
+    """Shows the work of the start until the default model is ready; returns False when the child ended instead."""
     deadline = time.monotonic() + settings.load_timeout_seconds
     with httpx.Client(headers=headers, timeout=5) as client, console.status("starting") as status:
         polls = count()

@@ -1,7 +1,7 @@
-"""The only reader of the environment: every `DOSIRAK_*` variable, with its default and what it does.
+"""The settings are the only reader of the environment: every `DOSIRAK_*` variable, with its default and its effect.
 
-Read once at start, passed down, shown at `/info` (the key masked). `docs/settings.md` holds the same table. A name that
-is no setting stops the start: a misspelt one would otherwise silently do nothing.
+They are read once at start, passed down, and shown at `/info` (the key masked). `docs/settings.md` holds the same
+table. A name that is no setting stops the start: a misspelt one would otherwise have no effect and no error.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from models.manifest import DEFAULT_ALIAS
 MIB = 1024 * 1024
 PREFIX = "DOSIRAK_"
 SIMILAR = 0.5
-"""Share of a name's letters, in order, that the setting meant by it has at least."""
+"""The least share of a misspelt name's letters, in order, that a suggested setting has."""
 SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
-"""What Kubernetes adds to the environment of every pod beside a Service named `dosirak`."""
+"""Variables that Kubernetes adds to every pod's environment beside a Service named `dosirak`."""
 DATABASES = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
 
 
 class Settings(BaseSettings):
-    """Raises pydantic's ValidationError, whose text names the variable and what to change."""
+    """The settings. Raises pydantic's ValidationError, whose text names the variable and what to change."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
@@ -176,7 +176,8 @@ class Settings(BaseSettings):
     @field_validator("admin_key")
     @classmethod
     def _key_that_can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
-        """An empty variable, as compose files make of one that is not set, would be a key that everybody knows."""
+        """Refuses an empty key, which would be a key that everyone knows: compose files make an empty variable of an
+        unset one."""
         key = value.get_secret_value() if value is not None else "unset"
         if not key or key != key.strip():
             raise ValueError("must be at least one character, with no white space around it; or remove the variable")
@@ -205,7 +206,7 @@ class Settings(BaseSettings):
         return self
 
     def gate(self, alias: str) -> Limits | None:
-        """What a version must keep for `alias` to point to it; None for an alias that is not gated."""
+        """Returns what a version must fulfil for `alias` to point to it; None for an alias without a gate."""
         protected = (self.protected_aliases or "").replace(",", " ").split()
         if alias not in (protected or [DEFAULT_ALIAS]):
             return None
@@ -219,17 +220,17 @@ class Settings(BaseSettings):
 
     @property
     def session_database(self) -> str:
-        """The URL of the database with the chat history; it may hold a password."""
+        """Returns the URL of the database with the chat history; it may hold a password."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite+aiosqlite:///{quote(str(self.data_dir / 'sessions.db'))}"
 
     @property
     def who(self) -> str:
-        """Who runs a command: as set, else the system's user by name, or by number where it has none."""
+        """Returns the actor of a command: as set, else the system's user by name, or by number where it has no name."""
         try:
             return self.actor or getpass.getuser()
-        except (KeyError, OSError):  # no name for it, as in a container with a user of its own
+        except (KeyError, OSError):  # the user has no name, as in a container with a user of its own
             return f"uid {os.getuid()}"
 
     @property
@@ -240,12 +241,12 @@ class Settings(BaseSettings):
             return self.host == "localhost"
 
     def shown(self) -> dict[str, object]:
-        """The effective values for logs and `/info`; secrets masked."""
+        """Returns the effective values for logs and `/info`; secrets are masked."""
         return self.model_dump(mode="json")
 
 
 def refused_names(given: Iterable[str], fields: Iterable[str]) -> list[str]:
-    """A sentence for each name that begins as a setting's and is none, in any case, as settings are read."""
+    """Returns a sentence for each name that begins as a setting's and is none, in any case, as settings are read."""
     known = {field.upper() for field in fields}
     names = {name: name.upper().removeprefix(PREFIX) for name in given if name.upper().startswith(PREFIX)}
     return [_refusal(name, bare, known) for name, bare in sorted(names.items()) if bare not in known]
@@ -260,17 +261,17 @@ def _refusal(name: str, bare: str, known: set[str]) -> str:
 
 
 def leave_multiprocess_metrics() -> None:
-    """Undo BentoML's switch to multiprocess metric files; must run before `prometheus_client` is first imported."""
+    """Undoes BentoML's switch to multiprocess metric files; must run before the first import of `prometheus_client`."""
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """The environment for `bentoml serve`: its home is our data directory, and it reports to nobody."""
+    """Returns the environment for `bentoml serve`: its home is our data directory, and it reports no usage data."""
     return {**os.environ, "BENTOML_HOME": str(settings.data_dir), "BENTOML_DO_NOT_TRACK": "true"}
 
 
 def engine_environment() -> dict[str, str]:
-    """The environment for an engine process. Its OpenMP threads spin about as long as there is between two steps and
-    then sleep, unless told otherwise: those that spin on make a step 30 times slower as soon as anything else wants a
-    core (docs/log.md)."""
+    """Returns the environment for an engine process. By default its OpenMP threads spin for about the time between two
+    steps and then sleep: threads that spin on make a step 30 times slower as soon as other work wants a core
+    (docs/log.md)."""
     return {"GOMP_SPINCOUNT": "30000", **os.environ}

@@ -1,7 +1,7 @@
-"""Exceptions for the log: where they came from and their types, never their words.
+"""This module writes exceptions for the log: their frames and types, never their messages.
 
-A library's message often quotes what it choked on, which is what people wrote; and tracebacks that show local variables
-show prompts.
+A library's message often quotes the input that it failed on, which is users' text; and tracebacks that show local
+variables show prompts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
 def wordless(exc_info: ExcInfo) -> str:
-    """The frames and the type of the exception, and of those that led to it, the first one first."""
+    """Returns the frames and the type of the exception, and of its causes, the first cause first."""
     chain = list(islice(_chain(exc_info[1]), LONGEST_CHAIN))
     return BETWEEN.join(_one(error) for error in reversed(chain))
 
 
 def write_wordless(file: TextIO, exc_info: ExcInfo) -> None:
-    """As structlog's console wants it."""
+    """Writes the same, in the form that structlog's console needs."""
     file.write("\n" + wordless(exc_info))
 
 

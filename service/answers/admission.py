@@ -1,4 +1,5 @@
-"""Who may come in, and when a refused caller should come back. Knows forecasts as numbers; no engine and no text."""
+"""Admission decides which requests enter, and when a refused client should come back. It knows forecasts as numbers; no
+engine and no text."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ HEADROOM: Final = 0.1
 
 
 class Admission:
-    """A bounded number of places. A refusal's `retry_after` is when a tenth of them will be free at the present rate,
-    so that callers who come back together find room."""
+    """Admission bounds how many sequences wait or run by a fixed number of places. A refusal's `retry_after` is the
+    time until a tenth of them is free at the present rate, so that clients that come back together find room."""
 
     def __init__(self, places: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.places = places
@@ -32,7 +33,7 @@ class Admission:
 
     @contextmanager
     def entered(self, count: int) -> Iterator[None]:
-        """Hold `count` places. Raises Overloaded, taking none."""
+        """Holds `count` places until the block ends. Raises Overloaded, and then takes none."""
         self.enter(count)
         try:
             yield
@@ -40,7 +41,7 @@ class Admission:
             self.leave(count)
 
     def enter(self, count: int) -> None:
-        """Take `count` places, to be given back by `leave`. Raises Overloaded, taking none."""
+        """Takes `count` places; `leave` gives them back. Raises Overloaded, and then takes none."""
         self.require(count)
         self.in_progress += count
 
@@ -60,7 +61,8 @@ class Admission:
         self._ends.extend([self._clock()] * count)
 
     def retry_after(self, count: int) -> int:
-        """Whole seconds until `count` places and the headroom are free, by the ends of the last minute."""
+        """Returns the whole seconds until `count` places and the headroom are free, at the rate at which sequences
+        ended in the last minute."""
         now = self._clock()
         recent = [end for end in self._ends if now - end <= MEASURED_SECONDS]
         if len(recent) < 2 or now <= recent[0]:
@@ -71,16 +73,17 @@ class Admission:
 
 
 def refuse_late(request: GenerationRequest, stats: EngineStats, now: float) -> None:
-    """Raises DeadlineExceeded when the deadline passes before those ahead have their first tokens, even if the forecast
-    is wrong by its usual error. The engine, which knows what of this prompt is cached, adds the prompt's own part and
-    ends the request at its next step where that is too late."""
+    """Raises DeadlineExceeded when the deadline passes before the earlier requests have their first tokens, even if the
+    forecast is wrong by its usual error. The engine knows how much of this prompt is cached: it adds the prompt's own
+    time and ends the request at its next step where that is too late."""
     doubt = max(0.0, 1 - stats.cost_error)
     if request.deadline is not None and now + stats.backlog_seconds * doubt > request.deadline:
         raise too_late(request, stats.backlog_seconds)
 
 
 def too_late(request: GenerationRequest, backlog_seconds: float) -> DeadlineExceeded:
-    """Worth another try, after the forecast, where it was others that stood before it."""
+    """Returns the error for a deadline that cannot be met. It has a `retry_after`, from the forecast, where other
+    requests were the cause."""
     return DeadlineExceeded(
         f"No token was ready within deadline_ms = {request.deadline_ms}: "
         "allow more time, shorten the prompt, or try later",

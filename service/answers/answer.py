@@ -1,4 +1,5 @@
-"""An answer in the making: its version, prompt, sequences, stamps and counts. One mutable object, one task's."""
+"""An answer holds what is known of one request in progress: version, prompt, sequences, timestamps and counts. One task
+owns and changes it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from service.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one token, or an end without one, adds to an answer. `last` is set on the answer's very last delta."""
+    """A delta is what one token, or an end without a token, adds to an answer. `last` is set on the answer's very last
+    delta."""
 
     answer: Answer
     sequence: OutputSequence
@@ -33,7 +35,7 @@ class Delta:
 
 
 class Answer:
-    """`usage`, `timings` and `receipt` are exact once the last delta is out, and true so far before it."""
+    """`usage`, `timings` and `receipt` are exact after the last delta; before it they cover what went out so far."""
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class Answer:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the guard found in all sequences, those not answered too."""
+        """Returns what the guard found in all sequences, also in sequences that are not returned to the client."""
         counts = Counter[tuple[str, Action]]()
         for sequence in self.sequences:
             counts.update({(each.rule, each.action): each.count for each in sequence.findings})
@@ -94,18 +96,18 @@ class Answer:
 
     @property
     def best(self) -> list[OutputSequence]:
-        """The `n` sequences to answer: the likeliest of `best_of`, or all in their order."""
+        """Returns the `n` sequences of the response: the likeliest of `best_of`, or all sequences in their order."""
         if self.request.best_of == self.request.n:
             return self.sequences
         return sorted(self.sequences, key=lambda each: each.mean_logprob, reverse=True)[: self.request.n]
 
     @property
     def finish_reason(self) -> FinishReason:
-        """The first answered sequence's; `abort` while it is unfinished."""
+        """Returns the finish reason of the first sequence of the response; `abort` while it is unfinished."""
         return self.best[0].finish_reason or FinishReason.ABORT
 
     def note(self, number: int, output: StepOutput) -> None:
-        """Take what a step says about times and caches; the first sequence speaks for all."""
+        """Records what a step's output says about times and caches. The first sequence stands for all."""
         if number:
             return
         self.cached_tokens = max(self.cached_tokens, output.num_cached_tokens)
@@ -116,7 +118,8 @@ class Answer:
         self._batch_size_mean = output.batch_size_mean
 
     def usage(self) -> dict[str, int]:
-        """Exact counts; `completion_tokens` has every sampled token of every sequence, those not answered too."""
+        """Returns exact counts. `completion_tokens` counts every sampled token of every sequence, also of sequences
+        that are not returned to the client."""
         prompt, completion = len(self.prompt.token_ids), self.completion_tokens
         return {
             "prompt_tokens": prompt,
@@ -127,7 +130,7 @@ class Answer:
         }
 
     def measured(self) -> Measured:
-        """What the metrics want to know of it."""
+        """Returns what the metrics record of this answer."""
         return Measured(
             prompt_tokens=len(self.prompt.token_ids),
             dropped_tokens=self.prompt.receipt.dropped_tokens,
@@ -141,8 +144,9 @@ class Answer:
         )
 
     def timings(self) -> dict[str, float | None]:
-        """Milliseconds since arrival. `tokens_per_second` is the decode rate: tokens after the first over their time;
-        of a single token, one over the whole time. `batch_size_mean`: the engine's own, else as seen at each step."""
+        """Returns milliseconds since arrival. `tokens_per_second` is the decode rate: the tokens after the first,
+        divided by their time; for a single token, one divided by the whole time. `batch_size_mean` is the engine's own
+        figure where it gives one, else the mean over the steps that this answer saw."""
         first, last = self.first_at, self.last_at
         if first is None or last is None:
             return dict.fromkeys(_TIMINGS)

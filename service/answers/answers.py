@@ -1,4 +1,5 @@
-"""`Answers` leads a request to its deltas: version, prompt, bounds, sequences. Every dialect gets its text here."""
+"""`Answers` turns a request into its deltas: it picks the version, builds the prompt, checks the bounds and runs the
+sequences. Every dialect gets its text here."""
 
 from __future__ import annotations
 
@@ -34,13 +35,14 @@ from service.tasks import BackgroundTasks
 
 T = TypeVar("T")
 LONGEST_WAIT_SECONDS: Final = 300.0
-"""Of a turn for its session, where it has no deadline."""
+"""How long a turn without a deadline waits for its session, in seconds."""
 Record = Callable[[Delta], Done]
-"""Makes of an answer's last delta what is kept for its Idempotency-Key."""
+"""Makes the response to keep for an Idempotency-Key from an answer's last delta."""
 
 
 class Answers:
-    """Owned by the event loop. `max_in_progress` bounds the sequences that wait or run; `guard` watches their text."""
+    """The event loop owns `Answers`. `max_in_progress` bounds the sequences that wait or run; `guard` filters their
+    text."""
 
     def __init__(
         self,
@@ -65,9 +67,9 @@ class Answers:
     def stream(
         self, requests: Sequence[GenerationRequest], record: Record | None = None, opening: Opening | None = None
     ) -> AsyncGenerator[Delta, None]:
-        """One delta a token, as soon as it is sampled; several requests run side by side. Closing it aborts them.
-        A turn of a session is stored before its last delta is told, and what `record` makes of that with it. `opening`
-        is told what is known before the first delta.
+        """Yields one delta for each token, as soon as it is sampled; several requests run side by side. Closing the
+        stream aborts them. A session turn is stored before its last delta goes out, together with what `record` makes
+        of that delta. `opening` gets what is known before the first delta.
 
         Raises, before the first delta: NotFound, InvalidRequest, ContextOverflow, Overloaded, Unavailable,
         DeadlineExceeded; at any time GenerationFailed and Unavailable. One request's error ends all.
@@ -78,8 +80,8 @@ class Answers:
         return merged([self._stream(request, opening) for request in requests])
 
     async def preview(self, request: GenerationRequest) -> tuple[Deployment, Prompt | ContextOverflow]:
-        """Who would answer, and the prompt that they would get, or why there would be none for want of room. Raises as
-        `stream` for everything else."""
+        """Returns the deployment that would answer, and the prompt that it would get, or the ContextOverflow that it
+        would raise. Raises every other error that `stream` raises."""
         if request.turn is not None:
             request = await self._in_time(request, self.conversations.asked(request, request.turn))
         deployment = (
@@ -116,7 +118,7 @@ class Answers:
 
     @asynccontextmanager
     async def _turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
-        """The wait for the session's other turns takes none of the places of those that run, and ends at the deadline,
+        """Waits for the session's other turns. The wait takes no place of running sequences; it ends at the deadline,
         at the latest after LONGEST_WAIT_SECONDS."""
         self.admission.require(request.best_of)
         async with AsyncExitStack() as stack:
@@ -164,7 +166,7 @@ class Answers:
         return Answer(request, choice, prompt, bounded_max_tokens(request, deployment, prompt), seed, self._guard)
 
     async def _measured(self, answer: Answer) -> AsyncGenerator[Delta, None]:
-        """The deltas, and whatever way they end, one observation of the whole answer."""
+        """Yields the deltas. However they end, records one observation of the whole answer."""
         metrics = self.metrics.model(answer.manifest.name, answer.manifest.version)
         reason = FinishReason.ABORT
         try:
@@ -181,7 +183,7 @@ class Answers:
             self._observe(answer, reason)
 
     def _observe(self, answer: Answer, reason: FinishReason) -> None:
-        """Tell a rollout how it went; an answer that the client left says nothing."""
+        """Reports the result to the rollout. An answer that the client aborted is not counted."""
         rollout = answer.rollout
         if rollout is None or reason is FinishReason.ABORT:
             return
@@ -191,7 +193,8 @@ class Answers:
             self._shadows.offer(answer, rollout)
 
     async def _deltas(self, answer: Answer) -> AsyncGenerator[Delta, None]:
-        """The deltas of all sequences, stamped as they are handed on. `last` is told when none is unfinished."""
+        """Yields the deltas of all sequences, stamped with the time at which they go out. `last` is set once no
+        sequence is unfinished."""
         unfinished = len(answer.sequences)
         async with aclosing(token_deltas(answer)) as added:
             async for sequence, delta in added:
@@ -220,7 +223,7 @@ def _seconds_left(request: GenerationRequest) -> float | None:
 
 
 def _refuse_failed_end(answer: Answer, delta: TokenDelta) -> None:
-    """An end that leaves nothing to answer with is an error; with some text it is that text's finish reason."""
+    """Raises for an end that leaves no text to answer with. With some text, that end is the text's finish reason."""
     if delta.finish_reason is FinishReason.ABORT:
         raise Unavailable("The answer was cut because the server is stopping; send the request again", retry_after=1)
     if answer.completion_tokens:

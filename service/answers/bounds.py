@@ -1,4 +1,5 @@
-"""The bounds of one request: token ids of the vocabulary, positions of the window and of the KV pool."""
+"""This module checks the bounds of one request: token ids against the vocabulary, positions against the window and the
+KV pool."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from service.text.tokenizer import LONG_TEXT
 
 
 async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
-    """The prompt's ids and receipt; a long text is tokenised in a thread, so that the event loop goes on. Raises what
-    `build_prompt` does, and for what the version does not have."""
+    """Returns the prompt's ids and receipt. A long text is tokenised in a thread, so that the event loop goes on.
+    Raises the errors of `build_prompt`, and an error for a feature that the version does not have."""
     refuse_unknown_tokens(request, min(deployment.tokenizer.vocab_size, deployment.manifest.vocab_size))
     if request.prompt_logprobs is not None and deployment.answer_window is not None:
         raise UnsupportedField(
@@ -27,14 +28,14 @@ async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
 
 
 def _with_receipt(request: GenerationRequest, deployment: Deployment) -> Prompt:
-    """Of a long text that is work for a thread as well."""
+    """Returns the prompt with its receipt already counted: for a long text the receipt, too, is work for a thread."""
     prompt = prompt_of(request, deployment)
     prompt.receipt  # noqa: B018
     return prompt
 
 
 def prompt_of(request: GenerationRequest, deployment: Deployment) -> Prompt:
-    """Raises what `build_prompt` does."""
+    """Returns the prompt. Raises the errors of `build_prompt`."""
     return build_prompt(
         deployment.tokenizer.of(request.owner),
         deployment.window,
@@ -59,7 +60,8 @@ def _characters(request: GenerationRequest) -> int:
 
 
 def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, prompt: Prompt) -> int:
-    """New tokens that the KV pool has room for. Raises ContextOverflow when the number asked for does not fit."""
+    """Returns how many new tokens the KV pool has room for. Raises ContextOverflow when the requested number does not
+    fit."""
     used = len(prompt.token_ids)
     room, wanted = deployment.answer_room(used), prompt.max_new_tokens
     if wanted <= room:

@@ -1,9 +1,10 @@
-"""Turns of stored sessions: the history becomes the prompt's chat, and the answer is stored before its end is told.
+"""Conversations turns stored sessions into prompts: the history becomes the prompt's chat, and the answer is stored
+before its last delta goes out.
 
     lock the session ─▶ history ─▶ a request over system, history and the new messages ─▶ answer ─▶ stored ─▶ last delta
 
-Turns sent at once to one session wait for each other. Where another writer has changed the session meanwhile, the
-answer is not stored and its caller is told so.
+Turns that are sent to one session at the same time wait for each other. Where another writer has changed the session
+meanwhile, the answer is not stored and its client gets a Conflict.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 600.0
 EXPIRE_SESSIONS = "expire_sessions"
 CUT_FOR_GOOD: Final[tuple[Policy, ...]] = ("window", "middle")
-"""Policies that never look again at turns before the cut, save for those that stay."""
+"""Policies that never read turns before the cut again, except turns that stay."""
 NO_DATABASE = "The database of sessions cannot be had: try again shortly; DOSIRAK_DATABASE_URL says where it is"
 
 
 class Conversations:
-    """Owned by the event loop. The store is opened when it is first needed, and again after it could not be."""
+    """The event loop owns `Conversations`. It opens the store at the first use, and tries again after a failed
+    opening."""
 
     def __init__(
         self,
@@ -63,12 +65,13 @@ class Conversations:
 
     @property
     def unusable(self) -> str | None:
-        """Why the database cannot be used until an operator acts, and what to do; None where it can, or where it has
-        not been tried, or is out of reach for now."""
+        """Returns why the database cannot be used until an operator acts, and what to do. Returns None where the
+        database works, was not tried yet, or is out of reach for now."""
         return self._unusable
 
     async def store(self) -> SessionStore:
-        """Raises Unavailable while the database cannot be had; tried once a second, whoever asks."""
+        """Returns the store. Raises Unavailable while the database cannot be opened; it is tried once a second for all
+        callers."""
         async with self._opening:
             if self._store is None:
                 if time.monotonic() - self._failed_at < RETRY_SECONDS:
@@ -85,8 +88,8 @@ class Conversations:
         return Unavailable(self._unusable or NO_DATABASE, retry_after=RETRY_SECONDS)
 
     def start(self) -> None:
-        """The database is opened now, so that readiness knows of one that cannot be used; and from now on, what has
-        expired is removed now and then."""
+        """Opens the database now, so that readiness reports a database that cannot be used; from now on removes expired
+        rows at intervals."""
         self._tasks.keep(EXPIRE_SESSIONS, self._sweep)
 
     async def stop(self) -> None:
@@ -96,7 +99,7 @@ class Conversations:
             await store.close()
 
     async def _sweep(self) -> None:
-        """One pass. While the database cannot be used, a pass is no more than a look whether it can be."""
+        """Makes one pass. While the database cannot be used, a pass only checks whether it can be used again."""
         with suppress(DosirakError):
             await self.store()
         if self._unusable:
@@ -107,20 +110,22 @@ class Conversations:
 
     @asynccontextmanager
     async def turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
-        """The session is this turn's until the block ends. Raises NotFound, Stale, QuotaExceeded, InvalidRequest."""
+        """Holds the session for this turn until the block ends. Raises NotFound, Stale, QuotaExceeded,
+        InvalidRequest."""
         store, new = await self.store(), _new(turn)
         async with store.turn_lock(turn.owner, turn.session):
             history = await _read(store, turn, new, request.context)
             yield OpenTurn(store, turn, history.session, new, _asked(request, history, turn, new))
 
     async def asked(self, request: GenerationRequest, turn: SessionTurn) -> GenerationRequest:
-        """What the turn would ask now, without taking it."""
+        """Returns the request that the turn would make now, without taking the turn."""
         store, new = await self.store(), _new(turn)
         return _asked(request, await _read(store, turn, new, request.context), turn, new)
 
     async def counted_by(self, request: GenerationRequest, digest: str) -> GenerationRequest:
-        """The same request for the version with this digest: of a chat whose numbers are another version's tokens, over
-        all its messages and without numbers. Raises Conflict where the session has been changed since it was read."""
+        """Returns the same request for the version with this digest. Where the chat's numbers are another version's
+        tokens, the request has all messages of the chat and no numbers. Raises Conflict where the session has changed
+        since it was read."""
         turn, source = request.turn, request.source
         if turn is None or not isinstance(source, Chat) or source.past.before is None:
             return request
@@ -136,7 +141,7 @@ class Conversations:
 
 
 def _cause(error: Exception) -> str | None:
-    """Why the database cannot be used, where trying again does not help."""
+    """Returns why the database cannot be used, for errors that a retry does not mend; else None."""
     match error:
         case Unavailable() | OSError():
             return None
@@ -151,7 +156,8 @@ def _cause(error: Exception) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class OpenTurn:
-    """`request` is what the engine is to answer; no new messages replace the last reply."""
+    """An open turn holds its session. `request` is what the engine is to answer; where the turn has no new messages,
+    the answer replaces the last reply."""
 
     _store: SessionStore
     _turn: SessionTurn
@@ -160,7 +166,8 @@ class OpenTurn:
     request: GenerationRequest
 
     async def keep(self, answer: Answer, done: Done | None = None) -> None:
-        """Store the turn, durably, and `done` with it. Raises Conflict where another writer was here meanwhile."""
+        """Stores the turn durably, and `done` with it. Raises Conflict where another writer has changed the session
+        meanwhile."""
         receipt = answer.receipt
         best = answer.best[0]
         answered = Answered(
@@ -188,7 +195,7 @@ def _new(turn: SessionTurn) -> tuple[NewMessage, ...]:
 async def _read(
     store: SessionStore, turn: SessionTurn, new: tuple[NewMessage, ...], given: ContextOptions | None
 ) -> History:
-    """The session and the messages before the turn that may be sent."""
+    """Returns the session, and the messages before the turn that may be sent."""
     owner, session, revision = turn.owner, turn.session, turn.expected_revision
     options = given or ContextOptions()
 
@@ -212,7 +219,8 @@ def _asked(
     *,
     with_numbers: bool = True,
 ) -> GenerationRequest:
-    """The same request over the whole chat, by the session's model and policy where it names none of its own."""
+    """Returns the same request over the whole chat, with the session's model and policy where the request names
+    none."""
     session, stored = history.session, history.messages
     options = request.context or ContextOptions()
     options = replace(options, policy=options.policy or _policy(session))
@@ -254,13 +262,13 @@ def _at(session: Session) -> int:
 
 
 def _before(session: Session, policy: Policy) -> Before | None:
-    """The numbers of what stands before the cut, where the policy made it and they are known."""
+    """Returns the numbers of the messages before the cut, where this policy made the cut and the numbers are known."""
     cut = session.cut or {}
     return Before.from_dict(cut.get("before")) if cut.get("policy") == policy else None
 
 
 def _cut_of(answer: Answer) -> dict[str, object] | None:
-    """What the session is to know of this answer's cut."""
+    """Returns what the session stores of this answer's cut."""
     partition, before = answer.receipt.partition, answer.prompt.before_cut
     if partition is None or partition.cut is None:
         return None

@@ -1,10 +1,11 @@
-"""The deltas of one sequence under guard: each is held until it is certain what of its token may be told.
+"""Guarded holds back the deltas of one sequence until it is certain which text of each token may go out.
 
     tokens     [ call] [ 010] [-12] [34-56] [78] [ now]
     text        ████   ├──── a phone number ────┤
-    deltas      told   held ················ ▶ " [phone]", "", "", "" with stand-ins for ids
+    deltas      sent   held ················ ▶ " [phone]", "", "", "" with stand-ins for ids
 
-An id tells a token's text, and so do its alternatives. Knows the text's positions; no tokenizer and no HTTP.
+A token's id would give its text away, and so would its alternatives: a hidden token loses both. Guarded knows the
+text's positions; no tokenizer and no HTTP.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from service.guard import Finding, Watch
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The token, or none at an end without one; where what it made certain ends in the text; the characters that it
-    holds a part of, which may reach further."""
+    """One held step: the token, or None at an end without one; the position in the text up to which it is certain; and
+    the held characters that the token has a part of, which may reach further."""
 
     index: int
     token: Token | None
@@ -30,7 +31,8 @@ class _Held:
 
 
 class Guarded:
-    """`stand_in` is the id told in the place of a hidden one. Where the guard only flags, nothing is held."""
+    """Guarded filters one sequence. `stand_in` is the id that replaces a hidden token's id. A guard that only flags
+    holds nothing back."""
 
     def __init__(self, watch: Watch, stand_in: int) -> None:
         self._watch = watch
@@ -46,7 +48,8 @@ class Guarded:
     def add(
         self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None
     ) -> list[TokenDelta]:
-        """The deltas that are certain now, in order. At an end they are all; CONTENT_FILTER is one of the guard's."""
+        """Returns the deltas that are certain now, in order. At an end all are certain; CONTENT_FILTER is an end that
+        the guard causes."""
         self._watch.feed(text)
         self._fed += len(text)
         self._held.append(_Held(self._index, token, self._fed, *span))
@@ -61,7 +64,7 @@ class Guarded:
         return deltas
 
     def _certain(self) -> int:
-        """How many of the held ones, the first ones, can be told."""
+        """Returns how many of the first held deltas can go out."""
         if not self._watch.holds:
             return len(self._held)
         shown = self._watch.shown

@@ -1,4 +1,4 @@
-"""Several async iterators read as one, in the order in which their items come."""
+"""This module reads several async iterators as one, in the order in which their items arrive."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class _End:
 
 
 async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Items of all `sources`, which it owns and closes. The first error ends all of them and is raised here.
+    """Yields the items of all `sources`, which it owns and closes. The first error ends all sources and is raised here.
 
-    One item a source is read ahead at most, so a slow reader holds every source back.
+    It reads at most one item ahead from each source, so a slow reader holds every source back.
     """
     queue: asyncio.Queue[T | _End] = asyncio.Queue(maxsize=1)
     tasks = [asyncio.create_task(_pump(source, queue)) for source in sources]
@@ -36,7 +36,7 @@ async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T
                 running -= 1
     finally:
         await cancelled(tasks)
-        for source in sources:  # one that was cancelled before its first step was never entered
+        for source in sources:  # a source that was cancelled before its first step never began
             await source.aclose()
 
 

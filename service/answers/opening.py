@@ -1,4 +1,5 @@
-"""An opening tells how far a stream has come before its first token: enough to send the headers of its response."""
+"""An opening records how far a stream has come before its first token: far enough to send the headers of its
+response."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from service.answers.answer import Answer
 
 
 class Opening:
-    """Of one stream, however many requests it has: the first of them to come so far speaks for all."""
+    """One stream has one opening, however many requests it has: the request that gets this far first sets it for
+    all."""
 
     def __init__(self) -> None:
         self.is_loaded = False
-        """The version that answers is in memory: what the prompt still waits for is short."""
+        """The version that answers is in memory: the prompt will be ready soon."""
         self.answer: Answer | None = None
-        """From its beginning on: its version and its prompt are known."""
+        """The answer, once its version and its prompt are known."""
         self._begun = asyncio.Event()
 
     def begin(self, answer: Answer) -> None:

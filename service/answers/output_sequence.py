@@ -1,9 +1,9 @@
-"""An output sequence turns one sequence's tokens into text: what each token adds, where a stop string ends the text,
-and why it ended.
+"""An output sequence turns one sequence's tokens into text: it finds what each token adds, where a stop string ends the
+text, and why the text ended.
 
     token ids ─▶ detokenizer ─▶ guard, where there is one ─▶ deltas
 
-Synchronous and deterministic; knows no engine, no time and no HTTP.
+It is synchronous and deterministic; it knows no engine, no time and no HTTP.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from service.text.tokenizer import Tokenizer
 
 
 class OutputSequence:
-    """Sequence number `number` of an answer. `sampled` are the engine's tokens, the one that completed a stop string
-    last; `tokens` are those given out, with what a guard let them tell."""
+    """Sequence number `number` of an answer. `sampled` are the engine's tokens; the last of them may be the one that
+    completed a stop string. `tokens` are the tokens that went out, as a guard left them."""
 
     def __init__(
         self,
@@ -48,23 +48,23 @@ class OutputSequence:
 
     @property
     def text(self) -> str:
-        """Everything given out so far."""
+        """Returns all text that went out so far."""
         return "".join(self._parts)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the guard has found so far."""
+        """Returns what the guard has found so far."""
         return () if self._guarded is None else self._guarded.findings
 
     @property
     def mean_logprob(self) -> float:
-        """What `best_of` ranks by; minus infinity where nothing was sampled or measured."""
+        """Returns the value that `best_of` ranks by; minus infinity where no token has a logprob."""
         known = [token.logprob for token in self.tokens if token.logprob is not None]
         return sum(known) / len(known) if known else float("-inf")
 
     def accept(self, output: StepOutput) -> list[TokenDelta]:
-        """The deltas of one step, one a token, those that a guard held as soon as it lets them go. Tokens after a
-        completed stop string are dropped and not counted."""
+        """Returns the deltas of one step, one for each token; the deltas that a guard holds come with a later step.
+        Drops the tokens after a completed stop string and does not count them."""
         deltas: list[TokenDelta] = []
         for position, token_id in enumerate(output.token_ids):
             measured = output.logprobs[position] if position < len(output.logprobs) else None

@@ -1,8 +1,9 @@
-"""Keeps the summaries of chats without a session in memory: a few, for a while, and none of a chat that was edited.
+"""RecentSummaries keeps the summaries of chats without a session in memory: a few, for a limited time, and none of a
+chat that was edited.
 
-A client sends the whole chat each time, so that an edit or a deletion shows in the next call: most messages that a
-summary stands for are there, but not all, or not in their order. Knows messages as digests; keeps no text but the
-summaries'.
+A client sends the whole chat each time, so the next call shows an edit or a deletion: most of the messages that a
+summary stands for are there, but not all, or not in their order. The module knows messages as digests; the only text it
+keeps is the summaries'.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from service.text.messages import Message
 
 MOST = 2_000
 SECONDS = 3600.0
-"""Since it was last of use."""
+"""How long a summary is kept after its last use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class _Kept:
 
 
 class RecentSummaries:
-    """Owned by the event loop. `chat` is the same for all calls of a chat, and may be for other chats that begin
-    alike; a key stands for the messages before a place, as they were."""
+    """The event loop owns this object. `chat` is the same for all calls of a chat; other chats that begin alike may
+    share it. A key stands for the messages before a position, as they were."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -41,7 +42,8 @@ class RecentSummaries:
         return len(self._kept)
 
     def of(self, chat: str, keys: Sequence[str], messages: Sequence[Message]) -> Mapping[str, str]:
-        """Key → text, of the chat's present `keys`. Those of the same chat as it was before an edit are forgotten."""
+        """Returns key → text for the chat's present `keys`. Forgets summaries of the same chat as it was before an
+        edit."""
         self._expire()
         known, present, digests = self._chats.get(chat, set()), set(keys), set(map(_digest, messages))
         for key in [each for each in known if each not in present and self._is_edited(each, digests)]:
@@ -52,7 +54,7 @@ class RecentSummaries:
         return {key: kept.text for key, kept in found.items()}
 
     def keep(self, chat: str, key: str, messages: Sequence[Message], text: str) -> None:
-        """`messages`: those that it stands for."""
+        """Keeps `text`, the summary of `messages`."""
         self._put(key, _Kept(text, chat, frozenset(map(_digest, messages)), self._clock()))
         while len(self._kept) > MOST:
             self._forget(next(iter(self._kept)))

@@ -1,5 +1,5 @@
-"""What the server knows of a chat beside its messages, found before its prompt is built: summaries, passages of the
-knowledge base, what an answer's tokens cost."""
+"""Recollection finds what the server knows of a chat beside its messages, before the prompt is built: summaries,
+passages of the knowledge base, and the cost of an answer's tokens."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Recollection:
         self._summaries = summaries
 
     async def of(self, request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
-        """The same request with what its policy can use. Raises Unavailable where a knowledge base that was asked for
-        by name cannot be had."""
+        """Returns the same request with what its policy can use. Raises Unavailable where the request names a knowledge
+        base that cannot be read."""
         if not isinstance(request.source, Chat) or request.context is None:
             return request
         past = replace(request.source.past, decode_ratio=deployment.decode_ratio or USUAL_DECODE_RATIO)
@@ -45,12 +45,12 @@ class Recollection:
         except Unavailable:
             if request.context is not None and request.context.knowledge:
                 raise
-            return None  # it comes with the policy; without it the chat goes on
+            return None  # only the policy wanted it, so the chat goes on without it
         return None if found is None else matching(question, found)
 
 
 def matching(question: str, passages: Sequence[Passage]) -> tuple[Document, ...]:
-    """Those that match the question nearly as well as the best of them, the best first."""
+    """Returns the passages that match the question nearly as well as the best one, best first."""
     texts = [titled(each.title, each.text) for each in passages]
     scores = retrieval.scores(question, texts, telling=0.0)
     enough = retrieval.ENOUGH * max(scores, default=0.0)

@@ -1,5 +1,5 @@
-"""The generation request: what a caller asks for, in one shape for every dialect. It is valid by construction: the wire
-schemas have checked every bound."""
+"""The generation request is what a client wants generated, in one shape for every dialect. It is valid by construction:
+the wire schemas have checked every bound."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ SEED_MASK = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen, as `SamplingParams` spells it; `seed` None lets the server draw one and report it."""
+    """Sampling says how tokens are chosen, in the words of `SamplingParams`. With `seed` None the server draws a seed
+    and reports it."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -35,8 +36,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class SessionTurn:
-    """A turn of a stored session: its new messages, none to answer the last question again. `expected_revision` None
-    takes the session as it is. `owner` is whose session it must be; HTTP knows, not the body."""
+    """A turn of a stored session has its new messages; without any, the turn answers the last question again. With
+    `expected_revision` None the turn takes the session as it is. `owner` owns the session; the owner comes from HTTP's
+    credentials, not from the body."""
 
     session: str
     messages: tuple[Message, ...] = ()
@@ -48,10 +50,10 @@ class SessionTurn:
 class GenerationRequest:
     """One request for text. `arrival` and `deadline` are points of `time.monotonic()`.
 
-    `max_new_tokens` None takes what is left of the window. `logprobs` N >= 0 gives every token's own logprob and those
-    of the N likeliest; `prompt_logprobs` likewise for the prompt. `best_of` sequences are decoded, the `n` with the
-    highest mean logprob are answered; a stream needs `best_of` = `n`. `owner` is whose it is, as the server knows it:
-    owners share no prefix blocks. `user` is the caller's own word for its user.
+    `max_new_tokens` None takes the rest of the window. `logprobs` N >= 0 gives each token's own logprob and the
+    logprobs of the N likeliest tokens; `prompt_logprobs` does so for the prompt. `best_of` sequences are decoded, and
+    the `n` with the highest mean logprob are returned; a stream needs `best_of` = `n`. `owner` is the client's identity
+    as the server knows it: owners share no prefix blocks. `user` is the client's own name for its user.
     """
 
     id: str
@@ -80,7 +82,8 @@ class GenerationRequest:
         return None if self.deadline_ms is None else self.arrival + self.deadline_ms / 1000
 
     def params(self, max_tokens: int, seed: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
-        """The engine's parameters of one sequence; ranking several by likelihood needs their logprobs."""
+        """Returns the engine's parameters of one sequence. Ranking several sequences by likelihood needs their
+        logprobs."""
         chosen = self.sampling
         logprobs = 0 if self.logprobs is None and self.best_of > self.n else self.logprobs
         return SamplingParams(
@@ -103,8 +106,9 @@ class GenerationRequest:
 
 
 def conversation_of(request: GenerationRequest) -> str | None:
-    """The same opaque key for every turn of a chat: its session; else its user and its messages up to the first of the
-    user's. Chats of one user that begin alike share it. None where there is nothing to tell conversations apart by."""
+    """Returns the same opaque key for every turn of a chat. The key is made of the session; without one, of the user
+    and the messages up to the first user message. Chats of one user that begin alike share a key. Returns None where
+    nothing tells conversations apart."""
     if request.turn is not None:
         return hashlib.sha256(repr((request.turn.owner, request.turn.session)).encode()).hexdigest()
     match request.source:

@@ -1,4 +1,5 @@
-"""The sequences of one answer, run side by side in the engine: they share one prompt and differ in their seed."""
+"""This module runs the sequences of one answer side by side in the engine: they share one prompt and differ in their
+seed."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ Deltas = AsyncGenerator[SequenceDelta, None]
 
 
 def token_deltas(answer: Answer) -> Deltas:
-    """The deltas of all sequences as they come. The others start after the first one's first step, when the prompt's
-    blocks can be shared instead of computed again."""
+    """Yields the deltas of all sequences as they come. The other sequences start after the first one's first step: then
+    they share the prompt's blocks and do not compute them again."""
     first, *others = answer.sequences
     if not others:
         return _run(answer, first)
@@ -44,7 +45,7 @@ async def _following(answer: Answer, sequence: OutputSequence, started: asyncio.
 
 
 async def _run(answer: Answer, sequence: OutputSequence) -> Deltas:
-    """One engine request to its end; leaving early (a stop string, a closed reader) aborts it."""
+    """Runs one engine request to its end. Leaving early (a stop string, a closed reader) aborts the request."""
     async with aclosing(answer.deployment.generate(_engine_request(answer, sequence))) as outputs:
         async for output in outputs:
             answer.note(sequence.number, output)

@@ -1,5 +1,6 @@
-"""A candidate's answers that nobody receives, compared with those that clients got. One at a time, only while nobody
-waits for a main answer: the moment somebody does, the shadow is dropped."""
+"""Shadows makes a candidate answer requests again, and compares its answers with the answers that clients got; no
+client receives the candidate's. One shadow runs at a time, only while no main request waits: a main request that starts
+to wait drops the shadow."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ POLL_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
-    """What the candidate is asked, and what the main answer was."""
+    """A copy of a request for the candidate, with the main answer to compare with."""
 
     rollout: Rollout
     engine_request: EngineRequest
@@ -39,7 +40,7 @@ class _Offered:
 
 
 class Shadows:
-    """Owned by the event loop. The oldest offers are dropped when too many wait."""
+    """The event loop owns Shadows. The oldest offers are dropped when too many wait."""
 
     def __init__(self, deployments: Deployments, tasks: BackgroundTasks) -> None:
         self._deployments = deployments
@@ -48,7 +49,7 @@ class Shadows:
         self._task: asyncio.Task[None] | None = None
 
     def offer(self, answer: Answer, rollout: Rollout) -> None:
-        """Compare a finished answer's first sequence with the candidate's, some time. Never waits."""
+        """Queues a finished answer, whose first sequence is later compared with the candidate's. Never waits."""
         sequence, request = answer.sequences[0], answer.request
         token_ids = tuple(sequence.sampled)
         if not token_ids or answer.last_at is None:
@@ -85,7 +86,7 @@ class Shadows:
             async for output in outputs:
                 token_ids += output.token_ids
                 if any(each.in_flight > (each is candidate) for each in self._deployments.all()):
-                    return  # somebody waits for a main answer
+                    return  # a main request waits
         seconds = loop.time() - started
         lengths = len(token_ids) / len(offered.token_ids)
         self._deployments.rollouts.compare(

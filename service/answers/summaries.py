@@ -1,11 +1,11 @@
-"""Summaries of what a chat is about to lose, made by the model that serves it, after an answer and before the turn that
-needs them.
+"""Summaries shortens what a chat is about to lose. The model that serves the chat writes the summary, after an answer
+and before the turn that needs it.
 
-    answer ─▶ would a turn more be cut? ─▶ where ─▶ known? ─no─▶ ask the model ─▶ kept by what it stands for
+    answer ─▶ would one more turn be cut? ─▶ where ─▶ known? ─no─▶ ask the model ─▶ kept under the messages' hash
 
-A summary stands for the messages before a place, and is known by their hash: an edit before the place makes it
-worthless and has it deleted, the same chat has it again. That of a stored session is kept with it, others in memory.
-Where none is ready, or it failed, the policy does as `window`, and the receipt says so.
+A summary stands for the messages before a position, and its key is their hash: an edit before the position invalidates
+the summary and deletes it; the same chat finds it again. A stored session's summary is kept with the session, all
+others in memory. Where no summary is ready, or it failed, the policy works as `window`, and the receipt says so.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ log = structlog.get_logger(__name__)
 SUMMARISE = "summarise"
 SECONDS = 120.0
 BEHIND_ALL = -1
-"""Priority: below every caller's."""
+"""The priority of a summary's request: below every client's."""
 MOST_WAITING = 64
 Run = Callable[[GenerationRequest], AsyncGenerator[Delta, None]]
 Summary = tuple[int, str]
-"""The place of the first message that it does not stand for, and its text."""
+"""The position of the first message that the summary does not stand for, and its text."""
 
 
 class Summaries:
-    """Owned by the event loop. One summary is made at a time, of at most MOST_WAITING chats that wait for theirs."""
+    """The event loop owns Summaries. It makes one summary at a time; at most MOST_WAITING chats wait for theirs."""
 
     def __init__(self, run: Run, conversations: Conversations, metrics: Metrics, tasks: BackgroundTasks) -> None:
         self._run = run
@@ -60,7 +60,7 @@ class Summaries:
         self._turn = asyncio.Lock()
 
     async def known(self, request: GenerationRequest, messages: Sequence[Message]) -> tuple[Summary, ...]:
-        """Those there are of this chat."""
+        """Returns the summaries of this chat that exist."""
         keys = _keys(request.owner, messages)
         if request.turn is None:
             stored = self._in_memory.of(_chat(request, messages), keys, messages)
@@ -70,7 +70,7 @@ class Summaries:
         return tuple((place, stored[key]) for place, key in enumerate(keys) if key in stored)
 
     def prepare(self, answer: Answer) -> None:
-        """Make the summary that the next turn may need, some time. Never waits."""
+        """Starts the summary that the next turn may need, to be made later. Never waits."""
         request = answer.request
         if not isinstance(request.source, Chat) or request.context is None or request.context.chosen != "summarise":
             return
@@ -83,7 +83,7 @@ class Summaries:
         task.add_done_callback(lambda _: self._tasks.pop(chat, None))
 
     async def settle(self) -> None:
-        """Wait until none is being made."""
+        """Waits until no summary is being made."""
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _prepare(self, answer: Answer, messages: tuple[Message, ...]) -> None:
@@ -99,8 +99,8 @@ class Summaries:
                 self._metrics.summaries.labels("made").inc()
 
     async def _make(self, answer: Answer, messages: tuple[Message, ...], place: int) -> bool:
-        """From the last place that has one on, in steps that fit the window; whether there was anything to do: one for
-        a place behind this one does as well, and what is sent stays as it was."""
+        """Makes a summary from the last summarised position on, in steps that fit the window. Returns whether there was
+        anything to do: a summary for a later position serves as well, and leaves what is sent as it was."""
         known = await self.known(answer.request, messages)
         done, text = begun = known[-1] if known else (0, "")
         while done < place:
@@ -131,7 +131,8 @@ class Summaries:
 
 
 def next_cut(answer: Answer, messages: Sequence[Message]) -> int:
-    """The place of the cut if a question came as long as the longest before; 0 where all would fit."""
+    """Returns the position of the cut if the next question were as long as the longest before; 0 where all would
+    fit."""
     request = answer.request
     if not isinstance(request.source, Chat):
         return 0
@@ -149,9 +150,9 @@ def next_cut(answer: Answer, messages: Sequence[Message]) -> int:
 
 
 def _request(answer: Answer, messages: tuple[Message, ...], last: Summary, place: int) -> tuple[int, GenerationRequest]:
-    """The request whose answer stands for the messages before a place behind the `last` summary's: `place` where that
-    much fits the window. Where there is no last one its prompt begins as the chat's own did, and is found in the prefix
-    cache. Raises ContextOverflow where nothing fits."""
+    """Returns the request whose answer stands for the messages before a position behind the `last` summary's: `place`
+    where that much fits the window. Without a last summary the prompt begins as the chat's own did, so the prefix cache
+    has it. Raises ContextOverflow where nothing fits."""
     done, text = last
     systems = _first(messages) - 1
     before = [*messages[:systems], *(line.message for line in summary_lines(answer.tokenizer, text) if text)]
@@ -185,24 +186,24 @@ def _fits(answer: Answer, request: GenerationRequest) -> bool:
 
 
 def _summary_tokens(answer: Answer) -> int:
-    """How long a summary may be, so that it fits beside its title into what is set aside for it."""
+    """Returns how long a summary may be, so that it and its title fit into the room set aside for it."""
     request = answer.request
     budget = Budget(answer.deployment.window, request.max_new_tokens, request.context or ContextOptions())
     return max(1, budget.aside - answer.tokenizer.text_tokens(SUMMARY_TITLE) - 1)
 
 
 def _first(messages: Sequence[Message]) -> int:
-    """The place behind the system messages and the first of the others: what tells chats apart."""
+    """Returns the position behind the system messages and the first other message: these tell chats apart."""
     return min(len(messages), sum(message.role in SYSTEM_ROLES for message in messages) + 1)
 
 
 def _chat(request: GenerationRequest, messages: Sequence[Message]) -> str:
-    """The same for all calls of a chat."""
+    """Returns a key that is the same for all calls of a chat."""
     return _keys(request.owner, messages[: _first(messages)])[-1]
 
 
 def _keys(owner: str, messages: Sequence[Message]) -> list[str]:
-    """One for each place: of all messages before it."""
+    """Returns one key for each position, made of all messages before it."""
     running = hashlib.sha256(repr(owner).encode())
     keys = [running.hexdigest()]
     for message in messages:

@@ -9,8 +9,9 @@ from service.engine.messages import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One sampled token. `text` is what it made certain: empty inside a character or a possible stop string. Where a
-    guard masked it or stopped at it, `id` is a stand-in, it is special, and it has no `top`.
+    """One sampled token. `text` is the text that this token made certain: it is empty inside a character or a possible
+    stop string. Where a guard masked the token or stopped at it, `id` is a stand-in, the token is special, and it has
+    no `top`.
 
     `top` holds (token id, logprob) of the likeliest tokens at this position, likeliest first.
     """
@@ -24,8 +25,8 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
-    """What one token, or an end without a token, adds. `token` is None only at such an end (a deadline). `index` counts
-    the tokens of its sequence before it."""
+    """A token delta is what one token, or an end without a token, adds. `token` is None only at such an end (a
+    deadline). `index` counts the sequence's tokens before it."""
 
     index: int
     token: Token | None

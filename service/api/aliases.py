@@ -1,4 +1,5 @@
-"""Aliases over HTTP: promote behind the gate, compare-and-set, roll back, and who pointed where at any time.
+"""These routes serve aliases over HTTP: promote behind the gate, compare-and-set, roll back, and the history of an
+alias.
 
 The `ETag` of an alias is the version that it points to, `""` where there is none.
 """
@@ -32,13 +33,13 @@ REASON: Final = json_body(ReasonBody)
 
 @router.get("", response_model=Aliases)
 async def list_aliases(service: ServiceDep, name: str) -> Response:
-    """Every alias of a model and the version that it points to."""
+    """Lists every alias of a model and the version that it points to."""
     return json_response({"data": await asyncio.to_thread(service.deployments.repository.aliases, name)})
 
 
 @router.get("/{alias}", response_model=AliasShown)
 async def get_alias(service: ServiceDep, name: str, alias: str) -> Response:
-    """The version that an alias points to, and the change that made it so."""
+    """Returns the version that an alias points to, and the change that set it."""
     history = await asyncio.to_thread(service.deployments.repository.history, name, alias)
     if not history or history[-1].version is None:
         raise NotFound(f"{name[:80]} has no alias {alias[:80]!r}; PUT makes one", param="alias")
@@ -49,8 +50,8 @@ async def get_alias(service: ServiceDep, name: str, alias: str) -> Response:
 async def promote(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, body: AliasBody = ALIAS, if_match: IfMatch = None
 ) -> Response:
-    """Point an alias to a version. 409 with the broken limits when its report does not pass the gate, unless
-    `override` is true and `reason` says why; 412 when `If-Match` is not what the alias points to."""
+    """Points an alias to a version. 409 with the broken limits when its report does not pass the gate, unless
+    `override` is true and `reason` says why; 412 when `If-Match` is not the version that the alias points to."""
     entry = await asyncio.to_thread(
         service.deployments.repository.promote,
         name,
@@ -69,7 +70,7 @@ async def promote(
 async def remove(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, reason: Text = "", if_match: IfMatch = None
 ) -> Response:
-    """Take an alias away."""
+    """Removes an alias."""
     entry = await asyncio.to_thread(
         service.deployments.repository.remove_alias, name, alias, reason, actor, expected=tag_of(if_match)
     )
@@ -80,7 +81,7 @@ async def remove(
 async def rollback(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON, if_match: IfMatch = None
 ) -> Response:
-    """Undo the last promotion or removal; once more, the one before."""
+    """Undoes the last promotion or removal; a second rollback undoes the one before."""
     entry = await asyncio.to_thread(
         service.deployments.repository.rollback, name, alias, body.reason, actor, expected=tag_of(if_match)
     )
@@ -89,7 +90,7 @@ async def rollback(
 
 @router.get("/{alias}/history", response_model=Changes)
 async def history(service: ServiceDep, name: str, alias: str, at: Text | None = None) -> Response:
-    """Every change of an alias, oldest first; with `at`, the one that was in force then, if any."""
+    """Lists every change of an alias, oldest first; with `at`, only the change that was in force then, if any."""
     moment = None if at is None else _moment(at)
     entries = await asyncio.to_thread(service.deployments.repository.history, name, alias, moment)
     return json_response({"data": [asdict(entry) for entry in entries]})

@@ -1,6 +1,7 @@
-"""Decides who may pass, and who that is. With an admin key set, its bearer; without one, this machine alone.
+"""Auth decides which callers may pass, and identifies them. With an admin key set, the key's bearers pass; without one,
+only this machine.
 
-The two probes answer everybody. The rule reads each request, not the address that the server listens on: `--host` of
+The two probes need no key. The rule reads each request, not the address that the server listens on: `--host` of
 `bentoml serve` and of uvicorn never reach the settings.
 """
 
@@ -22,15 +23,15 @@ from service.errors import DosirakError, Forbidden, Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 ANONYMOUS: Final = "anonymous"
-"""Who asks where no key is needed."""
+"""The caller where no key is needed."""
 _KEY: Final = "key:"
 _SHORT: Final = len(_KEY) + 8
 
 
 class Auth:
-    """ASGI middleware. The comparison takes the same time for every key, and every refusal of one is the same sentence.
-    `scope["state"]` gets `owner`, who asks: `anonymous`, or `key:` and the key's sha256 in hex, and `actor`, the same
-    with 8 digits, for people to read."""
+    """ASGI middleware. The comparison takes the same time for every key, and every refused key gets the same sentence.
+    `scope["state"]` gets the caller as `owner`: `anonymous`, or `key:` and the key's sha256 in hex; and as `actor`: the
+    same with 8 digits, for people to read."""
 
     def __init__(self, app: ASGIApp, admin_key: str | None) -> None:
         self._app = app
@@ -49,7 +50,7 @@ class Auth:
             await self._app(scope, receive, send)
 
     def _actor(self, scope: Scope) -> str:
-        """Who asks. Raises Unauthorized, or Forbidden where there is no key to tell callers apart by."""
+        """Returns the caller. Raises Unauthorized, or Forbidden where no key is set that would tell callers apart."""
         if scope["path"] in OPEN_PATHS:
             return ANONYMOUS
         return _local(scope) if self._expected is None else _bearer(scope, self._expected)
@@ -85,7 +86,8 @@ async def _refuse(error: DosirakError, scope: Scope, receive: Receive, send: Sen
 
 
 def _refusal(error: DosirakError, scope: Scope) -> Response:
-    """Under `Edge` with its request id and in its log; around another server's routes with an id of its own."""
+    """Returns the refusal. Under `Edge` it has the request's id and is in the log; around another server's routes it
+    has an id of its own."""
     state = scope.get("state", {})
     state.get("log", {})["code"] = error.code
     request_id = state.get("request_id") or uuid.uuid4().hex

@@ -1,6 +1,7 @@
-"""Request bodies: bounded, strict JSON → a wire model. Everything a client can send is refused with a sentence.
+"""This module reads request bodies: bounded, strict JSON becomes a wire model, and everything else is refused with a
+sentence.
 
-Content-Type and Content-Encoding are looked at first, then the size (declared, then real), then the JSON: no NaN or
+It checks Content-Type and Content-Encoding first, then the size (declared, then real), then the JSON: no NaN or
 infinity, no lone surrogate, no key twice, no nesting past 32, no integer past 64 bits.
 """
 
@@ -32,7 +33,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def json_body(model: type[M]) -> Any:
-    """A FastAPI dependency that reads the body as `model`; an empty one as `{}` where that is a whole body."""
+    """Returns a FastAPI dependency that reads the body as `model`; an empty body as `{}` where that is a whole body."""
     may_be_empty = is_optional(model)
 
     async def read(request: Request) -> M:
@@ -43,7 +44,7 @@ def json_body(model: type[M]) -> Any:
 
 
 def validated(model: type[M], body: Json) -> M:
-    """Raises InvalidRequest or UnsupportedField naming the first wrong field."""
+    """Returns the model. Raises InvalidRequest or UnsupportedField naming the first wrong field."""
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -51,7 +52,7 @@ def validated(model: type[M], body: Json) -> M:
 
 
 def is_optional(model: type[BaseModel]) -> bool:
-    """Whether nothing needs to be said: `{}` is a whole body."""
+    """Returns whether no field is required: `{}` is a whole body."""
     try:
         model.model_validate({})
     except ValidationError:
@@ -60,7 +61,7 @@ def is_optional(model: type[BaseModel]) -> bool:
 
 
 async def read_object(request: Request, may_be_empty: bool = False) -> Json:
-    """The body as a JSON object. Raises UnsupportedMediaType, TooLarge or InvalidRequest."""
+    """Returns the body as a JSON object. Raises UnsupportedMediaType, TooLarge or InvalidRequest."""
     if not (may_be_empty and _declares_no_body(request)):
         _check_type(request)
     raw = await _read_bounded(request, request.app.state.service.settings.max_body_bytes)
@@ -72,14 +73,15 @@ async def read_object(request: Request, may_be_empty: bool = False) -> Json:
 
 
 async def read_lines(request: Request, kind: str, limit: int, setting: str) -> list[bytes]:
-    """The lines of a body of that media type and at most `limit` bytes, without their ends; `setting` is what an
-    operator would raise. Raises UnsupportedMediaType or TooLarge."""
+    """Returns the lines of a body of that media type and at most `limit` bytes, without their line ends; `setting` is
+    the setting that raises the limit. Raises UnsupportedMediaType or TooLarge."""
     _check_type(request, kind)
     return (await _read_bounded(request, limit, setting)).splitlines()
 
 
 def _declares_no_body(request: Request) -> bool:
-    """No bytes will come, so their type does not matter: clients send none, or one of their own, with an empty body."""
+    """Returns whether no bytes will come. Then their type does not matter: clients send any type, or none, with an
+    empty body."""
     return request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers
 
 
@@ -110,7 +112,7 @@ def _refuse_size(limit: int, setting: str) -> NoReturn:
 
 
 def parse(raw: bytes) -> object:
-    """Strict JSON. Raises InvalidRequest saying what is wrong with it."""
+    """Returns the value of strict JSON. Raises InvalidRequest saying what is wrong with it."""
     try:
         value = json.loads(
             raw.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite
@@ -123,15 +125,16 @@ def parse(raw: bytes) -> object:
         if not raw.strip():
             raise InvalidRequest("The body is empty: send a JSON object") from None
         raise InvalidRequest(f"The body is not JSON: {error.msg} at character {error.pos}") from None
-    except ValueError:  # Python's own limit on the digits of an integer
+    except ValueError:  # Python limits the digits of an integer
         raise _too_large() from None
     _check_values(value, check_leaves=_is_suspicious(raw))
     return value
 
 
 def _is_suspicious(raw: bytes) -> bool:
-    """May hold a half of a surrogate pair, or an integer that does not fit. A search for 19 digits asks again at every
-    byte; among digits that are all the same it is a search for one word, twenty times as fast."""
+    """Returns whether the body may hold half of a surrogate pair, or an integer that does not fit. A search for 19
+    digits starts again at every byte; with all digits replaced by one it is a search for one word, twenty times as
+    fast."""
     return ESCAPED_SURROGATE.search(raw) is not None or LONG_INTEGER in raw.translate(ZEROS)
 
 
@@ -166,8 +169,8 @@ def _too_large() -> InvalidRequest:
 
 
 def _check_values(value: object, check_leaves: bool) -> None:
-    """Depth, level by level, so that no input can exhaust the stack; texts and integers only where the raw body gives
-    reason to: a body of a million tokens must not hold the event loop."""
+    """Checks depth level by level, so that no input can exhaust the stack. Checks texts and integers only where the raw
+    body gives reason to: a body of a million tokens must not hold the event loop."""
     level = [value]
     for _ in range(MAX_DEPTH):
         below: list[object] = []

@@ -1,4 +1,5 @@
-"""HTTP knows of a request, beside its body, whose it is, when it came, and which revision of a session it expects."""
+"""This module adds to a request what HTTP knows beside the body: its owner, its arrival, and the expected revision of a
+session."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from service.context.prompt import Chat
 
 
 def for_caller(http: Request, request: GenerationRequest, policy: Policy) -> GenerationRequest:
-    """`request` as its caller's; a chat that names no context policy and has no session gets the server's `policy`.
-    Raises InvalidRequest for a malformed If-Match."""
+    """Returns `request` as its caller's. A chat that names no context policy and has no session gets the server's
+    `policy`. Raises InvalidRequest for a malformed If-Match."""
     request = replace(request, owner=http.state.owner, arrival=http.state.arrival)
     if request.turn is not None:
         return replace(request, turn=_for_caller(http, request.turn))
@@ -30,7 +31,7 @@ def _for_caller(http: Request, turn: SessionTurn) -> SessionTurn:
 
 
 def note_caller(http: Request, request_id: str | None, user: str | None) -> None:
-    """Take the request id and the user that the body names, for the response's headers and the log."""
+    """Records the request id and the user that the body names, for the response's headers and the log."""
     if request_id:
         http.state.request_id = request_id
     if user:

@@ -1,4 +1,5 @@
-"""Work that ends when its client does: a vanished client, streaming or not, frees its blocks within one step."""
+"""This module ends work when its client disconnects: the request, streaming or not, frees its blocks within one
+step."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ EVENT_HEADERS: Final = {
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled and awaited when the client disconnects. Raises ClientGone then.
+    """Returns the result of `work`. When the client disconnects, cancels and awaits `work`, and raises ClientGone.
 
-    The request's body must have been read: what comes next on `receive` is the disconnect.
+    The caller must have read the request's body: the next message on `receive` is the disconnect.
     """
     task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
     try:
@@ -42,8 +43,8 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events from an async generator. `close` is awaited at the end, also when the client goes, and even
-    where nobody began to read."""
+    """Server-sent events from an async generator. `close` is awaited at the end, also when the client disconnects, and
+    even where no event was read."""
 
     def __init__(
         self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str], close: Callable[[], Awaitable[None]]

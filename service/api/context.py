@@ -1,4 +1,4 @@
-"""`POST /v1/context/preview`: what of a chat the next call would send. Generates nothing."""
+"""This route serves `POST /v1/context/preview`: what the next call would send of a chat. It generates nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BODY: Final = json_body(GenerateBody)
 
 @router.post("/preview", response_model=Preview, openapi_extra=takes(GenerateBody))
 async def preview(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
-    """The receipt that `/generate` would give for the same body; where it would refuse, the numbers of the refusal."""
+    """Returns the receipt that `/generate` would give for the same body, or the numbers of its refusal."""
     request = native.parse(body, service.settings, stream=False)
     deployment, found = await service.answers.preview(for_caller(http, request, service.settings.context_policy))
     manifest = deployment.manifest

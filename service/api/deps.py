@@ -1,4 +1,4 @@
-"""What routes are given: the composed service, put on `app.state.service` by the composition root."""
+"""This module gives routes the composed service, which the composition root puts on `app.state.service`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Service:
     answers: Answers
     metrics: Metrics
     version: str
-    """Of this software."""
+    """The version of this software."""
     openapi: Callable[[], dict[str, Any]]
     """The document of the whole app, made once."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether the default model would answer at once, and the session database needs no operator."""
+        """Returns whether the default model would answer at once, and the session database needs no operator."""
         return self.deployments.ready and self.answers.conversations.unusable is None
 
 
@@ -50,9 +50,9 @@ def _owner(request: Request) -> str:
 
 ServiceDep = Annotated[Service, Depends(_service)]
 ActorDep = Annotated[str, Depends(_actor)]
-"""Who asks, as histories and lineage say it (see `auth`)."""
+"""The caller, as histories and lineage name it (see `auth`)."""
 OwnerDep = Annotated[str, Depends(_owner)]
-"""Whose sessions these are: told apart by the whole key."""
+"""The owner of sessions, identified by the whole key."""
 Text = Annotated[str, Query(max_length=1024)]
 Limit = Annotated[int, Query(ge=1, le=100)]
-"""Of a page."""
+"""The most entries of a page."""

@@ -1,7 +1,7 @@
-"""The outermost layer around every route: request id, one log line, HTTP metrics, and no failure without a body. It has
-HEAD answered wherever GET is: by GET's own handler, with the body left out.
+"""The edge is the outermost layer around every route: request id, one log line, HTTP metrics, and a body for every
+failure. It answers HEAD wherever GET is, with GET's own handler, and leaves the body out.
 
-Pure ASGI, so that a stream passes through untouched and `http.disconnect` reaches the handlers.
+It is pure ASGI, so that a stream passes through unchanged and `http.disconnect` reaches the handlers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = structlog.get_logger("dosirak.request")
 
 
 class ClientGone(Exception):
-    """The client closed the connection; nobody is left to answer."""
+    """The client closed the connection, so there is no client to answer."""
 
 
 class Edge:
-    """`scope["state"]` gets `request_id`, `arrival` (`time.monotonic()`) and `log`, a dictionary that handlers add to
-    and that becomes the log line; a `code` in it is counted as an error."""
+    """`scope["state"]` gets `request_id`, `arrival` (`time.monotonic()`) and `log`. Handlers add to the dictionary
+    `log`, and it becomes the log line; a `code` in it is counted as an error."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -62,7 +62,7 @@ class _Exchange:
         self._state["request_id"] = _request_id(scope)
         self._state["arrival"] = self._started
         self._state["log"] = self._fields
-        scope.pop("route", None)  # a server that mounts this app has put its own there
+        scope.pop("route", None)  # a server that mounts this app has put its own route there
         self._routed = {**scope, "method": "GET"} if self._is_head else scope
 
     async def run(self, app: ASGIApp, receive: Receive) -> None:
@@ -87,14 +87,14 @@ class _Exchange:
         await self._send_on(message)
 
     async def _answer_nobody(self, receive: Receive) -> None:
-        """A response all the same where none has begun: BentoML's timeout layer waits for the first message for ever,
-        and its server then cannot shut down."""
+        """Sends a response where none has begun, although the client is gone: BentoML's timeout layer waits for the
+        first message for ever, and its server then cannot shut down."""
         if self._status is None:
             await Response(status_code=CLIENT_GONE)(self._scope, receive, self._send)
         self._status = CLIENT_GONE
 
     async def _answer_failure(self, receive: Receive) -> None:
-        """Nothing can be added to a response that has begun: the server then cuts the connection."""
+        """Sends the failure. To a response that has begun nothing can be added: the server then cuts the connection."""
         self._fields["code"] = Internal.code
         if self._status is None:
             response = response_of(Internal(), self._state["request_id"], is_openai(self._scope["path"]))
@@ -102,7 +102,7 @@ class _Exchange:
 
     @property
     def _route(self) -> str | None:
-        """The template that matched; None where no route did."""
+        """Returns the template that matched; None where no route did."""
         template: str | None = getattr(self._routed.get("route"), "path", None)
         return None if template == CATCH_ALL else template
 
@@ -125,6 +125,6 @@ class _Exchange:
 
 
 def _request_id(scope: Scope) -> str:
-    """The caller's own where it is safe to repeat in headers and logs, else a new one."""
+    """Returns the client's own id where it is safe to repeat in headers and logs, else a new one."""
     given = Headers(scope=scope).get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

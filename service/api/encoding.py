@@ -1,4 +1,4 @@
-"""JSON out: UTF-8 unescaped, and safe for clients that split event streams at every Unicode line end."""
+"""This module writes JSON: UTF-8 unescaped, and safe for clients that split event streams at every Unicode line end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
 
 
 def event(value: object, name: str | None = None) -> bytes:
-    """One server-sent event. Python's httpx and others split lines at U+0085, U+2028 and U+2029, which JSON leaves
-    bare: these three are escaped."""
+    """Returns one server-sent event. Python's httpx and other clients split lines at U+0085, U+2028 and U+2029, which
+    JSON leaves bare: these three are escaped."""
     data = _encoder.encode(value)
     for raw, escaped in _LINE_ENDS:
         if raw in data:

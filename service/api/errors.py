@@ -1,9 +1,7 @@
-"""The one table from errors to bodies, in both dialects, and the sentences of refused fields.
+"""This module maps errors to bodies in both dialects, in one table, and words the refusals of fields.
 
-| dialect | status | body |
-|---|---|---|
-| native | the error's own | `{"error": sentence, "code", "error_type", "request_id", ...numbers}` |
-| OpenAI | 400 for 422, else the same | `{"error": {"message", "type", "param", "code"}}` |
+| dialect | status | body | |---|---|---| | native | the error's own | `{"error": sentence, "code", "error_type",
+"request_id", ...numbers}` | | OpenAI | 400 for 422, else the same | `{"error": {"message", "type", "param", "code"}}` |
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ UNSUPPORTED: Final = "unsupported_field"
 
 
 class Internal(DosirakError):
-    """A defect of ours. The body says nothing of it but where to look."""
+    """A defect of this service. The body only says where to look."""
 
     def __init__(self) -> None:
         super().__init__(INTERNAL_MESSAGE)
@@ -50,7 +48,7 @@ def status_of(error: DosirakError, openai: bool) -> int:
 
 
 def body_of(error: DosirakError, request_id: str, openai: bool) -> dict[str, Any]:
-    """The body in the dialect; also what a stream's last `event: error` carries."""
+    """Returns the body in the dialect; a stream's last `event: error` carries the same."""
     if not openai:
         fixed = {"error": error.message, "code": error.code, "error_type": error.error_type, "request_id": request_id}
         return {**fixed, **error.numbers}
@@ -64,7 +62,7 @@ def body_of(error: DosirakError, request_id: str, openai: bool) -> dict[str, Any
 
 
 def headers_of(error: DosirakError) -> dict[str, str]:
-    """`Retry-After` in whole seconds wherever trying again can help."""
+    """Returns `Retry-After` in whole seconds wherever a retry can help."""
     if not error.retryable and error.retry_after is None:
         return {}
     return {"Retry-After": str(max(1, math.ceil(error.retry_after or 1)))}
@@ -78,7 +76,7 @@ def response_of(
 
 
 def refusal_of(error: ValidationError) -> InvalidRequest:
-    """The first wrong field as one sentence: its name and what to change."""
+    """Returns the first wrong field as one sentence: its name and what to change."""
     details = error.errors(include_url=False, include_input=False)
     return _refusal(details[0])
 
@@ -99,7 +97,7 @@ def _refusal(detail: ErrorDetails) -> InvalidRequest:
 
 
 def _rule(detail: ErrorDetails) -> str:
-    """What the field must be, in words that a caller can act on."""
+    """Returns what the field must be, in words that a caller can act on."""
     bounds = {
         name: f"{value:g}" if isinstance(value, float) else value for name, value in detail.get("ctx", {}).items()
     }
@@ -111,7 +109,7 @@ def _rule(detail: ErrorDetails) -> str:
 
 
 def _name(location: Sequence[int | str]) -> str:
-    """`parameters.stop[3]` of ("parameters", "stop", 3)."""
+    """Returns `parameters.stop[3]` for ("parameters", "stop", 3)."""
     name = ""
     for part in location:
         name += f"[{part}]" if isinstance(part, int) else f".{part[:80]}" if name else part[:80]

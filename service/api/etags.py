@@ -1,4 +1,4 @@
-"""`If-Match`: the one state that the caller knows of the resource to be changed."""
+"""This module reads `If-Match`: the one state that the client knows of the resource to change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from service.errors import InvalidRequest
 
 
 def tag_of(if_match: str | None) -> str | None:
-    """What is between the quotes. Raises InvalidRequest for anything but one strong tag."""
+    """Returns the text between the quotes. Raises InvalidRequest for anything but one strong tag."""
     if if_match is None:
         return None
     if len(if_match) < 2 or if_match[0] != '"' or if_match[-1] != '"' or '"' in if_match[1:-1]:
@@ -15,7 +15,7 @@ def tag_of(if_match: str | None) -> str | None:
 
 
 def revision_of(if_match: str | None) -> int | None:
-    """The same of a session, whose tags are numbers."""
+    """Returns the same for a session, whose tags are numbers."""
     tag = tag_of(if_match)
     if tag is None:
         return None

@@ -1,4 +1,4 @@
-"""`POST /generate`, `/generate_stream` and `/`: TGI's routes, which also answer in Triton's shape."""
+"""These routes are TGI's, `POST /generate`, `/generate_stream` and `/`; they also answer in Triton's shape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ BODY: Final = json_body(GenerateBody)
     openapi_extra=takes(GenerateBody),
 )
 async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
-    """Text for a prompt, a chat or token ids; `stream` decides between one JSON body and server-sent events."""
+    """Generates text for a prompt, a chat or token ids; `stream` chooses between one JSON body and server-sent
+    events."""
     return await _answer(http, service, body, body.stream)
 
 
@@ -39,7 +40,7 @@ async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY
     openapi_extra=takes(GenerateBody),
 )
 async def generate_at_root(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
-    """As `/generate`: where huggingface_hub's client posts to."""
+    """Does as `/generate`: huggingface_hub's client posts here."""
     return await _answer(http, service, body, body.stream)
 
 
@@ -47,7 +48,7 @@ async def generate_at_root(http: Request, service: ServiceDep, body: GenerateBod
     "/generate_stream", responses=streams(GenerateEvent), response_class=Response, openapi_extra=takes(GenerateBody)
 )
 async def generate_stream(http: Request, service: ServiceDep, body: GenerateBody = BODY) -> Response:
-    """As `/generate` with `stream` true."""
+    """Does as `/generate` with `stream` true."""
     return await _answer(http, service, body, True)
 
 

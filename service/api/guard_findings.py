@@ -1,4 +1,4 @@
-"""What a guard found in an answer, for bodies and for the log: rules and counts, never the text."""
+"""This module shows what a guard found in an answer, for bodies and for the log: rules and counts, never the text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from service.answers import Answer
 
 
 def found(answer: Answer) -> dict[str, Any]:
-    """The field `guard`, only where there is something to tell."""
+    """Returns the field `guard`, only where the guard found something."""
     findings = [{"rule": each.rule, "action": each.action, "count": each.count} for each in answer.findings]
     return {"guard": findings} if findings else {}

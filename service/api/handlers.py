@@ -1,4 +1,4 @@
-"""Raised errors → responses, by the table of `errors`. Also what FastAPI itself raises."""
+"""These handlers turn raised errors into responses, by the table of `errors`, also the errors that FastAPI raises."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ async def _repository(request: Request, error: Exception) -> Response:
 
 
 async def _disk(request: Request, error: Exception) -> Response:
-    """Any other failure of the system is a defect, for the layer above."""
+    """Answers a full disk. Any other failure of the system is a defect, for the layer above."""
     if not isinstance(error, OSError) or error.errno not in FULL:
         raise error
     return await _refused(request, StorageFull("The server's disk is full: try again when the operator has made room"))
 
 
 async def _validation(request: Request, error: Exception) -> Response:
-    """Only path and query parameters come here: bodies are read by `bodies`."""
+    """Answers wrong path and query parameters; `bodies` reads the bodies."""
     return await _refused(request, InvalidRequest("The address has a wrong parameter; GET /docs lists the routes"))
 
 

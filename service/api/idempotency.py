@@ -1,6 +1,6 @@
-"""The `Idempotency-Key` of a request: what may be one, and what it stands for: this method, path and body.
+"""This module reads a request's `Idempotency-Key`, and what it stands for: this method, path and body.
 
-Routes that generate nothing never look at it, so that clients may send one with everything.
+Routes that generate nothing ignore the key, so that clients may send one with every request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.errors import InvalidRequest
 HEADER: Final = "Idempotency-Key"
 _KEY: Final = re.compile(r"[!-~]{1,255}")
 _SHAPING: Final = ("if-match",)
-"""Headers that belong to what is asked, as the body does."""
+"""Headers that are a part of the request's meaning, like the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class IdempotencyKey:
 
 
 def note_body(http: Request, raw: bytes) -> None:
-    """Remember what a key stands for while the body's bytes are at hand. Nothing to do where there is no key."""
+    """Remembers what the key stands for while the body's bytes are at hand. Does nothing where there is no key."""
     if HEADER not in http.headers:
         return
     digest = hashlib.sha256()
@@ -40,7 +40,7 @@ def note_body(http: Request, raw: bytes) -> None:
 
 
 def key_of(http: Request) -> IdempotencyKey | None:
-    """None where the request has none. Raises InvalidRequest for what cannot be one."""
+    """Returns the key; None where the request has none. Raises InvalidRequest for a text that cannot be a key."""
     given = http.headers.getlist(HEADER)
     if not given:
         return None

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: how far an import or a measurement is, and cancelling it."""
+"""These routes serve jobs over HTTP: the progress of an import or a measurement, and its cancellation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ router = APIRouter(prefix="/v1/jobs", tags=["repository"])
 
 @router.get("", response_model=JobList)
 async def list_jobs(service: ServiceDep) -> Response:
-    """The last jobs, newest first."""
+    """Lists the last jobs, newest first."""
     return json_response({"data": service.jobs.all()})
 
 
 @router.get("/{id}", response_model=JobShown)
 async def get_job(service: ServiceDep, id: str) -> Response:
-    """How far a job is, and its result or error."""
+    """Returns a job's progress, and its result or error."""
     return json_response(service.jobs.get(id))
 
 
 @router.delete("/{id}", response_model=JobShown)
 async def cancel_job(service: ServiceDep, id: str) -> Response:
-    """End a job that waits or runs; 409 when it has ended."""
+    """Ends a job that waits or runs; 409 when it has ended."""
     return json_response(service.jobs.cancel(id))

@@ -1,4 +1,4 @@
-"""The knowledge base over HTTP: documents whose passages `context.knowledge` brings into a chat."""
+"""These routes serve the knowledge base: documents whose passages `context.knowledge` brings into a chat."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODY: Final = json_body(KnowledgeBody)
 
 @router.post("", response_model=KnowledgeShown, status_code=201, openapi_extra=takes(KnowledgeBody))
 async def add(service: ServiceDep, owner: OwnerDep, body: KnowledgeBody = BODY) -> Response:
-    """Keep a document; it is found from now on."""
+    """Stores a document; searches find it from now on."""
     base = await _base(service)
     return json_response(_shown(await base.add(owner, body.text, body.title, body.session_id)), 201)
 
@@ -34,7 +34,7 @@ async def add(service: ServiceDep, owner: OwnerDep, body: KnowledgeBody = BODY) 
 async def list_knowledge(
     service: ServiceDep, owner: OwnerDep, session_id: Text | None = None, cursor: Text | None = None, limit: Limit = 50
 ) -> Response:
-    """The caller's documents without their texts, newest first; with `session_id` those of one session."""
+    """Lists the caller's documents without their texts, newest first; with `session_id` those of one session."""
     page = await (await _base(service)).all(owner, session_id=session_id, cursor=cursor, limit=limit)
     data = [{name: value for name, value in _shown(each).items() if name != "text"} for each in page.data]
     return json_response({"data": data, "next_cursor": page.next_cursor})
@@ -47,7 +47,7 @@ async def get_knowledge(service: ServiceDep, owner: OwnerDep, knowledge_id: str)
 
 @router.delete("/{knowledge_id}", status_code=204)
 async def delete_knowledge(service: ServiceDep, owner: OwnerDep, knowledge_id: str) -> Response:
-    """Found no more from now on."""
+    """Deletes a document; searches find it no more."""
     await (await _base(service)).delete(owner, knowledge_id)
     return Response(status_code=204)
 

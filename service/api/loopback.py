@@ -1,7 +1,8 @@
-"""Tells whether a request comes from this machine: by its peer, its `Host` and its `Origin`. Knows no keys.
+"""This module decides whether a request comes from this machine, by its peer, its `Host` and its `Origin`. It knows no
+keys.
 
-`Host` and `Origin` are read because a web page can have its own name point to 127.0.0.1 (DNS rebinding): the browser
-then connects from this machine, and only these two headers still say whose page asks.
+It reads `Host` and `Origin` because a web page can let its own name point to 127.0.0.1 (DNS rebinding): the browser
+then connects from this machine, and only these two headers still name the page.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
-"""A request with one of these was passed on by a proxy. Servers may put what it says in the place of the peer."""
+"""A proxy passed on a request with one of these headers. Servers may replace the peer with the header's value."""
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[0-9a-f.]*:[0-9a-f:.]*\]|[a-z0-9._-]+)(?::[0-9]{0,5})?", re.IGNORECASE)
 _ORIGIN: Final = re.compile(r"https?://(?P<authority>[^/?#@\s]+)", re.IGNORECASE)
 _LOCAL_NAME: Final = re.compile(r"(?:[a-z0-9_-]+\.)*localhost\.?", re.IGNORECASE)
 
 
 def foreign_part(scope: Scope) -> str | None:
-    """What of a request is not of this machine, in words for its sender; None where all of it is."""
+    """Returns which part of a request is not of this machine, in words for the client; None where all of it is."""
     headers = Headers(scope=scope)
     if any(name in headers for name in FORWARDED):
         return "a proxy passed the request on"
@@ -35,8 +36,9 @@ def foreign_part(scope: Scope) -> str | None:
 
 
 def is_local_peer(scope: Scope) -> bool:
-    """Whether the connection begins on this machine. A Unix socket has no client address, and a path with no port as
-    its server. A TCP peer that is gone already has none either, but its server has a port: it may be anybody."""
+    """Returns whether the connection begins on this machine. A Unix socket has no client address, and its server
+    address is a path without a port. A TCP peer that is gone has no client address either, but its server has a port:
+    it may be remote."""
     if scope.get("client"):
         return is_loopback_address(scope["client"][0])
     server = scope.get("server")
@@ -44,7 +46,7 @@ def is_local_peer(scope: Scope) -> bool:
 
 
 def is_local_authority(text: str) -> bool:
-    """Of `Host`: a loopback address or a name of `localhost`, with or without a port.
+    """Returns whether a `Host` is a loopback address or a name of `localhost`, with or without a port.
 
     >>> is_local_authority("[::1]:3000"), is_local_authority("app.localhost"), is_local_authority("localhost.evil.com")
     (True, True, False)
@@ -54,13 +56,13 @@ def is_local_authority(text: str) -> bool:
 
 
 def is_local_origin(text: str) -> bool:
-    """Of `Origin`: http or https of a local authority. `null`, which sandboxed pages send, is not."""
+    """Returns whether an `Origin` is http or https of a local authority. `null`, which sandboxed pages send, is not."""
     found = _ORIGIN.fullmatch(text)
     return found is not None and is_local_authority(found["authority"])
 
 
 def is_loopback_address(text: str) -> bool:
-    """Of an IP address as text, IPv4 in IPv6 included; False for what is none."""
+    """Returns whether the text is a loopback IP address, also IPv4 in IPv6; False for a text that is no address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

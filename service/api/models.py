@@ -1,4 +1,4 @@
-"""`GET /v1/models`: every version and every name as an OpenAI model."""
+"""These routes serve `GET /v1/models`: every version and every name as an OpenAI model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ router = APIRouter(tags=["openai"])
 
 @router.get("/v1/models", response_model=Models)
 async def list_models(service: ServiceDep) -> Response:
-    """Names and `name:version`s, both usable as `model`."""
+    """Lists names and `name:version`s, both usable as `model`."""
     return json_response({"object": "list", "data": _all(service.deployments)})
 
 
 @router.get("/v1/models/{id}", response_model=Model)
 async def get_model(service: ServiceDep, id: str) -> Response:
-    """One model by any reference; `root` is the version that it means now."""
+    """Returns one model by any reference; `root` is the version that it means now."""
     return json_response(_shown(id, service.deployments.resolve(id)))
 
 

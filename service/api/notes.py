@@ -1,4 +1,5 @@
-"""What every response says of its answers beside their text: headers for the client, counts and times for the log."""
+"""Notes add to a response what is known of its answers beside their text: headers for the client, counts and times for
+the log."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from service.api.guard_findings import found
 
 
 def headers(answer: Answer) -> dict[str, str]:
-    """What really served it, and what of the chat it saw."""
+    """Returns which version served the answer, and how much of the chat it received."""
     receipt = answer.receipt
     return {
         "X-Model-Version": answer.manifest.reference,
@@ -22,7 +23,7 @@ def headers(answer: Answer) -> dict[str, str]:
 
 
 def note(http: Request, answers: Sequence[Answer]) -> None:
-    """Counts and times for the log line; never a prompt, never an answer. Nothing where no answer began."""
+    """Adds counts and times to the log line; never a prompt, never an answer. Adds nothing where no answer began."""
     if not answers:
         return
     usage = [answer.usage() for answer in answers]

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions` and `/v1/completions`: OpenAI's routes."""
+"""These routes are OpenAI's: `/v1/chat/completions` and `/v1/completions`."""
 
 from __future__ import annotations
 

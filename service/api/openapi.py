@@ -1,4 +1,4 @@
-"""`/openapi.json` and `/docs`: made from the wire models, with no asset from anywhere else."""
+"""This module makes `/openapi.json` and `/docs` from the wire models, with no asset from anywhere else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     sessions.RegenerateBody,
 )
 EVENTS: Final[tuple[type[BaseModel], ...]] = (GenerateEvent, TokenEvent, ChatChunk, TextCompletion)
-"""The data of one event, by what is asked."""
+"""The models of one event's data, one for each kind of streamed answer."""
 EVENT_STREAM: Final = "text/event-stream"
 REFERENCE: Final = "#/components/schemas/{model}"
 NATIVE_ERROR: Final = {
@@ -79,8 +79,8 @@ STYLE: Final = (
 
 
 def streams(event: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that answers with server-sent events, of which `event`, one of EVENTS, is the data of
-    each. The schema is that of one event, as OpenAPI 3.2 has it for this media type."""
+    """Returns the `responses` of a route that answers with server-sent events. `event`, one of EVENTS, is the data of
+    each; the schema is that of one event, as OpenAPI 3.2 defines it for this media type."""
     shown = {"contentSchema": {"$ref": REFERENCE.format(model=event.__name__)}, "contentMediaType": "application/json"}
     data = {"type": "string", "description": "JSON; `[DONE]` ends OpenAI's streams.", **shown}
     kind = {"type": "string", "description": "`error` where the data is an error body."}
@@ -90,20 +90,20 @@ def streams(event: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 
 def lines(media_type: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that answers with JSON lines."""
+    """Returns the `responses` of a route that answers with JSON lines."""
     schema = {"type": "string", "description": "One JSON object a line."}
     return {200: {"description": "JSON lines.", "content": {media_type: {"schema": schema}}}}
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
-    """The `openapi_extra` of a route that reads `model` itself."""
+    """Returns the `openapi_extra` of a route that reads `model` itself."""
     reference = {"$ref": REFERENCE.format(model=model.__name__)}
     required = not is_optional(model)
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": reference}}}}
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document: every route, its body, and every error status in its dialect."""
+    """Returns the OpenAPI document: every route, its body, and every error status in its dialect."""
     found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, schemas = models_json_schema([(model, "validation") for model in (*MODELS, *EVENTS)], ref_template=REFERENCE)
     components = found.setdefault("components", {}).setdefault("schemas", {})
@@ -124,7 +124,7 @@ def _document_errors(operation: dict[str, Any], path: str) -> None:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The document as one HTML page: no script, no external address."""
+    """Returns the document as one HTML page: no script, no external address."""
     entries = [
         _entry(path, method, operation, found)
         for path, methods in found["paths"].items()

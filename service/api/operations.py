@@ -1,4 +1,4 @@
-"""Health, metrics, `/info`, tokenizers and deployments: what those who run the server ask."""
+"""These routes serve operators: health, metrics, `/info`, tokenizers and deployments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ PAGE_POLICY: Final = {"Content-Security-Policy": "default-src 'none'; style-src 
 
 @router.get("/livez", response_model=Status)
 async def livez() -> Response:
-    """200 while the process answers. Under BentoML its own route of this name answers instead, as the next two."""
+    """Returns 200 while the process answers. Under BentoML its own route of this name answers instead, as for the next
+    two."""
     return json_response({"status": "ok"})
 
 
@@ -34,7 +35,8 @@ async def livez() -> Response:
 @router.get("/readyz", response_model=Status)
 @router.get("/healthz", response_model=Status)
 async def health(service: ServiceDep) -> Response:
-    """200 when a request for the default model would be served now and the session database can be used, else 503."""
+    """Returns 200 when a request for the default model would be served now and the session database can be used, else
+    503."""
     if (cause := service.answers.conversations.unusable) is not None:
         raise Unavailable(cause, retry_after=2)
     if not service.deployments.ready:
@@ -46,13 +48,14 @@ async def health(service: ServiceDep) -> Response:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: ServiceDep) -> Response:
-    """Prometheus' text format."""
+    """Returns the metrics in Prometheus' text format."""
     return Response(service.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
 
 @router.get("/info", response_model=Info)
 async def info(service: ServiceDep) -> Response:
-    """TGI's `/info` about the default model, with its version and digest, the engine and the effective settings."""
+    """Returns TGI's `/info` about the default model, with its version and digest, the engine and the effective
+    settings."""
     manifest = service.deployments.resolve(None)
     deployment = _serving(service, manifest.reference)
     engine = deployment.engine.info if deployment else None
@@ -88,33 +91,34 @@ def _serving(service: Service, reference: str) -> Deployment | None:
 
 @router.get("/v1/deployments", response_model=DeploymentList)
 async def list_deployments(service: ServiceDep) -> Response:
-    """Every version that is loading, serving or draining."""
+    """Lists every version that is loading, serving or draining."""
     return json_response({"data": service.deployments.describe()})
 
 
 @router.post("/v1/deployments", response_model=DeploymentShown, status_code=202, openapi_extra=takes(DeploymentBody))
 async def load_deployment(service: ServiceDep, body: DeploymentBody = DEPLOYMENT) -> Response:
-    """Begin to load a version; its `state` is to be polled."""
+    """Begins to load a version; poll its `state`."""
     deployment = await service.deployments.load(body.model, body.replicas)
     return json_response(deployment.describe(), status=202)
 
 
 @router.delete("/v1/deployments/{reference}", response_model=DeploymentShown, status_code=202)
 async def unload_deployment(service: ServiceDep, reference: str) -> Response:
-    """Drain a version and end its engine process; its `state` is to be polled."""
+    """Drains a version and ends its engine process; poll its `state`."""
     deployment = await service.deployments.unload(reference)
     return json_response(deployment.describe(), status=202)
 
 
 @router.get("/v1/batching", response_model=Batching)
 async def batching(service: ServiceDep) -> Response:
-    """What the engine of every served version has learned of its steps' cost, and what it decided last."""
+    """Returns what each served version's engine has learned of its steps' cost, and its last decisions."""
     served = (each for each in service.deployments.all() if each.state is not DeploymentState.LOADING)
     return json_response({"data": [_batching(each) for each in served]})
 
 
 def _batching(deployment: Deployment) -> dict[str, Any]:
-    """The fitted line  seconds = constant + per_token · tokens + ..  with its error, and the last decisions by it."""
+    """Returns the fitted line  seconds = constant + per_token · tokens + ..  with its error, and the last decisions by
+    it."""
     stats = deployment.engine.stats
     fields = ("constant_seconds", "seconds_per_token", "seconds_per_kv_token", "seconds_per_attention_pair")
     fitted: dict[str, Any] = dict(zip(fields, stats.cost or (None,) * len(fields), strict=True))

@@ -1,4 +1,4 @@
-"""The model repository over HTTP: what there is, what was measured of it, imports, deletions, comparisons.
+"""These routes serve the model repository over HTTP: its contents, measurements, imports, deletions, comparisons.
 
 Disk work runs in threads; conversions and measurements are jobs in processes of their own.
 """
@@ -44,19 +44,20 @@ QUANTIZE: Final = json_body(QuantizeBody)
 
 @router.get("", response_model=ModelPage)
 async def list_models(service: ServiceDep, query: Text = "", cursor: Text = "") -> Response:
-    """Models whose name holds `query`, by name, 100 at a time; `cursor` is the last answer's `next_cursor`."""
+    """Lists models whose name contains `query`, by name, 100 at a time; `cursor` is the last answer's `next_cursor`."""
     return json_response(await asyncio.to_thread(_page, service.deployments.repository, query, cursor))
 
 
 @router.get("/{name}", response_model=ModelVersions)
 async def get_model(service: ServiceDep, name: str) -> Response:
-    """A model's versions, newest first, and its aliases."""
+    """Returns a model's versions, newest first, and its aliases."""
     return json_response(await asyncio.to_thread(_model, service.deployments.repository, name))
 
 
 @router.post("/{name}/versions", response_model=JobShown, status_code=202, openapi_extra=takes(ImportBody))
 async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: ImportBody = IMPORT) -> Response:
-    """Import a checkpoint as a job; its `result` names the version. Measured as well, unless `evaluate` is "none"."""
+    """Imports a checkpoint as a job; the job's `result` names the version. It is also measured, unless `evaluate` is
+    "none"."""
     ModelReference(name, body.version)
     if body.adapter_of is not None:
         await asyncio.to_thread(service.deployments.repository.resolve, body.adapter_of)
@@ -65,21 +66,21 @@ async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: 
 
 @router.get("/{name}/versions/{version}", response_model=VersionDetails)
 async def get_version(service: ServiceDep, name: str, version: str) -> Response:
-    """Manifest, files with their sha256, what each module is stored in, lineage, model card, and the report of what was
-    measured."""
+    """Returns manifest, files with their sha256, the precision of each module, lineage, model card, and the report of
+    the measurements."""
     return json_response(await asyncio.to_thread(_version, service.deployments.repository, name, version))
 
 
 @router.delete("/{name}/versions/{version}", response_model=Deleted)
 async def delete_version(service: ServiceDep, actor: ActorDep, name: str, version: str, reason: Text = "") -> Response:
-    """Remove a version for good; 409 while an alias points to it or a process serves it."""
+    """Removes a version for good; 409 while an alias points to it or a process serves it."""
     await asyncio.to_thread(service.deployments.repository.delete, name, version, reason, actor)
     return json_response({"deleted": f"{name}:{version}"})
 
 
 @router.post("/{name}/versions/{version}/verify", response_model=Verified)
 async def verify_version(service: ServiceDep, name: str, version: str) -> Response:
-    """Read every byte again; `ok` is false with the reason when one is not what was published."""
+    """Reads every byte again; `ok` is false, with the reason, where a file is not as published."""
     repository = service.deployments.repository
     manifest = await asyncio.to_thread(repository.get, name, version)
     try:
@@ -95,7 +96,7 @@ async def verify_version(service: ServiceDep, name: str, version: str) -> Respon
 async def quantize_version(
     service: ServiceDep, actor: ActorDep, name: str, version: str, body: QuantizeBody = QUANTIZE
 ) -> Response:
-    """Make a version of lower precision from this one, as a job."""
+    """Makes a version of lower precision from this one, as a job."""
     manifest = await asyncio.to_thread(service.deployments.repository.get, name, version)
     return _accepted(service, "quantize", {"model": manifest.reference, "author": actor, **body.model_dump()})
 
@@ -104,19 +105,19 @@ async def quantize_version(
     "/{name}/versions/{version}/evaluate", response_model=JobShown, status_code=202, openapi_extra=takes(EvaluateBody)
 )
 async def evaluate_version(service: ServiceDep, name: str, version: str, body: EvaluateBody = EVALUATE) -> Response:
-    """Measure quality and speed as a job; the report is kept with the version."""
+    """Measures quality and speed as a job; the report is kept with the version."""
     manifest = await asyncio.to_thread(service.deployments.repository.get, name, version)
     return _accepted(service, "evaluate", {"model": manifest.reference, "effort": body.effort, "text_file": None})
 
 
 @router.get("/{name}/compare", response_model=ComparedVersions)
 async def compare(service: ServiceDep, name: str, a: Text, b: Text) -> Response:
-    """Two versions of a model side by side: what differs in their facts, their files and their reports."""
+    """Compares two versions of a model side by side: the differences in facts, files and reports."""
     return json_response(await asyncio.to_thread(_comparison, service.deployments.repository, name, a, b))
 
 
 def shown_version(manifest: Manifest, aliases: dict[str, str], report: Report | None) -> dict[str, Any]:
-    """A version in a list: its facts, without its files."""
+    """Returns a version as a list shows it: its facts, without its files."""
     return {
         "model": manifest.reference,
         "version": manifest.version,
@@ -161,7 +162,7 @@ def _summary(repository: Repository, name: str) -> dict[str, Any]:
 def _model(repository: Repository, name: str) -> dict[str, Any]:
     versions = repository.versions(name)
     if not versions:
-        repository.resolve(name)  # says what there is
+        repository.resolve(name)  # raises with the names that exist
     aliases = repository.aliases(name)
     shown = [shown_version(each, aliases, _report(repository, each)) for each in reversed(versions)]
     return {"name": name, "aliases": aliases, "versions": shown}
@@ -177,7 +178,8 @@ def _version(repository: Repository, name: str, version: str) -> dict[str, Any]:
 
 
 def _report(repository: Repository, manifest: Manifest) -> Report | None:
-    """None also for a damaged one: the version is not the worse for it, and `evaluate` makes it anew."""
+    """Returns the report; None also for a damaged one: the version itself is intact, and `evaluate` makes the report
+    anew."""
     try:
         return repository.report(manifest)
     except RepositoryError:

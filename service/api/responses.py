@@ -1,5 +1,5 @@
-"""Requests become HTTP responses, the same for every dialect: whole or streamed while the client is there, and to a
-request with a known Idempotency-Key the response that the first one got."""
+"""This module makes HTTP responses of requests, the same way for every dialect: whole, or streamed while the client is
+connected. A request with a known Idempotency-Key gets the response of the first request with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from service.sessions import Finished
 async def respond(
     http: Request, service: Service, requests: Sequence[GenerationRequest], serialiser: Serialiser, *, stream: bool
 ) -> Response:
-    """The answers to `requests`, in their order, as `serialiser` shows them. Raises ClientGone when the client left."""
+    """Returns the answers to `requests`, in their order, as `serialiser` writes them. Raises ClientGone when the client
+    left."""
     requests = [for_caller(http, request, service.settings.context_policy) for request in requests]
     http.state.log["streamed"] = stream
     held = None
@@ -60,7 +61,7 @@ async def _joined(deltas: AsyncGenerator[Delta, None], write: Write) -> bytes:
 
 
 class _Whole:
-    """Whole answers as a stream shows them: nothing, until the last delta of the last."""
+    """Writes whole answers through the interface of a stream: nothing before the very last delta."""
 
     def __init__(self, requests: Sequence[GenerationRequest], serialiser: Serialiser) -> None:
         self._requests = requests

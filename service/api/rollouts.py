@@ -1,4 +1,5 @@
-"""Rollouts over HTTP: a version on trial under an alias, how it goes, and its end either way."""
+"""These routes serve rollouts over HTTP: a candidate version under an alias, its observations, its promotion or its
+abort."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ ROLLOUT: Final = json_body(RolloutBody)
 
 @router.get("", response_model=Rollouts)
 async def get_rollout(service: ServiceDep, name: str, alias: str) -> Response:
-    """The rollout under way with what was observed of both versions, and the earlier ones."""
+    """Returns the running rollout with what was observed of both versions, and the earlier rollouts."""
     found = await asyncio.to_thread(rollouts.history, service.deployments.repository, name, alias)
     if not found:
         raise NotFound(f"There was no rollout of {name}@{alias} yet")
@@ -37,7 +38,7 @@ async def get_rollout(service: ServiceDep, name: str, alias: str) -> Response:
 
 @router.put("", response_model=RunningRollout, openapi_extra=takes(RolloutBody))
 async def put_rollout(service: ServiceDep, name: str, alias: str, body: RolloutBody = ROLLOUT) -> Response:
-    """Begin to send `weight` percent of the conversations to `candidate`, or change the running rollout's weight."""
+    """Begins to send `weight` percent of the conversations to `candidate`, or changes the running rollout's weight."""
     limits = RolloutLimits(**(body.guards.model_dump(exclude_none=True) if body.guards else {}))
     wanted = Rollout(name, alias, "", body.candidate, body.weight, body.sticky, body.shadow, limits, "")
     gate = None if body.override else service.settings.gate(alias)
@@ -48,7 +49,7 @@ async def put_rollout(service: ServiceDep, name: str, alias: str, body: RolloutB
 
 @router.delete("", response_model=RolloutShown)
 async def abort_rollout(service: ServiceDep, name: str, alias: str, reason: Text = "") -> Response:
-    """Send everybody back to the version that the alias points to."""
+    """Sends all conversations back to the version that the alias points to."""
     ended = await asyncio.to_thread(rollouts.end, service.deployments.repository, name, alias, "aborted", reason)
     service.deployments.follow_all()
     return json_response(ended)
@@ -58,7 +59,7 @@ async def abort_rollout(service: ServiceDep, name: str, alias: str, reason: Text
 async def promote_rollout(
     service: ServiceDep, actor: ActorDep, name: str, alias: str, body: ReasonBody = REASON
 ) -> Response:
-    """Point the alias to the candidate, which ends the rollout."""
+    """Points the alias to the candidate, which ends the rollout."""
     reason = body.reason or "the rollout went well"
     ended = await asyncio.to_thread(rollouts.promote, service.deployments.repository, name, alias, reason, actor)
     service.deployments.follow_all()

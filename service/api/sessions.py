@@ -1,7 +1,7 @@
-"""Stored chats over HTTP: make, list, read, change, fork, answer again, export and import.
+"""These routes serve stored chats over HTTP: create, list, read, change, fork, regenerate, export and import.
 
-Every answer about one session has its revision as `ETag`; `If-Match` with another is 412. A session of somebody else is
-404, as one that never was.
+Every answer about one session has its revision as `ETag`; a different `If-Match` gets 412. A session of another owner
+gets 404, as one that does not exist.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REGENERATE: Final = json_body(RegenerateBody)
 
 @router.post("", response_model=SessionShown, status_code=201, openapi_extra=takes(SessionBody))
 async def create(service: ServiceDep, owner: OwnerDep, body: SessionBody = SESSION) -> Response:
-    """A new session. `policy` is `window` where it says nothing else. A `model` must be there now."""
+    """Makes a session. `policy` defaults to `window`. A `model` must exist now."""
     _check_model(service, body.model)
     return _one(await (await _store(service)).create(owner, body.fields()), 201)  # type: ignore[arg-type]
 
@@ -52,14 +52,14 @@ async def create(service: ServiceDep, owner: OwnerDep, body: SessionBody = SESSI
 async def list_sessions(
     service: ServiceDep, owner: OwnerDep, query: Text | None = None, cursor: Text | None = None, limit: Limit = 50
 ) -> Response:
-    """The caller's sessions, newest first; `query` searches title, metadata and messages."""
+    """Lists the caller's sessions, newest first; `query` searches title, metadata and messages."""
     page = await (await _store(service)).sessions(owner, query=query, cursor=cursor, limit=limit)
     return _page(page, [_session(each) for each in page.data])
 
 
 @router.get("/{session_id}", response_model=SessionShown)
 async def get_session(service: ServiceDep, owner: OwnerDep, session_id: str) -> Response:
-    """One session without its messages."""
+    """Returns one session without its messages."""
     return _one(await (await _store(service)).get(owner, session_id))
 
 
@@ -67,7 +67,7 @@ async def get_session(service: ServiceDep, owner: OwnerDep, session_id: str) -> 
 async def patch_session(
     service: ServiceDep, owner: OwnerDep, session_id: str, body: SessionBody = SESSION, if_match: IfMatch = None
 ) -> Response:
-    """Change title, model, system prompt, policy, metadata or time to live."""
+    """Changes title, model, system prompt, policy, metadata or time to live."""
     _check_model(service, body.model)
     store = await _store(service)
     return _one(await store.patch(owner, session_id, body.fields(), revision_of(if_match)))  # type: ignore[arg-type]
@@ -77,7 +77,8 @@ async def patch_session(
 async def delete_session(
     service: ServiceDep, owner: OwnerDep, session_id: str, erase: bool = False, if_match: IfMatch = None
 ) -> Response:
-    """Gone for every reader at once; with `erase`, also from every byte of the database before this answers."""
+    """Deletes a session for every reader at once; with `erase`, also every byte of it in the database before the
+    response."""
     store, revision = await _store(service), revision_of(if_match)
     if erase and revision is not None:
         raise InvalidRequest("If-Match cannot act with erase: send one of them", param="If-Match")
@@ -92,7 +93,7 @@ async def delete_session(
 async def list_messages(
     service: ServiceDep, owner: OwnerDep, session_id: str, cursor: Text | None = None, limit: Limit = 50
 ) -> Response:
-    """Oldest first; an assistant's message has its receipt as `context`."""
+    """Lists messages, oldest first; an assistant's message has its receipt as `context`."""
     page = await (await _store(service)).messages(owner, session_id, cursor=cursor, limit=limit)
     return _page(page, [_message(each) for each in page.data])
 
@@ -106,7 +107,7 @@ async def patch_message(
     body: MessageBody = MESSAGE,
     if_match: IfMatch = None,
 ) -> Response:
-    """Edit or pin one message; the others, and its receipt, stay as they are."""
+    """Edits or pins one message. The other messages, and its receipt, stay as they are."""
     store = await _store(service)
     changed = await store.edit_message(
         owner,
@@ -123,13 +124,13 @@ async def patch_message(
 async def delete_message(
     service: ServiceDep, owner: OwnerDep, session_id: str, message_id: str, if_match: IfMatch = None
 ) -> Response:
-    """Take one message out; answers with the session as it is then."""
+    """Deletes one message; returns the session after that."""
     return _one(await (await _store(service)).delete_message(owner, session_id, message_id, revision_of(if_match)))
 
 
 @router.post("/{session_id}/fork", response_model=SessionShown, status_code=201, openapi_extra=takes(ForkBody))
 async def fork(service: ServiceDep, owner: OwnerDep, session_id: str, body: ForkBody = FORK) -> Response:
-    """A new session with the messages up to `at`."""
+    """Makes a new session with the messages up to `at`."""
     return _one(await (await _store(service)).fork(owner, session_id, body.at), 201)
 
 
@@ -142,21 +143,21 @@ async def fork(service: ServiceDep, owner: OwnerDep, session_id: str, body: Fork
 async def regenerate(
     http: Request, service: ServiceDep, session_id: str, body: RegenerateBody = REGENERATE, if_match: IfMatch = None
 ) -> Response:
-    """Answer the last question again; the new answer takes the old one's place."""
+    """Answers the last question again; the new answer replaces the old one."""
     request = native.parse_regenerate(body, session_id, service.settings)
     return await respond(http, service, [request], native.NativeSerialiser.of(body), stream=body.stream)
 
 
 @router.get("/{session_id}/export", response_class=Response, responses=lines(NDJSON))
 async def export(service: ServiceDep, owner: OwnerDep, session_id: str) -> Response:
-    """JSON lines: the session, then its messages; what `import` takes."""
+    """Returns JSON lines, the session and then its messages, which `import` takes."""
     lines = await (await _store(service)).export(owner, session_id)
     return Response(b"".join(line + b"\n" for line in lines), media_type=NDJSON)
 
 
 @router.post("/import", response_model=SessionShown, status_code=201)
 async def import_session(http: Request, service: ServiceDep, owner: OwnerDep) -> Response:
-    """What `export` gave becomes a new session of the caller's, under new ids. Its `model` must be there now."""
+    """Makes a new session of the caller from an export, under new ids. Its `model` must exist now."""
     limit = service.settings.sessions_max_import_bytes
     lines = await read_lines(http, NDJSON, limit, "DOSIRAK_SESSIONS_MAX_IMPORT_BYTES")
     _check_model(service, _model_of(lines))
@@ -164,19 +165,20 @@ async def import_session(http: Request, service: ServiceDep, owner: OwnerDep) ->
 
 
 def _check_model(service: Service, model: str | None) -> None:
-    """Raises InvalidRequest or NotFound, as the session's turns would."""
+    """Raises the InvalidRequest or NotFound that the session's turns would raise."""
     if model:
         service.deployments.resolve(model)
 
 
 class _Head(msgspec.Struct):
-    """Of an export's first line, what is looked at before the store reads it."""
+    """The fields of an export's first line that are read before the store reads the line."""
 
     model: str | None = None
 
 
 def _model_of(lines: Sequence[bytes]) -> str | None:
-    """None also where the first line is no session's: the store says what is wrong with it."""
+    """Returns the export's model; None also where the first line is no session's: the store says what is wrong with
+    it."""
     try:
         return msgspec.json.decode(next((line for line in lines if line.strip()), b"{}"), type=_Head).model
     except (msgspec.DecodeError, RecursionError):

@@ -1,9 +1,10 @@
-"""Responses are kept for their `Idempotency-Key`: made once, sent as often as they are asked for, byte for byte.
+"""This module stores the response of each `Idempotency-Key`: it is made once, and every repetition gets the same bytes.
 
-    key ─▶ first: ResponseRecorder ─▶ deltas, the claim renewed meanwhile ─▶ all bytes kept ─▶ the last delta is told
+    key ─▶ first: ResponseRecorder ─▶ deltas, the claim renewed meanwhile ─▶ all bytes kept ─▶ the last delta goes out
       └──▶ a repetition waits for the first and gets what was kept; where nothing was, it is the first
 
-What ends without a whole answer keeps nothing. Knows no dialect: `write` gives the bytes of each delta.
+A response that ends without a whole answer is not kept. The module knows no dialect: `write` gives the bytes of each
+delta.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ REPLAYED: Final = "Idempotent-Replayed"
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as the store has it: `packed` is its body, compressed."""
+    """A response in its stored form: `packed` is its body, compressed."""
 
     request_id: str
     headers: dict[str, str]
@@ -54,7 +55,7 @@ _decoder = msgspec.msgpack.Decoder(StoredResponse)
 
 
 def replay(http: Request, finished: Finished) -> Response:
-    """What was kept, under the id of the request that it was made for."""
+    """Returns the stored response, under the id of the request that it was made for."""
     kept = _decoder.decode(finished.response)
     http.state.log.update(replayed=True, repeated_as=http.state.request_id)
     http.state.request_id = kept.request_id
@@ -63,15 +64,15 @@ def replay(http: Request, finished: Finished) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A claim, and where it is to be renewed."""
+    """A claim, and the store where it is renewed."""
 
     idempotency: Idempotency
     claim: Claim
 
 
 async def claimed(service: Service, key: IdempotencyKey, requests: Sequence[GenerationRequest]) -> Held | Finished:
-    """The right to answer first, or the answer. Raises Conflict where the key came with another body, Unavailable where
-    there is no database or the first request takes too long."""
+    """Returns the right to answer first, or the answer. Raises Conflict where the key came with another body,
+    Unavailable where there is no database or the first request takes too long."""
     idempotency = (await service.answers.conversations.store()).idempotency
     left = [request.deadline - time.monotonic() for request in requests if request.deadline is not None]
     found = await idempotency.wait(key.owner, key.text, key.body_hash, min([WAIT_SECONDS, *left]))
@@ -79,7 +80,7 @@ async def claimed(service: Service, key: IdempotencyKey, requests: Sequence[Gene
 
 
 class ResponseRecorder:
-    """One response in the making. Answers takes `record`, the response is written by `write`, both from `deltas`."""
+    """One response in progress. Answers takes `record`; `write` writes the response; both work on `deltas`."""
 
     def __init__(
         self, held: Held, request_id: str, requests: int, write: Write, head: Head, ending: bytes = b""
@@ -97,7 +98,7 @@ class ResponseRecorder:
         self._renew_at = time.monotonic() + RENEW_SECONDS
 
     def write(self, delta: Delta) -> Iterable[bytes]:
-        """The bytes to be sent for this delta; those of the last are what was kept, to the end of the response."""
+        """Returns the bytes to send for this delta; for the last delta, the rest of the stored response."""
         if self._last is not None and self._last[0] is delta:
             return self._last[1]
         self._first = self._first or delta
@@ -106,7 +107,7 @@ class ResponseRecorder:
         return chunks
 
     def record(self, delta: Delta) -> Done:
-        """The whole response, whose last delta this is."""
+        """Returns the whole response, whose last delta this is."""
         chunks = [*self._write(delta), *([self._ending] if self._ending else ())]
         self._last = (delta, chunks)
         packed = zlib.compress(b"".join([self._told, *chunks]), level=1)
@@ -114,8 +115,9 @@ class ResponseRecorder:
         return Done(self._claim, msgspec.msgpack.encode(kept))
 
     async def deltas(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
-        """The deltas of `source`, which it owns: the last when the response is kept, with its turn or by itself. Where
-        it never is, whoever asks next begins anew. Raises Conflict where another has taken over."""
+        """Yields the deltas of `source`, which it owns; the last one once the response is stored, with its turn or by
+        itself. Where the response is never stored, the next request with the key begins anew. Raises Conflict where
+        another request has taken over."""
         is_kept = False
         try:
             async with aclosing(source):
@@ -132,7 +134,7 @@ class ResponseRecorder:
                     await self._idempotency.abandon(self._claim)
 
     async def _held(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, with the claim renewed while it takes its time; cancelled where the claim is lost."""
+        """Returns the result of `work`, and renews the claim meanwhile. Cancels `work` where the claim is lost."""
         task = asyncio.create_task(work)
         try:
             while not task.done():
@@ -152,7 +154,7 @@ class ResponseRecorder:
         except Conflict:
             if self._last is None:
                 raise
-            self._renew_at = float("inf")  # it is being kept, or is already: that says whose the claim is
+            self._renew_at = float("inf")  # the response is being stored or is stored, which settles the claim
 
 
 async def _next(source: AsyncGenerator[Delta, None]) -> Delta | None:

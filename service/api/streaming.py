@@ -1,10 +1,10 @@
-"""A stream's response begins at once and stays alive until its first token, in every dialect.
+"""Streaming starts a stream's response early and keeps it alive until its first token, in every dialect.
 
     first token within HEADERS_SECONDS ─▶ headers and the token; an error until then is a real HTTP status
     none yet, the version is loaded    ─▶ headers once the prompt is known, then a comment every COMMENT_SECONDS
     none yet, the version is loading   ─▶ headers without what is not known yet, then the same comments
 
-An error after the headers is the stream's last event. Knows no dialect: `Serialiser` gives the bytes.
+An error after the headers is the stream's last event. The module knows no dialect: `Serialiser` gives the bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ COMMENT: Final = b": keep-alive\n\n"
 
 
 class Streaming:
-    """One stream from before its headers to its end; it owns `deltas`. With a `recorder`, what that kept is sent."""
+    """One stream from before its headers to its end; it owns `deltas`. With a `recorder` it sends the bytes that the
+    recorder kept."""
 
     def __init__(
         self,
@@ -53,7 +54,8 @@ class Streaming:
         self._answers: dict[str, Answer] = {}
 
     async def response(self) -> EventStream:
-        """When the headers are due. Raises what ends the answer before, and ClientGone."""
+        """Returns the response when the headers are due. Raises an error that ends the answer before that, and
+        ClientGone."""
         try:
             answer = await while_connected(self._http.receive, self._opened())
         except BaseException:
@@ -62,7 +64,7 @@ class Streaming:
         return EventStream(self._events(), headers(answer) if answer else {}, self._close)
 
     async def _opened(self) -> Answer | None:
-        """Returns when the headers are due, with the answer that they are about, where it is known."""
+        """Returns when the headers are due, with the answer that they describe, where it is known."""
         await asyncio.wait({self._first}, timeout=HEADERS_SECONDS)
         if not self._first.done() and self._opening.is_loaded:
             begun = asyncio.create_task(self._opening.begun())

@@ -1,4 +1,4 @@
-"""`/tokenize` and `/chat_tokenize`: what the model would receive. Counts go past the window."""
+"""These routes, `/tokenize` and `/chat_tokenize`, show what the model would receive. Counts go past the window."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHAT_TOKENIZE: Final = json_body(ChatTokenizeBody)
 
 @router.post("/tokenize", response_model=list[TextToken] | TokenizeCount, openapi_extra=takes(TokenizeBody))
 async def tokenize(service: ServiceDep, body: TokenizeBody = TOKENIZE) -> Response:
-    """`inputs`: TGI's list of tokens; `prompt` or `messages`: vLLM's count and ids."""
+    """Tokenizes: `inputs` gives TGI's list of tokens; `prompt` or `messages` gives vLLM's count and ids."""
     deployment = await service.deployments.acquire(body.model)
     return json_response(await asyncio.to_thread(_tokenized, deployment, body))
 
@@ -44,7 +44,8 @@ def _tokenized(deployment: Deployment, body: TokenizeBody) -> Any:
 
 @router.post("/chat_tokenize", response_model=ChatTokens, openapi_extra=takes(ChatTokenizeBody))
 async def chat_tokenize(service: ServiceDep, body: ChatTokenizeBody = CHAT_TOKENIZE) -> Response:
-    """TGI's: the chat as the template writes it, generation prompt included, and its tokens with their places."""
+    """Returns, as TGI, the chat as the template writes it, with the generation prompt, and its tokens with their
+    positions."""
     deployment = await service.deployments.acquire(body.model)
     return json_response(await asyncio.to_thread(_chat_tokenized, deployment.tokenizer, body))
 

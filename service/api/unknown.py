@@ -1,4 +1,5 @@
-"""Every path that no route has, and every wrong method: JSON in the dialect of the path. The last route of the app."""
+"""This route answers every path that no other route has, and every wrong method, as JSON in the path's dialect. It is
+the last route of the app."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
 class Unknown:
-    """An ASGI endpoint, so that it answers every method. Raises NotFound or MethodNotAllowed."""
+    """This ASGI endpoint answers every method. Raises NotFound or MethodNotAllowed."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         allowed = _methods(scope, Request(scope).app.routes)
@@ -26,7 +27,7 @@ class Unknown:
 
 
 def _methods(scope: Scope, routes: list[BaseRoute]) -> list[str]:
-    """The methods that some other route takes for this path."""
+    """Returns the methods that other routes take for this path."""
     others = [route for route in routes if getattr(route, "path", None) != CATCH_ALL]
     taken = [method for method in METHODS if any(_takes(route, {**scope, "method": method}) for route in others)]
     return [*taken, *(["HEAD"] if "GET" in taken else [])]  # see `edge`

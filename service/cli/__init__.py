@@ -1,6 +1,6 @@
-"""The `dosirak` command. Each verb calls the package that does the work; no logic of its own.
+"""The `dosirak` command calls, for each verb, the package that does the work; it has no logic of its own.
 
-Torch is imported only by the verbs that need it, so `dosirak --help` stays quick.
+Only the verbs that need torch import it, so `dosirak --help` stays quick.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ app.add_typer(guard.app, name="guard")
 
 
 def demo_versions() -> list[str]:
-    """Both versions of the demo model; a fresh installation gets them now. Imports torch."""
+    """Returns both versions of the demo model; a fresh installation gets them now. Imports torch."""
     from models.starter import WEIGHTS, demo_is_wanted, publish_demo
 
     store = repository()
@@ -39,7 +39,7 @@ def serve() -> None:
 
     settings = settings_or_exit(console)
     if settings.guard_file is not None:
-        read_guard(settings.guard_file)  # a wrong one is a sentence here, a traceback in the server's log
+        read_guard(settings.guard_file)  # a wrong file is a sentence here, a traceback in the server's log
     raise typer.Exit(run(settings, console))
 
 
@@ -108,7 +108,7 @@ def compare(
 
 
 def main() -> None:
-    """The console script: a refusal is one sentence and exit status 1, never a traceback."""
+    """Runs the console script: a refusal is one sentence and exit status 1, never a traceback."""
     try:
         app()
     except (RepositoryError, DosirakError) as error:

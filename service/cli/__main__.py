@@ -1,4 +1,4 @@
-"""`python -m service.cli`: the same as `dosirak`."""
+"""`python -m service.cli` is the same as `dosirak`."""
 
 from service.cli import main
 

@@ -1,4 +1,4 @@
-"""`dosirak model promote | rollback | history`: where an alias points, and why."""
+"""`dosirak model promote | rollback | history` set and show where an alias points, and why."""
 
 from __future__ import annotations
 

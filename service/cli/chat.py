@@ -1,5 +1,5 @@
-"""`dosirak chat`, line by line: what begins with a slash is `commands`', the rest is said to the model. Files, keys and
-pipes go in; how it looks is `printing`'s."""
+"""This module runs `dosirak chat` line by line: a line with a slash goes to `commands`, every other line to the model.
+It reads files, keys and pipes; `printing` formats the output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERRUPTED: Final = 130
 
 
 def take(chat: Conversation, line: str) -> bool:
-    """One line that was typed. A failure is told, False returned, and the chat goes on."""
+    """Takes one typed line. After a failure it prints the error, returns False, and the chat goes on."""
     name, _, rest = line.strip().partition(" ")
     try:
         if name.startswith("/") and not name.startswith("//"):
@@ -41,7 +41,7 @@ def take(chat: Conversation, line: str) -> bool:
 def run(
     client: Client, session: str | None, settings: Fields, parameters: Fields, console: Console, as_json: bool
 ) -> int:
-    """The whole chat; returns the exit status. Raises DosirakError where it cannot begin."""
+    """Runs the whole chat; returns the exit status. Raises DosirakError where it cannot begin."""
     interactive = sys.stdin.isatty() and not as_json
     output: Output = Terminal(console) if interactive else JsonLines() if as_json else Plain()
     chat = Conversation(client, output, _begin(client, session, settings), settings, parameters)
@@ -92,5 +92,5 @@ def _piped() -> Iterator[str]:
 
 
 def well_formed(text: str) -> str:
-    """Bytes that were no UTF-8 become U+FFFD."""
+    """Replaces bytes that are no UTF-8 with U+FFFD."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,6 +1,6 @@
-"""A server's sessions and answers over HTTP. Knows no terminal.
+"""The client reads and changes a server's sessions, and gets its answers, over HTTP. It knows no terminal.
 
-A refusal is raised as `Refused` with the server's own sentence; a server that is not there as `Unavailable`.
+It raises a refusal as `Refused` with the server's own sentence, and a server that does not respond as `Unavailable`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TIMEOUT: Final = httpx.Timeout(600, connect=5)
 
 
 class Refused(DosirakError):
-    """What the server said. `kind` is its code, `numbers` are those beside the sentence."""
+    """The server's refusal. `kind` is its code, `numbers` are those beside the sentence."""
 
     def __init__(self, message: str, kind: str = "", numbers: Mapping[str, int] | None = None) -> None:
         super().__init__(message)
@@ -41,14 +41,14 @@ class _Body(msgspec.Struct):
 
 
 class Client:
-    """Not safe from several threads."""
+    """A client of one server. It is not safe from several threads."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
 
     @classmethod
     def of(cls, url: str, headers: Mapping[str, str]) -> Client:
-        """Raises InvalidRequest for what is no address."""
+        """Returns a client. Raises InvalidRequest for a text that is no address."""
         try:
             return cls(httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT))
         except httpx.InvalidURL as error:
@@ -71,7 +71,7 @@ class Client:
         return self._json("POST", _path(id, "fork"), Session, {"at": at})
 
     def messages(self, id: str) -> tuple[Message, ...]:
-        """All of them, oldest first."""
+        """Returns all messages, oldest first."""
         found: list[Message] = []
         cursor: str | None = ""
         while cursor is not None:
@@ -91,11 +91,12 @@ class Client:
         return self._json("POST", "/v1/context/preview", Preview, turn)
 
     def say(self, turn: Fields) -> Generator[str | Answer, None, None]:
-        """The answer's texts as they come, then what is known of it. Closing the iterator stops the answer."""
+        """Yields the answer's texts as they come, then the facts about the answer. Closing the iterator stops the
+        answer."""
         return self._stream("/generate", turn)
 
     def regenerate(self, id: str, fields: Fields) -> Generator[str | Answer, None, None]:
-        """As `say`, in the place of the last answer."""
+        """Does as `say`; the answer replaces the last one."""
         return self._stream(_path(id, "regenerate"), fields)
 
     def _json(self, method: str, path: str, kind: type[Value], body: Fields | None = None) -> Value:
@@ -136,7 +137,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 
 def server_sent(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(event, data) of a text/event-stream; an event without data is none, and neither is one that was cut off."""
+    """Yields (event, data) of a text/event-stream. An event without data, or one that was cut off, is skipped."""
     kind, data = "", list[str]()
     for line in lines:
         name, _, value = line.partition(":")

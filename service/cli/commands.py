@@ -1,5 +1,5 @@
-"""The slash commands of `dosirak chat`. Each command is a function of the chat and of the text behind the command's
-name."""
+"""This module holds the slash commands of `dosirak chat`. Each command is a function of the chat and of the text behind
+the command's name."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def _set_pinned(chat: Conversation, which: str, pinned: bool) -> None:
 
 
 def _message(chat: Conversation, which: str) -> tuple[int, Message]:
-    """By its number in /history, by its id, or `last`. Raises InvalidRequest where there is none."""
+    """Returns a message by its number in /history, by its id, or by `last`. Raises InvalidRequest where there is
+    none."""
     messages = chat.messages()
     names = {message.id: number for number, message in enumerate(messages, 1)}
     number = len(messages) if which == "last" else int(which) if which.isdecimal() else names.get(which, 0)

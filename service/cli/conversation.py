@@ -14,7 +14,7 @@ from service.errors import DosirakError
 
 @dataclass
 class Conversation:
-    """`settings` are what new sessions are made with, `parameters` go with every turn."""
+    """One conversation. New sessions are made with `settings`; `parameters` go with every turn."""
 
     client: Client
     output: Output
@@ -26,12 +26,12 @@ class Conversation:
     _known: dict[str, Message] = field(default_factory=dict)
 
     def turn(self, text: str) -> Fields:
-        """The body that says `text` in this session."""
+        """Returns the body that says `text` in this session."""
         messages = [{"role": "user", "content": text}]
         return {"session_id": self.session.id, "messages": messages, "parameters": self.parameters}
 
     def hear(self, answer: Generator[str | Answer, None, None]) -> None:
-        """Print an answer as it comes. Ctrl-C stops it."""
+        """Prints an answer as it comes. Ctrl-C stops it."""
         try:
             with closing(answer):
                 for part in answer:
@@ -45,13 +45,13 @@ class Conversation:
                 raise
 
     def messages(self) -> tuple[Message, ...]:
-        """All of the session's, as the server has them now."""
+        """Returns all messages of the session, as the server has them now."""
         found = self.client.messages(self.session.id)
         self._known = {message.id: message for message in found}
         return found
 
     def enter(self, session: Session) -> None:
-        """Go on in another session, with what its last answer saw."""
+        """Goes on in another session, with what its last answer saw."""
         self.session, self.receipt = session, None
         if session.message_count:
             receipts = [message.context for message in self.messages() if message.context]
@@ -61,7 +61,7 @@ class Conversation:
         before, receipt = self.receipt, answer.receipt
         last = receipt.dropped[-1] if receipt.dropped else ""
         if last and last not in self._known:
-            with suppress(DosirakError):  # the answer is here all the same
+            with suppress(DosirakError):  # the answer itself has arrived
                 self.messages()
         words = self._known[last].content if last in self._known else last
         self.output.answered(answer, before.dropped if before else (), words)

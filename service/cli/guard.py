@@ -1,4 +1,4 @@
-"""`dosirak guard hash | check`: the n-grams of protected texts, and what a guard file finds in a text."""
+"""`dosirak guard hash | check` hash the n-grams of protected texts, and show what a guard file finds in a text."""
 
 from __future__ import annotations
 

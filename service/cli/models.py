@@ -1,4 +1,5 @@
-"""`dosirak model …`: the repository's verbs, as tables or as JSON. Each calls the package that does the work."""
+"""`dosirak model …` holds the repository's verbs: they print tables or JSON. Each calls the package that does the
+work."""
 
 from __future__ import annotations
 
@@ -271,7 +272,7 @@ def _shown(store: Repository, manifest: Manifest) -> dict[str, Any]:
 
 
 def _print_reports(measured: list[tuple[Manifest, Report | None]]) -> None:
-    """A column a version, a row a figure."""
+    """Prints a column for each version, and a row for each figure."""
     table = Table("", *(manifest.reference for manifest, _ in measured))
     for label, figure in _FIGURES.items():
         cells = [figure(manifest, report) for manifest, report in measured]

@@ -1,4 +1,5 @@
-"""A printer shows a chat: with colours and the window's bar, plainly, or as one JSON object a turn. Sends nothing."""
+"""A printer shows a chat: with colours and the window's bar, plainly, or as one JSON object a turn. It sends
+nothing."""
 
 from __future__ import annotations
 
@@ -18,18 +19,18 @@ from service.errors import DosirakError
 
 SPEAKERS: Final = {"user": "you      ", "assistant": "dosirak  "}
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Texts of models and of other people do not steer a terminal."""
+"""Control characters, so that texts of models and other users do not control a terminal."""
 
 
 class Output(Protocol):
-    """What happens in a chat, as it happens. `interactive`: a person types, and Ctrl-C ends the answer only."""
+    """What happens in a chat, as it happens. `interactive`: a person types, and Ctrl-C ends only the answer."""
 
     interactive: ClassVar[bool]
 
     def piece(self, text: str) -> None: ...
 
     def answered(self, answer: Answer, before: Iterable[str], words: str) -> None:
-        """`before`: what was left out already; `words`: of the last message that is left out."""
+        """Shows an answer. `before`: ids that were left out already; `words`: text of the last message left out."""
 
     def stopped(self) -> None: ...
 
@@ -43,7 +44,7 @@ class Output(Protocol):
 
 
 class Terminal:
-    """For people."""
+    """Shows a chat to people on a terminal."""
 
     interactive: ClassVar[bool] = True
 
@@ -98,7 +99,8 @@ class Terminal:
 
 
 class Plain:
-    """For pipes: answers and what commands say to standard output, errors and what was left out to standard error."""
+    """For pipes: answers and output of commands go to standard output, errors and left-out messages to standard
+    error."""
 
     interactive: ClassVar[bool] = False
 
@@ -139,7 +141,7 @@ class Plain:
 
 
 class JsonLines(Plain):
-    """One object a turn: what was answered with its receipt, or the error."""
+    """One object a turn: the answer with its receipt, or the error."""
 
     def piece(self, text: str) -> None:
         pass
@@ -160,5 +162,5 @@ class JsonLines(Plain):
 
 
 def clean(text: str) -> str:
-    """Without control characters but for new lines and tabs."""
+    """Returns the text without control characters, except new lines and tabs."""
     return _CONTROL.sub("", text)

@@ -1,4 +1,5 @@
-"""`dosirak model rollout`: a version on trial under an alias. A running server follows within a second."""
+"""`dosirak model rollout` puts a candidate version on trial under an alias. A running server follows within a
+second."""
 
 from __future__ import annotations
 

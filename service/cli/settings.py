@@ -1,4 +1,5 @@
-"""Settings for a command: a wrong one is a sentence that names its variable, and exit status 2."""
+"""This module reads the settings for a command: a wrong one is a sentence that names its variable, and exit status
+2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The terminal's parts that all verbs share: the console, common options, the repository and the actor."""
+"""This module holds the terminal's parts that all verbs share: the console, common options, the repository and the
+actor."""
 
 from __future__ import annotations
 

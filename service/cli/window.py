@@ -1,4 +1,4 @@
-"""A receipt as a bar of one window, with its numbers. Pure; knows no server and no terminal but its width.
+"""This module draws a receipt as a bar of one window, with its numbers. It is pure; of a terminal it knows the width.
 
 [tsshhhhhhhhhhhhhhhhhhhhhhhhhhcc....................rrrr]
 t 12 template · s 60 system · h 900 history · c 28 current · 1,000 of 2,048 · 128 reserved · 920 free
@@ -15,7 +15,7 @@ from rich.text import Text
 from service.cli.wire import Receipt
 
 LETTERS: Final = {"summary": "m", "free": ".", "reserve": "r"}
-"""Else a part's first letter."""
+"""Letters of the bar; every other part has its first letter."""
 STYLES: Final = {
     "template": "black on white",
     "system": "white on magenta",
@@ -32,7 +32,7 @@ BETWEEN: Final = " · "
 
 
 def cells(counts: Sequence[int], width: int) -> list[int]:
-    """`width` cells shared by size; every count above zero has one at least."""
+    """Returns `width` cells shared by size; every count above zero has at least one."""
     total, rest = sum(counts), width - sum(count > 0 for count in counts)
     shares = [divmod(count * rest, total) for count in counts]
     by_rest = sorted(range(len(counts)), key=lambda at: -shares[at][1])
@@ -41,7 +41,7 @@ def cells(counts: Sequence[int], width: int) -> list[int]:
 
 
 def bar(receipt: Receipt, width: int) -> Text:
-    """Exactly `width` cells, brackets included; a few dozen at most are of use."""
+    """Returns a bar of exactly `width` cells with its brackets; at most a few dozen cells are useful."""
     room = {**receipt.parts, "free": max(0, receipt.free), "reserve": receipt.reserved_output}
     text = Text("[")
     for name, size in zip(room, cells(list(room.values()), width - 2), strict=True):
@@ -50,7 +50,7 @@ def bar(receipt: Receipt, width: int) -> Text:
 
 
 def legend(receipt: Receipt) -> list[Text]:
-    """The numbers behind the bar, one by one."""
+    """Returns the numbers behind the bar, one by one."""
     parts = [
         Text.assemble((_letter(name), STYLES.get(name, "")), f" {count:,} {name}")
         for name, count in receipt.parts.items()
@@ -62,13 +62,13 @@ def legend(receipt: Receipt) -> list[Text]:
 
 
 def picture(receipt: Receipt, width: int) -> list[Text]:
-    """The bar and its legend in lines of at most `width` cells, where that is enough for the longest number."""
+    """Returns the bar and its legend in lines of at most `width` cells, if the longest number fits that."""
     width = max(NARROWEST, width)
     return [bar(receipt, min(width, WIDEST)), *wrapped(legend(receipt), width)]
 
 
 def wrapped(items: Iterable[Text], width: int) -> list[Text]:
-    """Items in lines, none of them broken."""
+    """Returns items in lines; no item is broken."""
     lines: list[Text] = []
     for item in items:
         if lines and lines[-1].cell_len + len(BETWEEN) + item.cell_len <= width:
@@ -79,7 +79,7 @@ def wrapped(items: Iterable[Text], width: int) -> list[Text]:
 
 
 def told(receipt: Receipt, before: Iterable[str], words: str, width: int) -> list[str]:
-    """What became of the chat's messages, a line each, where not all are sent as they are."""
+    """Returns what happened to the chat's messages, a line each, where not all are sent as they are."""
     lines = [left_out(receipt, before, words, width)] if receipt.dropped else []
     if receipt.summarised:
         lines.append(f"in the summary: {_messages(receipt.count('summarised'))}")
@@ -89,8 +89,8 @@ def told(receipt: Receipt, before: Iterable[str], words: str, width: int) -> lis
 
 
 def left_out(receipt: Receipt, before: Iterable[str], words: str, width: int) -> str:
-    """What the model did not see, in one line; `words` are those of the last message left out, `before` were left out
-    already."""
+    """Returns one line that says what the model did not see. `words` are the text of the last message left out; the
+    messages `before` were left out already."""
     count, news = receipt.count("dropped"), len(set(receipt.dropped) - set(before))
     told = f"left out: {counted(receipt)}, up to "
     since = f", {news:,} of them from now on" if 0 < news < count else ""
@@ -98,12 +98,12 @@ def left_out(receipt: Receipt, before: Iterable[str], words: str, width: int) ->
 
 
 def counted(receipt: Receipt) -> str:
-    """How much was left out."""
+    """Returns how much was left out."""
     return f"{_messages(receipt.count('dropped'))}, {receipt.dropped_tokens:,} tokens"
 
 
 def mark(receipt: Receipt | None, id: str) -> str:
-    """What became of one message, as its last receipt says; nothing where it is sent as it is."""
+    """Returns what happened to one message, by its last receipt; empty where it is sent as it is."""
     if receipt is None:
         return ""
     return "left out" if id in receipt.dropped else "summarised" if id in receipt.summarised else ""
@@ -114,7 +114,7 @@ def _messages(count: int) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """The first words, in so many cells at most."""
+    """Returns the first words, in at most `width` cells."""
     line = " ".join(text.split())
     return line if cell_len(line) <= width else set_cell_size(line, width - 1).rstrip() + "…"
 

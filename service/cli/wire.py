@@ -1,4 +1,5 @@
-"""The server's answers as values; fields that `dosirak chat` does not use are left out. This module knows no HTTP."""
+"""These values are the server's answers, without the fields that `dosirak chat` does not use. This module knows no
+HTTP."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import msgspec
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What a model saw of a chat: docs/api.md, "The context receipt"."""
+    """What a model received of a chat: docs/api.md, "The context receipt"."""
 
     policy: str
     window: int
@@ -24,7 +25,7 @@ class Receipt(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def count(self, what: str) -> int:
-        """How many messages are in a list: of a long chat it does not name them all."""
+        """Returns how many messages are in a list: in a long chat the list does not name them all."""
         return self.counts.get(what, len(getattr(self, what)))
 
 
@@ -72,14 +73,14 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One `data:` of a stream; `generated_text` is None in all but the last."""
+    """One `data:` of a stream; `generated_text` is None in all events but the last."""
 
     token: Token
     generated_text: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A stream's last event. `context` is the receipt as it was sent."""
+    """A stream's last event. `context` is the receipt as the server sent it."""
 
     generated_text: str
     model: str

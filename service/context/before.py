@@ -1,10 +1,10 @@
-"""What stands before a chat's cut, in numbers, so that a long chat's next turn need not look at it again.
+"""`Before` holds, in numbers, what stands before a chat's cut, so that a long chat's next turn need not read it again.
 
     messages   | before the cut ............ | the newest turns ... |
-               └ Before: sums of all of them  └ looked at each turn
+               └ Before: sums of all of them  └ read at each turn
 
-The numbers are sums over messages, so that a cut that moves on adds those between its old place and its new one. What
-the template writes around messages adds up as well where `Tokenizer.is_additive` says so. Knows no store.
+The numbers are sums over messages: a cut that moves on adds the messages between its old position and its new one. What
+the template writes around messages adds up as well where `Tokenizer.is_additive` says so. The module knows no store.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from service.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Of all messages before a cut but the system's: how many there are, the tokens of their texts, and what
-    `policies.Turn` has as `asked` and `answered`. `written`: how many tokens shorter the chat is without them, as the
-    template writes it. `digest`: the version whose tokens these are; `systems`: how many system messages stand first.
-    """
+    """Sums over all messages before a cut except the system's: how many there are, the tokens of their texts, and
+    `asked` and `answered` as in `policies.Turn`. `written`: how many tokens shorter the chat is without them, as the
+    template writes it. `digest`: the version whose tokens these are; `systems`: how many system messages stand
+    first."""
 
     messages: int = 0
     tokens: int = 0
@@ -37,7 +37,7 @@ class Before:
 
     @classmethod
     def from_dict(cls, value: object) -> Before | None:
-        """None where it is none."""
+        """Returns None where `value` is no stored form of a Before."""
         if not isinstance(value, Mapping) or value.keys() != set(cls.__slots__):
             return None
         numbers = [each for name, each in value.items() if name != "digest"]
@@ -53,8 +53,8 @@ def added(
     turns: Sequence[Turn],
     whole: int | None = None,
 ) -> Before:
-    """`before` with the first of `messages`, those that are `turns`; `messages` go on to the chat's end. `whole`: the
-    tokens of `systems` and `messages` as the template writes them, where they are known."""
+    """Returns `before` plus the first of `messages`, which make up `turns`; `messages` go on to the chat's end.
+    `whole`: the tokens of `systems` and `messages` as the template writes them, where they are known."""
     count = sum(turn.last - turn.first for turn in turns)
     gone, left = messages[:count], messages[count:]
     whole = tokenizer.chat_tokens((*systems, *messages)) if whole is None else whole

@@ -1,4 +1,4 @@
-"""The numbers of one call: how many tokens the prompt may have, and the answer behind it."""
+"""The budget of one call says how many tokens the prompt may have, and how many the answer behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.errors import ContextOverflow
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The numbers of one call. `answer_window` None: prompt and answer share the window."""
+    """The budget holds the numbers of one call. With `answer_window` None, prompt and answer share the window."""
 
     window: int
     max_new_tokens: int | None
@@ -23,20 +23,20 @@ class Budget:
 
     @property
     def reserve(self) -> int:
-        """Tokens kept free for the answer; at least one where the caller leaves the answer's length open."""
+        """Returns the tokens kept free for the answer; at least one where the request sets no length of the answer."""
         if self.options.reserve_output_tokens is not None:
             return self.options.reserve_output_tokens
         return 1 if self.max_new_tokens is None else self.max_new_tokens
 
     @property
     def limit(self) -> int:
-        """The input budget."""
+        """Returns the input budget in tokens."""
         room = self.window - self.needed(0)
         return room if self.options.max_input_tokens is None else min(room, self.options.max_input_tokens)
 
     def needed(self, used: int) -> int:
-        """Prompt and answer together, as far as they share the window; an answer that was asked for has at least one
-        token."""
+        """Returns the tokens of prompt and answer together, as far as they share the window. A requested answer has at
+        least one token."""
         if not self.is_shared:
             return used
         return used + max(self.reserve, 0 if self.max_new_tokens == 0 else 1)
@@ -48,7 +48,7 @@ class Budget:
 
     @property
     def aside(self) -> int:
-        """For what stands in the place of old turns."""
+        """Returns the tokens set aside for what replaces old turns."""
         room, options = max(0, self.limit), self.options
         if options.chosen == "retrieve":
             return room // 3 if options.recall_budget is None else min(room, options.recall_budget)
@@ -57,19 +57,19 @@ class Budget:
         return 0
 
     def answer(self, used: int) -> int:
-        """How many tokens the answer may have."""
+        """Returns how many tokens the answer may have."""
         room = max(0, self.window - used) if self.answer_window is None else self.answer_window
         return room if self.max_new_tokens is None else min(room, self.max_new_tokens)
 
     def reserved(self, used: int) -> int:
-        """What a receipt says of the room for the answer: all that is left, where nobody has said how much it is."""
+        """Returns the room for the answer that a receipt shows: all that is left where the request sets no length."""
         if not self.is_shared:
             return 0
         is_open = self.max_new_tokens is None and self.options.reserve_output_tokens is None
         return self.answer(used) if is_open else self.reserve
 
     def require_answer(self) -> None:
-        """Raises ContextOverflow where the answer alone cannot have what is asked for it."""
+        """Raises ContextOverflow where the requested answer alone does not fit."""
         if self.answer_window is not None and self.reserve > self.answer_window:
             raise ContextOverflow(
                 f"{self.reserve} tokens are asked for the answer; this version's decoder has {self.answer_window}: "

@@ -1,5 +1,5 @@
-"""What a caller sent, made fit to be counted: Unicode's composed form, and an order that receipts and cuts rest on.
-Knows no tokens."""
+"""Composing prepares a client's messages for counting: Unicode's composed form, and the order that receipts and cuts
+rely on. It knows no tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NFC_NOTE = "input normalised to NFC"
 
 
 def current(messages: Sequence[Message]) -> str:
-    """The texts of a chat's last turn."""
+    """Returns the texts of a chat's last turn."""
     first = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
     return "\n".join(message.content for message in messages[first:])
 
@@ -24,7 +24,7 @@ def current(messages: Sequence[Message]) -> str:
 def compose(
     messages: Iterable[Message], documents: Iterable[Document]
 ) -> tuple[tuple[Message, ...], tuple[Document, ...], tuple[str, ...]]:
-    """Both in NFC, and what the receipt is to say of it."""
+    """Returns messages and documents in NFC, and the notes about it for the receipt."""
     notes: set[str] = set()
 
     def maybe(text: str | None) -> str | None:
@@ -56,7 +56,7 @@ def nfc(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def require_order(messages: Sequence[Message]) -> None:
-    """System messages come first: a later one would be neither history nor instruction in the receipt."""
+    """Requires that system messages come first: a later one would be neither history nor instruction in the receipt."""
     begun = False
     for index, message in enumerate(messages):
         if message.role not in SYSTEM_ROLES:
@@ -68,7 +68,7 @@ def require_order(messages: Sequence[Message]) -> None:
 
 
 def require_calls(messages: Sequence[Message]) -> None:
-    """A tool's result comes after its call and in the same turn, so that no cut parts them."""
+    """Requires that a tool's result comes after its call and in the same turn, so that no cut parts them."""
     called: set[str] = set()
     for index, message in enumerate(messages):
         called = set() if message.role == "user" else called | {call.id for call in message.tool_calls}

@@ -1,6 +1,7 @@
-"""Counts a chat's prompt once it is made: its receipt, how long it would be whole, what stands before its cut.
+"""Counting measures a chat's prompt once it is built: its receipt, its length with nothing left out, and the numbers of
+what stands before its cut.
 
-Knows what was sent and what was given; decides nothing about what is left out.
+It knows what was given and what was sent; it decides nothing about what is left out.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ NO_SUMMARY_NOTE = "no summary was ready: older messages are left out"
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """`whole`: how many tokens the prompt would have with nothing left out; where the template refuses the whole chat,
-    as many as its texts have. `before`: of a stored chat that was cut, the numbers of what stands before the cut."""
+    """The counts of one prompt. `whole`: how many tokens the prompt would have with nothing left out; where the
+    template refuses the whole chat, as many as its texts have. `before`: the numbers of what stands before the cut, of
+    a stored chat that was cut."""
 
     receipt: Receipt
     whole: int
@@ -37,7 +39,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One chat's prompt. `messages` and `documents` are those given, composed; `placed` are those documents sent."""
+    """One chat's prompt. `messages` and `documents` are the given ones, composed; `placed` are the documents that were
+    sent."""
 
     tokenizer: Tokenizer
     budget: Budget
@@ -80,7 +83,8 @@ class Sent:
         )
 
     def _left_out_by_template(self, shares: Shares) -> set[int]:
-        """Places of messages that were to be sent; never the current one."""
+        """Returns the positions of messages that were to be sent and that the template left out; never the current
+        one."""
         last = len(self.messages) - 1
         return {
             line.source
@@ -111,8 +115,8 @@ class Sent:
         return tokens + before.tokens - tokens_of(self.tokenizer, ahead)
 
     def _whole(self, receipt: Receipt) -> int | None:
-        """With what the server added beside the chat, but no summary: that stands for what is left out. None where the
-        template refuses the whole chat."""
+        """Returns the length with what the server added beside the chat, but without a summary: a summary stands for
+        what is left out. Returns None where the template refuses the whole chat."""
         if not receipt.truncated:
             return receipt.used
         before, systems = self.chat.past.before or Before(), self._systems
@@ -125,7 +129,7 @@ class Sent:
             return None
 
     def _before(self, whole: int) -> Before | None:
-        """Of the cut that this prompt has, where `whole` is the whole prompt's length."""
+        """Returns the numbers of what stands before this prompt's cut; `whole` is the whole prompt's length."""
         trimmed, known = self.trimmed, self.chat.past.before
         if trimmed.cut is None:
             return None
@@ -150,7 +154,7 @@ class Sent:
 
     @property
     def _start(self) -> int:
-        """The place from which on all messages are here, behind those that `past.before` counts."""
+        """Returns the position from which on all messages are here, behind the messages that `past.before` counts."""
         known = self.chat.past.before is not None and self.trimmed.turns
         return self._systems + (self.trimmed.turns[self.trimmed.start].first if known else 0)
 
@@ -165,7 +169,7 @@ class Sent:
 
 
 def _parts(lines: Sequence[Line], shares: Shares) -> Parts:
-    """The last line is the current message."""
+    """Returns the token counts by part. The last line is the current message."""
     *before, current = ((line, share or 0) for line, share in zip(lines, shares.messages, strict=True))
 
     def of(source: int) -> int:

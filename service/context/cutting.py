@@ -1,5 +1,5 @@
-"""Finds where a long text may be cut: between its paragraphs, where one is too long between its sentences, where one of
-these is too long between tokens. Knows a tokenizer; no budget of a call and no documents.
+"""Cutting finds where a long text may be cut: between its paragraphs; in a paragraph that is too long, between its
+sentences; in a sentence that is too long, between tokens. It knows a tokenizer; no budget of a call and no documents.
 
     text      | paragraph |  | sentence. | sentence. |  | tokens | tokens |
     spans     [0, 11)        [13, 23)    [24, 34)       [36, 44)  [44, 52)
@@ -16,15 +16,15 @@ from service.text.tokenizer import Tokenizer
 
 PARAGRAPH: Final = "\n\n"
 LEAST: Final = 16
-"""Tokens of a sentence that are worth sending by themselves."""
+"""The fewest tokens of a sentence that are worth sending."""
 Span = tuple[int, int]
 _PARAGRAPHS: Final = re.compile(re.escape(PARAGRAPH))
 _SENTENCES: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。？！])\s*|\n")
 
 
 def leading(tokenizer: Tokenizer, text: str, tokens: int) -> str:
-    """As much of the beginning as has at most so many tokens: whole paragraphs; where not one fits whole sentences;
-    where not one fits LEAST tokens or more, to a whole character."""
+    """Returns the longest beginning with at most `tokens` tokens: whole paragraphs; where not one fits, whole
+    sentences; where not one fits LEAST tokens or more, up to a whole character."""
     if tokenizer.text_tokens(text) <= tokens:
         return text
     for between in (_PARAGRAPHS, _SENTENCES):
@@ -36,8 +36,8 @@ def leading(tokenizer: Tokenizer, text: str, tokens: int) -> str:
 
 
 def spans_of(tokenizer: Tokenizer, text: str, tokens: int) -> Iterator[Span]:
-    """The text's pieces, in order: paragraphs; of those with more than so many tokens sentences; of such sentences as
-    many tokens as fit, where these are at least LEAST."""
+    """Yields the text's pieces in order: paragraphs; where a paragraph has more than `tokens` tokens, its sentences;
+    where a sentence has more, runs of as many tokens as fit, if these are at least LEAST."""
     for paragraph in _split(text, (0, len(text)), _PARAGRAPHS):
         if tokenizer.text_tokens(text[slice(*paragraph)]) <= tokens:
             yield paragraph
@@ -47,7 +47,7 @@ def spans_of(tokenizer: Tokenizer, text: str, tokens: int) -> Iterator[Span]:
 
 
 def joined(text: str, spans: Sequence[Span]) -> str:
-    """The pieces in order, with what stands between neighbours; a paragraph's break where some of the text is left
+    """Returns the pieces in order, with the text between neighbours; a paragraph's break stands where some text is left
     out."""
     parts, end = [], -1
     for first, stop in sorted(spans):
@@ -58,7 +58,7 @@ def joined(text: str, spans: Sequence[Span]) -> str:
 
 
 def _split(text: str, span: Span, between: re.Pattern[str]) -> list[Span]:
-    """The span's parts that hold more than white space, where there is any such; else all of it."""
+    """Returns the span's parts that hold more than white space; where there is none, the whole span."""
     first, stop = span
     breaks = [match.span() for match in between.finditer(text, first, stop)]
     starts, ends = [first, *(end for _, end in breaks)], [*(start for start, _ in breaks), stop]
@@ -76,7 +76,7 @@ def _by_tokens(tokenizer: Tokenizer, text: str, span: Span, tokens: int) -> Iter
 
 
 def _fitting(tokenizer: Tokenizer, text: str, tokens: int) -> int:
-    """How many leading characters have so many tokens at most, counted by themselves."""
+    """Returns how many leading characters have at most `tokens` tokens, counted by themselves."""
     pieces = tokenizer.encode_with_offsets(text, add_special_tokens=False)
     for count in range(min(tokens, len(pieces)), 0, -1):
         length = pieces[count - 1][3]

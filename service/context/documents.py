@@ -1,5 +1,5 @@
-"""Which documents of a call are sent where not all fit their budget: by rank, or by how they match a question. Knows
-tokens of texts by themselves; no template and no wire format."""
+"""This module chooses the documents of a call that are sent where not all fit their budget: by rank, or by how well
+they match a question. It counts each text by itself; it knows no template and no wire format."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from service.text.messages import Document
 from service.text.tokenizer import Tokenizer
 
 Placed = tuple[int, Document]
-"""A document's place among those given, and what is sent of it."""
+"""A document's position among the given ones, and the part of it that is sent."""
 
 
 def by_rank(tokenizer: Tokenizer, documents: Sequence[Document], budget: int) -> list[Placed]:
-    """Those of the highest rank that fit so many tokens; of the first that does not, the beginning that does."""
+    """Returns the documents of the highest rank that fit `budget` tokens, and of the first that does not, the beginning
+    that does."""
     kept: list[Placed] = []
     for at, document in enumerate(documents):
         budget -= tokenizer.text_tokens(document.title or "")
@@ -30,7 +31,7 @@ def by_rank(tokenizer: Tokenizer, documents: Sequence[Document], budget: int) ->
 
 
 def by_match(tokenizer: Tokenizer, documents: Sequence[Document], budget: int, question: str) -> list[Placed]:
-    """All of them where they fit; else the pieces that match best while they fit, in their order."""
+    """Returns all documents where they fit; else the pieces that match best while they fit, in their order."""
     if sum(tokenizer.text_tokens(text) for each in documents for text in (each.title or "", each.text)) <= budget:
         return list(enumerate(documents))
     titles = [tokenizer.text_tokens(each.title or "") for each in documents]

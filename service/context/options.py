@@ -1,4 +1,4 @@
-"""The `context` field of a request, checked. Knows names and bounds; no tokens, no messages."""
+"""ContextOptions is the `context` field of a request, checked. It knows names and bounds; no tokens, no messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ MOST_PINS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """All sizes in tokens; None takes the default. `policy` defaults to the session's, else to `refuse`,
-    `documents_budget` and `recall_budget`, of old turns that match, to a quarter of the input budget, `summary_budget`
-    to an eighth, `low_water`, a fraction of it, to what `policies` says; `pin` names messages that are never left out.
-    `knowledge`: passages of the caller's knowledge base that match are placed too; by default with `retrieve`."""
+    """All sizes are in tokens; None takes the default. `policy` defaults to the session's, else to `refuse`.
+    `documents_budget`, and `recall_budget` for old turns that match, default to a quarter of the input budget;
+    `summary_budget` to an eighth; `low_water`, a fraction of the input budget, to what `policies` says. `pin` names
+    messages that are never left out. `knowledge` also places passages of the caller's knowledge base that match; by
+    default it is on with `retrieve`."""
 
     policy: Policy | None = None
     max_input_tokens: int | None = None

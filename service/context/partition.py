@@ -1,9 +1,11 @@
-"""Which messages of a chat were sent, as numbers; and the lists of names that a caller reads, derived from them.
+"""A partition says, in numbers, which messages of a chat were sent; the lists of names that a client reads come from
+it.
 
     positions      0   1   2   3   4   5   6   7   8
                    kept    dropped         kept ···      kept: (0, 2), (6, 9)    cut: 6
 
-A stored receipt holds these numbers alone, so that it does not grow with its chat. Knows no tokens and no store.
+A stored receipt holds only these numbers, so that it does not grow with its chat. The module knows no tokens and no
+store.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 NEAREST: Final = 512
-"""Most messages that the lists of one receipt name: those nearest to the cut."""
+"""The most messages that the lists of one receipt name: the ones nearest to the cut."""
 SYSTEM_POSITION: Final = -1
-"""Of a session's system prompt."""
+"""The position of a session's system prompt."""
 Range = tuple[int, int]
 Named = tuple[int, str]
 """A message's position and its name."""
@@ -34,7 +36,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """Names, oldest first. The first three hold NEAREST names together at most."""
+    """Names, oldest first. The first three lists together hold at most NEAREST names."""
 
     kept: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
@@ -45,8 +47,8 @@ class Lists:
 @dataclass(frozen=True, slots=True)
 class Partition:
     """Ranges are half-open, ascending and apart. A message in none of `kept` was left out; it is in the summary where
-    its position is below `summarised_before`. `recalled` is a part of `kept`. `cut`: the position of the first of the
-    newest turns, None where nothing was cut. `first`: the chat's first position."""
+    its position is below `summarised_before`. `recalled` is a part of `kept`. `cut` is the position of the first of the
+    newest turns, None where nothing was cut. `first` is the chat's first position."""
 
     kept: tuple[Range, ...]
     counts: Counts
@@ -56,7 +58,8 @@ class Partition:
     first: int = 0
 
     def lists(self, named: Sequence[Named]) -> Lists:
-        """`named`: the chat's messages in order; of a long chat at least the NEAREST before the cut and behind it."""
+        """Returns the lists of names. `named`: the chat's messages in order; of a long chat at least the NEAREST before
+        the cut and behind it."""
         near = nearest([each for each in named if each[0] >= self.first], self.cut)
         left_out = [each for each in near if not _holds(self.kept, each[0])]
         return Lists(
@@ -67,8 +70,8 @@ class Partition:
         )
 
     def moved(self, place: Callable[[int], int]) -> Partition:
-        """The same messages at other positions, in the same order: `place` says how many messages stand before the
-        given position."""
+        """Returns the partition of the same messages at other positions, in the same order: `place` returns how many
+        messages stand before the given position."""
 
         def all_of(ranges: Iterable[Range]) -> tuple[Range, ...]:
             return joined((place(first), place(stop)) for first, stop in ranges)
@@ -79,19 +82,20 @@ class Partition:
 
 
 def nearest(named: Sequence[Named], cut: int | None) -> Sequence[Named]:
-    """The NEAREST of them to the cut, as many before it as behind it where there are; without a cut the newest."""
+    """Returns the NEAREST messages to the cut, half of them on each side where the chat has that many; without a cut
+    the newest."""
     middle = len(named) if cut is None else bisect_left(named, cut, key=lambda each: each[0])
     first = max(0, min(middle - NEAREST // 2, len(named) - NEAREST))
     return named[first : first + NEAREST]
 
 
 def ranges_of(positions: Iterable[int]) -> tuple[Range, ...]:
-    """`positions` ascend."""
+    """Returns the ranges of `positions`, which ascend."""
     return joined((at, at + 1) for at in positions)
 
 
 def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """Ascending ranges, those that touch as one, without empty ones."""
+    """Returns ascending ranges without empty ones; ranges that touch become one."""
     found: list[Range] = []
     for first, stop in ranges:
         if first >= stop:

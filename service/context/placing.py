@@ -1,10 +1,10 @@
-"""A chat as it is sent: its messages in their places, and between them what the server adds. Knows the template's
-limits; decides nothing about what is left out.
+"""Placing puts a chat into the order in which it is sent: its messages, and between them what the server adds. It knows
+the template's limits; it decides nothing about what is left out.
 
     [system] [summary] [the newest turns] [old turns that match] [the last turn] [passages that match] [the question]
 
-What depends on the question stands near to it, so that all before it begins as the last call did and is found in the
-prefix cache; the turn that the question may refer to stays beside it.
+What depends on the question stands near the question. All before it then begins as the last call did, and the prefix
+cache has it. The turn that the question may refer to stays beside the question.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _PARAGRAPH: Final = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One message that is sent. `source`: its place in the chat, or SUMMARY or KNOWLEDGE, whose part it counts for."""
+    """One message that is sent. `source` is its position in the chat, or SUMMARY or KNOWLEDGE: the part it counts
+    for."""
 
     message: Message
     source: int
@@ -41,12 +42,12 @@ def of_chat(messages: Sequence[Message], places: Sequence[int]) -> list[Line]:
 
 
 def summary_lines(tokenizer: Tokenizer, text: str) -> list[Line]:
-    """A system message, or where the template has but one of them an exchange."""
+    """Returns the summary as a system message; as an exchange where the template takes only one system message."""
     return _added(tokenizer, f"{SUMMARY_TITLE}\n{text}", SUMMARY)
 
 
 def knowledge_lines(tokenizer: Tokenizer, passages: Sequence[Document]) -> list[Line]:
-    """As a summary's."""
+    """Returns the passages in the same form as a summary."""
     texts = [titled(passage.title, passage.text) for passage in passages]
     return _added(tokenizer, _PARAGRAPH.join(texts), KNOWLEDGE) if texts else []
 

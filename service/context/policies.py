@@ -1,36 +1,38 @@
-"""What of a chat is sent when it does not fit: pure functions over turns and numbers of tokens.
+"""A policy decides which turns of a chat are sent when not all fit. Policies are pure functions over turns and numbers
+of tokens.
 
     refuse     nothing is left out
     window     system messages, pinned turns, and the newest turns
     middle     the first turn as well
     summarise  as window, with a summary of what is left out
-    retrieve   as window, with those old turns that match the question
+    retrieve   as window, with the old turns that match the question
 
-A turn is what follows a user's message up to the next one: an answer, tool calls and their results stay with it. Only
-whole turns are left out, so that a template that wants roles to alternate still gets them. The last turn is always
-kept.
+A turn is a user's message and all that follows up to the next one: an answer, tool calls and their results stay with
+it. Only whole turns are left out, so that a template that wants roles to alternate still gets them. The last turn is
+always kept.
 
     turns      | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
-    window                 ^ cut: 0, 1 and 2 are left out until 3 .. 7 and what comes do not fit any more
+    window                 ^ cut: 0, 1 and 2 are left out until 3 .. 7 and later turns do not fit any more
 
-A cut is made once, down to the low-water mark, and stays where it is while room lasts: what is sent then begins as the
-last call's did, and its keys and values are found in the prefix cache. Where it lies follows from the turns alone, by
-going through them from the first: the same chat with a turn more has the same cut, whoever asks and without a memory.
+A cut goes down to the low-water mark, and stays where it is while room lasts: each prompt then begins as the last
+call's did, and its keys and values are in the prefix cache. The cut's position follows from the turns alone, by going
+through them from the first one: the same chat with one more turn has the same cut, for every caller and without a
+memory.
 
-What is to stand in the place of old turns, a summary or those that match, has room set aside from the first cut on, so
-that a cut does not depend on it.
+What replaces old turns, a summary or turns that match, has room set aside from the first cut on, so that a cut does not
+depend on it.
 
-Where the low-water mark lies: with turns of t tokens, a budget of B and a mark of L every (1-L)·B / t turns L·B tokens
-are computed again, L / (1-L) for each new one, and (1+L)/2 of the budget is history on average. Of a turn's time let q
-go into its answer and 1 - q into its new tokens. The mark is where history kept per time of a turn is greatest,
+Where the low-water mark lies: with turns of t tokens, a budget of B and a mark of L, the server computes L·B tokens
+again every (1-L)·B / t turns. That is L / (1-L) for each new token, and (1+L)/2 of the budget is history on average. A
+share q of a turn's time goes into its answer, and 1 - q into its new tokens. The mark is where the history kept per
+time of a turn is greatest,
 
     (1+L)/2 / (1 + (1-q) L / (1-L))      =>      L = (1 - sqrt(1 - q²)) / q
 
     q     0.50   0.70   0.80   0.90   0.95   0.98
     L     0.27   0.41   0.50   0.63   0.72   0.82
 
-so that a machine that computes prompts slowly, or a chat of long questions and short answers, cuts deeper and less
-often.
+so a machine that computes prompts slowly, or a chat of long questions and short answers, cuts deeper and less often.
 """
 
 from __future__ import annotations
@@ -48,14 +50,14 @@ USUAL_DECODE_RATIO: Final = 16.0
 
 @dataclass(frozen=True, slots=True)
 class LowWater:
-    """The mark as a share of the budget: `fixed`, or by cost. `decode_ratio`: how many times as long as a token of a
-    prompt one of an answer takes."""
+    """The low-water mark as a share of the budget: `fixed`, or chosen by cost. `decode_ratio` is the time of one token
+    of an answer divided by the time of one token of a prompt."""
 
     fixed: float | None = None
     decode_ratio: float = USUAL_DECODE_RATIO
 
     def share(self, asked: int, answered: int) -> float:
-        """For a chat whose questions had `asked` tokens in all so far, and its answers `answered`."""
+        """Returns the mark for a chat whose questions had `asked` tokens in all so far, and its answers `answered`."""
         if self.fixed is not None:
             return self.fixed
         answering = self.decode_ratio * answered
@@ -65,8 +67,8 @@ class LowWater:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Messages [first, last) of a chat. `tokens` is what they take, `asked` what they took when their last answer was
-    asked for, tool calls and results before it included. `pinned` is never left out."""
+    """Messages [first, last) of a chat. `tokens` is the number of their tokens; `asked` is how many of them were there
+    when their last answer was requested, with tool calls and results before it. A `pinned` turn is never left out."""
 
     first: int
     last: int
@@ -80,7 +82,8 @@ class Turn:
 
 
 def turns_of(roles: Sequence[str], tokens: Sequence[int], pinned: Sequence[bool]) -> tuple[Turn, ...]:
-    """The turns of a chat's messages behind its system messages. Messages before the first user's are a turn too."""
+    """Returns the turns of a chat's messages behind its system messages. Messages before the first user message are a
+    turn too."""
     starts = [at for at, role in enumerate(roles) if role == "user" or at == 0]
     turns = []
     for first, last in zip(starts, [*starts[1:], len(roles)], strict=True):
@@ -99,12 +102,11 @@ def cut_of(
     aside: int = 0,
     before: tuple[int, int] | None = None,
 ) -> int:
-    """The first of the newest turns that are sent: 0 while all fit. Found by going through every call that led here,
-    each with the answers before it and without its own. `budget` is in tokens, for all turns that are sent; `aside` of
-    them are for what stands in the place of old turns; `start` is a cut that was made before, and
-    `before` the tokens asked and answered ahead of it, where `turns` do not hold all of them. May be the last turn
-    though that alone does not fit.
-    """
+    """Returns the first of the newest turns that are sent: 0 while all fit. Goes through every call that led to this
+    one; each call has the answers before it, and not its own. `budget` is the tokens of all turns that are sent;
+    `aside` of them are for what replaces old turns. `start` is a cut that was made before, and `before` the tokens
+    asked and answered ahead of it, where `turns` do not hold all of them. The result may be the last turn although that
+    alone does not fit."""
     cut, sent = start, used(policy, turns[:start], start)
     ahead = sum(turn.asked for turn in turns[:start]), sum(turn.answered for turn in turns[:start])
     asked, answered = ahead if before is None else before
@@ -123,12 +125,12 @@ def cut_of(
 
 
 def kept(policy: Policy, turns: Sequence[Turn], cut: int) -> tuple[int, ...]:
-    """Indices of the turns that are sent with this cut."""
+    """Returns the indices of the turns that are sent with this cut."""
     return tuple(at for at, turn in enumerate(turns) if at >= cut or turn.pinned or _is_opening(policy, at))
 
 
 def used(policy: Policy, turns: Sequence[Turn], cut: int) -> int:
-    """Tokens of the turns that are sent with this cut."""
+    """Returns the tokens of the turns that are sent with this cut."""
     return sum(turns[at].tokens for at in kept(policy, turns, cut))
 
 

@@ -1,11 +1,11 @@
-"""One call's text, chat or ids → the token ids to send, with their receipt: all of it, or an error that says by how
-much it does not fit; of a chat, what its policy leaves of it.
+"""This module turns the text, chat or ids of one call into the token ids to send, with their receipt, or into an error
+that says by how much the prompt does not fit. Of a chat, the ids hold what its policy keeps.
 
     window            [ prompt ............................ | reserve ....... | free ]
     input budget      [ <= window - reserve, <= max_input_tokens ]
 
-Knows the tokenizer and numbers of tokens; no sessions, no engine, no wire format. Counts come first: nothing of a
-prompt's length is built before it is known to fit.
+It knows the tokenizer and numbers of tokens; no sessions, no engine, no wire format. Counts come first: nothing as long
+as the prompt is built before the prompt is known to fit.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = ["NO_SUMMARY_NOTE", "Chat", "Ids", "Prompt", "Source", "Text", "build_
 
 
 class Prompt:
-    """`token_ids` are `receipt.used` in number. `max_new_tokens` fits behind them in the window. All else is counted
-    when it is first asked for: an answer's first token does not wait for it."""
+    """`token_ids` are `receipt.used` in number. `max_new_tokens` fits behind them in the window. Everything else is
+    counted at its first use, so that an answer's first token does not wait for it."""
 
     def __init__(self, token_ids: tuple[int, ...], max_new_tokens: int, count: Callable[[], Counted]) -> None:
         self.token_ids = token_ids
@@ -49,7 +49,8 @@ class Prompt:
 
     @property
     def tokens_before_truncation(self) -> int:
-        """With nothing left out: of a chat, as the template writes all its messages and documents."""
+        """Returns the prompt's length with nothing left out: for a chat, as the template writes all its messages and
+        documents."""
         return self._counted.whole
 
     @property
@@ -68,11 +69,13 @@ def build_prompt(
     context: ContextOptions | None = None,
     answer_window: int | None = None,
 ) -> Prompt:
-    """`max_new_tokens` None: whatever room is left. `truncate`: the last so many tokens of a raw prompt (TGI).
-    `answer_window`: of a version whose encoder reads the prompt, which then has `window` for itself.
+    """Builds the prompt. `max_new_tokens` None takes all room that is left. `truncate` keeps the last so many tokens of
+    a raw prompt (TGI). `answer_window` is set for a version whose encoder reads the prompt; the prompt then has
+    `window` for itself.
 
     Raises ContextOverflow(window, needed_tokens, reserve), InvalidRequest, UnsupportedField. Pure; a text of
-    `tokenizer.LONG_TEXT` characters or more is worth a thread."""
+    `tokenizer.LONG_TEXT` characters or more is worth a thread.
+    """
     budget = Budget(window, max_new_tokens, context or ContextOptions(), answer_window)
     budget.require_answer()
     if isinstance(source, Chat):
@@ -134,7 +137,7 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
         trimmed = trim(tokenizer, budget, messages, chat.named, tuple(each for _, each in placed), chat.past)
         if not placed or budget.options.chosen == "refuse" or trimmed.document_tokens <= budget.documents:
             break
-        room -= trimmed.document_tokens - budget.documents  # the template wrote them longer than they are
+        room -= trimmed.document_tokens - budget.documents  # the template writes them longer than they were counted
     if placed:
         _require_documents(budget, trimmed, [each for _, each in placed])
 

@@ -1,6 +1,7 @@
-"""What a model received for one answer, in numbers that sum up. Values only: `prompt` counts.
+"""The receipt holds what a model received for one answer, in numbers that sum up. It holds values only; `prompt` does
+the counting.
 
-A receipt has two forms: the wire's, which names messages, and the store's, in which `positions` stand for the names.
+A receipt has two forms: the wire's, which names messages, and the store's, in which `positions` replace the names.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The oldest message that is sent, and for how many more tokens the next turns keep it."""
+    """The oldest message that is sent, and the number of tokens for which the next turns keep this cut."""
 
     at: str
     stable_for_tokens: int
@@ -43,11 +44,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """`used` is the number of ids sent. `kept`, `dropped` and `summarised` partition the message ids, of a long chat
-    those nearest to the cut (`partition.NEAREST`); `recalled` are those of `kept` that came back because they match the
-    question; `partition` is of all messages. Documents are listed where there were any; `documents_cut` are those of
-    `documents_kept` that were not sent whole. `truncated`: something that was asked to be sent was not.
-    `dropped_tokens` were not sent as they are."""
+    """`used` is the number of ids sent. `kept`, `dropped` and `summarised` partition the message ids; in a long chat
+    they list the ids nearest to the cut (`partition.NEAREST`), and `partition` covers all messages. `recalled` are the
+    ids of `kept` that came back because they match the question. Documents are listed where there were any;
+    `documents_cut` are the ids of `documents_kept` that were not sent whole. `truncated`: something that the request
+    wanted sent was not sent. `dropped_tokens` were not sent as they are."""
 
     policy: str
     window: int
@@ -91,13 +92,13 @@ class Receipt:
         return bool(self.dropped_tokens or counts.dropped or counts.summarised or documents)
 
     def with_cached(self, cached_tokens: int, note: str = "") -> Receipt:
-        """The same receipt once the engine has said how many prompt tokens it found in the prefix cache; with `note`,
-        if there is one to add."""
+        """Returns the same receipt with the number of prompt tokens that the engine found in the prefix cache, and with
+        `note` if it is not empty."""
         notes = (*self.notes, note) if note else self.notes
         return replace(self, cached_tokens=cached_tokens, notes=notes)
 
     def to_dict(self) -> dict[str, object]:
-        """The wire form: docs/api.md, "The context receipt"."""
+        """Returns the wire form: docs/api.md, "The context receipt"."""
         cut = None if self.cut is None else {"at": self.cut.at, "stable_for_tokens": self.cut.stable_for_tokens}
         body: dict[str, object] = {
             "policy": self.policy,
@@ -125,5 +126,5 @@ class Receipt:
         return body
 
     def to_stored(self) -> Mapping[str, object]:
-        """The store's form, of a receipt with a `partition`: its size does not depend on the chat's length."""
+        """Returns the store's form of a receipt with a `partition`: its size does not depend on the chat's length."""
         return stored_form(self.to_dict(), self.partition or Partition((), Counts()))

@@ -1,15 +1,16 @@
-"""Which texts match a question: BM25 over words or pairs of characters, and how much a text tells at all. Pure; knows
-no turns, no store and no model.
+"""Retrieval scores which texts match a question: BM25 over words or pairs of characters, and how much information a
+text holds. It is pure; it knows no turns, no store and no model.
 
     score(text) = (bm25 + TELLING · told) · (ASKING where the text is a question itself)
 
     bm25  sum over the question's terms of idf · f (k + 1) / (f + k (1 - b + b · length / mean length))
-    told  sum of the text's idf, one each term, over the square root of its length: what is rare says much
+    told  sum of the text's idf, one each term, over the square root of its length: rare terms say much
     idf   ln(1 + (n - df + 1/2) / (df + 1/2)), over all texts of the chat
 
-A chat's own questions resemble a question more than what answers it does, and of texts that share no term with it those
-that tell most are the likeliest to. Source of the first term: Robertson and Zaragoza, The Probabilistic Relevance
-Framework, 2009; the other two were measured with the demo model's chats (docs/log.md).
+A chat's own questions resemble a question more than its answers do: hence ASKING. Among texts that share no term with
+the question, the ones with the most information are the likeliest to answer it: hence `told`. Source of the first term:
+Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009; the other two were measured with the demo model's
+chats (docs/log.md).
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ _B: Final = 0.75
 TELLING: Final = 0.8
 ASKING: Final = 0.25
 ENOUGH: Final = 0.4
-"""Of the best score: what is below it is noise, and takes the place of what is asked."""
+"""A share of the best score: texts below it are noise, and take room from better ones."""
 _QUESTION_MARKS: Final = ("?", "？", "؟")
 
 
 def asks(text: str) -> bool:
-    """Whether it ends as a question: one that only holds a mark may tell what it asks ("My name? Ann.")."""
+    """Returns whether the text ends as a question: a text that only holds a mark may give an answer ("My name?
+    Ann.")."""
     return text.rstrip(" \"')\n").endswith(_QUESTION_MARKS)
 
 
@@ -42,8 +44,8 @@ def scores(
     others: Sequence[str] = (),
     telling: float = TELLING,
 ) -> list[float]:
-    """One for each of `texts`; with `telling` 0, what shares nothing with `question` has 0. `questions` says which of
-    them ask. `others` count for how rare a pair is, and are not looked for."""
+    """Returns one score for each of `texts`; with `telling` 0, a text that shares nothing with `question` has 0.
+    `questions` says which texts ask. `others` count for how rare a pair is, and get no score."""
     counts = [Counter(terms(text)) for text in texts]
     rarity = _idf([*counts, *(Counter(terms(text)) for text in others)])
     lengths = [sum(count.values()) for count in counts]
@@ -70,5 +72,5 @@ def _bm25(asked: set[str], count: Counter[str], idf: dict[str, float], length: f
 
 
 def ranked(found: Sequence[float]) -> list[int]:
-    """Their places, the highest score first, of equal ones the newest."""
+    """Returns the positions of the scores, highest first; of equal scores the newest first."""
     return sorted(range(len(found)), key=lambda at: (-found[at], -at))

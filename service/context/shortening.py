@@ -1,4 +1,4 @@
-"""The middle of one overlong text left out, and marked. Knows a tokenizer; no chat and no budget."""
+"""This module leaves out the middle of one overlong text, and marks it. It knows a tokenizer; no chat and no budget."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ MARK: Final = "\n[… {count} tokens left out …]\n"
 
 
 def without_middle(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[str, int]:
-    """`text` with about `tokens` of its tokens taken out of its middle, and how many those were. Both ends stay as long
-    as each other, and are whole characters."""
+    """Returns `text` without about `tokens` of the tokens in its middle, and how many were left out. Both ends are
+    equally long, and consist of whole characters."""
     pieces = tokenizer.encode_with_offsets(text, add_special_tokens=False)
     kept = max(0, len(pieces) - tokens)
     head, tail = (kept + 1) // 2, kept // 2

@@ -1,4 +1,4 @@
-"""What a prompt is made of: raw text, a chat, or token ids. Values only."""
+"""A source is what a prompt is made of: raw text, a chat, or token ids. This module holds values only."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Messages, oldest first; system messages before all others, the last message is the current one. `names` are
-    theirs in a receipt; without any they are `m_0`, `m_1`, … by position. `past` is what the server knows of it.
+    """Messages, oldest first: system messages stand before all others, and the last message is the current one. `names`
+    are the messages' names in a receipt; without names they are `m_0`, `m_1`, … by position. `past` is what the server
+    knows of the chat.
 
-    Of a stored chat `positions` are those of the messages, and `others` name messages that are not among them because
-    `past.before` has their numbers."""
+    In a stored chat `positions` are the messages' positions, and `others` name messages that were not read because
+    `past.before` has their numbers.
+    """
 
     messages: tuple[Message, ...]
     names: tuple[str, ...] = ()
@@ -37,12 +39,12 @@ class Chat:
 
     @property
     def placed(self) -> Sequence[int]:
-        """The messages' positions."""
+        """Returns the messages' positions."""
         return self.positions or range(len(self.messages))
 
     @property
     def all_named(self) -> list[Named]:
-        """In order, with those that are not among the messages."""
+        """Returns all messages in order, with `others`."""
         return sorted({**dict(self.others), **dict(zip(self.placed, self.named, strict=True))}.items())
 
 

@@ -1,5 +1,5 @@
-"""A receipt as it is stored, and back: numbers in place of the lists of names. Knows plain objects and positions; no
-tokens and no database.
+"""This module turns a receipt into its stored form and back: numbers replace the lists of names. It knows plain objects
+and positions; no tokens and no database.
 
     wire    {…, "kept": ["m_1", "m_8"], "dropped": ["m_2"], "cut": {"at": "m_8", …}, …}
     stored  {…, "cut": {…}, "positions": {"kept": [[0, 1], [7, 8]], "cut": 7, "counts": {…}, …}}
@@ -20,7 +20,7 @@ _LISTS: Final = ("kept", "dropped", "summarised", "recalled")
 
 
 def stored_form(wire: Json, partition: Partition) -> dict[str, object]:
-    """`wire` with `partition` in the place of its names."""
+    """Returns `wire` with `partition` in place of its names."""
     stored = {key: value for key, value in wire.items() if key not in (*_LISTS, "counts")}
     if isinstance(cut := stored.get("cut"), Mapping):
         stored["cut"] = {key: value for key, value in cut.items() if key != "at"}
@@ -28,8 +28,8 @@ def stored_form(wire: Json, partition: Partition) -> dict[str, object]:
 
 
 def wire_form(stored: Json, named: Sequence[Named]) -> dict[str, object]:
-    """`named`: what `Partition.lists` wants. What is no stored form is given back as it is. The counts and lists stand
-    where a receipt that was just made has them."""
+    """Returns the wire's form. `named` is what `Partition.lists` wants. An object that is no stored form comes back
+    unchanged. Counts and lists stand in the same order as in a new receipt."""
     partition = partition_of(stored)
     if partition is None:
         return dict(stored)
@@ -49,14 +49,14 @@ def wire_form(stored: Json, named: Sequence[Named]) -> dict[str, object]:
 
 
 def renumbered(stored: Json, place: Callable[[int], int]) -> Json:
-    """The same receipt with its messages at other positions: see `Partition.moved`."""
+    """Returns the same receipt with its messages at other positions: see `Partition.moved`."""
     partition = partition_of(stored)
     return stored if partition is None else {**stored, POSITIONS: _numbers(partition.moved(place))}
 
 
 def numbered(wire: Json, positions: Mapping[str, int]) -> Json:
-    """The store's form of a receipt that names all its messages, as they were stored up to revision 0002 of the
-    database. Names without a position are of messages that were deleted since."""
+    """Returns the store's form of a receipt that names all its messages: revisions up to 0002 of the database stored
+    that form. Names without a position are of messages that were deleted since."""
     if not all(isinstance(wire.get(name), list) for name in _LISTS[:3]):
         return wire
     known = {SYSTEM: SYSTEM_POSITION, **positions}
@@ -79,7 +79,7 @@ def numbered(wire: Json, positions: Mapping[str, int]) -> Json:
 
 
 def partition_of(stored: Json) -> Partition | None:
-    """None where there is none, or it is none."""
+    """Returns the partition, or None where there is no valid one."""
     found: Any = stored.get(POSITIONS)
     try:
         return Partition(

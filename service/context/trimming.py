@@ -1,8 +1,8 @@
-"""Which messages of a chat are sent, what stands in the place of the others, and the tokens of it all. Which turns go
-where not all fit is for `policies` to say, which come back for `retrieval`, and where all stands for `placing`.
+"""Trimming decides which messages of a chat are sent, what replaces the others, and counts the tokens of all.
+`policies` chooses the turns where not all fit, `retrieval` the turns that come back, and `placing` the order.
 
-Whether a turn fits is told by counts that are made once a message, so that a long history costs a look-up each time it
-comes again; what is then sent is rendered by the version's template and counted as it is.
+Each message is counted once; these counts say whether a turn fits, so that a long history costs one look-up when it
+comes again. The version's template then renders what is sent, and the result is counted exactly.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from service.text.chat import EncodedChat
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
-_LEAST_LEFT = 16  # tokens of an overlong message that are worth sending
+_LEAST_LEFT = 16  # an overlong message keeps at least this many tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is known of a chat beside its messages. `cut`: the name of the message at which it was cut before. `before`:
-    the numbers of what stands before that one; of this the chat then holds all, or only what must stay. `summaries`:
-    pairs of a place and a text that stands for the messages before it. `passages`: of the caller's knowledge base, best
-    first, None where there is none to have room for. `decode_ratio`: see `policies.LowWater`."""
+    """What is known of a chat beside its messages. `cut`: the name of the message at which the chat was cut before.
+    `before`: the numbers of what stands before that message; the chat then holds all of that part, or only what must
+    stay. `summaries`: pairs of a position and a text that stands for the messages before it. `passages`: from the
+    caller's knowledge base, best first; None where no room is set aside for any. `decode_ratio`: see
+    `policies.LowWater`."""
 
     cut: str = ""
     before: Before | None = None
@@ -42,10 +43,10 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """`lines` are what `encoded` holds. `cut` is the first of the newest turns' messages, None where all are sent.
-    `turns` are the chat's: turn `start` is where it was cut before, and ahead of it `absent` messages are not in the
-    chat at all. Messages `recalled` came back, those before `summarised` are in a summary, `passages` are of the
-    knowledge base, and `shortened` tokens of the last turn are left out."""
+    """`lines` are the messages in `encoded`. `cut` is the first message of the newest turns, None where all are sent.
+    `turns` are the chat's turns: the chat was cut at turn `start` before, and `absent` messages ahead of it are not in
+    the chat at all. Messages `recalled` came back, messages before `summarised` are in a summary, `passages` are from
+    the knowledge base, and `shortened` tokens of the last turn are left out."""
 
     lines: tuple[Line, ...]
     encoded: EncodedChat
@@ -60,7 +61,7 @@ class Trimmed:
 
     @property
     def sent(self) -> frozenset[int]:
-        """Places of the chat's messages."""
+        """Returns the positions of the chat's messages that are sent."""
         return frozenset(line.source for line in self.lines if line.source >= 0)
 
     @property
@@ -83,8 +84,9 @@ def trim(
     documents: tuple[Document, ...] = (),
     past: Past = Past(),
 ) -> Trimmed:
-    """By the policy of the budget's options. Raises ContextOverflow where what must be sent does not fit (all of it by
-    `refuse`; else system messages, pinned turns and the last one), InvalidRequest for a pin that is no message."""
+    """Trims the chat by the policy of the budget's options. Raises ContextOverflow where what must be sent does not fit
+    (by `refuse` all of it; else system messages, pinned turns and the last turn), InvalidRequest for a pin that is no
+    message."""
     pinned = _pinned(budget.options.pin, names)
     systems = sum(message.role in SYSTEM_ROLES for message in messages)
     if systems == len(messages) or (budget.options.chosen == "refuse" and not past.passages):
@@ -102,7 +104,7 @@ def trim(
 
 @dataclass(slots=True)
 class _Chat:
-    """One call's chat on its way into the budget. `turns` begin behind the `systems`, `start` is where it was cut
+    """One call's chat on its way into the budget. `turns` begin behind the `systems`; the chat was cut at `start`
     before."""
 
     tokenizer: Tokenizer
@@ -121,8 +123,8 @@ class _Chat:
         self.turns = turns_of([message.role for message in rest], counts, pinned[self.systems :])
 
     def shorten(self, pinned: Sequence[bool]) -> None:
-        """Leave out the middle of the last turn's longest message where the turn does not fit beside what must stay.
-        One that would keep next to nothing stays whole, and is refused."""
+        """Leaves out the middle of the last turn's longest message where the turn does not fit beside what must stay. A
+        message that would keep next to nothing stays whole, and is refused."""
         must = policies.kept(self.budget.options.chosen, self.turns, len(self.turns) - 1)
         given, left_out = self.messages, 0
         tokens = [self.tokenizer.text_tokens(each.content) for each in given[self._place(self.turns[-1]) :]]
@@ -138,7 +140,7 @@ class _Chat:
             self.divide(pinned)
 
     def cut(self) -> int:
-        """The first of the newest turns. Raises ContextOverflow where the last one alone does not fit."""
+        """Returns the first of the newest turns. Raises ContextOverflow where the last turn alone does not fit."""
         if self.budget.options.chosen == "refuse":
             return 0
         least = self._encode(self._lines((len(self.turns) - 1,))).count
@@ -152,8 +154,8 @@ class _Chat:
         return policies.cut_of(policy, self.turns, room, low_water, self.start, aside, before)
 
     def fit(self, cut: int) -> Trimmed:
-        """What is sent with this cut; where the template wrote more than was counted, first fewer passages, then fewer
-        turns that match, then fewer of the newest."""
+        """Returns what is sent with this cut. Where the template writes more tokens than were counted, leaves out first
+        passages, then turns that match, then the oldest of the newest turns."""
         found = self.past.passages or ()
         fitting = by_rank(self.tokenizer, found, self._documents_left)
         passages = [passage for at, passage in fitting if passage == found[at]]  # whole ones
@@ -180,7 +182,7 @@ class _Chat:
         kept = policies.kept(policy, self.turns, cut)
         recalled = self._recalled(kept, aside) if policy == "retrieve" else ()
         is_whole = bool(recalled) and len(kept) + len(recalled) == len(self.turns)
-        if is_whole and self._fits_whole():  # it was counted longer than it is
+        if is_whole and self._fits_whole():  # the counts were longer than the rendered chat
             kept, recalled = tuple(range(len(self.turns))), ()
         lines = [
             *of_chat(self.messages, range(self.systems)),
@@ -209,7 +211,8 @@ class _Chat:
         return self._encode(self._lines(range(len(self.turns)))).count <= self.budget.limit
 
     def _summary(self, cut: int, aside: int) -> tuple[int, str]:
-        """The shortest that stands for all that is left out, and its place; (0, "") where there is none."""
+        """Returns the position and the text of the summary that stands for the fewest messages and for all that is left
+        out; (0, "") where there is none."""
         least, most = self._place(self.turns[cut]), self._place(self.turns[-1])
         fitting = [
             (place, text)
@@ -219,7 +222,8 @@ class _Chat:
         return min(fitting, default=(0, ""))
 
     def _recalled(self, kept: Sequence[int], aside: int) -> tuple[int, ...]:
-        """Turns that are left out and match the last one, best first while they fit, then in their order."""
+        """Returns the turns that are left out and match the last one: chosen best first while they fit, in their
+        order."""
         others = [at for at in range(len(self.turns)) if at not in kept]
         if not others:
             return ()
@@ -240,12 +244,12 @@ class _Chat:
 
     @property
     def absent(self) -> int:
-        """How many messages ahead of the cut that was made before are not in this chat."""
+        """Returns how many messages ahead of the earlier cut are not in this chat."""
         return 0 if self.past.before is None else self.past.before.messages - self.turns[self.start].first
 
     @property
     def _documents_left(self) -> int:
-        """Of the documents' budget, for passages of the knowledge base."""
+        """Returns how much of the documents' budget is left for passages of the knowledge base."""
         texts = (text for document in self.documents for text in (document.title or "", document.text))
         return max(0, self.budget.documents - sum(map(self.tokenizer.text_tokens, texts)))
 

@@ -26,16 +26,16 @@ MEASURED_STEPS = 64
 class DeploymentState(StrEnum):
     LOADING = "loading"
     READY = "ready"
-    RESTARTING = "restarting"  # shown in the place of READY while the engine has no process
+    RESTARTING = "restarting"  # shown instead of READY while the engine has no process
     DRAINING = "draining"
     FAILED = "failed"
 
 
 class Deployment:
-    """A version that is loading, serving, draining or failed. Lives in the event loop; `settle` ends LOADING once."""
+    """A version that is loading, serving, draining or failed. It lives in the event loop. LOADING ends once."""
 
     def __init__(self, manifest: Manifest, engine: Engine, needed_bytes: int) -> None:
-        """`needed_bytes`: what loading it adds to the memory in use."""
+        """Takes `needed_bytes`: the memory that loading this version adds to the memory in use."""
         self.manifest = manifest
         self.engine = engine
         self.needed_bytes = needed_bytes
@@ -45,7 +45,7 @@ class Deployment:
         self.load_seconds = 0.0
         self.in_flight = 0
         self.pinned = False
-        """Asked for by its own name, and so never unloaded but by that."""
+        """Loaded by its own name, and so unloaded only by its own name."""
         self.used_at = time.monotonic()
         self._occupants = 0
         self._decode_ratio: float | None = None
@@ -59,45 +59,47 @@ class Deployment:
 
     @property
     def is_serving(self) -> bool:
-        """Whether an answer would begin at once: READY, with an engine process that runs at this moment."""
+        """Returns whether an answer would begin at once: READY, with an engine process that runs at this moment."""
         return self.state is DeploymentState.READY and self.engine.state is EngineState.READY
 
     @property
     def shown_state(self) -> DeploymentState:
-        """As callers see it. A deployment whose engine is started again stays READY in itself: requests are let in and
-        wait."""
+        """Returns the state that callers see. While its engine restarts, a deployment itself stays READY: requests
+        enter and wait."""
         restarting = self.state is DeploymentState.READY and not self.is_serving
         return DeploymentState.RESTARTING if restarting else self.state
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The version's own. Raises Unavailable before it is loaded."""
+        """Returns the version's own tokenizer. Raises Unavailable before it is loaded."""
         if self._tokenizer is None:
             raise Unavailable(f"{self.manifest.reference} is {self.state}; try again shortly", retry_after=1)
         return self._tokenizer
 
     @property
     def window(self) -> int:
-        """Token positions of one sequence: of prompt and answer together, or of the prompt alone where an encoder reads
-        it."""
+        """Returns the token positions of one sequence: of prompt and answer together, or of the prompt alone where an
+        encoder reads it."""
         return self.manifest.context_window
 
     @property
     def answer_window(self) -> int | None:
-        """Tokens of an answer at most, where an encoder reads the prompt; None where they share the window."""
+        """Returns the most tokens of an answer where an encoder reads the prompt; None where prompt and answer share
+        the window."""
         return self.window - len(self._decoder_start) if self._decoder_start else None
 
     @property
     def decode_ratio(self) -> float | None:
-        """What `engine.cost.decode_ratio` says of half the window, asked once, so that what is decided by it stays;
-        None before the engine has measured enough."""
+        """Returns `engine.cost.decode_ratio` at half the window. It is read once, so that decisions that rest on it do
+        not change. Returns None before the engine has measured enough."""
         stats = self.engine.stats
         if self._decode_ratio is None and stats.cost and stats.steps_total >= MEASURED_STEPS:
             self._decode_ratio = decode_ratio(stats.cost, self.window // 2)
         return self._decode_ratio
 
     def answer_room(self, used: int) -> int:
-        """Tokens of an answer that the KV pool has room for behind a prompt of `used`; it may be negative."""
+        """Returns the tokens of an answer that the KV pool has room for behind a prompt of `used` tokens; it may be
+        negative."""
         info = self.engine.info
         if info is None:
             return self.window - used
@@ -108,9 +110,9 @@ class Deployment:
         return min(self.answer_window, pool - encoder - len(self._decoder_start))
 
     async def load(self, repository: Repository) -> None:
-        """Load tokenizer and engine while every file is read again; ends in READY or FAILED and wakes everyone who
-        waits. Nothing is served before the files are as published; where both fail, they are the cause. From here to
-        the end of the engine the version cannot be deleted."""
+        """Loads tokenizer and engine while every file is read again. Ends in READY or FAILED, and wakes every waiting
+        request. Nothing is served before the files are found to be as published; where engine and files both fail, the
+        files are the cause. From here to the end of the engine the version cannot be deleted."""
         loading: asyncio.Task[None] | None = None
         try:
             _require_memory(self.manifest, self.needed_bytes)
@@ -123,7 +125,7 @@ class Deployment:
         except asyncio.CancelledError:
             await self._give_up(loading, "loading was cancelled")
             raise
-        except Exception as error:  # whatever stops a load is told to those who wait, with its sentence
+        except Exception as error:  # waiting requests get the sentence of any error that stops a load
             await self._give_up(loading, str(error) or type(error).__name__)
         else:
             self.settle(DeploymentState.READY)
@@ -146,7 +148,7 @@ class Deployment:
             self._lease.release()
 
     def failed_for(self, seconds: float) -> bool:
-        """Whether loading failed at least so long ago."""
+        """Returns whether loading failed at least so many seconds ago."""
         return self.state is DeploymentState.FAILED and time.monotonic() - self.used_at >= seconds
 
     def settle(self, state: DeploymentState, failure: str = "") -> None:
@@ -157,7 +159,7 @@ class Deployment:
         self._settled.set()
 
     async def settled(self, seconds: float) -> None:
-        """Wait until loading has ended. Raises Unavailable after so many seconds, or when it failed."""
+        """Waits until loading has ended. Raises Unavailable after so many seconds, or when loading failed."""
         try:
             async with asyncio.timeout(seconds):
                 await self._settled.wait()
@@ -170,8 +172,8 @@ class Deployment:
 
     @contextmanager
     def occupied(self) -> Iterator[None]:
-        """From the choice of this version to the answer's end: draining waits for it. Raises Unavailable unless
-        READY."""
+        """Marks an answer in flight, from the choice of this version to the answer's end: draining waits for it. Raises
+        Unavailable unless READY."""
         if self.state is not DeploymentState.READY:
             raise self._unavailable()
         self._occupants += 1
@@ -183,8 +185,8 @@ class Deployment:
             self._leave()
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """The engine's outputs of one request; closing this iterator aborts it. Raises Unavailable unless READY, or
-        draining for one who was here before."""
+        """Yields the engine's outputs of one request; closing this iterator aborts it. Raises Unavailable unless READY,
+        or draining for a request that came before the draining."""
         if self.state is not DeploymentState.READY and not (self.state is DeploymentState.DRAINING and self._occupants):
             raise self._unavailable()
         self._enter()
@@ -209,7 +211,8 @@ class Deployment:
             self._idle.set()
 
     async def drain(self, seconds: float) -> None:
-        """Take no more requests, wait up to so many seconds for those in flight, then end the engine process."""
+        """Takes no more requests, waits up to so many seconds for the requests in flight, then ends the engine
+        process."""
         self.state = DeploymentState.DRAINING
         try:
             async with asyncio.timeout(seconds):
@@ -219,7 +222,7 @@ class Deployment:
         await self._end(1.0)
 
     def describe(self) -> dict[str, object]:
-        """One entry of `GET /v1/deployments`, as the wire contract spells it."""
+        """Returns one entry of `GET /v1/deployments`, as the wire contract spells it."""
         info = self.engine.info
         return {
             "model": self.manifest.reference,
@@ -257,8 +260,8 @@ def _described(replica: Engine) -> dict[str, object]:
 
 
 def _require_memory(manifest: Manifest, needed: int) -> None:
-    """Raises Unavailable where the version would not fit beside what is there: better that than the kernel's choice of
-    whom to end."""
+    """Raises Unavailable where the version does not fit beside the memory in use: otherwise the kernel would choose a
+    process to kill."""
     free = available_memory()
     if needed > free:
         raise Unavailable(

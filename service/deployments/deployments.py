@@ -1,9 +1,9 @@
-"""All versions being served: load on demand, swap, drain. Knows no HTTP and no text.
+"""Deployments are all versions being served: they load on demand, swap and drain. The module knows no HTTP and no text.
 
-resolve(reference) ─▶ Manifest ─▶ acquire ─▶ Deployment (loaded once, however many ask at the same time)
+resolve(reference) ─▶ Manifest ─▶ acquire ─▶ Deployment (loaded once for all requests that come at the same time)
 
-An alias that moves is followed: the new version loads beside the old one, which answers until the new one is ready and
-goes on to when that cannot be loaded; then the old one finishes what it has begun and gives its memory back.
+The module follows an alias that moves. The new version loads beside the old one. The old one answers until the new one
+is ready, and goes on where the new one cannot be loaded; else it finishes its requests and frees its memory.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ TASKS: Final = (START, FOLLOW_ALIASES, UNLOAD_IDLE, LOAD, UNLOAD)
 
 _WATCH_SECONDS = 1.0
 _RETRY_SECONDS = 60.0
-"""Between two tries to load what an alias points to, while another version answers for it; between two tries to load
-the default model at most, beginning with `_FIRST_RETRY_SECONDS`."""
+"""The time between two tries to load an alias's version, while another version answers for it. It is also the longest
+time between two tries to load the default model; the first is `_FIRST_RETRY_SECONDS`."""
 _FIRST_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who answers one request; `note` tells a conversation that it was moved."""
+    """The deployment that answers one request; `note` is for a conversation that was moved to it."""
 
     deployment: Deployment
     rollout: Rollout | None = None
@@ -54,7 +54,7 @@ class Choice:
 
 
 class Deployments:
-    """Owned by the event loop. `prepare` runs once before the first load (it fills an empty repository)."""
+    """The event loop owns Deployments. `prepare` runs once before the first load (it fills an empty repository)."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Deployments:
         self._prepare = prepare
         self._by_reference: dict[str, Deployment] = {}
         self._standing: dict[str, Deployment] = {}
-        """By reference without a version: who answered last, and goes on to until what it points to now is ready."""
+        """By reference without a version: the deployment that answers until the reference's new version is ready."""
         self.rollouts = Rollouts(repository)
         self._trials: set[str] = set()
         self._tasks = tasks or BackgroundTasks()
@@ -93,14 +93,14 @@ class Deployments:
 
     @property
     def phase(self) -> str:
-        """How far the start is, or what keeps the server from being ready after it."""
+        """Returns how far the start is, or what keeps the server from being ready after it."""
         lost = self._following is not None and self._following.is_failing
         return "aliases cannot be followed; the log says why" if lost else self._phase
 
     @property
     def ready(self) -> bool:
-        """True when a request for the default model would be served now: its engine process runs, and aliases can be
-        followed. Without preloading also before the first request for it."""
+        """Returns whether a request for the default model would be served now: its engine process runs, and aliases can
+        be followed. Without preloading it is also true before the first request for that model."""
         if self._stopping or not self._prepared.is_set():
             return False
         if self._following is not None and self._following.is_failing:
@@ -115,7 +115,7 @@ class Deployments:
 
     @property
     def why_not_ready(self) -> str:
-        """A clause for whoever asks while `ready` is false."""
+        """Returns a clause that says why `ready` is false."""
         with contextlib.suppress(DosirakError):
             default = self._default()
             if default is not None and (default.failure or default.engine.why_not_ready):
@@ -123,18 +123,19 @@ class Deployments:
         return self.phase
 
     def _default(self) -> Deployment | None:
-        """Who answers where a request names no model; None before anybody has asked. Raises DosirakError."""
+        """Returns the deployment for requests that name no model; None before the first such request. Raises
+        DosirakError."""
         standing = self._standing.get(self._router.moving(None) or "")
         if standing is not None and standing.state is DeploymentState.READY:
             return standing
         return self._by_reference.get(self._router.resolve(None).reference)
 
     async def start(self) -> None:
-        """Return at once; preparing the repository and loading the default model go on behind."""
+        """Returns at once; preparing the repository and loading the default model go on in the background."""
         self._tasks.retry(START, self._start)
 
     async def stop(self) -> None:
-        """Refuse new work, let answers in flight finish within the drain time, end every engine process."""
+        """Refuses new work, lets answers in flight finish within the drain time, ends every engine process."""
         self._stopping = True
         await self._tasks.stop(TASKS)
         drains = [self._tasks.run(UNLOAD, partial(self._unload, each)) for each in self.all()]
@@ -143,11 +144,12 @@ class Deployments:
         self._standing.clear()
 
     def resolve(self, reference: str | None) -> Manifest:
-        """The version that `reference` means now. Raises InvalidRequest or NotFound."""
+        """Returns the version that `reference` means now. Raises InvalidRequest or NotFound."""
         return self._router.resolve(reference)
 
     async def acquire(self, reference: str | None) -> Deployment:
-        """The serving deployment of `reference`, loaded now when it is not yet; waits at most the load timeout.
+        """Returns the serving deployment of `reference`, and loads it first where it is not loaded; waits at most the
+        load timeout.
 
         Raises NotFound, InvalidRequest, or Unavailable (loading, draining, failed, shutting down).
         """
@@ -162,8 +164,8 @@ class Deployments:
             await deployment.settled(self._load_timeout)
 
     async def choose(self, reference: str | None, conversation: str | None = None) -> Choice:
-        """As `acquire`, and where the reference's alias has a version on trial, that one for its share of conversations
-        (`conversation` is an opaque key; None for none)."""
+        """Does as `acquire`; where the reference's alias has a rollout, the candidate answers its share of
+        conversations (`conversation` is an opaque key; None for none)."""
         deployment = await self.acquire(reference)
         alias = self._router.alias_of(reference)
         if alias is None:
@@ -177,8 +179,8 @@ class Deployments:
         return Choice(deployment, rollout, self.rollouts.settle(*alias, conversation, version))
 
     async def load(self, reference: str | None, replicas: int | None = None) -> Deployment:
-        """Begin to load a version, or give the deployment that already exists; it stays until it is unloaded by name. A
-        failed one is tried again. Raises Conflict for one that has another number of replicas."""
+        """Begins to load a version, or returns its existing deployment; it stays until it is unloaded by name. A failed
+        deployment is tried again. Raises Conflict for a deployment that has another number of replicas."""
         self._refuse_when_stopping()
         manifest = self.resolve(reference)
         running = self._engines.replicas_of(manifest)
@@ -192,8 +194,9 @@ class Deployments:
         return deployment
 
     def follow_all(self) -> None:
-        """Load what the references in use point to now. What cannot be loaded is told by its deployment's state, and
-        the one that stands goes on. Raises OSError where the repository cannot be read."""
+        """Loads the versions that the references in use point to now. Where a version cannot be loaded, its
+        deployment's state says so, and the present version goes on. Raises OSError where the repository cannot be
+        read."""
         if self._stopping:
             return
         for reference in tuple(self._standing):
@@ -209,7 +212,7 @@ class Deployments:
         self._trials = trials
 
     async def unload(self, reference: str) -> Deployment:
-        """Drain one exact version and end its process; returns at once, `state` tells how far it is.
+        """Drains one exact version and ends its process. Returns at once; `state` says how far it is.
 
         Raises NotFound when it is not deployed, Conflict when it is still loading.
         """
@@ -224,20 +227,20 @@ class Deployments:
         return deployment
 
     def describe(self) -> list[dict[str, object]]:
-        """The `data` of `GET /v1/deployments`."""
+        """Returns the `data` of `GET /v1/deployments`."""
         return [deployment.describe() for deployment in self._by_reference.values()]
 
     def all(self) -> tuple[Deployment, ...]:
-        """Every deployment in any state, oldest first."""
+        """Returns every deployment in any state, oldest first."""
         return tuple(self._by_reference.values())
 
     def _follow(self, reference: str) -> Deployment:
-        """Who answers for a reference without a version now. Begins to load its target where that does not, and lets
-        the one that stood there drain where it does."""
+        """Returns the deployment that now answers for a reference without a version. Begins to load the reference's
+        target where that does not serve; where it does, drains the deployment before it."""
         standing = self._standing.get(reference)
         try:
             target = self.resolve(reference)
-        except Unavailable:  # what it means now is damaged on disk
+        except Unavailable:  # the version that the reference means now is damaged on disk
             if standing is None or standing.state is not DeploymentState.READY:
                 raise
             return standing
@@ -260,7 +263,8 @@ class Deployments:
         return standing
 
     def _on_trial(self, rollout: Rollout) -> Deployment | None:
-        """The candidate, if it can answer now; begins to load it, and takes it back where it cannot be loaded."""
+        """Returns the candidate if it can answer now. Begins to load it, and rolls it back where it cannot be
+        loaded."""
         candidate = self._by_reference.get(rollout.reference)
         if candidate is None:
             try:
@@ -285,20 +289,20 @@ class Deployments:
         return deployment
 
     def _retire(self, deployment: Deployment) -> None:
-        """Drain one that no alias leads to any more, unless it was asked for by its own name."""
+        """Drains a deployment that no alias leads to any more, unless it was loaded by its own name."""
         if deployment.pinned or deployment in self._standing.values() or self._is_on_trial(deployment):
             return
         if deployment.state is DeploymentState.READY:
             self._begin_unloading(deployment)
 
     async def _follow_moved(self) -> None:
-        """One look at the aliases, which other processes move as well."""
+        """Checks the aliases once: other processes move them as well."""
         await asyncio.sleep(_WATCH_SECONDS)
         self.follow_all()
         self._retry_default()
 
     async def _unload_idle(self) -> None:
-        """One look at what nobody has used."""
+        """Unloads, in one pass, the deployments that no request has used for the idle time."""
         await asyncio.sleep(_WATCH_SECONDS)
         for deployment in self.all():
             if self._is_idle(deployment):
@@ -306,8 +310,9 @@ class Deployments:
                 self._begin_unloading(deployment)
 
     def _retry_default(self) -> None:
-        """Load the default model where it is not there or its load has failed: a server that is not ready gets no
-        request that would. A default model that a caller has unloaded stays unloaded until a request wants it."""
+        """Loads the default model if it is missing or if its load has failed: a server that is not ready gets no
+        request that would load it. A default model that a caller has unloaded stays unloaded until a request wants
+        it."""
         if not self._preload:
             return
         with contextlib.suppress(DosirakError):
@@ -320,7 +325,8 @@ class Deployments:
                 self._begin(manifest)
 
     def _is_idle(self, deployment: Deployment) -> bool:
-        """Never the default model, whose readiness is the server's, nor what was asked for by its own name."""
+        """Returns whether no request has used the deployment for the idle time. The default model, a rollout's
+        candidate and a deployment that was loaded by its own name never count as idle."""
         if deployment.state is not DeploymentState.READY or deployment.in_flight or deployment.pinned:
             return False
         if self._is_on_trial(deployment):
@@ -358,14 +364,14 @@ class Deployments:
         self._phase = "preparing the model repository"
         try:
             await self._prepare()
-        except Exception as error:  # serving what is there beats not starting; the reason is logged
+        except Exception as error:  # serving the present versions is better than not starting; the reason is logged
             log.error("repository_not_prepared", reason=str(error))
 
     async def _load(self, deployment: Deployment) -> None:
         manifest = deployment.manifest
         try:
             await deployment.load(self.repository)
-        except Exception:  # not even its failure went well; those who wait must not wait for ever
+        except Exception:  # handling the failure failed as well; waiting requests must not wait for ever
             deployment.settle(DeploymentState.FAILED, "loading it failed; the server's log says why")
             raise
         if deployment.state is DeploymentState.READY:
@@ -384,7 +390,7 @@ class Deployments:
     async def _unload(self, deployment: Deployment) -> None:
         try:
             await deployment.drain(self._drain_timeout)
-        except Exception:  # one that could not be drained must not stand in the way of the next load
+        except Exception:  # a failed drain must not prevent the next load
             self._remove(deployment)
             raise
         self._remove(deployment)

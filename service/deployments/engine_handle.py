@@ -5,9 +5,9 @@ it.
     demo:2 (adapter) ┼─▶ one engine; a request names its adapter
     demo:3 (adapter) ┘
 
-Who loads first starts the engine from its own directory, which holds the base's files whoever it is. The others join
-once that directory was found to be as published, else one of them starts another. The last to leave ends the engine.
-Knows no files and no HTTP.
+The first deployment to load starts the engine from its own directory; every version's directory holds the base's files.
+The others join once that directory was found to be as published; else one of them starts another engine. The engine
+ends when the last deployment leaves. The module knows no files and no HTTP.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from service.engine_client.client import Engine, EngineFailed, EngineState
 from service.errors import Unavailable
 
 EngineFactory = Callable[[Manifest, int, int], Engine]
-"""Makes the engine of one version, not yet started, beside others whose KV cache may take so many bytes in all; of so
-many replicas."""
+"""Makes the engine of one version, not yet started. The arguments are its manifest, the bytes that the KV caches of the
+engines beside it may take in all, and its replicas."""
 
 _ENGINE_BYTES = 256 << 20
 """An engine process without its weights: interpreter, libraries, the least KV cache."""
 
 
 class SharedEngines:
-    """The engines of all deployments, by the digest of their base. Lives in the event loop."""
+    """The engines of all deployments, by the digest of their base. It lives in the event loop."""
 
     def __init__(self, repository: Repository, make: EngineFactory) -> None:
         self._repository = repository
@@ -41,21 +41,22 @@ class SharedEngines:
         self._groups: dict[str, _Group] = {}
 
     def engine(self, manifest: Manifest, replicas: int) -> EngineHandle:
-        """The version's part in its base's engine, not yet started; one made now is of so many `replicas`."""
+        """Returns the version's handle on its base's engine, not yet started; an engine that it starts has so many
+        `replicas`."""
         return EngineHandle(self, manifest, replicas)
 
     def replicas_of(self, manifest: Manifest) -> int | None:
-        """Of the engine that the version would join; None where it would start its own."""
+        """Returns the replicas of the engine that the version would join; None where it would start its own."""
         group = self._living(manifest)
         return group.replicas if group else None
 
     def needed_bytes(self, manifest: Manifest) -> int:
-        """What loading the version adds to the memory in use."""
+        """Returns the memory that loading the version adds to the memory in use."""
         return manifest.adapter_bytes if self._living(manifest) else manifest.size + _ENGINE_BYTES
 
     def trust(self, manifest: Manifest) -> None:
-        """The version is loaded and its files are as published: if it is the one whose engine others wait for, they
-        may join."""
+        """Records that the version is loaded and its files are as published. If it is the starter of an engine, the
+        others may join."""
         group = self._groups.get(manifest.base_digest)
         if group is not None and group.starter.manifest == manifest:
             group.trusted = True
@@ -66,7 +67,7 @@ class SharedEngines:
         return None if group is None or group.engine.state is EngineState.FAILED else group
 
     def enter(self, handle: EngineHandle, replicas: int) -> _Group:
-        """The group of the handle's base, of which it is a member from now on; it is the starter of a new one."""
+        """Adds the handle to the group of its base, and returns the group. In a new group it is the starter."""
         manifest = handle.manifest
         group = self._living(manifest)
         if group is None:
@@ -76,7 +77,8 @@ class SharedEngines:
         return group
 
     async def leave(self, handle: EngineHandle, group: _Group, grace: float) -> None:
-        """The engine goes with its last member, and with a starter whose files were not found good."""
+        """Removes the handle from its group. The engine ends with its last member, and with a starter whose files were
+        not found good."""
         group.members.remove(handle)
         if group.members and (group.trusted or group.starter is not handle):
             return
@@ -102,20 +104,20 @@ class SharedEngines:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """One engine, whose directory it reads, and who uses it."""
+    """One engine, the directory that it reads, and the handles that use it."""
 
     engine: Engine
     starter: EngineHandle
     replicas: int
     members: list[EngineHandle] = field(default_factory=list)
     lease: Lease | None = None
-    """Of the starter's files, which a restarted engine process reads again."""
+    """The lease of the starter's files, which a restarted engine process reads again."""
     trusted: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class EngineHandle:
-    """As the engine itself to one deployment, whose adapter, if it has one, computes its requests."""
+    """The engine as one deployment sees it. The deployment's adapter, if it has one, computes its requests."""
 
     def __init__(self, shared: SharedEngines, manifest: Manifest, replicas: int) -> None:
         self.manifest = manifest
@@ -129,7 +131,7 @@ class EngineHandle:
 
     @property
     def _engine(self) -> Engine | None:
-        """None before it has joined and after it has left."""
+        """Returns the engine; None before this handle has joined and after it has left."""
         return self._group.engine if self._group is not None and self._joined else None
 
     @property
@@ -163,7 +165,7 @@ class EngineHandle:
         return self._engine.replicas if self._engine else ()
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
-        """Start the engine, or wait for it and join. Raises EngineFailed, Unavailable."""
+        """Starts the engine, or waits for it and joins. Raises EngineFailed, Unavailable."""
         while (group := self._group) is not None and group.starter is not self:
             await group.settled.wait()
             if group.trusted:
@@ -183,7 +185,7 @@ class EngineHandle:
         self._joined = True
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """As Engine.generate, by this version's adapter. Ends with EngineFailed once this handle has left."""
+        """Does as Engine.generate, with this version's adapter. Ends with EngineFailed once this handle has left."""
         asked = replace(request, adapter=self.adapter) if self.adapter else request
         async with aclosing(self._there().generate(asked)) as outputs:
             async for output in outputs:
@@ -192,11 +194,11 @@ class EngineHandle:
                 yield output
 
     async def load_adapter(self, name: str, directory: str) -> None:
-        """As Engine.load_adapter, for the engine as a whole."""
+        """Does as Engine.load_adapter, for the whole engine."""
         await self._there().load_adapter(name, directory)
 
     def _there(self) -> Engine:
-        """Raises Unavailable before it has joined and after it has left."""
+        """Returns the engine. Raises Unavailable before this handle has joined and after it has left."""
         if self._engine is None:
             raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
         return self._engine
@@ -206,7 +208,7 @@ class EngineHandle:
             self._engine.unload_adapter(name)
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Leave the engine, which ends with its last member."""
+        """Leaves the engine, which ends with its last member."""
         group, self._group = self._group, None
         if group is None:
             return

@@ -1,4 +1,4 @@
-"""The engine configuration of a version is a function of settings and manifest."""
+"""This module makes the engine configuration of a version from settings and manifest."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def engine_config(
     replicas: int = 1,
     packed_weights: str = "",
 ) -> EngineConfig:
-    """What an engine process of `manifest` is started with, beside engines that may still take `promised_bytes`; one of
-    `replicas`, of which the first packs the weights and the others are told where they are."""
+    """Returns the configuration of an engine process for `manifest`, beside engines that may still take
+    `promised_bytes`. Of `replicas` processes the first packs the weights, and the others get the location in
+    `packed_weights`."""
     directory = repository.path(manifest)
     start = decoder_start(directory)
     return EngineConfig(
@@ -48,5 +49,5 @@ def engine_config(
 
 
 def _with_encoder(settings: Settings, window: int) -> int:
-    """Positions of a full encoder's input, in whole blocks, and of the decoder."""
+    """Returns the positions of a full encoder's input, in whole blocks, plus those of the decoder."""
     return window + -(-window // settings.block_size) * settings.block_size

@@ -1,8 +1,9 @@
-"""A rollout in progress chooses which conversations the candidate answers, and watches its limits. It knows
+"""A rollout in progress chooses the conversations that the candidate answers, and watches its limits. The module knows
 conversations as opaque keys, and no HTTP.
 
-A conversation's share is a number from its key and the candidate, so that it needs no memory to stay where it is; what
-is remembered beside it keeps conversations where they began when the weight is changed.
+A number computed from a conversation's key and the candidate decides which version answers, so a conversation stays
+with its version without a memory. The module also remembers each conversation's version, so that conversations stay
+with it when the weight changes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 MOST_REMEMBERED = 100_000
 WINDOW = 500
-"""Answers of a version that count: the last so many."""
+"""How many of a version's last answers count."""
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Observed:
 
 @dataclass(slots=True)
 class Shadowed:
-    """Shadow answers against the main ones that clients received."""
+    """Shadow answers compared with the main ones that clients received."""
 
     agreement: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     lengths: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -87,7 +88,7 @@ class Shadowed:
 
 
 class Rollouts:
-    """Of one server; lives in the event loop. `refresh` reads what other processes changed."""
+    """The rollouts of one server. It lives in the event loop. `refresh` reads what other processes changed."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
@@ -107,7 +108,7 @@ class Rollouts:
         return self._running.get((name, alias))
 
     def choose(self, rollout: Rollout, conversation: str | None) -> bool:
-        """Whether the candidate is to answer. Without stickiness, or without a conversation, by chance alone."""
+        """Returns whether the candidate is to answer. Without stickiness, or without a conversation, chance decides."""
         if conversation is None or not rollout.sticky:
             return secrets.randbelow(1_000_000) < rollout.weight * 10_000
         began = self._began.get((rollout.name, rollout.alias, conversation))
@@ -116,8 +117,8 @@ class Rollouts:
         return _share(f"{rollout.name}:{rollout.candidate} {conversation}") < rollout.weight / 100
 
     def settle(self, name: str, alias: str, conversation: str | None, version: str) -> str:
-        """Remember that `version` answers a conversation, while a rollout runs; a note where one answered before that
-        was taken back since."""
+        """Remembers that `version` answers a conversation, while a rollout runs. Returns a note where the version
+        before it was rolled back since."""
         key = (name, alias, conversation or "")
         before = self._began.get(key)
         if conversation is None or (before is None and self.of(name, alias) is None):
@@ -135,7 +136,7 @@ class Rollouts:
         return f"{name}:{before}, which answered this conversation before, was {how}; {name}:{version} answers now"
 
     def observe(self, rollout: Rollout, version: str, failed: bool, ttft: float | None) -> None:
-        """Count an answer of either version; rolls the candidate back where that breaks a limit."""
+        """Counts an answer of either version; rolls the candidate back where the answer breaks a limit."""
         pair = self._pair(rollout)
         if version in pair:
             pair[version].note(failed, ttft)
@@ -144,18 +145,18 @@ class Rollouts:
             self.withdraw(rollout, reason)
 
     def withdraw(self, rollout: Rollout, reason: str) -> None:
-        """Roll a candidate back, if it still is on trial."""
+        """Rolls a candidate back, if its rollout still runs."""
         if self._running.pop((rollout.name, rollout.alias), None) is None:
             return
         try:
             stored.end(self._repository, rollout.name, rollout.alias, "rolled_back", reason, rollout.candidate)
-        except RepositoryError as error:  # somebody else ended it first
+        except RepositoryError as error:  # another process or operator ended it first
             log.info("rollout_ended_meanwhile", model=rollout.reference, reason=str(error))
             return
         log.warning("rollout_rolled_back", model=rollout.reference, alias=rollout.alias, reason=reason)
 
     def compare(self, rollout: Rollout, agreement: float, lengths: float, latencies: float) -> None:
-        """Count a shadow answer: the share of the main answer before the two differ, and the shadow's tokens and
+        """Counts a shadow answer: the share of the main answer before the two differ, and the shadow's tokens and
         seconds over the main one's."""
         self._shadowed.setdefault(_key(rollout), Shadowed()).note(agreement, lengths, latencies)
 
@@ -172,7 +173,7 @@ class Rollouts:
 
 
 def broken_limit(rollout: Rollout, base: Observed, candidate: Observed) -> str:
-    """A phrase for the guard that the candidate breaks, or ""."""
+    """Returns a phrase that names the limit which the candidate breaks; empty where it breaks none."""
     limits = rollout.limits
     if candidate.requests < limits.min_requests:
         return ""
@@ -191,5 +192,5 @@ def _key(rollout: Rollout) -> tuple[str, str, str]:
 
 
 def _share(key: str) -> float:
-    """Of a key, uniform in [0, 1)."""
+    """Returns the key's share, uniform in [0, 1)."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64

@@ -15,7 +15,7 @@ from service.errors import Conflict, DosirakError, InvalidRequest, NotFound, Sta
 
 
 def as_service_error(error: RepositoryError) -> DosirakError:
-    """The repository's failure in the service's words; the sentence is kept."""
+    """Returns the repository's failure as an error of the service; the sentence is kept."""
     match error:
         case RepositoryNotFound():
             return NotFound(str(error), param="model")
@@ -32,19 +32,20 @@ def as_service_error(error: RepositoryError) -> DosirakError:
 
 
 class Router:
-    """Resolves references against one repository; `default_model` stands in where a request names none."""
+    """Resolves references against one repository; `default_model` is used where a request names none."""
 
     def __init__(self, repository: Repository, default_model: str) -> None:
         self._repository = repository
         self._default_model = default_model
 
     def moving(self, reference: str | None) -> str | None:
-        """`reference` (None: the default) where it may mean another version tomorrow; None for an exact version. Raises
-        InvalidRequest for a malformed one."""
+        """Returns `reference` (None: the default) where it may mean another version later; None for an exact version.
+        Raises InvalidRequest for a malformed reference."""
         return None if self._parsed(reference).version is not None else reference or self._default_model
 
     def alias_of(self, reference: str | None) -> tuple[str, str] | None:
-        """(name, alias) that a reference goes by, a bare name by its default alias; None for an exact version."""
+        """Returns the (name, alias) of a reference; a bare name has the default alias. Returns None for an exact
+        version."""
         asked = self._parsed(reference)
         return None if asked.version is not None else (asked.name, asked.alias or DEFAULT_ALIAS)
 
@@ -55,7 +56,8 @@ class Router:
             raise as_service_error(error) from None
 
     def resolve(self, reference: str | None) -> Manifest:
-        """Raises InvalidRequest for a malformed reference, NotFound where nothing answers to it."""
+        """Returns the version. Raises InvalidRequest for a malformed reference, NotFound where the reference leads to
+        no version."""
         try:
             return self._repository.resolve(reference or self._default_model)
         except RepositoryError as error:

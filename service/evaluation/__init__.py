@@ -1,1 +1,1 @@
-"""Evaluation measures how good and how fast a version is, through the engine that serves it. No server runs."""
+"""The package measures how good and how fast a version is, through the engine that serves it. No server runs."""

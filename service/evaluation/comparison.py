@@ -1,4 +1,4 @@
-"""`dosirak compare`: versions side by side on the same text, each against the first."""
+"""This module is `dosirak compare`: it measures versions side by side on the same text, each against the first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from service.text.tokenizer import Tokenizer
 def print_comparison(
     settings: Settings, references: Sequence[str], count: int, console: Console, int8_kv: bool = False
 ) -> None:
-    """Every version, with `int8_kv` also with 8-bit keys and values, against the first, on `count` dialogues with
+    """Prints every version against the first, with `int8_kv` also with 8-bit keys and values, on `count` dialogues with
     values and wordings that training never saw. Raises InvalidRequest when two versions do not share a vocabulary."""
     from service.runner.scoring import Distributions
 

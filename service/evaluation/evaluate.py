@@ -1,6 +1,7 @@
-"""The report of one version: quality against its parent and speed on this host, made by one command or job.
+"""This module makes the report of one version: quality against its parent and speed on this host, by one command or
+job.
 
-    baseline   its parent; else what `production` points to, else the newest other version of the model
+    baseline   its parent; else the version that `production` points to, else the newest other version of the model
     quality    perplexity, KL and agreement on a text set (`predictions`); drift of greedy answers; the demo's recall
     speed      prefill and decode, in turn with the baseline (`speed`)
 
@@ -45,7 +46,7 @@ TEMPLATE = "chat_template.jinja"
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured: dialogues, tokens of a file, greedy answers, questions in a cell, seconds of speed."""
+    """The amount of measuring: dialogues, tokens of a file, greedy answers, questions in a cell, seconds of speed."""
 
     dialogues: int
     tokens: int
@@ -68,8 +69,8 @@ def evaluate(
     text_file: Path | None = None,
     progress: Progress = silent,
 ) -> Report:
-    """Measure `manifest` and keep the report in the repository. Raises InvalidRequest for a text that cannot be used,
-    and whatever a model that cannot be loaded raises."""
+    """Measures `manifest` and keeps the report in the repository. Raises InvalidRequest for a text that cannot be used,
+    and the errors of a model that cannot be loaded."""
     started = time.monotonic()
     with repository.lease(manifest):
         report = _Evaluation(settings, repository, manifest, EFFORTS[effort], progress).run(effort, text_file, started)
@@ -78,7 +79,7 @@ def evaluate(
 
 
 def baseline_of(repository: Repository, manifest: Manifest) -> Manifest | None:
-    """What a version is compared with; None where there is nothing that splits text as it does."""
+    """Returns the version to compare with; None where no version splits text in the same way."""
     names = [manifest.lineage.parent, f"{manifest.name}@{DEFAULT_ALIAS}"]
     names += [each.reference for each in reversed(repository.versions(manifest.name))]
     for name in filter(None, names):
@@ -137,7 +138,7 @@ class _Evaluation:
         return name, texts
 
     def _versions(self, texts: list[Text], text_file: Path | None) -> list[Manifest]:
-        """The baseline, if it splits these texts as this version does, and this version."""
+        """Returns the baseline, if it splits these texts as this version does, and this version."""
         baseline = baseline_of(self._repository, self._manifest)
         if baseline is not None:
             tokenizer = Tokenizer.load(self._repository.path(baseline))
@@ -162,7 +163,7 @@ class _Evaluation:
         self, loaded: Sequence[Loaded], texts: Sequence[Text], predicted: Sequence[Predictions], pace: Sequence[Pace]
     ) -> Comparison:
         theirs, mine = predicted
-        assert self._baseline is not None  # two were loaded
+        assert self._baseline is not None  # two versions were loaded
         prompts = [text.token_ids[: max(1, len(text.token_ids) // 2)] for text in texts[: self._much.answers]]
         drift = [agreement(a, b) for a, b in zip(*(_greedy(each, prompts) for each in loaded), strict=True)]
         return Comparison(
@@ -176,7 +177,7 @@ class _Evaluation:
         )
 
     def _recall(self, loaded: Loaded) -> tuple[Recalled, ...]:
-        """Where the version speaks as the demo model does, by its template."""
+        """Measures recall where the version's template is the demo model's."""
         theirs = self._repository.path(self._manifest) / TEMPLATE
         if not theirs.is_file() or theirs.read_bytes() != (DEMO_FILES / TEMPLATE).read_bytes():
             return ()

@@ -1,4 +1,5 @@
-"""The engine of a version in this process, for commands that measure it as it is served: no server, no socket."""
+"""This module runs a version's engine in this process, for commands that measure it as it is served: no server, no
+socket."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A version's runner and what was loaded. `core` gives a new engine around it; one of them at a time. `adapter` is
-    the version's own, which answers every request; "" for none."""
+    """A version's runner and the loaded files. `core` returns a new engine around it; only one at a time may run.
+    `adapter` is the version's own, which answers every request; "" for none."""
 
     config: EngineConfig
     runner: ModelRunner
@@ -39,7 +40,7 @@ class Loaded:
 
 
 class _VersionCore(EngineCore):
-    """An engine that computes every request by its version's adapter."""
+    """An engine that computes every request with its version's adapter."""
 
     def __init__(self, loaded: Loaded, scheduler: Scheduler) -> None:
         super().__init__(loaded.runner, scheduler, time.monotonic)
@@ -50,7 +51,7 @@ class _VersionCore(EngineCore):
 
 
 def load(settings: Settings, repository: Repository, manifest: Manifest) -> Loaded:
-    """As the engine process does, in this one. Imports torch."""
+    """Loads a version in this process, as the engine process does. Imports torch."""
     from service.runner.building import build_runner
 
     config = engine_config(settings, repository, manifest)
@@ -61,7 +62,7 @@ def load(settings: Settings, repository: Repository, manifest: Manifest) -> Load
 def run_all(
     core: EngineCore, requests: Iterable[Request], on_end: Callable[[], object] = lambda: None
 ) -> dict[str, list[StepOutput]]:
-    """Every request's outputs by its id, in the order of `requests`; `on_end` is called as each ends."""
+    """Returns every request's outputs by its id, in the order of `requests`; calls `on_end` as each ends."""
     outputs: dict[str, list[StepOutput]] = {}
     for request in requests:
         core.add(request)

@@ -1,7 +1,7 @@
-"""This measurement says what a chat that has outgrown its window still recalls: the demo's facts, by policy and by side
+"""This module measures what a chat that has outgrown its window still recalls: the demo's facts, by policy and by side
 of the cut.
 
-Prompts are built as the service builds them, summaries are written by the version itself. Offline: no server.
+It builds prompts as the service does, and the version itself writes the summaries. Offline: no server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WAYS: Final[tuple[Policy, ...]] = ("window", "middle", "summarise", "retrieve")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One case under one policy: whether `window` leaves the fact out, and whether its turn was sent."""
+    """One case under one policy: whether `window` leaves the fact out, and whether the fact's turn was sent."""
 
     is_dropped: bool
     is_sent: bool
@@ -43,7 +43,7 @@ class Asked:
 
 
 class Recaller:
-    """Answers cases by one version's engine. `window` in tokens."""
+    """Answers cases with one version's engine. `window` is in tokens."""
 
     def __init__(self, core: EngineCore, tokenizer: Tokenizer, window: int) -> None:
         self._core = core
@@ -70,14 +70,14 @@ class Recaller:
         )
 
     def _summaries(self, cases: Sequence[RecallCase]) -> list[Past]:
-        """Of what `window` would leave out, each by the version itself."""
+        """Returns the summaries of what `window` would leave out, each by the version itself."""
         tokens = Budget(self._window, NEW_TOKENS, ContextOptions("summarise")).aside - 32
         places, prompts = [], []
         for case in cases:
             cut = self._prompt(case, "summarise", Past()).receipt.cut
             places.append(int(cut.at.removeprefix("m_")) if cut else 0)
             said = (*_messages(case)[: places[-1]], Message("user", SUMMARY_REQUEST))
-            options = ContextOptions("window")  # the newest of what is left out, where that is longer than a window
+            options = ContextOptions("window")  # of more than a window, the newest messages
             prompt = build_prompt(self._tokenizer, self._window, Chat(said), max_new_tokens=tokens, context=options)
             prompts.append(prompt.token_ids)
         texts = self._answers(prompts, tokens)
@@ -91,7 +91,7 @@ class Recaller:
 
 
 def print_policies(settings: Settings, reference: str, questions: int, console: Console) -> None:
-    """A table: recall of facts told behind the cut, and before it, by policy."""
+    """Prints a table: recall of facts behind the cut, and before it, by policy."""
     repository = Repository(settings.data_dir)
     manifest = repository.resolve(reference)
     tokenizer = Tokenizer.load(repository.path(manifest))
@@ -121,6 +121,6 @@ def _messages(case: RecallCase) -> tuple[Message, ...]:
 
 
 def _holds(case: RecallCase, prompt: Prompt) -> bool:
-    """Whether a message that tells the value was sent."""
+    """Returns whether a message with the fact's value was sent."""
     kept = set(prompt.receipt.kept)
     return any(holds(each["content"], case.expected) and f"m_{at}" in kept for at, each in enumerate(case.messages))

@@ -1,8 +1,8 @@
-"""Predictions of several versions on the same text, and how far each lies from the first version's: figures from the
-engine that serves.
+"""This module measures several versions' predictions on the same text, and their distance from the first version's,
+with the engine that serves.
 
-Teacher-forced: every position is predicted from the true tokens before it, so a difference is the version's own and not
-one that has added up.
+The measurement is teacher-forced: every position is predicted from the true tokens before it. A difference is therefore
+the version's own at that position, and no sum of earlier ones.
 
     perplexity = exp(-mean ln p(token)) over the positions that count
     agreement  = share of positions whose likeliest token is the first version's
@@ -22,13 +22,13 @@ from service.evaluation.texts import Text
 if TYPE_CHECKING:
     from service.runner.scoring import Distributions
 
-_LARGEST_EXPONENT = 700.0  # of a double
+_LARGEST_EXPONENT = 700.0  # exp of more overflows a double
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
     """Of every scored position: the true token's logprob, the likeliest token, and the KL divergence from the first
-    version (none for that itself)."""
+    version (none for the first version itself)."""
 
     logprobs: Sequence[float]
     likeliest: Sequence[int]
@@ -54,7 +54,8 @@ def predict(
     is_first: bool,
     on_text: Callable[[], object] = lambda: None,
 ) -> Predictions:
-    """Of all `texts`. The first version's distributions go to `kept`, which the others read: the same texts."""
+    """Predicts all `texts`. The first version's distributions go to `kept`; the other versions read them for the same
+    texts."""
     from service.runner.scoring import score
 
     kept.rewind()

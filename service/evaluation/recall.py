@@ -1,4 +1,5 @@
-"""The demo model's recall table through our own engine, one column a version. Offline: no server, no socket.
+"""This module prints the demo model's recall table through our own engine, one column a version. Offline: no server, no
+socket.
 
 The cases are the demo's (`models.demo.recall`); the engine is the one that serves, so versions are measured as served.
 """
@@ -26,7 +27,7 @@ NEW_TOKENS = 40
 
 
 def print_table(settings: Settings, references: Sequence[str], questions: int, console: Console) -> None:
-    """Answers `questions` cases in each cell with every version, greedily, and prints what share was recalled."""
+    """Answers `questions` cases in each cell with every version, greedily, and prints the recalled share."""
     repository = Repository(settings.data_dir)
     asked = cases(SEED, per_cell=questions)
     columns = {}
@@ -52,7 +53,7 @@ def _rows(
 def rows(
     core: EngineCore, tokenizer: Tokenizer, asked: Sequence[RecallCase], on_end: Callable[[], object] = lambda: None
 ) -> list[Row]:
-    """The table of one version, answered greedily by its engine."""
+    """Returns the table of one version, whose engine answers greedily."""
     params = SamplingParams(max_tokens=NEW_TOKENS, stop_token_ids=tokenizer.stop_token_ids)
 
     def answer(asked: Sequence[RecallCase]) -> list[str]:

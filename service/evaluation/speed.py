@@ -1,6 +1,6 @@
-"""Tokens a second of prefill and of decode, by an engine of its own in this process.
+"""This module measures tokens a second of prefill and of decode, with an engine of its own in this process.
 
-Two versions are measured in turn, round by round, so that what else the machine does hits both: their ratio is the
+It measures two versions in turn, round by round, so that other load on the machine affects both: their ratio is the
 median of the rounds' ratios.
 """
 
@@ -31,7 +31,7 @@ class Pace:
     decode: dict[int, tuple[float, ...]]
 
     def decode_ratio(self, other: Pace) -> dict[int, float]:
-        """Ours over theirs, the median of the rounds."""
+        """Returns this version's rate divided by the other's, the median of the rounds."""
         return {
             batch: median(mine / theirs for mine, theirs in zip(rates, other.decode[batch], strict=True))
             for batch, rates in self.decode.items()
@@ -39,7 +39,7 @@ class Pace:
 
 
 def paces(versions: Sequence[Loaded], window: int, vocabulary: int, seconds: float) -> list[Pace]:
-    """Of each version, measured in turn within about `seconds` in all."""
+    """Returns the pace of each version, measured in turn within about `seconds` in all."""
     share = seconds / (len(versions) * ROUNDS * (len(BATCHES) + 1))
     prefill: list[list[float]] = [[] for _ in versions]
     decode: list[dict[int, list[float]]] = [{batch: [] for batch in BATCHES} for _ in versions]
@@ -68,7 +68,7 @@ def _prefill(core: EngineCore, tokens: int, vocabulary: int, draw: Random) -> fl
 def _decode(
     core: EngineCore, batch: int, prompt: int, window: int, vocabulary: int, draw: Random, seconds: float
 ) -> float:
-    """Steps in which all of `batch` decode, for about `seconds` and at least four."""
+    """Runs steps in which all of `batch` decode, for about `seconds` and at least four steps."""
     requests = [
         _request(f"{batch}-{at}", prompt, min(NEW_TOKENS, window - prompt), vocabulary, draw) for at in range(batch)
     ]
@@ -81,7 +81,7 @@ def _decode(
     while steps < 4 or time.perf_counter() - started < seconds:
         made = _step(core, told)
         if not made:
-            break  # every answer has its tokens
+            break  # every answer has all its tokens
         steps, tokens = steps + 1, tokens + made
     rate = tokens / (time.perf_counter() - started)
     core.abort(told)
@@ -99,6 +99,6 @@ def _step(core: EngineCore, told: dict[str, int]) -> int:
 
 
 def _request(id: str, tokens: int, new: int, vocabulary: int, draw: Random) -> Request:
-    """Random text that no prefix cache knows, and an answer that no stop token ends."""
+    """Returns a request with random text that no prefix cache has, and an answer that no stop token ends."""
     prompt = tuple(draw.randrange(vocabulary) for _ in range(tokens))
     return Request(id, prompt, SamplingParams(max_tokens=new, min_tokens=new), arrival=time.monotonic())

@@ -1,7 +1,8 @@
-"""The texts that versions are measured on: the project's own dialogues in Korean and English, or a file of the user's.
+"""This module chooses the texts that versions are measured on: the project's own dialogues in Korean and English, or a
+file of the user's.
 
-Of dialogues the assistant's tokens count: what users say is read and not scored, for a chat model was never trained to
-say it. Of a file all tokens count but each piece's first.
+In dialogues the assistant's tokens count. Users' messages are read and not scored: a chat model was never trained to
+write them. In a file all tokens count but the first of each piece.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from service.errors import InvalidRequest
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
-FIRST_DIALOGUE = 900_000_000  # far from those that training saw
-FIRST_CALIBRATION = 800_000_000  # and from those that are measured
+FIRST_DIALOGUE = 900_000_000  # far from the dialogues that training saw
+FIRST_CALIBRATION = 800_000_000  # and from the dialogues that are measured
 CALIBRATION = 8
 DIALOGUES = "dialogues in Korean and English"
 PIECE_TOKENS = 512
@@ -35,33 +36,35 @@ class Text:
     positions: tuple[int, ...]
 
     def behind_encoder(self) -> Text:
-        """For a version whose encoder reads the first half (see `runner.scoring`): what its decoder predicts."""
+        """Returns the text for a version whose encoder reads the first half (see `runner.scoring`): what its decoder
+        predicts."""
         half = len(self.token_ids) // 2
         return Text(self.token_ids, tuple(at for at in self.positions if at >= half))
 
 
 def dialogues(tokenizer: Tokenizer, window: int, count: int, first: int = FIRST_DIALOGUE) -> list[Text]:
-    """Dialogues with values and wordings that the demo model's training never saw, as the version's own chat template
-    renders them, or line by line where it has none; those that do not fit `window` are cut."""
+    """Returns dialogues with values and wordings that the demo model's training never saw. The version's own chat
+    template renders them; without a template they are written line by line. Dialogues that do not fit `window` are
+    cut."""
     texts = []
     for number in range(count):
         made = dialogue(first + number, Style((6, 12)), "test", "test")
         try:
             texts.append(_chat(tokenizer, window, made))
-        except InvalidRequest:  # no template, or one that refuses such a chat
+        except InvalidRequest:  # no template, or the template refuses such a chat
             lines = "\n".join(message["content"] for message in made.messages)
             texts += _pieces(tokenizer.encode(lines), window)
     return texts
 
 
 def calibration(directory: Path, window: int) -> list[tuple[int, ...]]:
-    """A few other dialogues, as the version's token ids: to quantize by, not to be measured on."""
+    """Returns a few other dialogues as the version's token ids, for quantizing and not for measuring."""
     texts = dialogues(Tokenizer.load(directory), min(window, 512), CALIBRATION, FIRST_CALIBRATION)
     return [text.token_ids for text in texts]
 
 
 def of_file(tokenizer: Tokenizer, window: int, path: Path, most: int) -> list[Text]:
-    """A UTF-8 text file in pieces of 512 tokens, at most `most` tokens of it. Raises InvalidRequest."""
+    """Returns a UTF-8 text file in pieces of 512 tokens, at most `most` tokens of it. Raises InvalidRequest."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InvalidRequest(f"{path.name} is larger than {MAX_FILE_BYTES} bytes: give a shorter text")
@@ -75,7 +78,7 @@ def of_file(tokenizer: Tokenizer, window: int, path: Path, most: int) -> list[Te
 
 
 def described(name: str, texts: Sequence[Text]) -> TextSet:
-    """The set by its content: equal digests mean that the same tokens were predicted at the same places."""
+    """Returns the set by its content: equal digests mean that the same tokens were predicted at the same positions."""
     digest = hashlib.sha256()
     for text in texts:
         digest.update(repr((text.token_ids, text.positions)).encode())

@@ -1,4 +1,4 @@
-"""The guard finds what must not leave in an answer's text, while the text comes, and flags it, masks it or stops the
+"""The guard finds protected content in an answer's text, while the text comes, and flags it, masks it or stops the
 answer. It knows no tokens, no engine and no HTTP.
 
     guard file ─▶ Guard ─▶ Watch, one a sequence ─▶ text that may be shown, and what was found

@@ -1,4 +1,5 @@
-"""E-mail addresses in a text that grows: found from their `@`, so that no text is read twice. Knows no actions."""
+"""The address scanner finds e-mail addresses in a text that grows. It starts from their `@`, so that no text is read
+twice. It knows no actions."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Final
 from service.guard.rules import Span
 
 LONGEST: Final = 254
-"""Characters of an address (RFC 5321, errata 1690)."""
+"""The most characters of an address (RFC 5321, errata 1690)."""
 LONGEST_LOCAL: Final = 64
 _LOCAL = string.ascii_letters + string.digits + "._%+-"
 _RUN = re.compile(r"[A-Za-z0-9.-]*")
@@ -17,7 +18,7 @@ _DOMAIN = re.compile(r"(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-
 
 
 class AddressScanner:
-    """One sequence's search. What may still become a local part is not certain: the last word, up to its 64th
+    """One sequence's search. A text that may still become a local part is not certain: the last word, up to its 64th
     character from the end. An address ends with the last label that can be a top-level domain."""
 
     def __init__(self) -> None:
@@ -33,7 +34,7 @@ class AddressScanner:
                 sign = text.find("@", sign + 1)
                 continue
             stop = start + LONGEST
-            end = _RUN.match(text, sign + 1, stop + 1).end()  # type: ignore[union-attr]  # it matches nothing, too
+            end = _RUN.match(text, sign + 1, stop + 1).end()  # type: ignore[union-attr]  # matches always
             if end == len(text) <= stop and not final:
                 self._seen, self.certain = at + sign, at + start
                 return found
@@ -47,6 +48,6 @@ class AddressScanner:
 
 
 def _local_length(text: str, end: int) -> int:
-    """How many characters before `end` a local part may have."""
+    """Returns how many characters before `end` a local part may have."""
     before = text[max(0, end - LONGEST_LOCAL) : end]
     return len(before) - len(before.rstrip(_LOCAL))

@@ -1,4 +1,5 @@
-"""Given strings in a text that grows, all of them in one pass (Aho and Corasick 1975). Knows no actions."""
+"""Canaries are given strings: this module finds all of them in a text that grows, in one pass (Aho and Corasick 1975).
+It knows no actions."""
 
 from __future__ import annotations
 
@@ -12,17 +13,18 @@ from service.guard.rules import Span
 
 @dataclass(slots=True)
 class _Node:
-    """A beginning of some string, `depth` characters long; `fallback` is its longest proper end that is one too."""
+    """A prefix of some string, `depth` characters long; `fallback` is its longest proper suffix that is a prefix,
+    too."""
 
     depth: int = 0
     following: dict[str, _Node] = field(default_factory=dict)
     fallback: _Node | None = None
     lengths: list[int] = field(default_factory=list)
-    """Of the strings that end here, longest first."""
+    """The lengths of the strings that end here, longest first."""
 
 
 class Canaries:
-    """Compared as `plain` writes them, otherwise character by character."""
+    """The strings, compared as `plain` writes them, otherwise character by character."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         self.root = _Node()

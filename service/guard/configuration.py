@@ -1,4 +1,4 @@
-"""The guard file: TOML → the rules that it names. Everything in it acts; what is wrong is refused by its name.
+"""This module reads the guard file: TOML that names the rules. Every entry acts; a wrong one is refused by name.
 
 [patterns]
 email = "mask"              # phone, card, resident_number as well; "flag", "mask" or "stop"
@@ -43,7 +43,7 @@ _LISTED = ", ".join(Action)
 
 
 def read_guard(path: Path) -> Guard:
-    """Raises InvalidRequest for a file that cannot be read, names what there is not, or names nothing."""
+    """Returns the guard. Raises InvalidRequest for an unreadable file, an unknown rule, or a file without rules."""
     try:
         body = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,14 +1,14 @@
-"""Protected texts as hashed n-grams, and copies of them in a text that grows. Knows no actions.
+"""This module hashes protected texts as n-grams, and finds copies of them in a text that grows. It knows no actions.
 
     text     "Ärger  macht\\nmüde."      letters and digits only, decomposed, folded: "argermachtmude"
     n-grams  every 32 of these units that end where a character ends, hashed with the file's own key
 
-A copy of 34 units or more is found, but for two units at its beginning at most, whatever its case, spacing, punctuation
-and accents: about six English words or thirteen Korean syllables (a syllable is two or three units). Shorter n-grams
-would find what everybody says; with longer ones more could be copied unseen.
+The scanner finds a copy of 34 units or more, except at most two units at its beginning, in any case, spacing,
+punctuation and accents: about six English words or thirteen Korean syllables (a syllable is two or three units).
+Shorter n-grams would match common phrases; longer n-grams would miss longer copies.
 
-The file holds a keyed hash of 64 bits for each. The hashes cannot be read; but a holder of the file can try guesses,
-and go on letter by letter from a known passage, so the file is as private as a password file.
+The file holds a keyed hash of 64 bits for each n-gram. The hashes cannot be read back; but a holder of the file can
+test guesses, and go on letter by letter from a known passage, so the file is as private as a password file.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _HASH_BYTES: Final = 8
 
 @cache
 def fold(character: str) -> str:
-    """A character's units; none for what is neither a letter nor a digit. Of a character alone, so that a text can be
-    folded as it comes."""
+    """Returns a character's units; none for a character that is neither a letter nor a digit. Each character is folded
+    by itself, so that a text can be folded as it comes."""
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
     return "".join(unit for unit in decomposed if unit.isalnum())
 
 
 @dataclass(frozen=True, slots=True)
 class Grams:
-    """The n-grams of some texts: sorted hashes, and what they were hashed with."""
+    """The n-grams of some texts: sorted hashes, and the salt that they were hashed with."""
 
     salt: bytes
     hashes: array[int]
 
     @classmethod
     def of(cls, texts: Iterable[str], salt: bytes | None = None) -> Grams:
-        """Raises InvalidRequest where none of the texts is long enough."""
+        """Returns the n-grams of `texts`. Raises InvalidRequest where none of the texts is long enough."""
         salt = salt or os.urandom(_SALT_BYTES)
         found = {hashed(gram, salt) for text in texts for gram in _grams(unicodedata.normalize("NFC", text))}
         if not found:
@@ -65,7 +65,7 @@ class Grams:
         return place < len(self.hashes) and self.hashes[place] == wanted
 
     def write(self, path: Path) -> None:
-        """For its owner's eyes only, wherever it lay before."""
+        """Writes the file, readable by its owner only, whatever file was there before."""
         head = {"version": _VERSION, "units": UNITS, "salt": self.salt.hex(), "count": len(self.hashes)}
         part = path.with_name(f".{path.name}.part")
         with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
@@ -74,7 +74,7 @@ class Grams:
 
     @classmethod
     def read(cls, path: Path) -> Grams:
-        """Raises InvalidRequest for a file that is none of ours, or not whole."""
+        """Reads the file. Raises InvalidRequest for a file of another format, or an incomplete one."""
         try:
             head, _, body = path.read_bytes().partition(b"\n")
         except OSError as error:
@@ -100,7 +100,8 @@ def _little_endian(hashes: array[int]) -> array[int]:
 
 
 def hashed(gram: str, salt: bytes) -> int:
-    """A linear rolling hash would be faster, but from one of it over neighbouring n-grams the text can be computed."""
+    """Returns a keyed hash. A linear rolling hash would be faster, but its values over neighbouring n-grams reveal the
+    text."""
     return int.from_bytes(blake2b(gram.encode(), digest_size=_HASH_BYTES, key=salt).digest(), "little")
 
 
@@ -115,14 +116,14 @@ def _grams(text: str) -> Iterator[str]:
 
 
 class CorpusScanner:
-    """One sequence's search. Any of the last 31 units may be the first of a copy, so with `mask` and `stop` so much of
-    the text is late."""
+    """One sequence's search. Any of the last 31 units may be the first of a copy, so with `mask` and `stop` the output
+    is that far behind."""
 
     def __init__(self, grams: Grams) -> None:
         self.certain = 0
         self._grams = grams
         self._units = ""
-        self._places: list[int] = []  # where the character of each of the last units stands
+        self._places: list[int] = []  # the position of each of the last units' character
 
     def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
         found = list[Span]()

@@ -1,9 +1,10 @@
-"""Numbers that name a person: phone numbers, payment cards, Korean resident registration numbers. Knows no actions.
+"""The patterns find numbers that name a person: phone numbers, payment cards, Korean resident registration numbers.
+They know no actions.
 
-A match begins and ends between digits and something else, and has a bounded width. So a place where one may begin is
-decided as soon as the text from there on can no longer be the beginning of one, or is wider than any:
+A match begins and ends between digits and something else, and has a bounded width. A position where a match may begin
+is decided as soon as the text from there on is no longer the beginning of a match, or is wider than any match:
 
-    text   … call 010-1234-56        `open` reaches the end: a match may still come, the place is not decided
+    text   … call 010-1234-56        `open` reaches the end: a match may still come, the position is not decided
     text   … call 010-1234-56 and    it does not: decided, no match
 """
 
@@ -23,19 +24,20 @@ _FULL_WIDTH = range(0xFF01, 0xFF5F)
 _PLAIN = {code: code - 0xFEE0 for code in _FULL_WIDTH} | dict.fromkeys(_DASHES, 0x2D) | dict.fromkeys(_SPACES, 0x20)
 CARD_DIGITS: Final = range(13, 20)
 _NUMBER = r"(?<![0-9])(?<![0-9]\.)"
-"""Behind no digit; nor behind a point: of the digits of a fraction one in ten would pass as a card."""
+"""Not behind a digit, nor behind a decimal point: one fraction in ten would pass as a card."""
 
 
 def plain(text: str) -> str:
-    """The text with full-width characters, dashes and spaces as ASCII has them; as many characters as before."""
+    """Returns the text with ASCII characters for full-width characters, dashes and spaces; the length stays the
+    same."""
     return text if text.isascii() else text.translate(_PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`starts` finds single characters at which a match may begin; `open` matches from there to the text's end where
-    what follows may still make or lengthen a match; `end` gives the end of the longest match, or -1. No match is wider
-    than `width`, and none of the expressions takes more than a number of steps bounded by it."""
+    """`starts` finds single characters at which a match may begin. `open` matches from there to the text's end where
+    later text may still make or lengthen a match. `end` returns the end of the longest match, or -1. No match is wider
+    than `width`, and the number of steps of each expression is bounded by it."""
 
     starts: re.Pattern[str]
     open: re.Pattern[str]
@@ -44,7 +46,8 @@ class Pattern:
 
 
 class PatternScanner:
-    """One sequence's search for a pattern. Matches may overlap: a wrong guess at a card must not hide the card."""
+    """One sequence's search for a pattern. Matches may overlap, so that a wrong guess at a card does not hide the
+    card."""
 
     def __init__(self, pattern: Pattern) -> None:
         self.certain = 0
@@ -65,7 +68,7 @@ class PatternScanner:
 
 
 def _by(*expressions: str) -> Callable[[str, int], int]:
-    """The end of the first of the expressions that matches."""
+    """Returns a function that returns the end of the first expression that matches."""
     compiled = [re.compile(each) for each in expressions]
 
     def end(text: str, place: int) -> int:
@@ -81,12 +84,12 @@ PHONE: Final = Pattern(
         r"|[2-9][0-9]{0,2}\Z|[2-9][0-9]{2}[-.][0-9]{0,3}\Z|[2-9][0-9]{2}([-.])[0-9]{3}\1[0-9]{0,4}\Z"
     ),
     end=_by(
-        # Korea, of a country code or 0: mobile, Seoul, the provinces, 070, 080, 050x
+        # Korea, with a country code or 0: mobile, Seoul, the provinces, 070, 080, 050x
         r"\(?(?:\+?82[-. ]{0,2}(?:\(0\))?[-. ]?0?|0)(?:1[016-9]|2|[3-6][1-5]|70|80|50[0-9]?)"
         r"[-. )]{0,3}[0-9]{3,4}[-. ]{0,3}[0-9]{4}(?![0-9])",
         # any country's, with its + (E.164: up to 15 digits)
         r"\(?\+[1-9](?:[-. ()]{0,2}[0-9]){7,14}(?![0-9])",
-        # North America's, as it is written there
+        # North America's, in its national form
         r"(?:\([2-9][0-9]{2}\)[-. ]?[0-9]{3}[-. ]|[2-9][0-9]{2}([-.])[0-9]{3}\1)[0-9]{4}(?![0-9])",
     ),
     width=48,
@@ -96,7 +99,8 @@ _CARD = re.compile(r"[1-9](?:[ -]?[0-9]){12,18}")
 
 
 def _card_end(text: str, place: int) -> int:
-    """Of 13 to 19 digits, at most one space or hyphen between two of them, the most that pass Luhn's test."""
+    """Returns the end of the longest run of 13 to 19 digits that passes Luhn's test; at most one space or hyphen stands
+    between two digits."""
     match = _CARD.match(text, place)
     if match is None:
         return -1
@@ -113,7 +117,7 @@ _DIGITS = frozenset("0123456789")
 
 
 def passes_luhn(digits: list[int]) -> bool:
-    """ISO/IEC 7812-1, annex B."""
+    """Returns whether the digits pass Luhn's test: ISO/IEC 7812-1, annex B."""
     doubled = (sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])
     return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
 
@@ -138,8 +142,9 @@ def _resident_end(text: str, place: int) -> int:
 
 
 def is_resident_number(digits: str, separated: bool) -> bool:
-    """A date of birth, and the check digit where the 13 digits stand in one: numbers given since October 2020 have
-    none, also where a person was given a new one, so a number that is written as such is taken without it."""
+    """Returns whether the digits are a resident number: a date of birth, and a valid check digit where the 13 digits
+    stand together. Numbers given since October 2020 have no check digit, also where they replace an older number; so a
+    separated number is accepted without it."""
     try:
         year = _CENTURIES.get(digits[6], 2000) + int(digits[:2])
         born = date(year, int(digits[2:4]), int(digits[4:6]))
@@ -149,7 +154,8 @@ def is_resident_number(digits: str, separated: bool) -> bool:
 
 
 def resident_check_digit(digits: str) -> int:
-    """Of the first 12 digits: weights 2 to 9 and 2 to 5, 11 less the sum modulo 11, modulo 10."""
+    """Returns the check digit of the first 12 digits: weights 2 to 9 and 2 to 5, 11 less the sum modulo 11, modulo
+    10."""
     return (11 - sum(int(digit) * (2 + at % 8) for at, digit in enumerate(digits[:12])) % 11) % 10
 
 

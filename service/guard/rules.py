@@ -1,5 +1,5 @@
-"""A rule says what the guard looks for and what the guard does with a match; a scanner reports matches in its terms.
-This module knows no pattern."""
+"""A rule says what the guard looks for and what it does with a match; a scanner reports the matches. This module knows
+no pattern."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ LABELS: Final = {
     "canary": "[canary]",
     "corpus": "[protected text]",
 }
-"""Every rule, and what stands in the place of what it masks; of two that begin at one character, the first here."""
+"""Every rule and the label that replaces its matches; of two matches at one character, the first rule here wins."""
 
 Span = tuple[int, int]
-"""A match's first position in the answer's text, and the one behind it."""
+"""A match's first position in the answer's text, and the position behind its end."""
 
 
 class Action(StrEnum):
-    """What becomes of a match. Where both begin at one character, `stop` comes before `mask`."""
+    """What the guard does with a match. Where both begin at one character, `stop` comes before `mask`."""
 
-    FLAG = "flag"  # counted and told; the text stays as it is, and comes no later
-    MASK = "mask"  # a label in its place
+    FLAG = "flag"  # counted and reported; the text stays as it is, without delay
+    MASK = "mask"  # a label replaces it
     STOP = "stop"  # the answer ends before it
 
 
@@ -43,7 +43,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How often a rule found something in one text. Matches of a rule that overlap are one."""
+    """How often a rule found something in one text. Overlapping matches of a rule count as one."""
 
     rule: str
     action: Action
@@ -51,12 +51,12 @@ class Finding:
 
 
 class Scanner(Protocol):
-    """Looks for one rule's matches in a text that grows. Whichever way the text is cut, the matches are the same."""
+    """Looks for one rule's matches in a text that grows. The matches do not depend on how the text is cut."""
 
     certain: int
-    """No match that is still to come begins before this position; it never goes back."""
+    """No later match begins before this position; it never decreases."""
 
     def scan(self, text: str, at: int, new: int, final: bool) -> list[Span]:
-        """The matches that have become certain. `text` begins at position `at`, two characters before `certain` or at
-        0; from index `new` on it was not there before. `final`: nothing will follow."""
+        """Returns the matches that have become certain. `text` begins at position `at`: two characters before
+        `certain`, or at 0. Its part from index `new` on is new. `final`: no more text will follow."""
         ...

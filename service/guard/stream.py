@@ -1,5 +1,4 @@
-"""A watch holds one answer's text under guard as the text comes: what is certain is given out, masked where a rule says
-so.
+"""A watch guards one answer's text as it comes: it gives out the text that is certain, masked where a rule says so.
 
     text      … ask │ 010-1234-56          nothing before │ can become part of a match: it is shown
                     held: until it is a phone number, or cannot be one
@@ -7,7 +6,7 @@ so.
     output    the text up to the first match to stop at; every stretch covered by overlapping matches to mask is the
               label of the one that begins first
 
-What is given out in all depends on the text alone, never on how it was cut. Knows positions in the text; no tokens.
+The whole output depends on the text alone, never on how it was cut. The module knows positions in the text; no tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from service.guard.rules import Action, Finding, Rule, Scanner
 
 END: Final = (1 << 63) - 1
 CONTEXT: Final = 2
-"""Characters that scanners look back."""
+"""The number of characters that scanners look back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class _Segment:
 
 
 class Guard:
-    """The rules of a server, compiled. `scanner` makes the search of one sequence."""
+    """The rules of a server, compiled. For each rule a function makes the scanner of one sequence."""
 
     def __init__(self, rules: Sequence[tuple[Rule, Callable[[], Scanner]]]) -> None:
         self._rules = tuple(rules)
@@ -52,8 +51,8 @@ class Guard:
 
 
 class Watch:
-    """One sequence's text. `holds` as the guard's. `shown`: everything before this position is decided. `stopped`: a
-    match ended the text; what is fed after that counts for nothing."""
+    """One sequence's text. `holds` is the guard's. `shown`: everything before this position is decided. `stopped`: a
+    match ended the text; later text is ignored."""
 
     def __init__(self, scanners: Sequence[tuple[Rule, Scanner]]) -> None:
         self._rules = [rule for rule, _ in scanners]
@@ -61,7 +60,7 @@ class Watch:
         self._holding = [scanner for rule, scanner in scanners if rule.action is not Action.FLAG]
         self._flagging = [scanner for rule, scanner in scanners if rule.action is Action.FLAG]
         self._text = self._plain = ""
-        self._at = 0  # position of the first character that is kept
+        self._at = 0  # position of the first character in `_text`
         self._length = 0
         self._rendered = self._covered = 0
         self._marks: list[tuple[int, bool, int, int]] = []  # start, no stop, rule's number, end
@@ -80,12 +79,12 @@ class Watch:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """So far, of what is decided."""
+        """Returns the findings so far, in the decided text."""
         found = zip(self._rules, self._counts, strict=True)
         return tuple(Finding(rule.name, rule.action, count) for rule, count in found if count)
 
     def hides(self, start: int, end: int) -> bool:
-        """Whether any of these positions was masked, or lies behind the end."""
+        """Returns whether any of these positions was masked, or lies behind the end."""
         for begin, stop in reversed(self._hidden):
             if stop <= start:
                 return False
@@ -94,28 +93,29 @@ class Watch:
         return False
 
     def push(self, text: str) -> str:
-        """What these characters make certain; may be empty."""
+        """Adds text, and returns the output that is now certain; it may be empty."""
         self.feed(text)
         return self.take(self.shown)
 
     def finish(self) -> str:
-        """The rest. Nothing may follow."""
+        """Returns the rest. No text may follow."""
         self.end()
         return self.take(END)
 
     def feed(self, text: str) -> None:
-        """As `push`, for `take` to give out."""
+        """Does as `push`, but leaves the output for `take`."""
         if text and not self._finished:
             self._advance(text, final=False)
 
     def end(self) -> None:
-        """As `finish`, for `take` to give out."""
+        """Does as `finish`, but leaves the output for `take`."""
         if not self._finished:
             self._advance("", final=True)
             self._finished = True
 
     def take(self, end: int) -> str:
-        """The output for all positions before `end` that was not taken yet; a label goes with its first position."""
+        """Returns the output for all positions before `end` that was not taken yet; a label goes with its first
+        position."""
         parts = []
         while self._segments and self._segments[0].start < end:
             segment = self._segments.popleft()
@@ -143,8 +143,8 @@ class Watch:
         self._forget(min(certain, flagged))
 
     def _decide(self, certain: int, flagged: int) -> None:
-        """Render up to `certain`, or to the first match to stop at: that does not wait for what may still be flagged
-        right before it, whose number alone may so depend on how the text was cut."""
+        """Renders up to `certain`, or to the first match to stop at. A stop does not wait for possible flags right
+        before it; so the number of those flags, and nothing else, may depend on how the text was cut."""
         while self._marks and self._marks[0][0] < certain:
             start, masked, number, end = heappop(self._marks)
             self._render(start)
@@ -172,7 +172,7 @@ class Watch:
         self.stopped = self._finished = True
 
     def _render(self, end: int) -> None:
-        """Up to `end`, as the text has it, but for what is covered."""
+        """Renders the text up to `end` as it is, except what is covered."""
         start = max(self._rendered, self._covered)
         if end > start:
             self._segments.append(_Segment(start, end, self._text[start - self._at : end - self._at]))
@@ -188,7 +188,7 @@ class Watch:
         self._last[number] = max(self._last[number], end)
 
     def _forget(self, certain: int) -> None:
-        """What is decided and rendered, but for what scanners look back."""
+        """Drops the text that is decided and rendered, except the characters that scanners look back at."""
         needed = min(certain, self._rendered) - CONTEXT
         if needed > self._at:
             self._text, self._plain = self._text[needed - self._at :], self._plain[needed - self._at :]

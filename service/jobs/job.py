@@ -1,4 +1,5 @@
-"""A job as it is stored and shown. A file a job; knows no processes."""
+"""A job is an import, a quantization or an evaluation, as it is stored and shown. Each job has one file. This module
+knows no processes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Job(msgspec.Struct, frozen=True):
-    """`arguments` are those of the kind's function in `work`; `progress` is 0 to 1 and `doing` says with what."""
+    """`arguments` are the arguments of the kind's function in `work`; `progress` is 0 to 1 and `doing` names the
+    present work."""
 
     id: str
     kind: Kind
@@ -40,7 +42,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class JobFiles:
-    """All jobs of a data directory, each whole or absent after a crash."""
+    """All jobs of a data directory. After a crash each file is whole or absent."""
 
     def __init__(self, data_dir: Path) -> None:
         self._directory = data_dir / "jobs"
@@ -50,7 +52,7 @@ class JobFiles:
         durable.replace(self._directory / f"{job.id}.json", msgspec.json.encode(job))
 
     def all(self) -> list[Job]:
-        """Oldest first; a file that is no job is passed over."""
+        """Returns jobs, oldest first; skips a file that is no job."""
         jobs = []
         for path in self._directory.glob("job-*.json"):
             try:

@@ -1,8 +1,8 @@
-"""The jobs of one server: queued, run one at a time in processes of their own, told, cancelled. Lives in the event
-loop.
+"""Jobs queues the jobs of one server, runs them one at a time in processes of their own, reports and cancels them. It
+lives in the event loop.
 
-What a crash of the server interrupts is marked failed at the next start, and what it left on disk is removed: nothing
-was published, so the job can simply be asked for again.
+A crash of the server interrupts a job: the next start marks it failed and removes what it left on disk. Nothing was
+published, so a client can simply submit the job again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MOST_QUEUED: Final = 32
 RUN_JOBS: Final = "run_jobs"
 SWEEP: Final = "sweep_repository"
 LONGEST_LINE: Final = 1 << 20
-"""Bytes of one line of a job's process."""
-_END_SECONDS: Final = 5.0  # between a job's last word and its process's end
+"""The most bytes of one line of a job's process."""
+_END_SECONDS: Final = 5.0  # between a job's last line and its process's end
 
 
 class _News(msgspec.Struct):
-    """One line of a job's process: how far it is, or its end."""
+    """One line of output of a job's process: its progress, or its end."""
 
     progress: float = 0.0
     doing: str = ""
@@ -46,8 +46,8 @@ class _News(msgspec.Struct):
 
 
 class Jobs:
-    """`start` before anything else; `stop` ends the running job as a cancellation would, but leaves it to be told as
-    interrupted at the next start."""
+    """`start` comes before every other call. `stop` ends the running job as a cancellation would, but the next start
+    reports that job as interrupted."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Jobs:
         self._tasks = tasks or BackgroundTasks()
 
     async def start(self) -> None:
-        """Read what there is, mark what was interrupted, begin to run what comes and to remove what crashes left."""
+        """Reads the stored jobs and marks interrupted ones; begins to run new jobs and to remove what crashes left."""
         for job in self._files.all():
             if not job.ended:
                 job = msgspec.structs.replace(
@@ -82,7 +82,7 @@ class Jobs:
         await self._tasks.stop([SWEEP, RUN_JOBS])
 
     def submit(self, kind: Kind, arguments: dict[str, Any]) -> Job:
-        """Queue a job. Raises Overloaded when too many wait."""
+        """Queues a job. Raises Overloaded when too many wait."""
         if sum(job.state == "queued" for job in self._jobs.values()) >= MOST_QUEUED:
             raise Overloaded(f"{MOST_QUEUED} jobs wait already: let some end or cancel them", retry_after=30)
         job = Job.new(kind, arguments)
@@ -91,19 +91,19 @@ class Jobs:
         return job
 
     def get(self, id: str) -> Job:
-        """Raises NotFound."""
+        """Returns a job. Raises NotFound."""
         try:
             return self._jobs[id]
         except KeyError:
             raise NotFound(f"There is no job {id[:80]!r}; GET /v1/jobs lists what there is", param="id") from None
 
     def all(self) -> list[Job]:
-        """Newest first."""
+        """Returns jobs, newest first."""
         return list(reversed(self._jobs.values()))
 
     def cancel(self, id: str) -> Job:
-        """End a job that waits or runs; what it published stays. Raises NotFound, or Conflict for an ended
-        one."""
+        """Ends a job that waits or runs; what it published stays. Raises NotFound, or Conflict for a job that has
+        ended."""
         job = self.get(id)
         if job.ended:
             raise Conflict(f"{job.id} has {job.state}; there is nothing to cancel")
@@ -114,7 +114,7 @@ class Jobs:
         return job
 
     async def _run_next(self) -> None:
-        """Wait until a job is queued, and run the oldest."""
+        """Waits until a job is queued, and runs the oldest."""
         while (job := next((each for each in self._jobs.values() if each.state == "queued"), None)) is None:
             self._wanted.clear()
             await self._wanted.wait()
@@ -135,12 +135,12 @@ class Jobs:
         log.info("job_" + ended.state, job=job.id, kind=job.kind, reason=ended.error)
 
     def _end(self, id: str, reason: str) -> Job:
-        """The job as it ended; failed for this reason where its process did not say how."""
+        """Returns the job as it ended; failed with `reason` where its process reported no end."""
         job = self.get(id)
         return job if job.ended else self._change(job, state="failed", error=reason)
 
     async def _run_process(self, id: str) -> str:
-        """Run a job to the end of its process, and say how that ended."""
+        """Runs a job to the end of its process. Returns how the process ended."""
         process = self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", self._worker),
             stdin=subprocess.PIPE,
@@ -175,7 +175,7 @@ class Jobs:
     def _note(self, id: str, news: _News) -> None:
         job = self.get(id)
         if job.ended:
-            return  # cancelled; its process is on its way out
+            return  # cancelled; its process is ending
         if news.result is not None:
             self._change(job, state="succeeded", progress=1.0, doing="", result=news.result)
         elif news.error is not None:
@@ -184,7 +184,7 @@ class Jobs:
             self._jobs[id] = msgspec.structs.replace(job, progress=news.progress, doing=news.doing)
 
     def _change(self, job: Job, **changes: Any) -> Job:
-        """In memory first: a disk that is full must not leave a job that has ended as running."""
+        """Changes the job in memory first: a full disk must not leave an ended job as running."""
         changed = self._jobs[job.id] = msgspec.structs.replace(job, **changes)
         self._put(changed)
         return changed

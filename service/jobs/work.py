@@ -1,4 +1,5 @@
-"""The work of each kind of job: `models` and `service.evaluation`, with progress. It runs in the job's own process."""
+"""This module does the work of each kind of job, with progress: it calls `models` and `service.evaluation`. It runs in
+the job's own process."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from service.settings import Settings
 
 LONGEST_REASON = 4_000
 IMPORTED = 0.7
-"""Share of an import that is evaluated as well."""
+"""The import's share of the progress, where an evaluation follows."""
 
 
 def run(kind: str, arguments: dict[str, Any], settings: Settings, progress: Progress) -> dict[str, Any]:
-    """The job's result. Raises RepositoryError or DosirakError, whose text is for the caller. Imports torch."""
+    """Returns the job's result. Raises RepositoryError or DosirakError, whose text is for the client. Imports torch."""
     return _WORK[kind](Repository(settings.data_dir), settings, progress, **arguments)
 
 
@@ -83,24 +84,25 @@ def _evaluate(
 def _evaluated(
     repository: Repository, settings: Settings, progress: Progress, manifest: Manifest, effort: str
 ) -> dict[str, Any]:
-    """Nothing to add where the evaluation went well; what was published stays where it did not."""
+    """Evaluates a published version. Returns an empty dictionary, or the reason where the evaluation failed: the
+    version stays published."""
     if effort == "none":
         return {}
 
     try:
         _evaluate(repository, settings, part(progress, IMPORTED, 1.0), manifest.reference, effort, None)
-    except Exception as error:  # a report that could not be made must not undo what was published
+    except Exception as error:  # a failed report must not undo what was published
         return {"not_evaluated": shortened(f"{type(error).__name__}: {error}")}
     return {}
 
 
 def _before(evaluate: str, progress: Progress) -> Progress:
-    """Of what comes before an evaluation, where there is one."""
+    """Returns the progress of the work before an evaluation, where there is one."""
     return part(progress, 0.0, 1.0 if evaluate == "none" else IMPORTED)
 
 
 def shortened(reason: str) -> str:
-    """A reason that fits a line of the worker: libraries quote whole files in theirs."""
+    """Returns a reason that fits a line of the worker: libraries quote whole files in theirs."""
     return reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} …"
 
 

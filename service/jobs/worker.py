@@ -1,9 +1,9 @@
-"""The process of one job: `python -m service.jobs.worker`, told on its standard input what to do.
+"""The worker is the process of one job, `python -m service.jobs.worker`. It reads the job from its standard input.
 
     stdin    {"kind", "arguments"}
     stdout   a line {"progress", "doing"} now and then, at last {"result"} or {"error"}
 
-It dies with the server that started it and leaves serving the processor's time: both are asked of the kernel.
+It dies with the server that started it, and has a lower priority than serving: the kernel does both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TELL_SECONDS: Final = 0.2
 
 
 class Teller:
-    """Writes lines for the server. Takes standard output away from everything else, which prints to standard error."""
+    """Writes lines for the server. It takes standard output for itself; all other output goes to standard error."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "wb")
@@ -57,7 +57,7 @@ def main() -> int:
         teller.tell({"result": run(asked["kind"], asked["arguments"], Settings(), teller.progress)})
     except (RepositoryError, DosirakError) as error:
         teller.tell({"error": shortened(str(error))})
-    except Exception as error:  # the last place that can tell the server why; the traceback is for its log
+    except Exception as error:  # the last chance to report the error to the server; the traceback is for its log
         traceback.print_exc()
         teller.tell({"error": shortened(f"{type(error).__name__}: {error}")})
     return 0

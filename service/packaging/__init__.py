@@ -1,1 +1,1 @@
-"""Packaging is what the service brings to BentoML besides the app: an image, the models of a bento, two methods."""
+"""The package holds what the service gives to BentoML besides the app: an image, the models of a bento, two methods."""

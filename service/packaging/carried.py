@@ -14,13 +14,13 @@ import yaml
 
 DESCRIPTION: Final = "bento.yaml"
 SOURCES: Final = Path(__file__).parents[2]
-"""`src` of a bento, where this runs from one."""
+"""The bento's `src`, where this runs from a bento."""
 
 
 def carried_models(sources: Path = SOURCES) -> dict[str, Path]:
-    """The directory of each model that is in the store, by reference; empty where `sources` are not a bento's.
+    """Returns the directory of each model that is in the store, by reference; empty where `sources` are not a bento's.
 
-    BentoML takes a version for another one that begins alike, so that what it gives is compared with what was named.
+    BentoML may take a version for another one whose name begins alike, so the found tag is compared with the named one.
     """
     description = sources.parent / DESCRIPTION
     if not description.is_file():

@@ -1,7 +1,7 @@
-"""Forwarding asks the app for a request of BentoML's own API, as one of the app's own. It knows ASGI, no route.
+"""Forwarding sends a request of BentoML's own API to the app, as one of the app's own. It knows ASGI, no route.
 
-The app answers such a request as every other: the same validation, admission, limits, log line and metrics. The app
-hears when the caller hangs up, because it reads on from the caller's connection.
+The app answers such a request like every other: the same validation, admission, limits, log line and metrics. It also
+notices when the client disconnects, because it goes on reading from the client's connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Scope
 
 OWN: Final = (b"content-length", b"content-type", b"content-encoding", b"transfer-encoding", b"expect")
-"""Headers that speak of the body, which is another one."""
+"""Headers that describe the body: the forwarded request has another body."""
 TOLD: Final = frozenset({"retry-after", "x-request-id"})
 SHARED: Final = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path")
 
@@ -31,12 +31,12 @@ class Reply:
 
     @property
     def body(self) -> dict[str, object]:
-        """Nothing where the caller hung up, for whom the app writes none."""
+        """Returns the JSON; empty where the client disconnected, because the app then writes no body."""
         read: dict[str, object] = json.loads(bytes(self.content)) if self.content else {}
         return read
 
     async def collect(self, message: Message) -> None:
-        """The app's `send`."""
+        """Takes the app's messages: this is the `send` of the ASGI call."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]}
@@ -45,7 +45,8 @@ class Reply:
 
 
 async def answer(app: ASGIApp, ctx: bentoml.Context, path: str, body: Mapping[str, object]) -> dict[str, object]:
-    """What a method of BentoML's API returns: the app's answer, under the app's status and with its headers `TOLD`."""
+    """Returns the result of a method of BentoML's API: the app's answer, with the app's status and its headers
+    `TOLD`."""
     reply = await post(app, ctx.request, path, body)
     ctx.response.status_code = reply.status
     ctx.response.headers.update({name: value for name, value in reply.headers.items() if name in TOLD})
@@ -53,7 +54,7 @@ async def answer(app: ASGIApp, ctx: bentoml.Context, path: str, body: Mapping[st
 
 
 async def post(app: ASGIApp, request: Request, path: str, body: Mapping[str, object]) -> Reply:
-    """What `app` answers to `body` at `path`, asked by the caller of `request`, whose body has been read."""
+    """Returns what `app` answers to `body` at `path`, for the client of `request`, whose body has been read."""
     content = json.dumps(body).encode()
     waiting: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 

@@ -1,7 +1,7 @@
 """The image says what `bentoml containerize` installs for a bento, and how it compiles the native kernels.
 
-`requirements.txt` pins every package and holds no test tool. The compiler is among BentoML's base packages; it is
-named here all the same, because the kernels need it whatever those packages come to be.
+`requirements.txt` pins every package and holds no test tool. The compiler is among BentoML's base packages; it is named
+here too, because the kernels need it even if those packages change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DATA: Final = "/home/bentoml/data"
 
 
 def image() -> Image | None:
-    """None where this was installed as a package, which is not what a bento is built from."""
+    """Returns the image; None where this was installed as a package, because a bento is not built from one."""
     if not REQUIREMENTS.is_file():
         return None
     made = Image(python_version=PYTHON, lock_python_packages=False)

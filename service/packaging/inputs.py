@@ -1,7 +1,7 @@
 """The inputs of BentoML's two methods are what its clients may send; each becomes a body of `POST /generate`.
 
-The few fields that callers name most stand beside the prompt; `parameters` takes every other one of `POST /generate`,
-which also says what values are allowed.
+The fields that clients use most stand beside the prompt; `parameters` takes all other fields of `POST /generate`, and
+says which values are allowed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ BODY: Final[tuple[str, ...]] = ("inputs", "messages", "session_id", "model")
 
 
 class Options(BaseModel):
-    """What both methods take. A field that is unknown, of another type, or given twice, is refused. BentoML logs the
-    refusal, so that it must not hold what was sent."""
+    """The fields of both methods. A field that is unknown, of another type, or given twice, is refused. BentoML logs
+    the refusal, so the refusal must not contain what the client sent."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -46,15 +46,15 @@ class Messages(BaseModel):
 
 
 class GenerateInput(Options, Prompt):
-    """A text to go on with."""
+    """A text to continue."""
 
 
 class ChatInput(Options, Messages):
-    """A chat to answer; with `session_id` its new messages."""
+    """A chat to answer; with `session_id`, the session's new messages."""
 
 
 def generate_body(asked: dict[str, object]) -> dict[str, object]:
-    """The fields of an input as `POST /generate` takes them; what was not given is left out."""
+    """Returns the fields of an input as `POST /generate` takes them; leaves out absent fields."""
     given = {("inputs" if name == "prompt" else name): value for name, value in asked.items() if value is not None}
     others = given.pop("parameters", None)
     body: dict[str, object] = {name: given.pop(name) for name in BODY if name in given}

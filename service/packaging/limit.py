@@ -1,4 +1,4 @@
-"""The body limit bounds what BentoML's own methods read: BentoML reads a body whole, however large it is."""
+"""The body limit bounds what BentoML's own methods read: without it BentoML reads a body whole, however large it is."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PREFIX: Final = "/bento/"
-"""Of the methods' routes. The app bounds the bodies of its own."""
+"""The prefix of the methods' routes. The app bounds the bodies of its own routes."""
 
 
 class BodyLimit:
-    """ASGI middleware: past `most` bytes a body is refused with 413, without having been read further."""
+    """ASGI middleware: it refuses a body past `most` bytes with 413, and reads no further."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app = app
@@ -33,7 +33,7 @@ class BodyLimit:
         await self._app(scope, replay, send)
 
     async def _read(self, receive: Receive) -> list[Message] | None:
-        """All messages of the body; None for one that is too large."""
+        """Returns all messages of the body; None for a body that is too large."""
         read: list[Message] = []
         size = 0
         while not read or read[-1].get("more_body", False):

@@ -1,6 +1,6 @@
-"""Chat history: sessions, their messages and turns, kept in SQLite or PostgreSQL.
+"""The package keeps chat history: sessions, their messages and turns, in SQLite or PostgreSQL.
 
-What needs SQLAlchemy is imported when it is first named: a server without sessions does without.
+Modules that need SQLAlchemy are imported at their first use: a server without sessions runs without it.
 """
 
 from importlib import import_module

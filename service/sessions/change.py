@@ -1,7 +1,7 @@
-"""One write to one session inside a transaction: its messages, its fields, and what every write does.
+"""A change is one write to one session inside a transaction: its messages, its fields, and what every write does.
 
-Every write counts the revision up, moves the expiry and keeps the index in step. The session's row is locked by whoever
-makes a Change, so that writers of one session come one after the other.
+Every write increments the revision, moves the expiry and updates the index. The code that makes a Change locks the
+session's row first, so that writers of one session come one after the other.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from service.sessions.values import Session, SessionFields, StoredMessage, new_s
 
 TITLE_CHARACTERS = 80
 _BATCH = 200
-"""Messages indexed at once: others are served in between."""
+"""How many messages are indexed at once: other requests run in between."""
 
 
 class Change:
     def __init__(self, connection: AsyncConnection, mine: Owned, row: Row[Any], limits: Limits) -> None:
-        """`row` is the session's, locked."""
+        """Takes `row`, the session's row, locked."""
         self.connection = connection
         self.mine = mine
         self.row = row
@@ -38,7 +38,7 @@ class Change:
 
     @classmethod
     async def create(cls, connection: AsyncConnection, mine: Owned, limits: Limits) -> Change:
-        """Of a session that is not there yet, with all fields at their defaults."""
+        """Returns a change of a new session, with all fields at their defaults."""
         id = new_session_id()
         fixed = {"id": id, "metadata": {}, "revision": 0, "message_count": 0, "next_position": 0}
         times = dict.fromkeys(("created_at", "updated_at"), mine.now)
@@ -47,13 +47,14 @@ class Change:
         return cls(connection, mine, await mine.session(connection, id), limits)
 
     def set(self, fields: SessionFields | Mapping[str, object]) -> None:
-        """Fields of the session, checked already; a lifetime that is taken away becomes the default."""
+        """Sets fields of the session, which are checked already. A lifetime of None becomes the default."""
         self._now.update(fields)
         self._now["ttl_seconds"] = self._now["ttl_seconds"] or self._limits.ttl_seconds
         self._now["metadata"] = self._now["metadata"] or {}
 
     async def add(self, messages: Sequence[StoredMessage]) -> None:
-        """Behind all that are there. Raises QuotaExceeded past the session's limit, Conflict for a taken id."""
+        """Adds messages behind all others. Raises QuotaExceeded past the session's limit, Conflict for an id that
+        exists."""
         self._limits.check_room(self._now["message_count"], len(messages))
         for first in range(0, len(messages), _BATCH):
             await self._add(messages[first : first + _BATCH])
@@ -74,7 +75,8 @@ class Change:
         self._now["next_position"] = first + len(messages)
 
     async def remove(self, message: Row[Any], *, is_last: bool = False) -> None:
-        """A title that was made of it is made anew, of what is left. Nothing is made of the last message yet."""
+        """Removes a message. A title made of it is made anew from the other messages. With `is_last` nothing was
+        derived from the message yet."""
         if not is_last:
             await self._forget(message.position)
         its = self.mine.columns("messages")
@@ -102,7 +104,7 @@ class Change:
             )
 
     async def save(self) -> Session:
-        """The session as it is after this write."""
+        """Saves, and returns the session as it is after this write."""
         if self.row.revision and self._now["system"] != self.row.system:
             await self._forget(SYSTEM_POSITION)
         ttl = timedelta(seconds=self._now["ttl_seconds"])
@@ -114,7 +116,8 @@ class Change:
         return session_of(await self.mine.session(self.connection, self.row.id))
 
     async def _forget(self, position: int) -> None:
-        """What was made of the message at this position: summaries, and numbers of what stands before the cut."""
+        """Deletes what was derived from the message at this position: summaries, and numbers of what stands before the
+        cut."""
         its, cut = self.mine.columns("summaries"), self._now["cut"]
         made_of_it = or_(its.before.is_(None), its.before > position)
         forgotten = self.mine.delete("summaries").where(its.session == self.row.number, made_of_it)
@@ -142,12 +145,12 @@ class Change:
 
 
 def text_of(title: str | None, metadata: Mapping[str, object]) -> str:
-    """What a session itself is indexed by."""
+    """Returns the text by which a session itself is indexed."""
     return "\n".join(words_of(title, metadata))
 
 
 def title_of(messages: Sequence[StoredMessage]) -> str | None:
-    """The first user message, on one line and cut."""
+    """Returns the first user message on one line, shortened."""
     first = next((message.content for message in messages if message.role == "user"), None)
     return None if first is None else _cut(first)
 

@@ -1,16 +1,17 @@
-"""What becomes of an `Idempotency-Key`, as values: somebody's claim, another's work, an answer. Knows no database."""
+"""A claim is the state of an `Idempotency-Key`, as a value: this request's claim, another request's work, or an answer.
+This module knows no database."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 LEASE_SECONDS = 10.0
-"""How long a key waits for somebody who shows no sign of life."""
+"""How long a key waits for a worker that does not renew its claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to finish a key; worth nothing once another has taken over."""
+    """The right to finish a key. It is void once another request has taken the key over."""
 
     owner: str
     key: str
@@ -19,14 +20,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Generate, renew within `LEASE_SECONDS`, then finish or abandon."""
+    """The key is free: generate, renew within `LEASE_SECONDS`, then finish or abandon."""
 
     claim: Claim
 
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """Another works on it, or has died less than `seconds` ago."""
+    """Another request works on the key, or its worker died less than `seconds` ago."""
 
     seconds: float
 
@@ -38,7 +39,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An answer to be kept under a claimed key."""
+    """An answer to keep under a claimed key."""
 
     claim: Claim
     response: bytes

@@ -1,7 +1,7 @@
-"""A cursor says where a list goes on: text that callers pass back and do not read.
+"""A cursor says where a list continues: an opaque text that callers pass back.
 
-A cursor holds a position only: a forged cursor shows another part of the caller's own list. Positions are those of rows
-and not numbers of rows, so that inserts and deletions move no page of other callers.
+A cursor holds a position only: a forged cursor shows another part of the caller's own list. The position is a row's,
+not a count of rows, so that inserts and deletions do not shift the pages of other callers.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _LARGEST: Final = {"sessions": 1 << 52, "messages": (1 << 31) - 1}
 def page(
     rows: Sequence[Row[Any]], limit: int, value: Callable[[Row[Any]], Item], cursor: Callable[[Row[Any]], str]
 ) -> Page[Item]:
-    """The first `limit` of `rows`, with a cursor where there are more."""
+    """Returns the first `limit` of `rows`, with a cursor where there are more."""
     shown = rows[:limit]
     return Page(tuple(map(value, shown)), cursor(shown[-1]) if len(rows) > limit else None)
 
 
 def newest_first(statement: Select[Any], its: Any, cursor: str | None) -> Select[Any]:
-    """`statement` over a table with the columns `its`, from the cursor on. Raises InvalidRequest."""
+    """Returns `statement`, over a table with the columns `its`, from the cursor on. Raises InvalidRequest."""
     ordered = statement.order_by(its.created_at.desc(), its.id.desc())
     if cursor is None:
         return ordered
@@ -50,7 +50,7 @@ def of_message(row: Row[Any]) -> str:
 
 
 def message_after(cursor: str) -> int:
-    """Raises InvalidRequest."""
+    """Returns the position in the cursor. Raises InvalidRequest."""
     return _decode("messages", cursor)[0]
 
 

@@ -1,7 +1,7 @@
-"""One database, SQLite or PostgreSQL: transactions that are durable when they end, and waits that are bounded.
+"""A database is SQLite or PostgreSQL: its transactions are durable when they end, and its waits are bounded.
 
-Knows no tables. In SQLite one writer at a time holds the file (`BEGIN IMMEDIATE`), readers go on beside it; a commit
-returns when its log is on the disk (WAL, `synchronous=FULL`). PostgreSQL does the same by `synchronous_commit`.
+It knows no tables. In SQLite one writer at a time holds the file (`BEGIN IMMEDIATE`) and readers go on beside it; a
+commit returns when its log is on the disk (WAL, `synchronous=FULL`). PostgreSQL does the same by `synchronous_commit`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _POOL = 8
 
 
 class Database:
-    """`patience` seconds are the longest wait for a lock, a free connection or an answer. Used by one event loop."""
+    """One database, used by one event loop. `patience` is the longest wait for a lock, a free connection or a result,
+    in seconds."""
 
     def __init__(self, url: str, patience: float) -> None:
-        """Raises ValueError for a URL of another database; nothing is opened yet."""
+        """Opens nothing yet. Raises ValueError for a URL of another kind of database."""
         parsed = _parsed(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self._patience = patience
@@ -46,13 +47,13 @@ class Database:
         self.engine = _sqlite(parsed, patience) if self.is_sqlite else _postgresql(parsed, patience)
 
     async def close(self) -> None:
-        """Calls that still run are waited for."""
+        """Closes the database after the calls that still run have ended."""
         await asyncio.gather(*self._calls, return_exceptions=True)
         await self.engine.dispose()
 
     async def finish(self, call: Coroutine[Any, Any, Result]) -> Result:
-        """Run `call` to its end even when the caller is cancelled: a transaction that is left in the middle keeps its
-        locks until somebody notices."""
+        """Runs `call` to its end even when the caller is cancelled: a transaction left in the middle would keep its
+        locks until the database notices."""
         task = asyncio.create_task(call)
         self._calls.add(task)
         task.add_done_callback(self._ended)
@@ -61,40 +62,41 @@ class Database:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._calls.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller has it, or is gone
+            task.exception()  # the caller has the error, or is gone
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A snapshot: all that is read inside is of one moment. Raises what `failures` says."""
+        """Opens a snapshot: all reads inside see one moment. Raises what `failures` says."""
         async with self._transaction(writing=False) as connection:
             yield connection
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """All that is written inside is there, durably, when this ends; or none of it, when it raises."""
+        """Opens a transaction: when it ends all writes inside are durable; when it raises none is kept."""
         async with self._turn(), self._transaction(writing=True) as connection:
             yield connection
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[AsyncConnection]:
-        """A connection without a transaction, for statements that allow none."""
+        """Opens a connection without a transaction, for statements that allow none."""
         with translated():
             async with self.engine.connect() as connection:
                 yield await connection.execution_options(isolation_level="AUTOCOMMIT")
 
     async def lasting(self) -> AsyncConnection:
-        """A connection without a transaction that is the caller's to keep, and to close."""
+        """Returns a connection without a transaction, which the caller keeps and closes."""
         connection = await self.engine.connect()
         return await connection.execution_options(isolation_level="AUTOCOMMIT")
 
     async def lock(self, connection: AsyncConnection, *name: str) -> None:
-        """Hold the lock `name` to the end of the transaction. SQLite's writers are alone anyway."""
+        """Holds the lock `name` to the end of the transaction. SQLite needs none: it has one writer at a time."""
         if not self.is_sqlite:
             number = func.hashtextextended("\x1f".join(name), 0)
             await connection.execute(select(func.pg_advisory_xact_lock(number)))
 
     async def truncate_log(self) -> None:
-        """Move SQLite's log into its file and leave it empty. Raises Unavailable where a reader holds it too long."""
+        """Moves SQLite's log into its file and leaves the log empty. Raises Unavailable where a reader holds the log
+        too long."""
         deadline = asyncio.get_running_loop().time() + self._patience
         while True:
             async with self.alone() as connection:
@@ -108,14 +110,14 @@ class Database:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def rewrite(self) -> None:
-        """Write SQLite's file anew, without the copies of deleted rows that moving rows between pages left behind.
-        Takes time and disk in proportion to the file; nobody writes meanwhile."""
+        """Writes SQLite's file anew, without the copies of deleted rows that moving rows between pages left behind.
+        Takes time and disk in proportion to the file; no other write runs meanwhile."""
         async with self._turn(), self.alone() as connection:
             await connection.exec_driver_sql("VACUUM")
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """SQLite has one writer at a time: those of this process stand in line. Raises Unavailable."""
+        """Queues this process's writers: SQLite has one writer at a time. Raises Unavailable."""
         if not self.is_sqlite:
             yield
             return
@@ -150,7 +152,7 @@ class OnDatabase(Protocol):
 def uninterrupted(
     method: Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]]:
-    """A method that goes on to its end when its caller is cancelled, as when a client hangs up."""
+    """Returns a method that runs to its end when its caller is cancelled, as when a client disconnects."""
 
     @wraps(method)
     async def call(self: Self_, /, *arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -160,7 +162,7 @@ def uninterrupted(
 
 
 class translated:
-    """Errors of the database come out as `failures` words them."""
+    """Turns the database's errors into those of `failures`."""
 
     def __enter__(self) -> None:
         pass
@@ -188,7 +190,7 @@ def _parsed(url: str) -> URL:
 def _sqlite(url: URL, patience: float) -> AsyncEngine:
     path = Path(str(url.database))
     path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its log and index take over who may read it
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its log and index get the same permissions
     engine = create_async_engine(url, pool_size=_POOL, max_overflow=0, pool_timeout=patience)
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -216,7 +218,7 @@ def _postgresql(url: URL, patience: float) -> AsyncEngine:
     settings |= {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
     return create_async_engine(
         url,
-        pool_size=_POOL + 1,  # one is for the locks of turns
+        pool_size=_POOL + 1,  # the extra one is for the locks of turns
         max_overflow=0,
         pool_timeout=patience,
         pool_pre_ping=True,

@@ -1,12 +1,10 @@
-"""What goes wrong with the database, in the words of service/errors: the caller's retry helps, or the disk is full.
+"""This module translates the database's failures into the errors of service/errors: a retry helps, or the disk is full.
 
-| the database says | the caller gets |
-|---|---|
-| locked, busy, too slow, not reachable, shutting down | Unavailable, with `retry_after` |
-| full: its disk, its quota | StorageFull |
-| damaged, not readable, not writable | Unavailable; only an operator can help, and the log has the reason |
+| the database says | the caller gets | |---|---| | locked, busy, too slow, not reachable, shutting down | Unavailable,
+with `retry_after` | | full: its disk, its quota | StorageFull | | damaged, not readable, not writable | Unavailable;
+only an operator can help, and the log has the reason |
 
-Everything else is a defect of ours and is left as it is.
+Every other error is a defect of this service and stays as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _BROKEN = {
 }
 _FULL_STATES = ("53100", "53400")
 _BUSY_CLASSES = ("08", "40", "53", "55", "57", "28", "3D")
-"""Connection, rollback, resources, locks, operator's intervention; a login or a database that is not there (yet)."""
+"""Connection, rollback, resources, locks, operator's intervention; a login or database that does not exist (yet)."""
 
 
 def busy() -> Unavailable:
@@ -38,7 +36,7 @@ def busy() -> Unavailable:
 
 
 def failure(error: BaseException) -> DosirakError | None:
-    """What the caller is told of `error`; None where it is a defect."""
+    """Returns the error that the caller gets for `error`; None where `error` is a defect."""
     original = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(original, sqlite3.Error):
         return _of_sqlite(getattr(original, "sqlite_errorcode", 0) & 0xFF)
@@ -52,7 +50,7 @@ def failure(error: BaseException) -> DosirakError | None:
 
 
 def reason(error: BaseException) -> str:
-    """For the log: the database's own words, without the statement and its values, which are what people wrote."""
+    """Returns the database's own words for the log, without the statement and its values, which hold users' text."""
     original = error.orig if isinstance(error, DBAPIError) else error
     return f"{type(original).__name__}: {original}"
 

@@ -1,7 +1,7 @@
-"""What of a text goes into the search index: its characters and its pairs of neighbours, as 32-bit numbers.
+"""Grams are what the search index holds of a text: its characters and its pairs of neighbours, as 32-bit numbers.
 
 Pairs find Korean words of two syllables, which indexes of words or of three characters miss. The index only proposes:
-`contains` decides, in the same words for every database, so that two characters with one number do no harm.
+`contains` decides, in the same way for every database, so two characters with the same number do no harm.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from service.text.grams import fold
 
 
 def contains(text: str, needle: str) -> bool:
-    """Whether `text` has the folded `needle` in it."""
+    """Returns whether `text`, folded, contains the folded `needle`."""
     return needle in fold(text)
 
 
 def grams_of(owner: str, text: str) -> set[int]:
-    """All that `text` can be found by, and its owner, so that a search reads one owner's entries."""
+    """Returns all grams that `text` can be found by. They include the owner, so that a search reads one owner's
+    entries."""
     found = {_signed(zlib.crc32(owner.encode()))}
     for word in fold(text).split():
         found.update(_pair(character, "\x00") for character in word)
@@ -28,7 +29,7 @@ def grams_of(owner: str, text: str) -> set[int]:
 
 
 def words_of(title: str | None, metadata: Json) -> list[str]:
-    """The texts of a session itself: its title, the keys of its metadata and their values."""
+    """Returns the texts of a session itself: its title, the keys of its metadata and their values."""
     found = [title] if title else []
     _collect(metadata, found)
     return found

@@ -1,9 +1,9 @@
-"""A session's messages as they are read: without receipts for a prompt, with derived receipts for a caller.
+"""History reads a session's messages: without receipts for a prompt, with derived receipts for a caller.
 
     0 ─── systems ─── … ─── a turn that stays ─── … ─── since ─────────── end
           read              read                         read               everything else: ids at most
 
-A long session's next turn reads what may be sent, not what was cut before. Knows no tokens and no policy.
+A long session's next turn reads what may be sent, not what was cut before. The module knows no tokens and no policy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from service.sessions.values import Part, Said, StoredMessage
 
 _COLUMNS: Final = ("id", "position", "role", "content", "name", "pinned")
 _RANGES: Final = 100
-"""Of positions, in one statement."""
+"""The most ranges of positions in one statement."""
 
 
 class Reading:
-    """One session's messages in one transaction."""
+    """Reads one session's messages in one transaction."""
 
     def __init__(self, connection: AsyncConnection, mine: Owned, session: Row[Any]) -> None:
         self._connection = connection
@@ -39,8 +39,8 @@ class Reading:
         return await self._said()
 
     async def part(self, part: Part) -> tuple[tuple[Said, ...], tuple[Named, ...]] | None:
-        """The messages, and positions and ids of up to NEAREST others just before `since`; None where no turn begins
-        there."""
+        """Returns the messages, and positions and ids of up to NEAREST other messages just before `since`; None where
+        no turn begins there."""
         newest = await self._said(self._its.position >= part.since)
         if not newest or (newest[0].position, newest[0].role) != (part.since, "user"):
             return None
@@ -55,13 +55,13 @@ class Reading:
         return tuple(found[at] for at in sorted(found)), others
 
     async def names(self, *conditions: ColumnElement[bool], most: int | None = None) -> tuple[Named, ...]:
-        """In order; the newest `most` of them."""
+        """Returns positions and ids in order, at most the newest `most`."""
         asked = self._mine.select("messages", "position", "id").where(self._in_session, *conditions)
         rows = await self._connection.execute(asked.order_by(self._its.position.desc()).limit(most))
         return tuple(reversed([(row.position, row.id) for row in rows]))
 
     async def with_receipts(self, rows: Sequence[Row[Any]], messages: Iterable[StoredMessage]) -> list[StoredMessage]:
-        """The same messages, of `rows` in order, with receipts that name messages."""
+        """Returns the same messages, which come from `rows` in order, with receipts that name messages."""
         stored = [row for row in rows if row.context is not None and partition_of(row.context) is not None]
         if not stored:
             return list(messages)
@@ -80,7 +80,7 @@ class Reading:
         return tuple(Said(*row) for row in rows)
 
     async def _turns(self, part: Part) -> list[tuple[int, int]]:
-        """Where the turns begin and end that stay, before `since`."""
+        """Returns where the turns that stay begin and end, before `since`."""
         user = (self._in_session, self._its.role == "user")
         found = set[tuple[int, int]]()
         for at in await self._staying(part):
@@ -92,7 +92,7 @@ class Reading:
         return sorted(found)
 
     async def _staying(self, part: Part) -> set[int]:
-        """Positions of messages whose turns stay."""
+        """Returns the positions of messages whose turns stay."""
         before = self._mine.select("messages", "position").where(self._in_session, self._its.position < part.since)
         positions = set((await self._connection.execute(before.where(self._its.pinned))).scalars())
         if part.pins:

@@ -1,7 +1,8 @@
-"""One generation for one `Idempotency-Key`: the first request works, the others get its answer, byte for byte.
+"""This module makes one generation for one `Idempotency-Key`: the first request does the work, and repetitions get its
+answer, byte for byte.
 
     begin ──> Fresh ──(renew …)──> finish, in the transaction of the turn ──> Finished for 24 hours
-      └─────> InProgress: another request works on it and renews its lease; when that died, the next one takes over
+      └─────> InProgress: another request works on it and renews its lease; if that dies, the next one takes over
 
 A worker whose lease was taken over can no longer finish, so that no turn is stored twice.
 """
@@ -35,7 +36,8 @@ class Idempotency:
 
     @uninterrupted
     async def begin(self, owner: str, key: str, body_hash: str) -> Fresh | InProgress | Finished:
-        """Raises Conflict where the key came with another body, InvalidRequest for a key that cannot be kept."""
+        """Returns the key's state, and claims a free key. Raises Conflict where the key came with another body,
+        InvalidRequest for a key that cannot be stored."""
         check_text(key, "key")
         mine = self._owned(owner)
         async with self._database.reading() as connection:
@@ -49,9 +51,11 @@ class Idempotency:
             return known or await _claim(connection, mine, key, body_hash)
 
     async def wait(self, owner: str, key: str, body_hash: str, seconds: float) -> Fresh | Finished:
-        """As `begin`, but behind another's work waits for its end. Raises Unavailable when that takes longer.
+        """Does as `begin`, but waits for another request's work to end. Raises Unavailable when that takes longer than
+        `seconds`.
 
-        Looks ever less often, so that many who wait do not keep the database from whom they wait for."""
+        The polling interval grows, so that many waiting requests do not keep the worker from the database.
+        """
         deadline, pause = asyncio.get_running_loop().time() + seconds, _FIRST_POLL_SECONDS
         while isinstance(status := await self.begin(owner, key, body_hash), InProgress):
             left = deadline - asyncio.get_running_loop().time()
@@ -63,20 +67,22 @@ class Idempotency:
 
     @uninterrupted
     async def renew(self, claim: Claim) -> None:
-        """Say that the work goes on. Raises Conflict where another has taken over: stop."""
+        """Renews the lease of work that goes on. Raises Conflict where another request has taken over: the work must
+        stop."""
         mine = self._owned(claim.owner)
         async with self._database.writing() as connection:
             await _change(connection, mine, claim, lease_until=mine.now + timedelta(seconds=LEASE_SECONDS))
 
     @uninterrupted
     async def finish(self, done: Done) -> None:
-        """Keep an answer that belongs to no session. Raises Conflict where another has taken over."""
+        """Keeps an answer that belongs to no session. Raises Conflict where another request has taken over."""
         async with self._database.writing() as connection:
             await finish(connection, self._owned(done.claim.owner), done, None)
 
     @uninterrupted
     async def abandon(self, claim: Claim) -> None:
-        """Nothing came of it: the next request with the key begins anew. A claim that is lost already is no error."""
+        """Gives the key up without an answer: the next request with the key begins anew. A claim that is lost already
+        is no error."""
         mine = self._owned(claim.owner)
         its = mine.columns("idempotency")
         held = (its.key == claim.key, its.claim == claim.token, its.response.is_(None))
@@ -85,7 +91,8 @@ class Idempotency:
 
 
 async def finish(connection: AsyncConnection, mine: Owned, done: Done, session_id: str | None) -> None:
-    """Keep the answer, in the transaction that stores its turn. Raises Conflict where another has taken over."""
+    """Keeps the answer, in the transaction that stores its turn. Raises Conflict where another request has taken
+    over."""
     kept = mine.now + timedelta(seconds=KEPT_SECONDS)
     await _change(connection, mine, done.claim, response=done.response, session_id=session_id, expires_at=kept)
 
@@ -97,7 +104,7 @@ async def _record(connection: AsyncConnection, mine: Owned, key: str) -> Row[Any
 
 
 def _status(record: Row[Any] | None, mine: Owned, body_hash: str) -> InProgress | Finished | None:
-    """None where the key is free: never used, kept long enough, or left by somebody who died."""
+    """Returns None where the key is free: never used, past its time, or left by a worker that died."""
     if record is None or record.expires_at <= mine.now:
         return None
     if record.body_hash != body_hash:

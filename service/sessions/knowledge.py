@@ -1,4 +1,5 @@
-"""The knowledge base: documents that an owner fills in, for all own chats or for one session, found by passages.
+"""The knowledge base holds documents that an owner adds, for all of the owner's chats or for one session; a search
+finds their passages.
 
 document ─< passages ── passage_grams, the index of their pairs of characters
 """
@@ -31,7 +32,7 @@ class KnowledgeBase:
 
     @uninterrupted
     async def add(self, owner: str, text: str, title: str | None = None, session_id: str | None = None) -> Knowledge:
-        """Raises InvalidRequest, NotFound for a session, QuotaExceeded past the owner's limit."""
+        """Stores a document. Raises InvalidRequest, NotFound for a session, QuotaExceeded past the owner's limit."""
         check_text(title, "title")
         self._limits.check_content(text, "text")
         mine = self._owned(owner)
@@ -52,7 +53,7 @@ class KnowledgeBase:
 
     @uninterrupted
     async def get(self, owner: str, id: str) -> Knowledge:
-        """Raises NotFound."""
+        """Returns a document. Raises NotFound."""
         mine = self._owned(owner)
         async with self._database.reading() as connection:
             row = await _row(connection, mine, id)
@@ -62,7 +63,7 @@ class KnowledgeBase:
     async def all(
         self, owner: str, *, session_id: str | None = None, cursor: str | None = None, limit: int = 20
     ) -> Page[Knowledge]:
-        """Newest first; with `session_id` those of one session."""
+        """Returns documents, newest first; with `session_id` only those of one session."""
         check_limit(limit)
         mine = self._owned(owner)
         its = mine.columns("knowledge")
@@ -76,7 +77,7 @@ class KnowledgeBase:
 
     @uninterrupted
     async def delete(self, owner: str, id: str) -> None:
-        """Raises NotFound."""
+        """Deletes a document. Raises NotFound."""
         mine = self._owned(owner)
         async with self._database.writing() as connection:
             row = await _row(connection, mine, id)
@@ -84,8 +85,9 @@ class KnowledgeBase:
 
     @uninterrupted
     async def find(self, owner: str, question: str, session_id: str | None = None) -> tuple[Passage, ...] | None:
-        """Passages that share pairs of characters with `question`, of the owner's shared documents and of those of the
-        session, the most alike first, at most MOST_FOUND; None where there are no such documents."""
+        """Returns at most MOST_FOUND passages that share pairs of characters with `question`, the most alike first.
+        They come from the owner's shared documents and the session's own. Returns None where there are no such
+        documents."""
         mine = self._owned(owner)
         its, of_document = mine.columns("passages"), mine.columns("knowledge")
         visible = or_(its.session_id.is_(None), its.session_id == session_id)
@@ -108,7 +110,7 @@ class KnowledgeBase:
 
 
 async def remove(connection: AsyncConnection, mine: Owned, document: Row[Any]) -> None:
-    """A document with its passages, out of the index too."""
+    """Removes a document with its passages, also from the index."""
     its = mine.columns("passages")
     statement = mine.select("passages", "number", "content").where(its.knowledge == document.number)
     texts = {row.number: titled(document.title, row.content) for row in await connection.execute(statement)}
@@ -126,7 +128,7 @@ async def _row(connection: AsyncConnection, mine: Owned, id: str) -> Row[Any]:
 
 
 async def _passages(connection: AsyncConnection, mine: Owned, documents: Sequence[Row[Any]]) -> Counter[int]:
-    """How many each document has, by its number."""
+    """Returns the number of passages of each document, by the document's number."""
     its = mine.columns("passages").knowledge
     counted = mine.select("passages", "knowledge").add_columns(func.count().label("passages")).group_by(its)
     found = await connection.execute(counted.where(its.in_([document.number for document in documents])))

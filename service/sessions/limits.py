@@ -1,4 +1,4 @@
-"""What the store accepts, each limit refused by the name of what passed it. Knows no database."""
+"""Limits says what the store accepts; each refusal names the field that passed its limit. It knows no database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FIELDS = frozenset(SessionFields.__annotations__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Settings of the same names, with `sessions_` before them."""
+    """The settings of the same names without `sessions_` before them."""
 
     ttl_seconds: float = 30 * 86400.0
     max_message_bytes: int = 256 * 1024
@@ -38,7 +38,7 @@ class Limits:
     max_metadata_bytes: int = 16 * 1024
 
     def check_fields(self, fields: SessionFields) -> None:
-        """Raises UnsupportedField for an unknown key, InvalidRequest for a value that cannot be kept."""
+        """Raises UnsupportedField for an unknown key, InvalidRequest for a value that cannot be stored."""
         for name in fields.keys() - _FIELDS:
             raise UnsupportedField(f"`{name}` is not a field of a session: remove it", param=name)
         for name in ("title", "model", "policy"):

@@ -1,6 +1,6 @@
-"""Bring a database to this version's schema when it is opened, safely where several instances start at once.
+"""This module upgrades a database to this version's schema at opening, safely where several instances start at once.
 
-Alembic is imported only where there is something to do, since that takes longer than opening.
+It imports Alembic only where there is something to upgrade: the import takes longer than the opening.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 
 class NewerDatabase(UnusableDatabase):
-    """The database was written by a newer version, which this one must not touch."""
+    """A newer version of the service wrote the database, so this version must not touch it."""
 
 
 async def upgrade(database: Database) -> None:
-    """Raises NewerDatabase, or what `failures` says."""
+    """Upgrades the database. Raises NewerDatabase, or what `failures` says."""
     async with database.reading() as connection:
         if await connection.run_sync(_version) == HEAD:
             return
@@ -32,7 +32,7 @@ async def upgrade(database: Database) -> None:
 
 
 def _version(connection: Connection) -> str | None:
-    """The revision that the database is at; None before the first."""
+    """Returns the database's revision; None before the first."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()

@@ -1,7 +1,8 @@
-"""The one place that builds statements for a caller: each is bound to its owner, and to sessions that live.
+"""Owned is the only module that builds statements for a caller: each statement is bound to its owner, and to sessions
+that have not expired.
 
-Nobody else in the package can reach the tables (tests/test_architecture.py), so no query can forget whose rows it is
-about. A foreign row is not refused; it is not there.
+No other module of the package can reach the tables (tests/test_architecture.py), so no query can forget the owner. The
+row of another owner is not refused; for the caller it does not exist.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ Columns = Mapping[str, ColumnElement[Any]]
 
 
 class Owned:
-    """Statements about what `owner` has at the time `now`."""
+    """Builds statements about what `owner` has at the time `now`."""
 
     def __init__(self, owner: str, now: datetime) -> None:
         self.owner = owner
         self.now = now
 
     def columns(self, name: Name) -> Any:
-        """The columns of a table, for conditions and orders on top of the owner's."""
+        """Returns the columns of a table, for conditions and orders in addition to the owner's."""
         return tables.metadata.tables[name].c
 
     def select(self, name: Name, *columns: str) -> Select[Any]:
@@ -42,7 +43,7 @@ class Owned:
         return delete(tables.metadata.tables[name]).where(self._mine(name))
 
     async def insert(self, connection: AsyncConnection, name: Name, rows: Sequence[Mapping[str, object]]) -> list[int]:
-        """Store `rows` as the owner's; the numbers they got, in their order (for tables that have numbers)."""
+        """Stores `rows` as the owner's. Returns their new numbers in the same order (for tables that have numbers)."""
         table = tables.metadata.tables[name]
         owned = [{**row, "owner": self.owner} for row in rows]
         if "number" not in table.c:
@@ -52,8 +53,8 @@ class Owned:
         return list((await connection.execute(statement, owned)).scalars())
 
     async def session(self, connection: AsyncConnection, id: str, *, lock: bool = False) -> Row[Any]:
-        """The session's row; with `lock` no other transaction changes it before this one ends. Raises NotFound, also
-        for what is another's or has expired."""
+        """Returns the session's row; with `lock` no other transaction changes it before this one ends. Raises NotFound,
+        also for another owner's session and for an expired one."""
         statement = self.select("sessions").where(self.columns("sessions").id == id)
         found = await connection.execute(statement.with_for_update() if lock else statement) if is_id(id) else None
         if found is None or (row := found.one_or_none()) is None:
@@ -61,7 +62,7 @@ class Owned:
         return row
 
     async def message(self, connection: AsyncConnection, session: Row[Any], id: str) -> Row[Any]:
-        """Raises NotFound where the session has no such message."""
+        """Returns the message's row. Raises NotFound where the session has no such message."""
         its = self.columns("messages")
         statement = self.select("messages").where(its.session == session.number, its.id == id)
         found = await connection.execute(statement) if is_id(id) else None
@@ -70,7 +71,7 @@ class Owned:
         return row
 
     async def count(self, connection: AsyncConnection, statement: Select[Any], most: int | None = None) -> int:
-        """How many rows a statement of this object's finds, counted to `most`."""
+        """Returns how many rows a statement of this object finds, counted up to `most`."""
         some = statement.limit(most).subquery()
         return (await connection.execute(select(func.count()).select_from(some))).scalar_one()
 
@@ -81,5 +82,6 @@ class Owned:
 
 
 def is_id(text: str) -> bool:
-    """Whether a database may be asked for it: PostgreSQL takes no U+0000, no driver half a character."""
+    """Returns whether a database can look up this text: PostgreSQL takes no U+0000, and no driver takes half a
+    character."""
     return text.isascii() and "\x00" not in text

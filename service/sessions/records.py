@@ -1,4 +1,4 @@
-"""Rows as values, and messages as rows. Knows no statements."""
+"""Records turns rows into values, and messages into rows. It knows no statements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def message_of(row: Row[Any]) -> StoredMessage:
 
 
 def columns_of(message: StoredMessage) -> dict[str, object]:
-    """The columns that a message fills by itself."""
+    """Returns the columns that a message fills by itself."""
     answered = message.answered or Answered()
     own = {name: getattr(message, name) for name in ("id", "role", "content", "name", "pinned", "created_at")}
     return {**own, **{name: getattr(answered, name) for name in _ANSWERED}}

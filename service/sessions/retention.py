@@ -1,11 +1,11 @@
-"""What goes away, whosoever it is: one session, an owner's all, and what has expired; and the traces they leave.
+"""Retention removes data of any owner: one session, all that an owner has, and what has expired, with their traces.
 
     remove    the rows are gone for every reader, in the transaction of the caller
-    compact   SQLite: the index forgets them too, and the log is emptied; what is left of a row is zeroes, save for
+    compact   SQLite: the index forgets them too, and the log is emptied; the bytes of a row become zeroes, except in
               copies from when rows moved between pages
-    rewrite   SQLite: the file is written anew, so that not one byte of them is in it
+    rewrite   SQLite: the file is written anew, so that it holds no byte of them
 
-PostgreSQL keeps dead rows until its vacuum, and its log as long as it is told to (docs/operations.md).
+PostgreSQL keeps dead rows until its vacuum, and its log as long as it is configured to (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _MERGED_PAGES = 500
 
 
 async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
-    """A session whose row the caller has locked, with all that belongs to it: also the answers kept for replays."""
+    """Removes a session whose row the caller has locked, with all that belongs to it, also the answers kept for
+    replays."""
     its = messages.c.session == session.number
     while True:
         some = select(messages.c.number, messages.c.content).where(its).order_by(messages.c.number).limit(_BATCH)
@@ -46,15 +47,15 @@ async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
 
 
 async def remove_expired(database: Database, now: datetime) -> int:
-    """Sessions and kept answers whose time is over, a few at a time so that writers get in between; how many sessions
-    there were."""
+    """Removes expired sessions and kept answers, a few at a time so that writers get in between. Returns the number of
+    sessions."""
     async with database.writing() as connection:
         await connection.execute(delete(idempotency).where(idempotency.c.expires_at <= now))
     return await _remove_all(database, sessions.c.expires_at <= now)
 
 
 async def remove_owner(database: Database, owner: str) -> int:
-    """All that an owner has, expired or not."""
+    """Removes all that an owner has, expired or not."""
     async with database.writing() as connection:
         await connection.execute(delete(idempotency).where(idempotency.c.owner == owner))
         await _remove_knowledge(connection, knowledge.c.owner == owner)
@@ -97,10 +98,10 @@ async def _remove_all(database: Database, condition: Any) -> int:
 
 
 async def _merge(database: Database, name: search.Indexed, pages: int) -> bool:
-    """One short step towards an index without traces of what was removed; whether there is more to do."""
+    """Makes one short step towards an index without traces of removed rows. Returns whether there is more to do."""
     async with database.writing() as connection:
         changes = text("SELECT total_changes()")
         before = (await connection.execute(changes)).scalar_one()
         await connection.execute(text(f"INSERT INTO {name}({name}, rank) VALUES ('merge', :pages)"), {"pages": pages})
         changed: int = (await connection.execute(changes)).scalar_one() - before
-    return changed >= 2  # SQLite's own words for "nothing left to merge" are fewer than two changes
+    return changed >= 2  # SQLite reports "nothing left to merge" as fewer than two changes

@@ -1,9 +1,9 @@
-"""The index that `query` uses, in each database's own words, and the search itself, in the same words for both.
+"""Search is the index that `query` uses, in each database's own form, and the search itself, in one form for both.
 
     SQLite       an FTS5 table without content: hexadecimal numbers as words, lists of rows and nothing else
     PostgreSQL   arrays of the numbers under a GIN index
 
-The index may propose rows that do not match, never miss one that does; the texts themselves decide.
+The index may propose rows that do not match, but never misses a row that does; the texts themselves decide.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ for _name in INDEXES:
 
 
 async def add(connection: AsyncConnection, name: Indexed, owner: str, texts: Mapping[int, str]) -> None:
-    """Index each text under its row's number."""
+    """Indexes each text under its row's number."""
     if not texts:
         return
     if connection.dialect.name == "sqlite":
@@ -63,7 +63,7 @@ async def add(connection: AsyncConnection, name: Indexed, owner: str, texts: Map
 
 
 async def remove(connection: AsyncConnection, name: Indexed, owner: str, texts: Mapping[int, str]) -> None:
-    """Take texts out of the index; `texts` are exactly what was added under these numbers."""
+    """Takes texts out of the index; `texts` are exactly what was added under these numbers."""
     if not texts:
         return
     if connection.dialect.name == "sqlite":
@@ -77,8 +77,8 @@ async def remove(connection: AsyncConnection, name: Indexed, owner: str, texts: 
 async def search(
     connection: AsyncConnection, mine: Owned, newest: Select[Any], query: str, wanted: int
 ) -> list[Row[Any]]:
-    """The first `wanted` rows of `newest`, a statement over the owner's sessions in the order of the list, that have
-    `query` in their title, their metadata or a message."""
+    """Returns the first `wanted` rows of `newest` that have `query` in their title, their metadata or a message.
+    `newest` is a statement over the owner's sessions in the order of the list."""
     needle = fold(query)
     grams = grams_of(mine.owner, needle)
     its, of_message = mine.columns("sessions"), mine.columns("messages")
@@ -102,8 +102,8 @@ async def search(
 
 
 async def alike(connection: AsyncConnection, name: Indexed, owner: str, question: str, most: int) -> list[int]:
-    """Numbers of the owner's texts that share pairs with `question`, the most alike first: by BM25 in SQLite, by how
-    many pairs they share in PostgreSQL."""
+    """Returns the numbers of the owner's texts that share pairs with `question`, the most alike first: by BM25 in
+    SQLite, by the number of shared pairs in PostgreSQL."""
     grams = sorted(grams_of(owner, question) - grams_of(owner, ""))
     if not grams:
         return []

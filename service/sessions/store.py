@@ -1,11 +1,12 @@
-"""The session store: what a caller can do with sessions, each call one transaction that is durable when it returns.
+"""The session store does what a caller can do with sessions: each call is one transaction that is durable when it
+returns.
 
-Every call names the owner, and sees only what belongs to the owner and has not expired: the rest is NotFound. Writes
-count the session's revision up and move its expiry; reads change nothing. `expected_revision` makes a write
-conditional: Stale where another was faster. Any call may raise Unavailable (with `retry_after`) or StorageFull; then
-nothing was written, save that a connection lost during a commit leaves that turn wholly there or wholly absent.
+Every call names the owner, and sees only what belongs to the owner and has not expired; all else is NotFound. Writes
+increment the session's revision and move its expiry; reads change nothing. `expected_revision` makes a write
+conditional: it raises Stale where another writer was first. Any call may raise Unavailable (with `retry_after`) or
+StorageFull; then nothing was written, but a connection lost during a commit leaves that turn wholly there or absent.
 
-Knows no HTTP, no model and no policy of the context.
+The store knows no HTTP, no model and no policy of the context.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ def utc_now() -> datetime:
 
 
 class SessionStore:
-    """Open it with `open`, and close it. One object serves a whole process, in one event loop; several processes may
-    share a database."""
+    """`open` opens the store, and the caller closes it. One object serves a whole process, in one event loop; several
+    processes may share a database."""
 
     def __init__(self, database: Database, limits: Limits, clock: Callable[[], datetime]) -> None:
         self._database = database
         self.limits = limits
         self._clock = clock
-        self._traces = True  # of what was removed, perhaps before this process began
+        self._traces = True  # removed rows may have left traces, even before this process
         self._turns = TurnLocks(database)
         self.idempotency = Idempotency(database, self._owned)
         self.summaries = StoredSummaries(database, self._owned)
@@ -80,9 +81,9 @@ class SessionStore:
         clock: Callable[[], datetime] = utc_now,
         patience: float = PATIENCE_SECONDS,
     ) -> SessionStore:
-        """`url`: `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`. Brings the schema up to date. `patience` is
-        the longest wait for the database, in seconds. Raises ValueError for another URL, NewerDatabase, Unavailable.
-        """
+        """Opens `url`, `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`, and brings the schema up to date.
+        `patience` is the longest wait for the database, in seconds. Raises ValueError for another URL, NewerDatabase,
+        Unavailable."""
         with translated():
             database = Database(url, patience)
         deadline = asyncio.get_running_loop().time() + patience
@@ -90,7 +91,7 @@ class SessionStore:
             try:
                 await migrating.upgrade(database)
                 return cls(database, limits or Limits(), clock)
-            except Unavailable:  # it starts as we do, or another instance prepares it
+            except Unavailable:  # the database is starting too, or another instance prepares it
                 if asyncio.get_running_loop().time() > deadline:
                     await database.close()
                     raise
@@ -107,7 +108,7 @@ class SessionStore:
 
     @uninterrupted
     async def create(self, owner: str, fields: SessionFields | None = None) -> Session:
-        """Raises InvalidRequest, QuotaExceeded past the owner's limit."""
+        """Makes a session. Raises InvalidRequest, QuotaExceeded past the owner's limit."""
         self.limits.check_fields(fields or {})
         async with self._database.writing() as connection:
             change = await self._new(connection, owner)
@@ -130,7 +131,7 @@ class SessionStore:
 
     @uninterrupted
     async def delete(self, owner: str, session_id: str, expected_revision: int | None = None) -> None:
-        """Gone for every reader at once; `sweep` clears its traces, `erase` does both."""
+        """Deletes a session for every reader at once; `sweep` clears its traces, `erase` does both."""
         self._traces = True
         async with self._change(owner, session_id, expected_revision) as change:
             await retention.remove(change.connection, change.row)
@@ -139,7 +140,8 @@ class SessionStore:
     async def sessions(
         self, owner: str, *, query: str | None = None, cursor: str | None = None, limit: int = DEFAULT_PAGE
     ) -> Page[Session]:
-        """Newest first. `query`: only those with this text, whatever its case, in title, metadata or a message."""
+        """Returns sessions, newest first. `query`: only those with this text, in any case, in title, metadata or a
+        message."""
         check_limit(limit)
         check_text(query, "query")
         mine = self._owned(owner)
@@ -157,7 +159,7 @@ class SessionStore:
     async def messages(
         self, owner: str, session_id: str, *, cursor: str | None = None, limit: int = DEFAULT_PAGE
     ) -> Page[StoredMessage]:
-        """Oldest first."""
+        """Returns messages, oldest first."""
         check_limit(limit)
         after = -1 if cursor is None else cursors.message_after(cursor)
         async with self._database.reading() as connection:
@@ -170,8 +172,8 @@ class SessionStore:
     async def history(
         self, owner: str, session_id: str, expected_revision: int | None = None, wanted: Wanted | None = None
     ) -> History:
-        """The session and its messages as they are at one moment: what a prompt is made of. `wanted` says which part of
-        this session that takes; None, or a part that is not there, takes them all."""
+        """Returns the session and its messages as they are at one moment, for a prompt. `wanted` says which part of
+        this session the prompt needs; None, or a part that does not exist, takes all."""
         async with self._database.reading() as connection:
             mine = self._owned(owner)
             row = await mine.session(connection, session_id)
@@ -194,7 +196,7 @@ class SessionStore:
         pinned: bool | None = None,
         expected_revision: int | None = None,
     ) -> StoredMessage:
-        """Change this message and no other; its receipt stays what it was. None leaves as it is."""
+        """Changes this message only; its receipt stays as it was. None leaves a field as it is."""
         if content is not None:
             self.limits.check_content(content, "content")
         async with self._change(owner, session_id, expected_revision) as change:
@@ -217,8 +219,8 @@ class SessionStore:
     # Turns
 
     def turn_lock(self, owner: str, session_id: str) -> AbstractAsyncContextManager[None]:
-        """Turns of one session wait for each other here: those of this process, and on PostgreSQL those of every other.
-        Raises Unavailable on entry. Writes do not ask for it: what guards them is the revision."""
+        """Makes the turns of one session wait for each other: those of this process, and on PostgreSQL those of every
+        instance. Raises Unavailable on entry. Writes do not take this lock: the revision guards them."""
         return self._turns.held(owner, session_id)
 
     async def check_turn(
@@ -229,8 +231,8 @@ class SessionStore:
         expected_revision: int | None = None,
         wanted: Wanted | None = None,
     ) -> History:
-        """As `history`, before a turn with these messages, which could be stored now: ask before generating. Raises
-        what `append_turn` would."""
+        """Does as `history`, before a turn with these messages. Raises what `append_turn` would raise, before the
+        generation."""
         self._check_messages(messages)
         history = await self.history(owner, session_id, expected_revision, wanted)
         self.limits.check_room(history.session.message_count, len(messages) + 1)
@@ -245,8 +247,8 @@ class SessionStore:
         expected_revision: int | None = None,
         done: Done | None = None,
     ) -> Turn:
-        """Store messages and reply, and `done`, the answer kept for its Idempotency-Key: all of it or nothing. Raises
-        Conflict where it is stored already, or where another took the key over."""
+        """Stores messages and reply, and `done`, the answer kept for its Idempotency-Key: all of it or nothing. Raises
+        Conflict where it is stored already, or where another request took the key over."""
         self._check_messages(turn.messages)
         check_distinct([*(message.id for message in turn.messages), turn.reply.id])
         async with self._change(owner, session_id, expected_revision) as change:
@@ -266,7 +268,7 @@ class SessionStore:
         cut: Json | None = None,
         done: Done | None = None,
     ) -> Turn:
-        """Put `reply` in the place of the last message. Raises Conflict where that is not an assistant's."""
+        """Puts `reply` in place of the last message. Raises Conflict where that is not an assistant's."""
         self._traces = True
         async with self._change(owner, session_id, expected_revision) as change:
             its = change.mine.columns("messages")
@@ -283,7 +285,7 @@ class SessionStore:
 
     @uninterrupted
     async def fork(self, owner: str, session_id: str, at: str) -> Session:
-        """A new session with copies of the messages up to `at`, under new ids."""
+        """Makes a new session with copies of the messages up to `at`, under new ids."""
         async with self._database.writing() as connection:
             change = await self._new(connection, owner)
             source = await change.mine.session(connection, session_id, lock=True)
@@ -297,7 +299,7 @@ class SessionStore:
 
     @uninterrupted
     async def export(self, owner: str, session_id: str) -> list[bytes]:
-        """Lines of JSON, without their newlines: the session, then its messages."""
+        """Returns lines of JSON without newlines: the session, then its messages."""
         async with self._database.reading() as connection:
             session = await self._owned(owner).session(connection, session_id)
             _, rows = await self._read(connection, owner, session_id, -1, session.message_count)
@@ -306,7 +308,8 @@ class SessionStore:
 
     @uninterrupted
     async def import_lines(self, owner: str, lines: Iterable[bytes]) -> Session:
-        """What `export` gave, as a new session of `owner`. Raises InvalidRequest that names the line, QuotaExceeded."""
+        """Makes a new session of `owner` from the lines of `export`. Raises InvalidRequest that names the line,
+        QuotaExceeded."""
         fields, cut, messages = await asyncio.to_thread(transfer.parsed, lines, self.limits)
         copied = transfer.copies(messages, range(len(messages)))
         async with self._database.writing() as connection:
@@ -316,9 +319,8 @@ class SessionStore:
 
     @uninterrupted
     async def sweep(self) -> int:
-        """Remove what has expired, of every owner, and the traces of what was removed; how many sessions that were.
-
-        To be called now and then."""
+        """Removes expired rows of every owner, and the traces of removed rows; the server calls it at intervals.
+        Returns the number of sessions."""
         removed = await retention.remove_expired(self._database, self._clock())
         if removed or self._traces:
             await retention.compact(self._database)
@@ -327,14 +329,14 @@ class SessionStore:
 
     @uninterrupted
     async def erase(self, owner: str, session_id: str) -> None:
-        """Delete a session so that SQLite's files hold no byte of it. Takes time in proportion to the file. When this
+        """Deletes a session so that SQLite's files hold no byte of it. Takes time in proportion to the file. When this
         raises Unavailable after the deletion, `erase_owner` or a later `erase` clears the bytes."""
         await self.delete(owner, session_id)
         await retention.rewrite(self._database)
 
     @uninterrupted
     async def erase_owner(self, owner: str) -> int:
-        """All that an owner has, as `erase` does; how many sessions that were."""
+        """Erases all that an owner has, as `erase` does. Returns the number of sessions."""
         removed = await retention.remove_owner(self._database, owner)
         await retention.rewrite(self._database)
         return removed
@@ -349,7 +351,7 @@ class SessionStore:
             self.limits.check_message(message)
 
     async def _new(self, connection: AsyncConnection, owner: str) -> Change:
-        """A session to be filled, where the owner may have one more."""
+        """Makes an empty session, where the owner may have one more."""
         await self._database.lock(connection, "owner", owner)
         mine = self._owned(owner)
         present = await mine.count(connection, mine.select("sessions", "number"), self.limits.max_per_owner)
@@ -381,7 +383,7 @@ class SessionStore:
     async def _read(
         self, connection: AsyncConnection, owner: str, session_id: str, after: int, most: int
     ) -> tuple[Reading, list[Row[Any]]]:
-        """Rows with all their columns, behind the position `after`."""
+        """Returns rows with all their columns, behind the position `after`."""
         mine = self._owned(owner)
         session = await mine.session(connection, session_id)
         its = mine.columns("messages")

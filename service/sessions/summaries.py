@@ -1,5 +1,5 @@
-"""Summaries of a session's messages up to a place: kept with the session, gone with it, and with any edit or deletion
-of a message that they are made of. What the keys stand for is the caller's to know."""
+"""This module keeps summaries of a session's messages up to a position. A summary goes with its session, and with any
+edit or deletion of a message that it is made of. Only the caller knows what a key stands for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.sessions.database import Database, uninterrupted
 from service.sessions.owned import Owned
 
 MOST_KEPT = 4
-"""Of one session; those of older cuts go."""
+"""The most summaries of one session; summaries of older cuts are deleted."""
 
 
 class StoredSummaries:
@@ -20,7 +20,7 @@ class StoredSummaries:
 
     @uninterrupted
     async def of(self, owner: str, session_id: str) -> Mapping[str, str]:
-        """Key → text. Raises NotFound."""
+        """Returns key → text. Raises NotFound."""
         mine = self._owned(owner)
         async with self._database.reading() as connection:
             session = await mine.session(connection, session_id)
@@ -30,8 +30,8 @@ class StoredSummaries:
 
     @uninterrupted
     async def keep(self, owner: str, session_id: str, key: str, text: str, *, before: int, revision: int) -> None:
-        """`text` is made of the messages before the position `before`, as they were at `revision`. Counts as no write
-        of the session: its revision stays. Raises NotFound; Stale where a message was edited or deleted since."""
+        """Stores `text`, made of the messages before the position `before`, as they were at `revision`. This is no
+        write of the session: its revision stays. Raises NotFound; Stale where a message was edited or deleted since."""
         mine = self._owned(owner)
         its = mine.columns("summaries")
         async with self._database.writing() as connection:

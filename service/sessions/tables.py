@@ -1,7 +1,8 @@
-"""The schema, once. Only `owned`, `retention` and the migrations may name these tables (tests/test_architecture.py).
+"""The tables define the schema, once. Only `owned`, `retention` and the migrations may name them
+(tests/test_architecture.py).
 
     sessions ─< messages, summaries    knowledge ─< passages    idempotency (a key of an owner, the answer it got)
-    session_grams, message_grams, passage_grams    what texts are looked up in; in each database's words, see `search`
+    session_grams, message_grams, passage_grams    the search indexes, in each database's own form: see `search`
 
 Rows have a `number` for joins and for the index, and a random `id` for callers. Each carries its owner.
 """
@@ -35,7 +36,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Moment(TypeDecorator[datetime]):
-    """Microseconds since 1970, so that order and equality are those of whole numbers in both databases."""
+    """A time in microseconds since 1970, so that order and equality are those of whole numbers in both databases."""
 
     impl = BigInteger
     cache_ok = True
@@ -48,7 +49,7 @@ class Moment(TypeDecorator[datetime]):
 
 
 class JsonText(TypeDecorator[Json]):
-    """JSON as text, unescaped, with its keys in the order they came in."""
+    """JSON as text, unescaped, with its keys in their original order."""
 
     impl = Text
     cache_ok = True

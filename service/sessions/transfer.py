@@ -1,7 +1,8 @@
-"""A session as lines of JSON, and back: the first line is the session, every other one a message, oldest first.
+"""Transfer writes a session as lines of JSON and reads it back: the first line is the session, each other line a
+message, oldest first.
 
-Owner, revision and times of the session are not carried over: what is imported is the importer's, and new. Receipts
-are numbers that count lines; in format 1, of older exports, they are lists of message ids.
+Owner, revision and times of the session are not written: an imported session is new and belongs to the importer. The
+numbers in receipts count lines; in format 1, of older exports, receipts hold lists of message ids.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _ANSWERED = Answered.__slots__
 
 
 def lines_of(session: Session, messages: Sequence[StoredMessage], positions: Sequence[int]) -> list[bytes]:
-    """Without newlines. `positions` are those of the messages."""
+    """Returns lines without newlines. `positions` are the messages' positions."""
     head = {name: getattr(session, name) for name in SessionLine.__struct_fields__ if name != "format"}
     head["cut"] = cut_at(session.cut, positions)
     lines = [msgspec.json.encode({"type": "session", "format": FORMAT, **head})]
@@ -73,8 +74,8 @@ def lines_of(session: Session, messages: Sequence[StoredMessage], positions: Seq
 
 
 def parsed(lines: Iterable[bytes], limits: Limits) -> tuple[SessionFields, Json | None, list[StoredMessage]]:
-    """Fields, cut and messages, all within `limits`, positions counted from the first message. Raises InvalidRequest
-    that names the line; QuotaExceeded."""
+    """Returns fields, cut and messages, all within `limits`, with positions counted from the first message. Raises
+    InvalidRequest that names the line; QuotaExceeded."""
     read = [_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not read or not isinstance(read[0][1], SessionLine):
         raise InvalidRequest("The first line must be the session: send what export gave", param="line 1")
@@ -101,13 +102,14 @@ def parsed(lines: Iterable[bytes], limits: Limits) -> tuple[SessionFields, Json 
 
 
 def copies(messages: Iterable[StoredMessage], positions: Sequence[int]) -> list[StoredMessage]:
-    """The messages, which had these positions, under new ids and with the positions 0, 1, … in their receipts."""
+    """Returns copies of the messages, which had these positions, under new ids, with the positions 0, 1, … in their
+    receipts."""
     return [replace(message, id=new_message_id()) for message in map(_placed(positions), messages)]
 
 
 def cut_at(cut: Json | None, positions: Sequence[int]) -> Json | None:
-    """Where the cut is when messages with these positions are counted from 0, without the numbers of what is before it;
-    a cut at a message that is not among them is none."""
+    """Returns the cut when messages with these positions are counted from 0, without the numbers of what is before it;
+    None where the cut's message is not among them."""
     at = None if cut is None else cut.get("at")
     if cut is None or type(at) is not int or at not in positions:
         return None

@@ -1,9 +1,9 @@
-"""Whose turn it is in a session: one at a time, over all instances that share a PostgreSQL.
+"""Turn locks let one turn of a session run at a time, over all instances that share a PostgreSQL.
 
-Within a process turns stand in a line, in order of arrival. On PostgreSQL the first of the line then takes an advisory
-lock, on one connection that all turns of an instance share: with a dead instance its connection ends, and its locks
-with it. Between instances no order is promised, only that each gets its chance. Where that connection is lost, so are
-its locks; then it is the session's revision that keeps two turns apart, and the second is told of a conflict.
+Within a process turns wait in a line, in order of arrival. On PostgreSQL the first of the line then takes an advisory
+lock, on one connection that all turns of an instance share: when an instance dies its connection ends, and its locks
+end too. Between instances the order is not defined, but each gets its chance. Where that connection is lost, so are its
+locks; then the session's revision keeps two turns apart, and the second gets a Conflict.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TurnLocks:
         self._database = database
         self._lines: dict[tuple[str, str], _Line] = {}
         self._connection: AsyncConnection | None = None
-        self._statement = asyncio.Lock()  # a connection takes one at a time
+        self._statement = asyncio.Lock()  # a connection takes one statement at a time
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -38,8 +38,8 @@ class TurnLocks:
 
     @asynccontextmanager
     async def held(self, owner: str, session: str) -> AsyncIterator[None]:
-        """The session is the caller's until the block ends. Raises Unavailable where the database cannot be had,
-        Overloaded where the line is full."""
+        """Holds the session for the caller until the block ends. Raises Unavailable where the database cannot be
+        reached, Overloaded where the line is full."""
         key = (owner, session)
         line = self._lines.setdefault(key, _Line())
         if line.members > MOST_IN_LINE:
@@ -55,7 +55,7 @@ class TurnLocks:
                     yield
                     return
                 if handed_on:
-                    await asyncio.sleep(2 * _POLL_SECONDS)  # so that another instance's turn is not left waiting
+                    await asyncio.sleep(2 * _POLL_SECONDS)  # another instance's turn gets its chance
                 connection = await self._take(_name(key))
                 try:
                     yield
@@ -79,7 +79,7 @@ class TurnLocks:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _undo(self, attempt: asyncio.Task[AsyncConnection | None], name: FunctionElement[int]) -> None:
-        """An attempt whose caller is gone may have succeeded."""
+        """Gives back the lock of an attempt whose caller is gone: it may have succeeded."""
         try:
             connection = await attempt
         except DosirakError:
@@ -88,7 +88,8 @@ class TurnLocks:
             await self._give_back(connection, name)
 
     async def _try(self, name: FunctionElement[int]) -> AsyncConnection | None:
-        """The connection that holds the lock now; None where another's does. A lost connection is made anew once."""
+        """Returns the connection that now holds the lock; None where another connection holds it. Replaces a lost
+        connection once."""
         async with self._statement:
             try:
                 return await self._ask(name)
@@ -109,7 +110,7 @@ class TurnLocks:
     async def _give_back(self, connection: AsyncConnection, name: FunctionElement[int]) -> None:
         async with self._statement:
             if connection is not self._connection:
-                return  # it was lost, and the lock with it
+                return  # the connection was lost, and the lock with it
             try:
                 await connection.scalar(func.pg_advisory_unlock(name))
             except Exception:

@@ -1,6 +1,7 @@
-"""Sessions, messages and turns as the store takes and gives them. Knows no database and no wire format.
+"""The values are sessions, messages and turns as the store takes and returns them. They know no database and no wire
+format.
 
-Times are zone-aware UTC. JSON objects are plain dicts that nobody changes once they are inside a value.
+Times are zone-aware UTC. JSON objects are plain dicts that no code changes once they are inside a value.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def new_session_id() -> str:
 
 
 def new_message_id() -> str:
-    """Callers that name a message in a receipt before it is stored make its id themselves."""
+    """Returns a new id. A caller that names a message in a receipt before it is stored makes the id itself."""
     return f"m_{secrets.token_urlsafe(_ID_BYTES)}"
 
 
@@ -30,9 +31,10 @@ def new_knowledge_id() -> str:
 
 
 class SessionFields(TypedDict, total=False):
-    """What a caller may set of a session; a key that is absent keeps what is there, None takes it away.
+    """The fields of a session that a caller may set. An absent key keeps the present value, None removes it.
 
-    `ttl_seconds` counts from the last write."""
+    `ttl_seconds` counts from the last write.
+    """
 
     title: str | None
     model: str | None
@@ -44,9 +46,8 @@ class SessionFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`revision` counts writes, from 1; `message_count` is what is there now; `cut` says at which message the context
-    was last cut, as the policy that cut it wrote it; its
-    `at` is that message's position."""
+    """`revision` counts writes, from 1; `message_count` is the present number. `cut` says at which message the context
+    was last cut, in the form of the policy that cut it; its `at` is that message's position."""
 
     id: str
     owner: str
@@ -66,7 +67,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What is known of how an assistant's message came about: its receipt, what served it, what it cost."""
+    """What is known of how an assistant's message was made: its receipt, the version that made it, its cost."""
 
     context: Json | None = None
     model: str | None = None
@@ -87,8 +88,8 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class NewReply:
-    """An assistant's message. No limit applies to it, since it is generated already; U+0000, which PostgreSQL cannot
-    hold, is stored as U+FFFD."""
+    """An assistant's message. No limit applies to it, since it is generated already. PostgreSQL cannot hold U+0000, so
+    it is stored as U+FFFD."""
 
     content: str
     answered: Answered = Answered()
@@ -98,7 +99,7 @@ class NewReply:
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """`cut` replaces the session's where it is given."""
+    """New messages and their reply. `cut`, where set, replaces the session's."""
 
     messages: tuple[NewMessage, ...]
     reply: NewReply
@@ -107,7 +108,7 @@ class NewTurn:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A stored message as a prompt needs it. `position`: its place in the session's order, with gaps where messages
+    """A stored message as a prompt needs it. `position` is its number in the session's order, with gaps where messages
     were deleted."""
 
     id: str
@@ -120,8 +121,8 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What of a history is wanted: the first `systems` messages, the turns that hold a pinned message or one of `pins`,
-    with `opening` the first turn too, and all from position `since` on."""
+    """The part of a history that is wanted: the first `systems` messages, the turns that hold a pinned message or one
+    of `pins`, with `opening` the first turn too, and all from position `since` on."""
 
     since: int
     systems: int = 0
@@ -131,8 +132,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A session before a turn. `messages`: all of them, or the part that was wanted; then `others` are positions and
-    ids of some that are not among them, next to where it begins. New messages come at `next_position`."""
+    """A session before a turn. `messages` are all messages or the wanted part. With a part, `others` are positions and
+    ids of some other messages, next to the part's start. New messages come at `next_position`."""
 
     session: Session
     messages: tuple[Said, ...]
@@ -155,7 +156,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What was stored: user messages with their reply, and the session as it is after them."""
+    """The stored turn: user messages with their reply, and the session after them."""
 
     session: Session
     messages: tuple[StoredMessage, ...]
@@ -164,7 +165,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """`session_id` None: for all chats of its owner. `passages` is their number."""
+    """A document. `session_id` None: it is for all chats of its owner. `passages` is the number of its passages."""
 
     id: str
     title: str | None
@@ -176,7 +177,7 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """`id` is the document's."""
+    """A passage of a document. `id` is the document's."""
 
     id: str
     title: str | None
@@ -185,7 +186,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
-    """`next_cursor` is None on the last page."""
+    """One page of a list. `next_cursor` is None on the last page."""
 
     data: tuple[Item, ...]
     next_cursor: str | None

@@ -1,4 +1,4 @@
-"""Tasks of the event loop: those in the background have one owner, those of a request end with it."""
+"""The package runs tasks of the event loop: background tasks have one owner, and a request's tasks end with it."""
 
 from service.tasks.background import BackgroundTasks, KeptTask
 from service.tasks.cancelling import cancelled

@@ -1,10 +1,12 @@
-"""Owns the background tasks of one server: names them, logs and counts what they raise, tries again, ends them.
+"""BackgroundTasks owns the background tasks of one server: it names them, logs and counts their errors, retries and
+ends them.
 
     keep    a service: one pass after the other for ever, as `follow aliases once a second`
     retry   a piece of work that must be done: again until it returns, as `prepare the repository`
     run     a piece of work that may fail: once, as `make a summary`
 
-After a failure `keep` and `retry` wait, twice as long each time. Knows no work and no metrics: `observe` is told.
+After a failure `keep` and `retry` wait, twice as long each time. The module knows no work and no metrics: it reports to
+`observe`.
 """
 
 from __future__ import annotations
@@ -24,30 +26,30 @@ FIRST_DELAY_SECONDS: Final = 1.0
 LONGEST_DELAY_SECONDS: Final = 60.0
 MOST_DOUBLINGS: Final = 64
 END_SECONDS: Final = 1.0
-"""What a cancelled task has for its own clean-up, before it is cancelled again."""
+"""The time that a cancelled task has for its clean-up, before it is cancelled again."""
 FAILING_AFTER: Final = 5
 """Failures in a row, about half a minute of them, after which a task counts as failing."""
 
 Work = Callable[[], Awaitable[object]]
 Observe = Callable[[str, int], None]
-"""Told a task's name and how many failures in a row it has had: 0 at its start and when it goes on again."""
+"""Gets a task's name and its number of failures in a row: 0 at its start and when it goes on again."""
 
 
 @dataclass(slots=True)
 class KeptTask:
-    """A task that is tried again. `failures` are those in a row."""
+    """A task that is tried again. `failures` counts the failures in a row."""
 
     name: str
     failures: int = 0
 
     @property
     def is_failing(self) -> bool:
-        """Whether what depends on the task must no longer be promised."""
+        """Returns whether the server must stop promising what depends on the task."""
         return self.failures >= FAILING_AFTER
 
 
 class BackgroundTasks:
-    """Owned by the event loop. Names are of a few kinds, never of a request: they label metrics."""
+    """The event loop owns this object. Names are of a few kinds, never of a request: they label metrics."""
 
     def __init__(
         self,
@@ -61,23 +63,24 @@ class BackgroundTasks:
         self._running: dict[asyncio.Task[None], str] = {}
 
     def keep(self, name: str, work: Work) -> KeptTask:
-        """Do one pass of `work` after the other. Each must wait for something, else it holds the event loop."""
+        """Does one pass of `work` after the other. Each pass must wait for something; otherwise it holds the event
+        loop."""
         kept = KeptTask(name)
         self._begin(name, self._keep(kept, work))
         return kept
 
     def retry(self, name: str, work: Work) -> KeptTask:
-        """Do `work` until it returns."""
+        """Does `work` until it returns."""
         kept = KeptTask(name)
         self._begin(name, self._retry(kept, work))
         return kept
 
     def run(self, name: str, work: Work) -> asyncio.Task[None]:
-        """Do `work` once. The task raises nothing of it; cancelling the task cancels the work."""
+        """Does `work` once. The task raises none of the work's errors; cancelling the task cancels the work."""
         return self._begin(name, self._run(name, work))
 
     async def stop(self, names: Iterable[str] | None = None) -> None:
-        """Cancel the tasks of these names, without any all there are, and wait for their end."""
+        """Cancels the tasks of these names, or all tasks where `names` is None, and waits for their end."""
         chosen = None if names is None else frozenset(names)
         tasks = [task for task, name in self._running.items() if chosen is None or name in chosen]
         for task in tasks:
@@ -113,14 +116,16 @@ class BackgroundTasks:
         await self._succeeds(name, work, 1)
 
     async def _succeeds(self, name: str, work: Work, failures: int) -> bool:
-        """One try; a failure is told, as the so-manieth in a row."""
+        """Tries once. Reports a failure with `failures`, its number in a row."""
         try:
             await work()
             return True
         except asyncio.CancelledError:
             if _is_being_cancelled():
                 raise
-            log.exception("background_task_failed", task=name, failures=failures)  # something it awaited was cancelled
+            log.exception(
+                "background_task_failed", task=name, failures=failures
+            )  # a task that it awaited was cancelled
         except Exception:
             log.exception("background_task_failed", task=name, failures=failures)
         self._observe(name, failures)

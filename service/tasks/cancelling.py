@@ -1,4 +1,4 @@
-"""Ending tasks for certain."""
+"""This module cancels tasks and makes sure that they end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ AGAIN_SECONDS: Final = 0.05
 
 
 async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel and await all of them; their results and errors are dropped.
+    """Cancels and awaits all tasks; drops their results and errors.
 
-    Asked again until they end: `asyncio.wait_for` before Python 3.12 loses a cancellation that comes together with the
-    result it waits for (python/cpython#86296), and a task that goes on then may wait for whoever awaits it here.
+    It cancels again until they end: `asyncio.wait_for` before Python 3.12 loses a cancellation that comes together with
+    the result it waits for (python/cpython#86296). A task that then goes on may wait for the task that awaits it here.
     """
     every = tuple(tasks)
     left = {task for task in every if not task.done()}
@@ -23,4 +23,4 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
         _, left = await asyncio.wait(left, timeout=AGAIN_SECONDS)
     for task in every:
         if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not log it as lost
+            task.exception()  # read, so that asyncio does not log it as never retrieved

@@ -1,4 +1,4 @@
-"""The native dialect: TGI's body as a superset. It parses `/generate` and `regenerate`, and shows their answers."""
+"""The native dialect is TGI's body as a superset. It parses `/generate` and `regenerate`, and writes their answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.settings import Settings
 
 
 def parse(body: GenerateBody, settings: Settings, *, stream: bool) -> GenerationRequest:
-    """Raises UnsupportedField for what a stream of one answer cannot do."""
+    """Returns the request of a body. Raises UnsupportedField for what a stream of one answer cannot do."""
     turn = None
     if body.session_id is not None:
         turn = SessionTurn(session=body.session_id, messages=tuple(each.message() for each in body.messages or ()))
@@ -36,7 +36,8 @@ def parse(body: GenerateBody, settings: Settings, *, stream: bool) -> Generation
 
 
 def parse_regenerate(body: RegenerateBody, session_id: str, settings: Settings) -> GenerationRequest:
-    """The last question of a session again: a turn without new messages, whose chat is the session's."""
+    """Returns a request that answers the session's last question again: a turn without new messages, whose chat is the
+    session's."""
     return _request(body, settings, source=Chat(()), stream=body.stream, turn=SessionTurn(session=session_id))
 
 
@@ -87,7 +88,8 @@ def _refuse_in_streams(parameters: Parameters) -> None:
 
 
 def sampling_of(parameters: Parameters) -> Sampling:
-    """Greedy unless `Parameters.samples`; then `temperature` is 1 where unset, as in TGI; 0 stays greedy."""
+    """Returns greedy sampling unless `Parameters.samples`. With sampling, `temperature` is 1 where unset, as in TGI; 0
+    stays greedy."""
     temperature = 1.0 if parameters.temperature is None else parameters.temperature
     return Sampling(
         temperature=temperature if parameters.samples else 0.0,
@@ -106,7 +108,7 @@ def sampling_of(parameters: Parameters) -> Sampling:
 
 
 class NativeSerialiser(Serialiser):
-    """TGI's shapes with our own fields around them. `prefix` stands before the text (`return_full_text`)."""
+    """Writes TGI's shapes with our own fields around them. `prefix` stands before the text (`return_full_text`)."""
 
     def __init__(self, prefix: str = "", details: bool = False) -> None:
         self._prefix = prefix

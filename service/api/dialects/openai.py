@@ -18,18 +18,18 @@ from service.errors import DosirakError
 
 DONE: Final = b"data: [DONE]\n\n"
 PLACEHOLDERS: Final = frozenset({"tgi", "dummy"})
-"""What huggingface_hub's clients send as `model` when the address alone decides."""
+"""Values that huggingface_hub's clients send as `model` when the address alone decides."""
 FINISH_REASONS: Final = {FinishReason.DEADLINE: "length", FinishReason.ERROR: "length"}
-"""OpenAI's word for an answer cut short, where it has none for our reason."""
+"""OpenAI's word for an answer cut short, where OpenAI has no word for our reason."""
 Models = Callable[[], Collection[str]]
-"""The names of the models there are; they are on disk."""
+"""Returns the names of the models on disk."""
 
 
 def requests_of(
     body: OpenAISampling, sources: Sequence[Source], models: Models, *, kind: str, **more: Any
 ) -> list[GenerationRequest]:
-    """One request a source. Each of several draws its own seed from the given one, as if it were sent alone. A
-    placeholder that is none of `models` is no name."""
+    """Returns one request for each source. Each of several draws its own seed from the given one, as if it were sent
+    alone. A placeholder that is none of `models` counts as no name."""
     n = body.n or 1
     model = None if body.model in PLACEHOLDERS and body.model not in models() else body.model
     fields: dict[str, Any] = {"best_of": n, **more}
@@ -54,7 +54,8 @@ def requests_of(
 
 
 def _sampling(body: OpenAISampling) -> Sampling:
-    """OpenAI's defaults: temperature 1, everything else off. `top_p` 0 means the likeliest token alone."""
+    """Returns the sampling with OpenAI's defaults: temperature 1, everything else off. `top_p` 0 means the likeliest
+    token alone."""
     return Sampling(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -72,7 +73,7 @@ def _sampling(body: OpenAISampling) -> Sampling:
 
 
 def finished(sequence: OutputSequence) -> dict[str, Any]:
-    """`finish_reason` in OpenAI's enumeration; our own word beside it, as `finish_detail`, where OpenAI has none."""
+    """Returns `finish_reason` in OpenAI's enumeration, and our own word as `finish_detail` where OpenAI has none."""
     reason = sequence.finish_reason
     if reason in FINISH_REASONS:
         return {"finish_reason": FINISH_REASONS[reason], "finish_detail": reason.value}
@@ -80,7 +81,7 @@ def finished(sequence: OutputSequence) -> dict[str, Any]:
 
 
 class OpenAISerialiser(Serialiser):
-    """The envelope of objects and chunks, around the choices that a subclass shows."""
+    """Writes the envelope of objects and chunks, around the choices that a subclass writes."""
 
     ending = DONE
     kind: str
@@ -96,7 +97,7 @@ class OpenAISerialiser(Serialiser):
         self._continuous_usage = bool(options and options.continuous_usage_stats)
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """The receipts of several prompts ride on their choices."""
+        """Returns the body. With several prompts, each choice has its own receipt."""
         choices = []
         for number, answer in enumerate(answers):
             more = _riders(answer) if len(answers) > 1 else {}
@@ -107,7 +108,8 @@ class OpenAISerialiser(Serialiser):
         return {**self._head(answers[0], self.kind), "choices": choices, "usage": _usage(answers), **alone}
 
     def events(self, delta: Delta) -> Iterable[bytes]:
-        """A token's chunk; around it the opening of its choice, the end of its choice, the end of everything."""
+        """Yields a token's chunk, with the opening chunk of its choice before it, and the end of its choice and of the
+        stream after it, where they are due."""
         self._answers[delta.answer.request.id] = delta.answer
         index = self.index(delta)
         head = self._head(delta.answer, self.chunk_kind)
@@ -132,7 +134,7 @@ class OpenAISerialiser(Serialiser):
         return event(body_of(error, request_id, openai=True)) + DONE
 
     def index(self, delta: Delta) -> int:
-        """The choice's: all sequences of the first prompt, then those of the second, …"""
+        """Returns the choice's index: all sequences of the first prompt come first, then those of the second, …"""
         return self._order[delta.answer.request.id] * delta.answer.request.n + delta.sequence.number
 
     def _head(self, answer: Answer, kind: str) -> dict[str, Any]:
@@ -150,30 +152,30 @@ class OpenAISerialiser(Serialiser):
 
     @abstractmethod
     def choice(self, answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
-        """One finished sequence, without its index and finish reason."""
+        """Returns one finished sequence, without its index and finish reason."""
 
     @abstractmethod
     def opening(self, delta: Delta) -> list[dict[str, Any]]:
-        """What the first chunk of a choice shows before its first token."""
+        """Returns what the first chunks of a choice show before its first token."""
 
     @abstractmethod
     def added(self, delta: Delta) -> dict[str, Any]:
-        """What the chunk of a token shows."""
+        """Returns what a token's chunk shows."""
 
     @abstractmethod
     def nothing(self) -> dict[str, Any]:
-        """What the chunk of a choice's end shows."""
+        """Returns what the chunk at a choice's end shows."""
 
 
 def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Sums over all prompts, each prompt counted once, however many sequences it has."""
+    """Returns sums over all prompts. Each prompt is counted once, however many sequences it has."""
     each = [answer.usage() for answer in answers]
     summed = {name: sum(counts[name] for counts in each) for name in each[0]}
     return {**summed, "prompt_tokens_details": {"cached_tokens": summed["cached_tokens"]}}
 
 
 def _riders(answer: Answer) -> dict[str, Any]:
-    """Our own fields."""
+    """Returns our own fields."""
     return {
         "digest": answer.manifest.short_digest,
         "context": answer.receipt.to_dict(),

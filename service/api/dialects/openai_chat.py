@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: parsed into one request, shown as messages and deltas of messages."""
+"""This dialect is OpenAI's chat completions: one request for each body; answers are messages and deltas of messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.text.tokenizer import Tokenizer
 
 
 def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
-    """A list of one request. `models`: see `requests_of`."""
+    """Returns a list of one request. `models`: see `requests_of`."""
     messages = tuple(each.message() for each in body.messages)
     return requests_of(
         body,
@@ -59,6 +59,7 @@ def _logprobs(answer: Answer, tokens: Iterable[Token]) -> dict[str, Any] | None:
 
 
 def _token(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> dict[str, Any]:
-    """`bytes` is null for a token that is only a part of a character: its bytes are not its text's."""
+    """Returns a token's logprob object. `bytes` is null for a token that is a part of a character: its bytes are not
+    its text's."""
     text = tokenizer.token_text(token_id)
     return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}

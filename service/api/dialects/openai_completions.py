@@ -1,4 +1,5 @@
-"""OpenAI's text completions: parsed into a request a prompt, shown as texts, with the prompt before them for `echo`."""
+"""This dialect is OpenAI's text completions: one request for each prompt; answers are texts, behind the prompt for
+`echo`."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from service.api.schemas.openai import CompletionBody
 from service.text.streams import TextStream
 
 Row = tuple[int, TokenLogprobs | None]
-"""A token and what is known of it: nothing for the first of a prompt."""
+"""A token and its logprobs: None for the first token of a prompt."""
 
 
 def parse(body: CompletionBody, models: Models) -> list[GenerationRequest]:
-    """A request a prompt. `models`: see `requests_of`."""
+    """Returns one request for each prompt. `models`: see `requests_of`."""
     return requests_of(
         body,
         body.prompt,
@@ -58,7 +59,8 @@ class CompletionSerialiser(OpenAISerialiser):
         return {"text": "", "logprobs": None}
 
     def _prompt(self, answer: Answer) -> str:
-        """The echoed prompt as the model saw it, without the special tokens that the tokenizer added. Decoded once."""
+        """Returns the echoed prompt as the model saw it, without the special tokens that the tokenizer added. Decodes
+        it once."""
         if not self._echo:
             return ""
         if answer.request.id not in self._prompts:
@@ -72,8 +74,9 @@ class CompletionSerialiser(OpenAISerialiser):
 
 
 class _Offsets:
-    """Where the tokens of a text that begins at `offset` of its choice begin, in characters: behind what those before
-    them made certain, so that special tokens and bytes inside a character take no room. O(1) a token."""
+    """Finds where the tokens of a text begin, in characters; the text begins at `offset` of its choice. A token begins
+    behind the text that earlier tokens made certain, so special tokens and bytes inside a character take no room. O(1)
+    a token."""
 
     def __init__(self, answer: Answer, offset: int = 0) -> None:
         self._answer = answer
@@ -81,7 +84,7 @@ class _Offsets:
         self._offset = offset
 
     def of(self, rows: Sequence[Row]) -> list[int]:
-        """Of the next tokens. Not worth its time where nobody asked for logprobs."""
+        """Returns the offsets of the next tokens. Callers skip this where the request wants no logprobs."""
         if self._answer.request.logprobs is None:
             return []
         found = []
@@ -96,7 +99,8 @@ def _rows(tokens: Sequence[Token]) -> list[Row]:
 
 
 def _logprobs(answer: Answer, rows: Sequence[Row], offsets: Sequence[int]) -> dict[str, Any] | None:
-    """OpenAI's four parallel lists; with `echo` the prompt's tokens first, of which the first has no logprob."""
+    """Returns OpenAI's four parallel lists. With `echo` the prompt's tokens come first; the first of them has no
+    logprob."""
     if answer.request.logprobs is None:
         return None
     text = answer.tokenizer.token_text

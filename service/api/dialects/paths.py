@@ -1,4 +1,4 @@
-"""A path decides whose words its errors speak: OpenAI's where OpenAI has the route, ours everywhere else."""
+"""A path decides the dialect of its errors: OpenAI's where OpenAI has the route, the native one everywhere else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ OURS_UNDER_V1: Final = (
 
 
 def is_openai(path: str) -> bool:
-    """True for `/v1/*` but our own nouns there: a client that asks there for what we lack expects OpenAI's error."""
+    """Returns True for `/v1/*` except our own resources: a client that uses a `/v1` path which this server lacks
+    expects OpenAI's error."""
     return path.startswith("/v1/") and not any(_below(path, prefix) for prefix in OURS_UNDER_V1)
 
 

@@ -1,4 +1,4 @@
-"""A serialiser shows the answers to one HTTP request in the words of its dialect."""
+"""A serialiser writes the answers to one HTTP request in the words of its dialect."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from service.errors import DosirakError
 
 
 class Serialiser(ABC):
-    """One request's: it may hold what a stream has shown so far. Either `whole` is called, once, or `events`."""
+    """The serialiser of one request: it may remember what a stream has shown so far. The caller uses either `whole`,
+    once, or `events`."""
 
     ending: bytes = b""
-    """What follows the last event of a stream that went well."""
+    """The bytes behind the last event of a stream without an error."""
 
     @abstractmethod
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """The JSON body of a unary response, from the finished answers in the order of the requests."""
+        """Returns the JSON body of a unary response, from the finished answers in the order of the requests."""
 
     @abstractmethod
     def events(self, delta: Delta) -> Iterable[bytes]:
-        """The server-sent events that a delta makes."""
+        """Yields the server-sent events of a delta."""
 
     @abstractmethod
     def failure(self, error: DosirakError, request_id: str) -> bytes:
-        """The last bytes of a stream that fails after its headers: never silence."""
+        """Returns the last bytes of a stream that fails after its headers, so that no stream ends without a reason."""

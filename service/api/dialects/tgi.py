@@ -1,4 +1,4 @@
-"""TGI's shapes of an answer and of its events, with our own fields around them."""
+"""This module writes TGI's shapes of an answer and of its events, with our own fields around them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from service.api.guard_findings import found
 
 
 def facts(answer: Answer) -> dict[str, Any]:
-    """Who answered, and what it cost: the same in a unary answer and in a stream's last event."""
+    """Returns which version answered and what the answer cost: the same in a unary answer and in a stream's last
+    event."""
     return {
         "id": answer.request.id,
         "model": answer.manifest.reference,
@@ -27,7 +28,7 @@ def facts(answer: Answer) -> dict[str, Any]:
 
 
 def answered(answer: Answer, prefix: str = "", details: bool = False) -> dict[str, Any]:
-    """The body of `/generate`. With `n` above 1, `generated_texts` has all answers, the first of them first."""
+    """Returns the body of `/generate`. With `n` above 1, `generated_texts` has all answers, the first of them first."""
     body: dict[str, Any] = {"generated_text": prefix + answer.best[0].text, **facts(answer)}
     if answer.request.n > 1:
         body["generated_texts"] = [prefix + sequence.text for sequence in answer.best]
@@ -59,7 +60,7 @@ def _sequence(answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
 
 
 def _prefill(answer: Answer) -> list[dict[str, Any]]:
-    """The prompt's tokens where they were asked for; the first has nothing before it to be likely after."""
+    """Returns the prompt's tokens where the request wants them. The first has no logprob: nothing stands before it."""
     if answer.request.prompt_logprobs is None:
         return []
     logprobs = [None, *(each.logprob for each in answer.prompt_logprobs)]
@@ -69,8 +70,8 @@ def _prefill(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _reason(sequence: OutputSequence) -> str:
-    """TGI has three words: what the guard stops at is as a stop string, and an end that is neither a token's nor a
-    string's was a limit."""
+    """Returns one of TGI's three words: a guard's stop counts as a stop string; an end by neither a token nor a string
+    was a limit."""
     if sequence.finish_reason is FinishReason.CONTENT_FILTER:
         return "stop_sequence"
     if sequence.finish_reason is FinishReason.STOP:
@@ -91,7 +92,8 @@ def _top(answer: Answer, token: Token) -> list[dict[str, Any]]:
 
 
 def events(delta: Delta) -> Iterable[bytes]:
-    """One event a token. An end without a token (a deadline) has `id` null and the text that was held back."""
+    """Yields one event for each token. An end without a token (a deadline) has `id` null and the text that was held
+    back."""
     token = _token(delta.token) if delta.token else {"id": None, "text": delta.text, "logprob": None, "special": True}
     shown: dict[str, Any] = {"index": delta.index + 1, "token": token, "generated_text": None, "details": None}
     if delta.token and delta.answer.request.logprobs:

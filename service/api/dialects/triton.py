@@ -1,4 +1,5 @@
-"""Triton's generate extension has `text_input` for `inputs`, and answers of its own. Parsed as the native body."""
+"""This dialect is Triton's generate extension: `text_input` replaces `inputs`, and the answers differ. The native
+parser reads the body."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from service.api.encoding import event
 
 
 class TritonSerialiser(NativeSerialiser):
-    """Each event has the text that its token added."""
+    """Writes Triton's answers. Each event has the text that its token added."""
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         [answer] = answers

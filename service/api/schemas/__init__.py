@@ -1,1 +1,2 @@
-"""The wire shapes, one module a dialect. Parsed once at the edge; inside the service only domain types exist."""
+"""The wire shapes are pydantic models, one module a dialect. The edge parses them once; inside the service only domain
+types exist."""

@@ -1,4 +1,5 @@
-"""What every wire model shares: strict types, no unknown fields, and known fields that cannot act refused by name."""
+"""The base of every wire model has strict types and no unknown fields, and refuses known fields that cannot act by
+name."""
 
 from __future__ import annotations
 
@@ -32,26 +33,26 @@ MAX_DOCUMENTS: Final = 256
 MAX_TOOL_CALLS: Final = 128
 DAY_MS: Final = 86_400_000
 LEAST_TEMPERATURE: Final = 1e-5
-"""A smaller one is greedy: logits divided by it would pass what fp32 holds."""
+"""A smaller temperature is greedy: logits divided by it would pass the range of fp32."""
 LEAST_PROBABILITY: Final = 1e-9
-"""What is smaller acts as this, or for `min_p` as 0: fp32 has no room for it beside 1."""
+"""A smaller value acts as this one, or for `min_p` as 0: beside 1, fp32 cannot hold it."""
 
 Absent = tuple[Any, ...]
 NOTHING: Final[Absent] = (None, False, "", [], {})
 
 
 def unsupported(field: str, why: str) -> PydanticCustomError:
-    """Becomes UnsupportedField: `field` (dots and all) `why`."""
+    """Returns an error that becomes UnsupportedField: `field` (dots and all) `why`."""
     return PydanticCustomError("unsupported_field", "unsupported", {"at": (field,), "why": why})
 
 
 def wrong(field: str, text: str) -> PydanticCustomError:
-    """Becomes InvalidRequest about `field`, for rules over several fields."""
+    """Returns an error that becomes InvalidRequest about `field`, for rules over several fields."""
     return PydanticCustomError("wrong_field", "{text}", {"at": (field,), "text": text})
 
 
 class Wire(BaseModel):
-    """`later` names fields that clients send and this server cannot act on yet, with values that ask for nothing."""
+    """`later` names fields that clients send and this server cannot act on yet, with the values that have no effect."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
     later: ClassVar[dict[str, Absent]] = {}
@@ -72,7 +73,7 @@ def _as_list(value: Any) -> Any:
 
 
 def _joined_parts(value: Any) -> Any:
-    """Text of `[{"type": "text", "text": …}]`; parts are lines, as vLLM joins them."""
+    """Returns the text of `[{"type": "text", "text": …}]`; parts become lines, as vLLM joins them."""
     if not isinstance(value, list):
         return value
     texts = []
@@ -96,7 +97,7 @@ def wrong_part(index: int) -> PydanticCustomError:
 
 
 def _bias(value: Any) -> Any:
-    """Token ids are JSON object keys, so they arrive as decimal strings."""
+    """Converts token ids: as JSON object keys they arrive as decimal strings."""
     if not isinstance(value, dict):
         return value
     for key in value:
@@ -182,7 +183,7 @@ class FunctionCall(Wire):
 
 
 class CalledTool(Wire):
-    """What the model wanted called, as OpenAI's clients send it back."""
+    """A tool call of the model, as OpenAI's clients send it back."""
 
     id: CallId
     type: Literal["function"] = "function"
@@ -193,8 +194,8 @@ class CalledTool(Wire):
 
 
 class ChatMessage(Wire):
-    """One message. `content` is a string or text parts; an assistant's with `tool_calls` may be without. A tool's says
-    by `tool_call_id` which call it is the result of."""
+    """One message. `content` is a string or text parts; an assistant's message with `tool_calls` may have none. In a
+    tool's message `tool_call_id` names the call that it is the result of."""
 
     later: ClassVar[dict[str, Absent]] = dict.fromkeys(
         ("function_call", "refusal", "audio", "annotations", "reasoning_content"), NOTHING
@@ -224,7 +225,8 @@ class ChatMessage(Wire):
         return self
 
     def message(self) -> Message:
-        """`developer` is OpenAI's newer word for `system`. A call without a text has the empty one."""
+        """Returns the domain's message. `developer` is OpenAI's newer word for `system`. A call without text has the
+        empty text."""
         role = "system" if self.role == "developer" else self.role
         calls = tuple(each.call() for each in self.tool_calls or ())
         return Message(role, self.content or "", self.name, calls, self.tool_call_id)
@@ -247,9 +249,9 @@ Documents = Annotated[list[DocumentText], Field(max_length=MAX_DOCUMENTS, fail_f
 
 class ContextFields(Wire):
     """How the prompt is fitted into the window. `refuse`, the default, refuses what does not fit, with the numbers;
-    `window` leaves the oldest turns out, `middle` those behind the first, and the middle of an overlong question;
-    `summarise` has a summary in their place, `retrieve` those of them that match the question. `pin`: messages that
-    stay, `m_0`, `m_1`, … by position."""
+    `window` leaves the oldest turns out; `middle` leaves out the turns behind the first, and the middle of an overlong
+    question; `summarise` puts a summary in their place, `retrieve` those old turns that match the question. `pin`:
+    messages that stay, `m_0`, `m_1`, … by position."""
 
     policy: Literal["refuse", "window", "middle", "summarise", "retrieve"] | None = None
     max_input_tokens: Tokens | None = None

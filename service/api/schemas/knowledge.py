@@ -1,4 +1,5 @@
-"""Wire models of the knowledge base. What their values may be is the store's to say (`service.sessions.limits`)."""
+"""These wire models are the bodies about the knowledge base. The store checks their values
+(`service.sessions.limits`)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from service.api.schemas.base import SessionId, Wire
 
 
 class KnowledgeBody(Wire):
-    """A document: for all chats of the caller, or with `session_id` for one session's."""
+    """A document for all chats of the caller, or with `session_id` for one session."""
 
     text: Annotated[str, Field(min_length=1)]
     title: str | None = None

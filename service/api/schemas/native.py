@@ -1,4 +1,5 @@
-"""`POST /generate` and its relatives: TGI's shape as a superset, Triton's by its key."""
+"""These wire models are the bodies of `POST /generate` and its relatives: TGI's shape as a superset, Triton's by its
+key."""
 
 from __future__ import annotations
 
@@ -41,8 +42,9 @@ SOURCES = ("inputs", "messages", "input_ids", "text_input")
 
 
 class Parameters(Wire):
-    """How to answer. As in TGI, decoding is greedy unless `do_sample` is true or a field that shapes sampling is given
-    (`temperature`, or `top_p`, `typical_p` below 1, `top_k`, `min_p` above 0); `temperature` 0 is always greedy."""
+    """The parameters of an answer. As in TGI, decoding is greedy unless `do_sample` is true or a field that shapes
+    sampling is given (`temperature`, or `top_p`, `typical_p` below 1, `top_k`, `min_p` above 0); `temperature` 0 is
+    always greedy."""
 
     later: ClassVar[dict[str, Absent]] = {
         "grammar": (None,),
@@ -119,7 +121,7 @@ def fit_a_session(messages: list[ChatMessage] | None) -> None:
 
 
 class GenerationFields(Wire):
-    """How to answer, in every native body that generates."""
+    """The fields of every native body that generates."""
 
     parameters: Parameters = Field(default_factory=Parameters)
     stream: bool = False
@@ -130,7 +132,7 @@ class GenerationFields(Wire):
     @model_validator(mode="before")
     @classmethod
     def _absent_parameters(cls, data: Any) -> Any:
-        """TGI's clients send `"parameters": null` where there are none, and `"stream": null`."""
+        """Drops nulls: TGI's clients send `"parameters": null` where there are none, and `"stream": null`."""
         if isinstance(data, dict):
             return {
                 key: value for key, value in data.items() if value is not None or key not in ("parameters", "stream")
@@ -169,7 +171,7 @@ class GenerateBody(GenerationFields):
 
 
 class TokenizeBody(Wire):
-    """Answered by its key: `inputs` as TGI, `prompt` or `messages` as vLLM."""
+    """Its key decides the answer: `inputs` gives TGI's, `prompt` or `messages` vLLM's."""
 
     inputs: str | None = None
     prompt: str | None = None
@@ -192,7 +194,7 @@ class ChatTokenizeBody(Wire):
 
 
 class DeploymentBody(Wire):
-    """`replicas`: engine processes that share the version's weights and one queue."""
+    """`replicas` is the number of engine processes, which share the version's weights and one queue."""
 
     model: ModelReference
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None

@@ -1,4 +1,5 @@
-"""OpenAI's chat and text completions, with vLLM's extras. Null means absent, as OpenAI's clients send it."""
+"""These wire models are OpenAI's chat and text completions, with vLLM's extras. Null means absent, as OpenAI's clients
+send it."""
 
 from __future__ import annotations
 
@@ -152,7 +153,7 @@ class ChatBody(OpenAISampling):
 
 
 def _prompts(value: Any) -> list[Text | Ids]:
-    """OpenAI's four forms of `prompt`: text, texts, token ids, lists of token ids."""
+    """Reads OpenAI's four forms of `prompt`: text, texts, token ids, lists of token ids."""
     match value:
         case str():
             return [Text(value)]
@@ -203,7 +204,7 @@ class CompletionBody(OpenAISampling):
 
     @property
     def new_tokens(self) -> int | None:
-        """OpenAI's default here is 16."""
+        """Returns the most new tokens; OpenAI's default here is 16."""
         return 16 if self.max_tokens is None else self.max_tokens
 
     @model_validator(mode="after")

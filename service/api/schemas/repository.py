@@ -1,4 +1,4 @@
-"""Wire models of the model repository: imports, evaluations, aliases."""
+"""These wire models are the bodies about the model repository: imports, evaluations, aliases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_VERSION = 63
 
 
 def _as_text(value: Any) -> Any:
-    """2 means "2". Not 1.10, of which a number keeps 1.1."""
+    """Returns "2" for 2. A float stays one, and is refused: 1.10 as a number keeps only 1.1."""
     return str(value) if type(value) is int else value
 
 
@@ -25,13 +25,13 @@ Version = Annotated[
         {"anyOf": [{"type": "string", "minLength": 1, "maxLength": LONGEST_VERSION}, {"type": "integer", "minimum": 0}]}
     ),
 ]
-"""Of a model; a whole number may be written as one."""
+"""A version of a model; a whole number may be a JSON number."""
 Effort = Literal["none", "quick", "full"]
 
 
 class ImportBody(Wire):
-    """`source`: a directory or archive of the server's machine, a hub id, or a BentoML store tag; a PEFT adapter where
-    `adapter_of` names the version that it is for."""
+    """`source` is a directory or archive on the server's machine, a hub id, or a BentoML store tag. For a PEFT adapter
+    `adapter_of` names its base version."""
 
     source: Annotated[str, Field(min_length=1, max_length=4096)]
     precision: Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8"] | None = None
@@ -67,7 +67,7 @@ class RolloutLimitsBody(Wire):
 
 
 class RolloutBody(Wire):
-    """`weight` in percent; 0 with `shadow` compares answers and sends nobody there."""
+    """`weight` is in percent; 0 with `shadow` compares answers and routes no request to the candidate."""
 
     candidate: Version
     weight: Annotated[float, Field(ge=0, le=100)]

@@ -1,4 +1,4 @@
-"""Wire models of stored sessions. What their values may be is the store's to say (`service.sessions.limits`)."""
+"""These wire models are the bodies about stored sessions. The store checks their values (`service.sessions.limits`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MessageId = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class SessionBody(Wire):
-    """To make a session or to change one: a field that is not there stays as it is, null takes it away."""
+    """The body that makes or changes a session: an absent field stays as it is, null removes it."""
 
     title: str | None = None
     model: ModelReference | None = None
@@ -23,7 +23,7 @@ class SessionBody(Wire):
     ttl_seconds: float | int | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Those that were sent."""
+        """Returns the fields that the client sent."""
         return self.model_dump(exclude_unset=True)
 
 
@@ -39,13 +39,13 @@ class MessageBody(Wire):
 
 
 class ForkBody(Wire):
-    """`at`: the last message that the copy has."""
+    """`at` is the last message that the copy has."""
 
     at: MessageId
 
 
 class RegenerateBody(GenerationFields):
-    """How to answer the last question again."""
+    """The parameters for answering the last question again."""
 
     @model_validator(mode="after")
     def _fits(self) -> RegenerateBody:

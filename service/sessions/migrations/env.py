@@ -1,4 +1,5 @@
-"""Alembic's entry: runs the scripts in the transaction that `migrating` has begun, or by `alembic check`'s like."""
+"""This script is Alembic's entry: it runs the migrations in the transaction that `migrating` has begun, or for commands
+such as `alembic check`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ indexes = () if connection.dialect.name == "sqlite" else (search.postgresql,)
 
 
 def ours(name: str | None, kind: str, parents: object) -> bool:
-    """SQLite's own tables behind the index are no part of the schema that is compared."""
+    """Returns False for SQLite's own tables behind the index: they are no part of the compared schema."""
     in_index = name is not None and name.startswith(search.INDEXES)
     return not (kind == "table" and connection.dialect.name == "sqlite" and in_index)
 

@@ -1,4 +1,4 @@
-"""What several answers share: usage, timings, the context receipt, what a guard found, pages."""
+"""These models describe what several answers share: usage, timings, the context receipt, guard findings, pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Precision = Annotated[str, Field(description="fp32, bf16, int8, int8-weight or l
 
 
 class Shown(BaseModel):
-    """An answer has these fields and no others; those with a default may be absent."""
+    """An answer has these fields and no others; fields with a default may be absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -27,8 +27,8 @@ class Page(Shown, Generic[Item]):
 
 
 class Usage(Shown):
-    """Exact counts. `completion_tokens`: every sampled token of every sequence, an end token and a stop string
-    included. `cached_tokens`: prompt tokens that were found computed."""
+    """Exact counts. `completion_tokens`: every sampled token of every sequence, with end tokens and stop strings.
+    `cached_tokens`: prompt tokens that the prefix cache had."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -38,8 +38,8 @@ class Usage(Shown):
 
 
 class Timings(Shown):
-    """Milliseconds; null where there was no token. `tokens_per_second`: tokens after the first over their time.
-    `batch_size_mean`: mean number of sequences in the steps of this answer."""
+    """Milliseconds; null where there was no token. `tokens_per_second`: the tokens after the first, divided by their
+    time. `batch_size_mean`: mean number of sequences in the steps of this answer."""
 
     queue_ms: float | None
     prefill_ms: float | None
@@ -60,8 +60,8 @@ class Parts(Shown):
 
 
 class Cut(Shown):
-    """The first of the newest messages that are sent, and for how many more tokens the next turns keep it. `at` of a
-    stored receipt is null once that message is deleted."""
+    """The first of the newest messages that are sent, and the number of tokens for which the next turns keep this cut.
+    `at` of a stored receipt is null once that message is deleted."""
 
     at: str | None
     stable_for_tokens: int
@@ -76,7 +76,7 @@ class Counts(Shown):
 
 
 class KeptDocuments(Shown):
-    """Ids of documents; `cut` are those of `kept` that were not sent whole."""
+    """Ids of documents; `cut` are the ids of `kept` that were not sent whole."""
 
     kept: list[str]
     dropped: list[str]
@@ -84,7 +84,7 @@ class KeptDocuments(Shown):
 
 
 class Receipt(Shown):
-    """What of a chat the model received. `parts` sum to `used`; `kept`, `dropped` and `summarised` are message ids."""
+    """What the model received of a chat. `parts` sum to `used`; `kept`, `dropped` and `summarised` are message ids."""
 
     policy: str
     window: int

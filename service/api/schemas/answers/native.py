@@ -1,4 +1,5 @@
-"""Answers of the native dialect, TGI's as a superset, and of Triton's; of tokenizing and of the context preview."""
+"""These models describe answers of the native dialect, TGI's as a superset, of Triton's, of tokenizing and of the
+context preview."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ TgiReason = Literal["length", "eos_token", "stop_sequence"]
 
 
 class TokenShown(Shown):
-    """`logprob` is null where it was not asked for. `id` is null in an event without a token: a deadline's end."""
+    """`logprob` is null where the request does not want it. `id` is null in an event without a token: a deadline's
+    end."""
 
     id: int | None
     text: str
@@ -42,7 +44,7 @@ class OtherSequence(SequenceDetails):
 
 
 class Details(SequenceDetails):
-    """TGI's. `prefill` has the prompt's tokens where `decoder_input_details` asks for them."""
+    """TGI's details. `prefill` has the prompt's tokens where the request sets `decoder_input_details`."""
 
     best_of_sequences: list[OtherSequence] | None = None
 
@@ -79,8 +81,8 @@ class StreamDetails(Shown):
 
 
 class TokenEvent(Shown):
-    """One token. All from `generated_text` on is null or absent but in the last event. A failure is an event named
-    `error` with the error body."""
+    """One token. All fields from `generated_text` on are null or absent except in the last event. A failure is an event
+    named `error` with the error body."""
 
     index: int
     token: TokenShown
@@ -100,11 +102,12 @@ class TokenEvent(Shown):
 
 
 class GenerateEvent(RootModel[TokenEvent | TritonAnswer]):
-    """The data of one event; Triton's where the body has `text_input`."""
+    """The data of one event; in Triton's shape where the body has `text_input`."""
 
 
 class Preview(Shown):
-    """`context` is null where the call would be refused; the refusal's sentence, code and numbers stand beside it."""
+    """`context` is null where the call would be refused; then the refusal's sentence, code and numbers stand beside
+    it."""
 
     model_config = ConfigDict(extra="allow")
     model: str
@@ -117,7 +120,7 @@ class Preview(Shown):
 
 
 class TextToken(Shown):
-    """`start` and `stop` are characters of the text."""
+    """`start` and `stop` are positions in the text, in characters."""
 
     id: int
     text: str

@@ -1,4 +1,4 @@
-"""Answers of OpenAI's dialect: completions, chunks, models. Our own fields ride along."""
+"""These models describe answers of OpenAI's dialect, completions, chunks and models, with our own fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class OpenAIUsage(Usage):
 
 
 class Riders(Shown):
-    """Our own fields: beside the choices, or on them where there are several prompts; in a stream in a last chunk."""
+    """Our own fields: beside the choices; on the choices where there are several prompts; in a stream, in the last
+    chunk."""
 
     digest: str | None = None
     context: Receipt | None = None
@@ -52,7 +53,7 @@ class AssistantMessage(Shown):
 
 
 class ChatChoice(Riders):
-    """`finish_detail`: our own word where OpenAI has none: `deadline` or `error`."""
+    """`finish_detail` is our own word where OpenAI has none: `deadline` or `error`."""
 
     index: int
     message: AssistantMessage
@@ -106,7 +107,7 @@ class TextLogprobs(Shown):
 
 
 class TextChoice(Riders):
-    """`finish_reason` is null in the chunks before the last of a choice."""
+    """`finish_reason` is null in all chunks of a choice but the last."""
 
     index: int
     text: str

@@ -1,4 +1,4 @@
-"""Answers for those who run the server: information, deployments, what the engines learned."""
+"""These models describe answers for operators: information, deployments, and what the engines learned."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Info(Shown):
 
 
 class Blocks(Shown):
-    """Blocks of the KV cache: in memory, and of those `cached` that hold a known prefix; `offloaded` are on disk."""
+    """Blocks of the KV cache in memory; `cached` of them hold a known prefix; `offloaded` blocks are on disk."""
 
     total: int
     free: int
@@ -51,7 +51,7 @@ class ReplicaShown(Shown):
 
 
 class DeploymentShown(Shown):
-    """`phase` says what a loading one does, `error` why one failed."""
+    """`phase` says what a loading deployment does, `error` why a deployment failed."""
 
     model: str
     digest: str

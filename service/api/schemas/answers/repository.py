@@ -1,4 +1,4 @@
-"""Answers about the model repository: models, versions, reports, aliases, rollouts, jobs."""
+"""These models describe answers about the model repository: models, versions, reports, aliases, rollouts, jobs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ModelSummary(Shown):
 
 
 class ModelPage(Page[ModelSummary]):
-    """By name, 100 at a time."""
+    """Models by name, 100 at a time."""
 
 
 class LineageShown(Shown):
-    """Where a version comes from: what was imported, or which version it was made from and how."""
+    """The origin of a version: what was imported, or from which version it was made and how."""
 
     source: str
     parent: str | None
@@ -39,7 +39,7 @@ class TextSetShown(Shown):
 
 
 class ComparisonShown(Shown):
-    """Against the parent on the same text; `kl` in nats, `decode_ratio` by batch size."""
+    """The comparison with the parent on the same text; `kl` in nats, `decode_ratio` by batch size."""
 
     reference: str
     digest: str
@@ -67,7 +67,7 @@ class RecalledShown(Shown):
 
 
 class ReportShown(Shown):
-    """What was measured of a version; `compared` is null for one without a parent."""
+    """The measurements of a version; `compared` is null for a version without a parent."""
 
     digest: str
     created_at: Time
@@ -108,7 +108,7 @@ class FileShown(Shown):
 
 
 class LayerShown(Shown):
-    """Modules that are stored alike."""
+    """Modules that are stored in the same way."""
 
     pattern: str
     dtype: str
@@ -133,7 +133,7 @@ class Deleted(Shown):
 
 
 class Verified(Shown):
-    """`ok` false has the reason as `error`."""
+    """Where `ok` is false, `error` has the reason."""
 
     ok: bool
     error: str | None = None
@@ -154,7 +154,7 @@ class ComparedVersions(Shown):
 
 
 class Change(Shown):
-    """One change of an alias. `overridden`: the limits of the gate that the version broke."""
+    """One change of an alias. `overridden` has the limits of the gate that the version broke."""
 
     action: Literal["promote", "rollback", "remove", "delete"]
     alias: str | None
@@ -171,7 +171,7 @@ class Aliases(Shown):
 
 
 class AliasShown(Shown):
-    """`version` is null where the alias was taken away."""
+    """`version` is null where the alias was removed."""
 
     model: str
     alias: str
@@ -234,7 +234,8 @@ class Rollouts(Shown):
 
 
 class JobShown(Shown):
-    """`progress` is 0 to 1, and `doing` says with what. An import's `result` is `{"model", "version", "digest"}`."""
+    """`progress` is 0 to 1, and `doing` names the present work. An import's `result` is `{"model", "version",
+    "digest"}`."""
 
     id: str
     kind: Literal["import", "quantize", "evaluate"]

@@ -1,4 +1,4 @@
-"""Answers about stored sessions, their messages, and the knowledge base."""
+"""These models describe answers about stored sessions, their messages, and the knowledge base."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SessionShown(Shown):
 
 
 class MessageShown(Shown):
-    """From `context` on an assistant's only: what is known of how the answer came about."""
+    """The fields from `context` on are an assistant's only: they say how the answer was made."""
 
     id: str
     role: str

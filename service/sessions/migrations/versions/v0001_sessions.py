@@ -1,4 +1,4 @@
-"""Sessions, messages, idempotency records, and the search index of each database."""
+"""Revision 0001 adds sessions, messages, idempotency records, and the search index of each database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Summaries of sessions, and the knowledge base: documents, their passages and the index of these."""
+"""Revision 0002 adds summaries of sessions, and the knowledge base: documents, their passages and the passages'
+index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receipts become numbers in place of lists of ids; summaries say how far they reach, sessions when one was edited."""
+"""Revision 0003 stores receipts as numbers, a summary's reach, and the revision at which a session was last edited."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _number_session(connection: sa.Connection, number: int, cut: str | None) -> 
 
 
 def _number_receipts(connection: sa.Connection, numbers: list[int], positions: dict[str, int]) -> None:
-    """A few at a time: they may be long."""
+    """Converts a few receipts at a time: they may be long."""
     asked = sa.select(messages.c.number, messages.c.context).where(messages.c.number.in_(numbers))
     for number, context in connection.execute(asked).all():
         stored = json.dumps(numbered(json.loads(context), positions), ensure_ascii=False)
