@@ -242,8 +242,9 @@ async def _start(client: aiohttp.ClientSession, services: Sequence[Service]) -> 
     """The first one publishes the demo model and finds out how it is loaded; the others get a copy of both."""
     await services[0].start(client)
     for service in services[1:]:
-        for known in ("models", "engine"):
-            shutil.copytree(services[0].data_dir / known, service.data_dir / known, symlinks=True)
+        for known in ("models", "engine"):  # without native kernels there is nothing to remember in the second
+            if (source := services[0].data_dir / known).exists():
+                shutil.copytree(source, service.data_dir / known, symlinks=True)
     await asyncio.gather(*(service.start(client) for service in services[1:]))
 
 
