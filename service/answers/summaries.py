@@ -28,7 +28,7 @@ from service.answers.request import GenerationRequest
 from service.context.budget import Budget
 from service.context.composing import SYSTEM_ROLES
 from service.context.options import ContextOptions
-from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE, summary_lines
+from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE, summary_messages
 from service.context.prompt import Chat
 from service.errors import ContextOverflow, DosirakError
 from service.metrics import Metrics
@@ -155,7 +155,7 @@ def _request(answer: Answer, messages: tuple[Message, ...], last: Summary, place
     has it. Raises ContextOverflow where nothing fits."""
     done, text = last
     systems = _first(messages) - 1
-    before = [*messages[:systems], *(line.message for line in summary_lines(answer.tokenizer, text) if text)]
+    before = [*messages[:systems], *(line.message for line in summary_messages(answer.tokenizer, text) if text)]
     turns = [at for at, message in enumerate(messages) if message.role == "user" and done < at <= place]
     while turns:
         said = messages[max(done, systems) : turns[-1]]

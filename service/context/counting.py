@@ -14,7 +14,7 @@ from service.context.budget import Budget
 from service.context.composing import SYSTEM_ROLES
 from service.context.documents import Placed
 from service.context.partition import Counts, Partition, ranges_of
-from service.context.placing import KNOWLEDGE, SUMMARY, Line, knowledge_lines
+from service.context.placing import KNOWLEDGE, SUMMARY, SentMessage, knowledge_messages
 from service.context.receipt import Cut, Parts, Receipt
 from service.context.sources import Chat
 from service.context.trimming import Trimmed
@@ -60,7 +60,7 @@ class Sent:
 
     def _receipt(self) -> Receipt:
         shares, trimmed = self.trimmed.encoded.shares, self.trimmed
-        parts = _parts(trimmed.lines, shares)
+        parts = _parts(trimmed.sent_messages, shares)
         left_out = self._left_out_by_template(shares)
         notes = (*self.notes, *_notes(self.budget.options.chosen, trimmed, bool(left_out)), *self._document_notes())
         missing = sorted(left_out | (set(range(len(self.messages))) - trimmed.sent))
@@ -87,9 +87,9 @@ class Sent:
         one."""
         last = len(self.messages) - 1
         return {
-            line.source
-            for line, share in zip(self.trimmed.lines, shares.messages, strict=True)
-            if share is None and 0 <= line.source != last and line.message.content.strip()
+            each.source
+            for each, share in zip(self.trimmed.sent_messages, shares.messages, strict=True)
+            if share is None and 0 <= each.source != last and each.message.content.strip()
         }
 
     def _partition(self, missing: Sequence[int]) -> Partition:
@@ -121,7 +121,7 @@ class Sent:
             return receipt.used
         before, systems = self.chat.past.before or Before(), self._systems
         rest = self.messages[self._start :]
-        knowledge = [line.message for line in knowledge_lines(self.tokenizer, self.trimmed.passages)]
+        knowledge = [each.message for each in knowledge_messages(self.tokenizer, self.trimmed.passages)]
         try:
             messages = (*self.messages[:systems], *rest[:-1], *knowledge, *rest[-1:])
             return before.written + self.tokenizer.chat_tokens(messages, documents=self.documents)
@@ -168,14 +168,14 @@ class Sent:
             yield f"document {names[at]} is cut: {tokens(document.text)} of its {whole} tokens are sent"
 
 
-def _parts(lines: Sequence[Line], shares: Shares) -> Parts:
-    """Returns the token counts by part. The last line is the current message."""
-    *before, current = ((line, share or 0) for line, share in zip(lines, shares.messages, strict=True))
+def _parts(sent: Sequence[SentMessage], shares: Shares) -> Parts:
+    """Returns the token counts by part. The last one is the current message."""
+    *before, current = ((each, share or 0) for each, share in zip(sent, shares.messages, strict=True))
 
     def of(source: int) -> int:
-        return sum(share for line, share in before if line.source == source)
+        return sum(share for each, share in before if each.source == source)
 
-    own = [(line.message.role in SYSTEM_ROLES, share) for line, share in before if line.source >= 0]
+    own = [(each.message.role in SYSTEM_ROLES, share) for each, share in before if each.source >= 0]
     return Parts(
         template=shares.template,
         system=sum(share for is_system, share in own if is_system),

@@ -29,7 +29,7 @@ _PARAGRAPH: Final = "\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SentMessage:
     """One message that is sent. `source` is its position in the chat, or SUMMARY or KNOWLEDGE: the part it counts
     for."""
 
@@ -37,22 +37,22 @@ class Line:
     source: int
 
 
-def of_chat(messages: Sequence[Message], places: Sequence[int]) -> list[Line]:
-    return [Line(messages[at], at) for at in places]
+def of_chat(messages: Sequence[Message], places: Sequence[int]) -> list[SentMessage]:
+    return [SentMessage(messages[at], at) for at in places]
 
 
-def summary_lines(tokenizer: Tokenizer, text: str) -> list[Line]:
+def summary_messages(tokenizer: Tokenizer, text: str) -> list[SentMessage]:
     """Returns the summary as a system message; as an exchange where the template takes only one system message."""
     return _added(tokenizer, f"{SUMMARY_TITLE}\n{text}", SUMMARY)
 
 
-def knowledge_lines(tokenizer: Tokenizer, passages: Sequence[Document]) -> list[Line]:
+def knowledge_messages(tokenizer: Tokenizer, passages: Sequence[Document]) -> list[SentMessage]:
     """Returns the passages in the same form as a summary."""
     texts = [titled(passage.title, passage.text) for passage in passages]
     return _added(tokenizer, _PARAGRAPH.join(texts), KNOWLEDGE) if texts else []
 
 
-def _added(tokenizer: Tokenizer, text: str, source: int) -> list[Line]:
+def _added(tokenizer: Tokenizer, text: str, source: int) -> list[SentMessage]:
     if tokenizer.has_later_systems:
-        return [Line(Message("system", text), source)]
-    return [Line(Message("user", text), source), Line(Message("assistant", NOTED), source)]
+        return [SentMessage(Message("system", text), source)]
+    return [SentMessage(Message("user", text), source), SentMessage(Message("assistant", NOTED), source)]

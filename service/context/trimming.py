@@ -15,7 +15,7 @@ from service.context.before import Before
 from service.context.budget import Budget
 from service.context.composing import SYSTEM_ROLES
 from service.context.documents import by_rank
-from service.context.placing import KNOWLEDGE, Line, knowledge_lines, of_chat, summary_lines
+from service.context.placing import KNOWLEDGE, SentMessage, knowledge_messages, of_chat, summary_messages
 from service.context.policies import LowWater, Turn, turns_of
 from service.context.shortening import without_middle
 from service.errors import InvalidRequest
@@ -43,12 +43,12 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """`lines` are the messages in `encoded`. `cut` is the first message of the newest turns, None where all are sent.
+    """`sent_messages` are the messages in `encoded`. `cut` is the first message of the newest turns, None where all are sent.
     `turns` are the chat's turns: the chat was cut at turn `start` before, and `absent` messages ahead of it are not in
     the chat at all. Messages `recalled` came back, messages before `summarised` are in a summary, `passages` are from
     the knowledge base, and `shortened` tokens of the last turn are left out."""
 
-    lines: tuple[Line, ...]
+    sent_messages: tuple[SentMessage, ...]
     encoded: EncodedChat
     cut: int | None = None
     recalled: tuple[int, ...] = ()
@@ -62,7 +62,7 @@ class Trimmed:
     @property
     def sent(self) -> frozenset[int]:
         """Returns the positions of the chat's messages that are sent."""
-        return frozenset(line.source for line in self.lines if line.source >= 0)
+        return frozenset(each.source for each in self.sent_messages if each.source >= 0)
 
     @property
     def document_tokens(self) -> int:
@@ -72,8 +72,8 @@ class Trimmed:
     def knowledge_tokens(self) -> int:
         if not self.passages:
             return 0
-        shares = zip(self.lines, self.encoded.shares.messages, strict=True)
-        return sum(share or 0 for line, share in shares if line.source == KNOWLEDGE)
+        shares = zip(self.sent_messages, self.encoded.shares.messages, strict=True)
+        return sum(share or 0 for each, share in shares if each.source == KNOWLEDGE)
 
 
 def trim(
@@ -90,10 +90,10 @@ def trim(
     pinned = _pinned(budget.options.pin, names)
     systems = sum(message.role in SYSTEM_ROLES for message in messages)
     if systems == len(messages) or (budget.options.chosen == "refuse" and not past.passages):
-        lines = of_chat(messages, range(len(messages)))
+        sent = of_chat(messages, range(len(messages)))
         encoded = tokenizer.encode_chat(messages, documents=documents)
         budget.require(encoded.count, "messages")
-        return Trimmed(tuple(lines), encoded)
+        return Trimmed(tuple(sent), encoded)
     chat = _Chat(tokenizer, budget, messages, systems, documents, past)
     chat.divide(pinned)
     if budget.options.chosen == "middle":
@@ -129,7 +129,7 @@ class _Chat:
         given, left_out = self.messages, 0
         tokens = [self.tokenizer.text_tokens(each.content) for each in given[self._place(self.turns[-1]) :]]
         at = self._place(self.turns[-1]) + tokens.index(max(tokens))
-        while (over := self._encode(self._lines(must)).count - self.budget.limit) > 0:
+        while (over := self._encode(self._sent(must)).count - self.budget.limit) > 0:
             left_out += over + (0 if self.shortened else _LEAST_LEFT)
             if left_out > max(tokens) - _LEAST_LEFT:
                 self.messages, self.shortened = given, 0
@@ -143,7 +143,7 @@ class _Chat:
         """Returns the first of the newest turns. Raises ContextOverflow where the last turn alone does not fit."""
         if self.budget.options.chosen == "refuse":
             return 0
-        least = self._encode(self._lines((len(self.turns) - 1,))).count
+        least = self._encode(self._sent((len(self.turns) - 1,))).count
         self.budget.require(least, "messages")
         room = self.budget.limit - least + self.turns[-1].tokens
         if self.past.passages is not None:
@@ -184,21 +184,21 @@ class _Chat:
         is_whole = bool(recalled) and len(kept) + len(recalled) == len(self.turns)
         if is_whole and self._fits_whole():  # the counts were longer than the rendered chat
             kept, recalled = tuple(range(len(self.turns))), ()
-        lines = [
+        sent = [
             *of_chat(self.messages, range(self.systems)),
-            *(summary_lines(self.tokenizer, summary) if summarised else ()),
+            *(summary_messages(self.tokenizer, summary) if summarised else ()),
             *self._of_turns(kept[:-2]),
             *self._of_turns(recalled),
             *self._of_turns(kept[-2:-1]),
-            *knowledge_lines(self.tokenizer, passages),
+            *knowledge_messages(self.tokenizer, passages),
             *self._of_turns(kept[-1:]),
         ]
         is_cut = len(kept) < len(self.turns) or self.absent > 0
         return Trimmed(
-            tuple(lines),
-            self._encode(lines),
+            tuple(sent),
+            self._encode(sent),
             self._place(self.turns[cut]) if is_cut else None,
-            tuple(line.source for line in self._of_turns(recalled)),
+            tuple(each.source for each in self._of_turns(recalled)),
             summarised,
             tuple(passages),
             self.shortened,
@@ -208,7 +208,7 @@ class _Chat:
         )
 
     def _fits_whole(self) -> bool:
-        return self._encode(self._lines(range(len(self.turns)))).count <= self.budget.limit
+        return self._encode(self._sent(range(len(self.turns)))).count <= self.budget.limit
 
     def _summary(self, cut: int, aside: int) -> tuple[int, str]:
         """Returns the position and the text of the summary that stands for the fewest messages and for all that is left
@@ -257,17 +257,17 @@ class _Chat:
         return self.systems + turn.first
 
     def _texts(self, turn: int) -> list[str]:
-        return [text for line in self._of_turns((turn,)) for text in line.message.texts]
+        return [text for each in self._of_turns((turn,)) for text in each.message.texts]
 
-    def _of_turns(self, turns: Sequence[int]) -> list[Line]:
+    def _of_turns(self, turns: Sequence[int]) -> list[SentMessage]:
         places = (range(self._place(self.turns[at]), self.systems + self.turns[at].last) for at in turns)
         return of_chat(self.messages, [place for those in places for place in those])
 
-    def _lines(self, turns: Sequence[int]) -> list[Line]:
+    def _sent(self, turns: Sequence[int]) -> list[SentMessage]:
         return [*of_chat(self.messages, range(self.systems)), *self._of_turns(turns)]
 
-    def _encode(self, lines: Sequence[Line]) -> EncodedChat:
-        return self.tokenizer.encode_chat([line.message for line in lines], documents=self.documents)
+    def _encode(self, sent: Sequence[SentMessage]) -> EncodedChat:
+        return self.tokenizer.encode_chat([each.message for each in sent], documents=self.documents)
 
 
 def _pinned(pins: Sequence[str], names: Sequence[str]) -> list[bool]:
