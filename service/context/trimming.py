@@ -43,10 +43,10 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """`sent_messages` are the messages in `encoded`. `cut` is the first message of the newest turns, None where all are sent.
-    `turns` are the chat's turns: the chat was cut at turn `start` before, and `absent` messages ahead of it are not in
-    the chat at all. Messages `recalled` came back, messages before `summarised` are in a summary, `passages` are from
-    the knowledge base, and `shortened` tokens of the last turn are left out."""
+    """`sent_messages` are the messages in `encoded`. `cut` is the first message of the newest turns, None where all are
+    sent. `turns` are the chat's turns: the chat was cut at turn `start` before, and `absent` messages ahead of it are
+    not in the chat at all. Messages `recalled` came back, messages before `summarised` are in a summary, `passages` are
+    from the knowledge base, and `shortened` tokens of the last turn are left out."""
 
     sent_messages: tuple[SentMessage, ...]
     encoded: EncodedChat
