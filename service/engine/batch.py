@@ -68,8 +68,8 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The work of one step, as numbers of tokens; there are no prefill and decode modes. The runner makes `copies` first
-    and one after the other, because a block may be in several copies."""
+    """The work of one step, as numbers of tokens; there are no prefill and decode modes. The runner makes `copies`
+    first and one after the other, because a block may be in several copies."""
 
     scheduled: tuple[Scheduled, ...]
     copies: tuple[BlockCopy, ...] = ()

@@ -22,8 +22,8 @@ _STRETCH: Final = 1.75  # a step may always take this multiple of its decodes al
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The drafts that one decoding sequence could verify: `most` of them. Each is right with `probability` if the drafts
-    before it are right."""
+    """The drafts that one decoding sequence could verify: `most` of them. Each is right with `probability` if the
+    drafts before it are right."""
 
     probability: float
     context: int
@@ -33,8 +33,8 @@ class Offer:
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """The work ahead of a first token, its own prompt included. `prefills` sequences have `tokens` of prefill left.
-    `decodes` run beside them. `unseated` sequences must end before the batch has a free seat. `copy_seconds` is the time
-    of copies to and from the offload file. Cached prefixes cost only their copies."""
+    `decodes` run beside them. `unseated` sequences must end before the batch has a free seat. `copy_seconds` is the
+    time of copies to and from the offload file. Cached prefixes cost only their copies."""
 
     decodes: int = 0
     kv_tokens: int = 0
@@ -141,7 +141,8 @@ class BatchingPolicy:
         return max(prefill, seats)
 
     def is_hopeless(self, backlog: Backlog, seconds: float) -> bool:
-        """Returns whether the first token cannot come within `seconds`, even if the line is wrong by its usual error."""
+        """Returns whether the first token cannot come within `seconds`, even if the line is wrong by its usual
+        error."""
         doubt = max(0.0, 1 - self.cost.error)
         return self.first_token_seconds(backlog) * doubt > seconds
 

@@ -201,9 +201,9 @@ class BlockManager:
         return lost
 
     def check_integrity(self) -> None:
-        """Raises BrokenBlocks unless free + used + cached = total, every promise can be kept, the reference counts equal
-        the tables, each hash map is the other's inverse, and the ranking and the offload are sound. O(blocks): for
-        tests and idle debugging."""
+        """Raises BrokenBlocks unless free + used + cached = total, every promise can be kept, the reference counts
+        equal the tables, each hash map is the other's inverse, and the ranking and the offload are sound. O(blocks):
+        for tests and idle debugging."""
         used = Counter(block for table in self._tables.values() for block in table)
         cached = [self._block_of.get(ranked.content, -1) for ranked in self._cached]
         held = [*self._free, *cached, *used]
@@ -287,7 +287,8 @@ class BlockManager:
 
 def _root(sequence: Sequence) -> bytes:
     """Returns SHA-256(cache salt). With an adapter, which has its own keys and values, it is hashed again with the
-    adapter's name. With an encoder, whose positions all depend on its whole input, it is hashed again with the input."""
+    adapter's name. With an encoder, whose positions all depend on its whole input, it is hashed again with the
+    input."""
     request = sequence.request
     root = hashlib.sha256(request.cache_salt.encode()).digest()
     if request.adapter:

@@ -21,8 +21,8 @@ def no_extra(num_tokens: int) -> float:
 
 @dataclass(slots=True)
 class StepBudget:
-    """The room left in a step. The first prefill gets `least` tokens or one copy, however long that takes. So every step
-    advances the prompt of the highest rank."""
+    """The room left in a step. The first prefill gets `least` tokens or one copy, however long that takes. So every
+    step advances the prompt of the highest rank."""
 
     cost: CostLine
     seconds: float

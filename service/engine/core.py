@@ -93,7 +93,8 @@ class EngineCore:
             self._refused.append(StepOutput(request.id, finish_reason=FinishReason.ERROR))
 
     def keep_adapter(self, name: str) -> bool:
-        """Returns whether an adapter is loaded. If so, it stays: an `unload_adapter` that waits for sequences is void."""
+        """Returns whether an adapter is loaded. If so, it stays: an `unload_adapter` that waits for sequences is
+        void."""
         self._leaving.discard(name)
         return name in self._runner.adapters
 
