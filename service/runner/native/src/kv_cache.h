@@ -1,5 +1,5 @@
-// A layer's KV blocks: where a position's key and value lie, how they are stored in fp32, bf16 or 8 bits, and how a KV tile
-// of them becomes panels of fp32. Knows neither queries nor weights of attention.
+// This file finds a position's key and value in a layer's KV blocks, stores them in fp32, bf16 or 8 bits, and turns a KV
+// tile into panels of fp32. It knows neither queries nor weights of attention.
 #pragma once
 
 #include "rows.h"
