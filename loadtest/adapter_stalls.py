@@ -1,7 +1,7 @@
-"""How long a running answer stands still while adapters are loaded: `python -m loadtest.adapter_stalls`.
+"""This test measures how long a running answer pauses while adapters load: `python -m loadtest.adapter_stalls`.
 
-One engine process, one greedy answer in it, and adapters that are loaded and released one after the other. Gaps between
-tokens while nothing is loaded, beside those while an adapter is. Random weights of a 135M Llama's shape.
+One engine process runs one greedy answer. Adapters are loaded and released one after the other. The test compares the
+gaps between tokens during a load with those without a load. The model has random weights of a 135M Llama's shape.
 """
 
 from __future__ import annotations

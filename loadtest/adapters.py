@@ -1,7 +1,8 @@
-"""What adapters cost: `GOMP_SPINCOUNT=10000 python -m loadtest.adapters`, as the engine's own environment has it.
+"""This test measures the cost of adapters: `GOMP_SPINCOUNT=10000 python -m loadtest.adapters`, as in the engine
+process.
 
-Decode steps of an engine without adapters, with four that are loaded and not used, with one and with four in the batch;
-in turn, step by step, so that what else the machine does hits all alike. Random weights of a 135M Llama's shape.
+It times decode steps without adapters, with four loaded and unused, with one and with four in the batch. The cases
+alternate step by step, so other load affects all alike. The model has random weights of a 135M Llama's shape.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Checkpoints of a published shape with random weights, for measuring speed: every kernel works as on the real model.
+"""This module makes checkpoints of a published shape with random weights: every kernel works as on the real model.
 
-The text that they make is by design, so that what depends on text (lookup speculation, above all) can be measured both
-ways, and so that every system makes the same text however its weights are rounded. Where input and output embedding
-are apart, the next token is a permutation of the last one:
+Their text is by design, for two reasons. Speed that depends on the text (most of all n-gram drafts) can be measured
+both ways. And every system makes the same text, however it rounds the weights. If input and output embedding are
+separate, the next token is a permutation of the last one:
 
     ids   [ 0 .. 299 ][ 300 ....... half-1 ][ half ............. vocabulary-1 ]
            not used    one long cycle:       many cycles of REPEAT tokens:
                        never repeats         repeats itself
 
-Where they are tied, the next token is a fixed random function of the last one: the first layer's MLP outweighs the
-embedding, whose rows are equally long so that no token is likelier than others. It takes hundreds of tokens to repeat.
+If they are tied, the next token is a fixed random function of the last one. The first layer's MLP outweighs the
+embedding. The embedding's rows have equal length, so that no token is likelier than others. The text repeats only after
+hundreds of tokens.
 """
 
 from __future__ import annotations

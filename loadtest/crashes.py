@@ -1,12 +1,12 @@
-"""The whole service killed under session load, again and again: is every turn there, once, in order and whole?
+"""This test kills the whole service under session load, again and again, and checks every turn: once, in order, whole.
 
     python -m loadtest.crashes --rounds 100                            on SQLite
     python -m loadtest.crashes --rounds 100 --postgres --instances 2   two services on one PostgreSQL of its own
 
-Clients add numbered turns to sessions, some to the same session at once, to any of the services, streaming or not. The
-services with their engines are ended by SIGKILL in mid-load and started again; a turn whose answer was not seen is sent
-again with its Idempotency-Key until it is answered. In the end every session is read back and compared (`histories`).
-Exit status 1 when a turn was lost, doubled, out of order or torn.
+Clients add numbered turns to sessions, some to the same session at once, on any of the services, streaming or not.
+SIGKILL ends the services and their engines under load, and the test starts them again. A client sends a turn again,
+with its Idempotency-Key, until it is answered. In the end the test reads every session and compares it (`histories`).
+Exit status 1 if a turn was lost, doubled, out of order or torn.
 """
 
 from __future__ import annotations

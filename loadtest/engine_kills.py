@@ -1,13 +1,13 @@
-"""The engine killed again and again under load: does any answer fail, or any probe lie?
+"""This test kills the engine again and again under load, and checks that no answer fails and no probe is wrong.
 
     python -m loadtest.engine_kills                       20 kills in two minutes under 16 clients, the demo model
     python -m loadtest.engine_kills --kills 6 --seconds 15 --clients 8
 
-A server of its own is started with the demo model. Clients ask greedy questions, streaming or not, and send nothing
-twice. Meanwhile the engine process is ended by SIGKILL, when it is ready again and every fourth time also while it
-is loading. `/readyz` is polled between two looks at `/v1/deployments`: it must be 200 where both show the same engine
-ready, and 503 where both show the same one restarting. Exit status 1 when an answer failed or differs from another to
-the same question, a probe lied, or the server was not ready again by itself.
+The test starts its own server with the demo model. Clients send greedy questions, streaming or not, and send no request
+twice. SIGKILL ends the engine process each time it is ready, and every fourth time also while it loads. The test polls
+`/readyz` between two reads of `/v1/deployments`. It must be 200 if both show the same ready engine, and 503 if both
+show the same restarting one. Exit status 1 if an answer failed or differs from another to the same question, if a probe
+was wrong, or if the server did not become ready by itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A history holds what clients know of the turns they sent, and checks a session's messages against it: list append, as
-in Jepsen.
+"""A history holds the clients' knowledge of their turns and checks a session's messages against it.
 
-Every turn is sent with an Idempotency-Key until it is answered, so each must be there, once, with the answer that was
-told; and one that was answered before another was sent must stand before it, whoever sent them.
+The check is Jepsen's list append. Clients send every turn with an Idempotency-Key until it is answered. So each turn
+must be there, once, with the answer that its client got. If a turn was answered before another one was sent, by any
+client, it must stand before that one.
 """
 
 from __future__ import annotations

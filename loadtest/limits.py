@@ -1,7 +1,7 @@
-"""What this machine can do at most: memory read, matrix products. `python -m loadtest.limits` prints what our kernels
-reach of it, in one run, medians of alternating repetitions.
+"""This test measures the machine's limits, memory read and matrix products, and our kernels' share of them.
 
-A decode step cannot beat weight bytes / memory read; a prefill not 2 * weights * tokens / the product's rate.
+`python -m loadtest.limits` prints both in one run, as medians of alternating repetitions. A decode step cannot be
+faster than weight bytes / memory read. A prefill cannot be faster than 2 * weights * tokens / the product's rate.
 """
 
 from __future__ import annotations

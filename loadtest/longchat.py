@@ -1,10 +1,10 @@
-"""A chat that outgrows its window: what each turn computes and takes, by how deep a cut goes.
+"""This test runs a chat that outgrows its window, and measures the tokens and time of each turn by depth of the cut.
 
     python -m loadtest.longchat --turns 100          against a server that `make serve` started
 
-The client sends the whole chat at every turn. Each answer's receipt is compared with the preview before it and with a
-recount by `/tokenize` of the messages that it names; exit status 1 where one differs. Prints a table, and with `--out`
-writes it with a plot.
+The client sends the whole chat at every turn. The test compares each answer's receipt with the preview before it, and
+with a recount of its messages by `/tokenize`. Exit status 1 if one differs. It prints a table, and with `--out` writes
+it with a plot.
 """
 
 from __future__ import annotations

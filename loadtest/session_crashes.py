@@ -1,7 +1,8 @@
-"""Turns that were acknowledged are there after `kill -9`: writers under load, killed again and again, and a checker.
+"""This test kills writers under load with `kill -9` and checks that every acknowledged turn is there.
 
-Each process has a few writers that append numbered turns to shared sessions, under a key each, and note every turn that
-was acknowledged in a file. They are killed at random. The checker then reads the sessions as lists of turns.
+Each process has a few writers. They append numbered turns to shared sessions, each turn with its own key, and note
+every acknowledged turn in a file. The processes are killed at random. Then the checker reads the sessions as lists of
+turns.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The twentieth turn of a long chat against the same message in a fresh one: what of it is computed, and how soon it
-answers, with the chat's blocks in memory and after others have needed their place.
+"""This test compares the twentieth turn of a long chat with the same message in a fresh chat: computed tokens and TTFT.
+
+It measures with the chat's blocks in memory, and after other chats have evicted them.
 
     DOSIRAK_KV_CACHE_BYTES=… make serve              room for two chats or so
     python -m loadtest.turns
 
-The client sends the whole chat at every turn. Chats and fresh ones take turns, so that what else the machine does hits
-both. Each last turn is asked once more without its cached blocks: exit status 1 where that answers anything else.
+The client sends the whole chat at every turn. Long and fresh chats alternate, so other load affects both. Each last
+turn is sent once more without its cached blocks. Exit status 1 if that answer differs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A system under measurement as processes: started, sent waves, ended. Two kinds: a driver's pipe, or a server's HTTP.
+"""A running system is the processes under measurement: started, sent waves, ended, by a driver's pipe or a server's
+HTTP.
 
 The client of servers is a socket and `readline`: it reads the time of every event and parses only after the wave.
 """

@@ -1,4 +1,5 @@
-"""CTranslate2, static batches: `on_ctranslate2 MODEL_DIR COMPUTE_TYPE`. The vocabulary is the converted one's."""
+"""This peer is CTranslate2 with static batches: `on_ctranslate2 MODEL_DIR COMPUTE_TYPE`, with the converted
+vocabulary."""
 
 from __future__ import annotations
 

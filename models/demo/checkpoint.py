@@ -1,4 +1,5 @@
-"""A trained network as a transformers checkpoint: model.safetensors in bf16, config.json and generation_config.json."""
+"""This module writes a trained network as a transformers checkpoint: model.safetensors in bf16, and two
+configurations."""
 
 import json
 from pathlib import Path

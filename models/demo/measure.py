@@ -1,4 +1,6 @@
-"""Ask a checkpoint the recall cases with transformers' greedy generation: `python -m models.demo.measure`."""
+"""This command asks a checkpoint the recall cases with transformers' greedy generation: `python -m
+models.demo.measure`.
+"""
 
 import argparse
 import time

@@ -1,8 +1,8 @@
-"""Train the demo model from a seed: `python -m models.demo.train --out DIR`.
+"""This command trains the demo model from a seed: `python -m models.demo.train --out DIR`.
 
-The corpus is made while training; every dialogue is seen once. The amount of work is counted in tokens, so that the
-same arguments give the same schedule on a fast and on a slow machine. Three courses follow each other, each from what
-the one before it has saved: to recall, to trust what is recalled, and to recall in a window that is full.
+The grammar makes the corpus during training; every dialogue is seen once. Work is counted in tokens, so the same
+arguments give the same schedule on a fast and on a slow machine. Three courses follow each other. Each starts from the
+saved weights of the course before it: recall, trust in the recalled fact, and recall in a full window.
 """
 
 import argparse
@@ -28,7 +28,7 @@ WARMUP = 0.01  # share of a course's tokens
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A learning rate that rises, stays and falls, and what is read meanwhile.
+    """A learning rate that rises, stays and falls, and the dialogues of the course.
 
     tokens: its share of the plan's; peak: the rate as a share of the plan's; decay: the share of its tokens over which
     the rate falls; stages: styles and their proportions, each until a share of the tokens; untold: the weight in the
