@@ -57,10 +57,10 @@ RECALL = Course(
     4.0,
     1_000_000,
 )
-# What the first course leaves weak is Korean, the other language and corrections; and it says "not told" too readily.
+# After the first course Korean, the other language and corrections are weak, and "not told" comes too often.
 WEAK = Style((6, 16), 8, 6, 0.1, languages=(0.20, 0.48, 0.32), corrections=0.12)
 TRUST = Course(4 / 29, 0.35, 0.80, [(1.0, [(0.86, WEAK), (0.10, LONGER), (0.04, LONGEST)])], 0.8, 50_000_000)
-# What both leave weak are long chats: a seventh of the dialogues, and those mostly corrections.
+# After both courses long chats are weak: a seventh of the dialogues, mostly corrections.
 FULL = Course(8 / 29, 0.25, 0.85, [(1.0, [(0.40, WEAK), (0.20, LONGER), (0.40, LONGEST)])], 0.8, 90_000_000)
 COURSES = (RECALL, TRUST, FULL)
 
