@@ -1,5 +1,4 @@
-"""This test measures the cost of adapters: `GOMP_SPINCOUNT=10000 python -m loadtest.adapters`, as in the engine
-process.
+"""This test measures the cost of adapters: `GOMP_SPINCOUNT=10000 python -m loadtest.adapters`, as engines have it.
 
 It times decode steps without adapters, with four loaded and unused, with one and with four in the batch. The cases
 alternate step by step, so other load affects all alike. The model has random weights of a 135M Llama's shape.

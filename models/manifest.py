@@ -1,5 +1,4 @@
-"""A manifest holds the frozen facts of one model version, their digest and its name. It knows no disk and no
-weights."""
+"""A manifest holds the frozen facts of one model version, their digest and its name. It knows no disk or weights."""
 
 import hashlib
 import json

@@ -1,5 +1,4 @@
-"""The repository keeps versions, aliases and their history on disk. Every change is atomic. It knows no weights or
-HTTP.
+"""The repository keeps versions, aliases and their history on disk. Changes are atomic. It knows no weights or HTTP.
 
 `data_dir` is a `BENTOML_HOME`, so `bentoml models list|get` shows the same versions:
 

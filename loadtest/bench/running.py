@@ -1,5 +1,4 @@
-"""A running system is the processes under measurement: started, sent waves, ended, by a driver's pipe or a server's
-HTTP.
+"""A running system is started, gets waves and is ended. It is a driver with a pipe, or a server with HTTP.
 
 The client of servers is a socket and `readline`: it reads the time of every event and parses only after the wave.
 """

@@ -1,5 +1,4 @@
-"""A wave holds requests that arrive at given times, and their results. It holds numbers; it knows no system or
-process."""
+"""A wave holds requests that arrive at given times, and their results. It knows numbers; no system and no process."""
 
 from __future__ import annotations
 

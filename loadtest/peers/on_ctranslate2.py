@@ -1,5 +1,4 @@
-"""This peer is CTranslate2 with static batches: `on_ctranslate2 MODEL_DIR COMPUTE_TYPE`, with the converted
-vocabulary."""
+"""This peer is CTranslate2: `on_ctranslate2 MODEL_DIR COMPUTE_TYPE`. It has static batches and a converted vocabulary."""
 
 from __future__ import annotations
 

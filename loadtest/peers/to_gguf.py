@@ -1,5 +1,4 @@
-"""This command runs llama.cpp's converter on a checkpoint with an unknown tokenizer: `to_gguf MODEL_DIR --outfile F
-...`.
+"""This command runs llama.cpp's converter for an unknown tokenizer: `to_gguf MODEL_DIR --outfile F ...`.
 
 The converter names the pre-tokenizer by a hash of its result on a test text, and refuses unknown hashes. Prompts here
 are token ids, so the plain byte-level pre-tokenizer is enough. The command needs llama.cpp's source on the path.

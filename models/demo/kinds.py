@@ -1,5 +1,4 @@
-"""A kind of fact has a source, a pool of values and a key in JSON answers. This module lists the kinds of a
-dialogue."""
+"""A kind of fact has a source, a pool of values and a key in JSON answers. This module lists all kinds."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

@@ -1,5 +1,4 @@
-"""A remembered file is a small file's parsed content, kept until the file changes. It does not know the content's
-form."""
+"""A remembered file is a small file's parsed content, kept until the file changes. It does not know the format."""
 
 from __future__ import annotations
 

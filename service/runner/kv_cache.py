@@ -1,5 +1,4 @@
-"""The KV cache holds one pair of tensors per layer, cut into blocks. It knows shapes and ids; no sequences or
-attention.
+"""The KV cache holds one pair of tensors per layer, cut into blocks. It knows shapes and block ids; no sequences.
 
 layer tensor   [ num_blocks + 1, kv_heads, block_size, head_dim ]
 8-bit            [ .., head_dim + 4 ]: codes, then the row's scale as the four bytes of an fp32

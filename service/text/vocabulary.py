@@ -1,5 +1,4 @@
-"""A vocabulary wraps one version's `tokenizers` object: text ↔ ids, bytes of tokens, text stream. It knows no
-template."""
+"""A vocabulary wraps one version's `tokenizers` object: text ↔ ids, bytes of tokens, streams. It knows no template."""
 
 from __future__ import annotations
 
