@@ -22,7 +22,7 @@ NEW = 1900
 
 
 class Running:
-    """One answer after the other, and when each token came."""
+    """Runs one answer after the other and notes the time of each token."""
 
     def __init__(self, client: EngineClient) -> None:
         self.client = client
@@ -36,7 +36,7 @@ class Running:
                 self.times.append(time.perf_counter())
 
     def gaps(self, started: float, ended: float) -> list[float]:
-        """Those that have a part in this time."""
+        """Returns the gaps that overlap this time."""
         pairs = zip(self.times, self.times[1:], strict=False)
         return [after - before for before, after in pairs if after > started and before < ended]
 

@@ -42,7 +42,7 @@ ADAPTERS, PROMPT, NEW = 4, 32, 1900
 
 
 def save_base(directory: Path, precision: str) -> Path:
-    """Random weights; int8 as a version stores them."""
+    """Saves random weights; int8 weights as a version stores them."""
     torch.manual_seed(0)
     model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE))
     model.to(torch.bfloat16)
@@ -60,7 +60,7 @@ def save_base(directory: Path, precision: str) -> Path:
 
 
 def save_adapter(base: Path, directory: Path, rank: int) -> Path:
-    """On every linear layer but the head."""
+    """Saves an adapter on every linear layer but the head."""
     directory.mkdir()
     tensors: dict[str, torch.Tensor] = {}
     modules = []
@@ -76,7 +76,7 @@ def save_adapter(base: Path, directory: Path, rank: int) -> Path:
 
 
 def decoding(core: EngineCore, owners: list[str]) -> EngineCore:
-    """With a sequence for each of `owners` past its prompt."""
+    """Returns an engine with one decoding sequence for each of `owners`."""
     params = SamplingParams(max_tokens=NEW, min_tokens=NEW)
     for number, owner in enumerate(owners):
         ids = tuple(Random(number).randrange(SHAPE["vocab_size"]) for _ in range(PROMPT))

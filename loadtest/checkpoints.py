@@ -67,7 +67,7 @@ SMALL: Final = Shape("small", 30, 576, 9, 3, 1536, 49152, tied=True)
 
 
 def next_token(shape: Shape, token: int) -> int:
-    """What the model of an untied `shape` says after `token`; see the module's picture."""
+    """Returns the next token of the model of an untied `shape` after `token`; see the module's picture."""
     if token < FIRST_PLAIN_ID:
         return token
     if token < shape.half:
@@ -78,7 +78,7 @@ def next_token(shape: Shape, token: int) -> int:
 
 
 def weights(shape: Shape) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor in bf16, from a fixed seed. The layers say little beside the embedding, so that it decides."""
+    """Yields every tensor in bf16, from a fixed seed. The embedding outweighs the layers, so that it decides."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(rows: int, columns: int, std: float) -> Tensor:

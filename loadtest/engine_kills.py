@@ -42,7 +42,7 @@ POLL_SECONDS = 0.01
 
 @dataclass(slots=True)
 class Outcome:
-    """`answers` by question: the texts that were told, each once."""
+    """The results. `answers` holds the distinct texts by question."""
 
     kills: int = 0
     answered: int = 0
@@ -100,7 +100,8 @@ class Attack:
         return str(told["generated_text"])
 
     async def probe(self) -> None:
-        """Both looks at the deployments must agree: else the state changed meanwhile, and the probe may say either."""
+        """Checks `/readyz`. If both reads of the deployments differ, the state has changed and either answer is
+        right."""
         before = await self._engine()
         while not self.stop.is_set():
             async with self.client.get(f"{self.url}/readyz") as response:
@@ -113,7 +114,7 @@ class Attack:
             await asyncio.sleep(POLL_SECONDS)
 
     async def kill(self) -> None:
-        """The process that there is, also one that is loading. From its death on nothing may call it ready."""
+        """Kills the present process, also one that loads. From its death on no probe may say ready."""
         pid, process = await self._process()
         signal.pidfd_send_signal(process, signal.SIGKILL)
         await asyncio.to_thread(select.select, [process], [], [])  # all of its threads have ended
@@ -124,7 +125,7 @@ class Attack:
             self.outcome.lies.append(f"the deployment was ready with process {pid}, which was dead")
 
     async def _process(self) -> tuple[int, int]:
-        """Id and descriptor; there is none for the time between two."""
+        """Returns id and descriptor, or nothing between two processes."""
         while True:
             _, pid, _ = await self._engine()
             with suppress(ProcessLookupError):

@@ -37,7 +37,7 @@ class Way:
 
 
 def seconds(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Median time of each, taken in turns."""
+    """Returns the median time of each way; the ways alternate."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats + 1):
         for run, found in zip(runs, times, strict=True):
@@ -48,13 +48,13 @@ def seconds(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
 
 
 def memory_read(repeats: int) -> float:
-    """GB/s of summing a tensor that no cache holds."""
+    """Returns the GB/s of summing a tensor that no cache holds."""
     much = torch.ones(READ_BYTES // 4)
     return READ_BYTES / seconds([lambda: _ignore(much.sum())], repeats)[0] / 1e9
 
 
 def ways() -> list[Way]:
-    """Those that this machine has: torch's fp32, bf16 and int8 products, and our own."""
+    """Returns the ways of this machine: torch's fp32, bf16 and int8 products, and our own."""
     codes = torch.randint(-127, 128, (OUTPUTS, DEPTH), dtype=torch.int8)
     found = []
     for dtype in (torch.float32, torch.bfloat16, torch.int8):

@@ -37,7 +37,7 @@ GROUP: Final = 10
 
 @dataclass(slots=True)
 class Seen:
-    """Of one way, by turn: tokens sent, those not found in the prefix cache, tokens that the chat grew by, and seconds
+    """One way's figures by turn: tokens sent, tokens not in the prefix cache, tokens that the chat grew by, and seconds
     to the answer's first token and to its end; `cuts` are the turns at which the cut moved."""
 
     sent: list[int] = field(default_factory=list)
@@ -65,7 +65,7 @@ def arguments() -> argparse.Namespace:
 
 
 def talk(client: httpx.Client, name: str, low_water: float | None, options: argparse.Namespace) -> Seen:
-    """One chat to its end. Its system message is its own, so that nothing is found that another chat has left."""
+    """Runs one chat to its end. It has its own system message, so it finds no blocks of another chat."""
     seen, chat = Seen(), [{"role": "system", "content": f"{name} {time.time_ns()}"}]
     before, answered = None, 0
     for turn in range(options.turns):

@@ -38,7 +38,7 @@ FILES: Final = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
 
 def publish(directory: Path) -> None:
-    """A version with the demo model's tokenizer and no weights to speak of."""
+    """Publishes a version with the demo model's tokenizer and almost no weights."""
     repository = Repository(directory)
     with repository.stage() as staged:
         for name in FILES:

@@ -1,4 +1,4 @@
-"""A stream holds one answer's events as a streaming client saw them. This module also computes their percentiles."""
+"""A stream holds one answer's events as a streaming client saw them. This module also computes quantiles."""
 
 from __future__ import annotations
 

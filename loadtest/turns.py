@@ -60,7 +60,7 @@ def ask(client: httpx.Client, chat: Chat, tokens: int = 4, **parameters: Any) ->
 
 
 def begin(name: str) -> Chat:
-    """Its own from the first token on."""
+    """Returns a beginning that is unique from the first token on."""
     return [{"role": "system", "content": f"{time.time_ns()} {name}"}]
 
 
@@ -70,7 +70,7 @@ def question(turn: int, times: int = 1) -> dict[str, str]:
 
 
 def talk(client: httpx.Client, name: str, options: argparse.Namespace) -> Chat:
-    """All turns but the last, answered; questions are as long as they must be for the tokens wanted."""
+    """Runs all turns but the last. The questions' length gives the wanted number of tokens."""
     chat, each = begin(name), options.tokens // options.turns
     for turn in range(options.turns - 1):
         times = 1

@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._body = bytearray()
 
     async def ask(self, body: dict[str, object], path: str = "/generate_stream") -> Answer:
-        """Stream one answer. Whatever goes wrong, on the wire or in the stream, becomes `error`."""
+        """Streams one answer. Any failure, on the wire or in the stream, becomes `error`."""
         payload = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
         self._answer = answer = Answer(time.perf_counter())

@@ -1,4 +1,4 @@
-"""This peer is CTranslate2: `on_ctranslate2 MODEL_DIR COMPUTE_TYPE`. It has static batches and a converted vocabulary."""
+"""This peer is CTranslate2: `on_ctranslate2 MODEL_DIR COMPUTE_TYPE`. It has static batches and its own vocabulary."""
 
 from __future__ import annotations
 
