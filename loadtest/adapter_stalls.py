@@ -1,7 +1,7 @@
-"""How long a running answer stands still while adapters are loaded: `python -m loadtest.adapter_stalls`.
+"""This test measures how long a running answer pauses while adapters load: `python -m loadtest.adapter_stalls`.
 
-One engine process, one greedy answer in it, and adapters that are loaded and released one after the other. Gaps between
-tokens while nothing is loaded, beside those while an adapter is. Random weights of a 135M Llama's shape.
+One engine process runs one greedy answer. Adapters are loaded and released one after the other. The test compares the
+gaps between tokens during a load with those without a load. The model has random weights of a 135M Llama's shape.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEW = 1900
 
 
 class Running:
-    """One answer after the other, and when each token came."""
+    """Runs one answer after the other and notes the time of each token."""
 
     def __init__(self, client: EngineClient) -> None:
         self.client = client
@@ -36,7 +36,7 @@ class Running:
                 self.times.append(time.perf_counter())
 
     def gaps(self, started: float, ended: float) -> list[float]:
-        """Those that have a part in this time."""
+        """Returns the gaps that overlap this time."""
         pairs = zip(self.times, self.times[1:], strict=False)
         return [after - before for before, after in pairs if after > started and before < ended]
 

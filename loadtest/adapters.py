@@ -1,7 +1,7 @@
-"""What adapters cost: `GOMP_SPINCOUNT=10000 python -m loadtest.adapters`, as the engine's own environment has it.
+"""This test measures the cost of adapters: `GOMP_SPINCOUNT=10000 python -m loadtest.adapters`, as engines have it.
 
-Decode steps of an engine without adapters, with four that are loaded and not used, with one and with four in the batch;
-in turn, step by step, so that what else the machine does hits all alike. Random weights of a 135M Llama's shape.
+It times decode steps without adapters, with four loaded and unused, with one and with four in the batch. The cases
+alternate step by step, so other load affects all alike. The model has random weights of a 135M Llama's shape.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ADAPTERS, PROMPT, NEW = 4, 32, 1900
 
 
 def save_base(directory: Path, precision: str) -> Path:
-    """Random weights; int8 as a version stores them."""
+    """Saves random weights; int8 weights as a version stores them."""
     torch.manual_seed(0)
     model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE))
     model.to(torch.bfloat16)
@@ -60,7 +60,7 @@ def save_base(directory: Path, precision: str) -> Path:
 
 
 def save_adapter(base: Path, directory: Path, rank: int) -> Path:
-    """On every linear layer but the head."""
+    """Saves an adapter on every linear layer but the head."""
     directory.mkdir()
     tensors: dict[str, torch.Tensor] = {}
     modules = []
@@ -76,7 +76,7 @@ def save_adapter(base: Path, directory: Path, rank: int) -> Path:
 
 
 def decoding(core: EngineCore, owners: list[str]) -> EngineCore:
-    """With a sequence for each of `owners` past its prompt."""
+    """Returns an engine with one decoding sequence for each of `owners`."""
     params = SamplingParams(max_tokens=NEW, min_tokens=NEW)
     for number, owner in enumerate(owners):
         ids = tuple(Random(number).randrange(SHAPE["vocab_size"]) for _ in range(PROMPT))

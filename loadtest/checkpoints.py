@@ -1,15 +1,16 @@
-"""Checkpoints of a published shape with random weights, for measuring speed: every kernel works as on the real model.
+"""This module makes checkpoints of a published shape with random weights: every kernel works as on the real model.
 
-The text that they make is by design, so that what depends on text (lookup speculation, above all) can be measured both
-ways, and so that every system makes the same text however its weights are rounded. Where input and output embedding
-are apart, the next token is a permutation of the last one:
+Their text is by design, for two reasons. Speed that depends on the text (most of all n-gram drafts) can be measured
+both ways. And every system makes the same text, however it rounds the weights. If input and output embedding are
+separate, the next token is a permutation of the last one:
 
     ids   [ 0 .. 299 ][ 300 ....... half-1 ][ half ............. vocabulary-1 ]
            not used    one long cycle:       many cycles of REPEAT tokens:
                        never repeats         repeats itself
 
-Where they are tied, the next token is a fixed random function of the last one: the first layer's MLP outweighs the
-embedding, whose rows are equally long so that no token is likelier than others. It takes hundreds of tokens to repeat.
+If they are tied, the next token is a fixed random function of the last one. The first layer's MLP outweighs the
+embedding. The embedding's rows have equal length, so that no token is likelier than others. The text repeats only after
+hundreds of tokens.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ SMALL: Final = Shape("small", 30, 576, 9, 3, 1536, 49152, tied=True)
 
 
 def next_token(shape: Shape, token: int) -> int:
-    """What the model of an untied `shape` says after `token`; see the module's picture."""
+    """Returns the next token of the model of an untied `shape` after `token`; see the module's picture."""
     if token < FIRST_PLAIN_ID:
         return token
     if token < shape.half:
@@ -77,7 +78,7 @@ def next_token(shape: Shape, token: int) -> int:
 
 
 def weights(shape: Shape) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor in bf16, from a fixed seed. The layers say little beside the embedding, so that it decides."""
+    """Yields every tensor in bf16, from a fixed seed. The embedding outweighs the layers, so that it decides."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(rows: int, columns: int, std: float) -> Tensor:

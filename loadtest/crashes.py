@@ -1,12 +1,12 @@
-"""The whole service killed under session load, again and again: is every turn there, once, in order and whole?
+"""This test kills the whole service under session load, again and again, and checks every turn: once, in order, whole.
 
     python -m loadtest.crashes --rounds 100                            on SQLite
     python -m loadtest.crashes --rounds 100 --postgres --instances 2   two services on one PostgreSQL of its own
 
-Clients add numbered turns to sessions, some to the same session at once, to any of the services, streaming or not. The
-services with their engines are ended by SIGKILL in mid-load and started again; a turn whose answer was not seen is sent
-again with its Idempotency-Key until it is answered. In the end every session is read back and compared (`histories`).
-Exit status 1 when a turn was lost, doubled, out of order or torn.
+Clients add numbered turns to sessions, some to the same session at once, on any of the services, streaming or not.
+SIGKILL ends the services and their engines under load, and the test starts them again. A client sends a turn again,
+with its Idempotency-Key, until it is answered. In the end the test reads every session and compares it (`histories`).
+Exit status 1 if a turn was lost, doubled, out of order or torn.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Service:
         }
 
     async def start(self, client: aiohttp.ClientSession) -> None:
-        """Raises RuntimeError where it does not become ready."""
+        """Starts the server. Raises RuntimeError if it does not become ready."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)  # noqa: ASYNC220
         deadline = time.monotonic() + START_SECONDS
@@ -79,7 +79,7 @@ class Service:
         raise RuntimeError(f"the server did not become ready; its log ends with\n{self._log.read_text()[-2000:]}")
 
     async def kill(self) -> None:
-        """It and all that it has started, at once."""
+        """Kills the server and all its processes at once."""
         self.is_up = False
         if self._process is None or self._process.poll() is not None:
             return
@@ -92,7 +92,7 @@ class Service:
 
 @dataclass(slots=True)
 class Load:
-    """Clients of some services, and what became of what they sent."""
+    """The clients of some services, and the results of their turns."""
 
     client: aiohttp.ClientSession
     services: Sequence[Service]
@@ -106,7 +106,7 @@ class Load:
         return sum(history.answered for history in self.histories)
 
     async def group(self, clients: int, stop: asyncio.Event) -> None:
-        """A session and its clients, who end what they have begun when they are told to stop."""
+        """Runs a session and its clients. At the stop each client ends its current turn."""
         session = None
         while session is None:
             session = (await self._post("/v1/sessions", {}, {})).get("id")
@@ -132,7 +132,7 @@ class Load:
             turn.answer, turn.told_at = told["generated_text"], time.monotonic()
 
     async def _post(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-        """The body, or the last event of a stream; nothing where the server was killed or refuses for now."""
+        """Returns the body, or the last event of a stream; nothing if the server was killed or refuses for now."""
         service = await self._one_that_is_up()
         try:
             async with self.client.post(service.url + path, json=body, headers=headers) as response:
@@ -153,7 +153,7 @@ class Load:
         return self.draw.choice(up)
 
     async def read(self, session: str) -> list[dict[str, Any]]:
-        """Its messages, from any service."""
+        """Returns a session's messages, from any service."""
         messages: list[dict[str, Any]] = []
         cursor: str | None = ""
         while cursor is not None:
@@ -181,7 +181,7 @@ class Outcome:
 
 
 async def run(rounds: int, clients: int, turns: int, folder: Path, database: str = "", instances: int = 1) -> Outcome:
-    """One round is a kill of one service or more, after `turns` at most."""
+    """Runs the rounds. One round is a kill of one service or more, after `turns` at most."""
     services = [Service(folder / f"data-{number}", database) for number in range(instances)]
     limits = aiohttp.ClientTimeout(total=END_SECONDS)
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -207,7 +207,7 @@ async def run(rounds: int, clients: int, turns: int, folder: Path, database: str
 
 
 async def _crash(load: Load, turns: int, stop: asyncio.Event) -> int:
-    """How many were killed; they serve again."""
+    """Kills services, waits until they serve again, and returns how many were killed."""
     await _loaded(load, turns)
     victims = load.draw.sample(load.services, load.draw.randint(1, len(load.services)))
     await asyncio.gather(*(service.kill() for service in victims))
@@ -217,7 +217,7 @@ async def _crash(load: Load, turns: int, stop: asyncio.Event) -> int:
 
 
 async def _ended(talks: Sequence[asyncio.Task[None]]) -> None:
-    """Those whose turn is not answered in time are seen by their histories."""
+    """Waits for the clients. The histories show turns that are not answered in time."""
     started = time.monotonic()
     with suppress(TimeoutError):
         async with asyncio.timeout(END_SECONDS):
@@ -226,7 +226,7 @@ async def _ended(talks: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def _loaded(load: Load, turns: int) -> None:
-    """To a random moment after up to so many turns, on a busy machine as on an idle one."""
+    """Waits for a random number of turns, at most so many: the same on a busy and on an idle machine."""
     goal, deadline = load.answered + load.draw.randint(0, turns), time.monotonic() + END_SECONDS
     while load.answered < goal and time.monotonic() < deadline:  # noqa: ASYNC110 - it is counted by many
         await asyncio.sleep(RETRY_SECONDS)
@@ -234,12 +234,12 @@ async def _loaded(load: Load, turns: int) -> None:
 
 
 def _groups(clients: int) -> list[int]:
-    """Sessions by their clients: of four, two share one."""
+    """Returns sessions by their clients: of four clients, two share one session."""
     return [2, 1, 1] * (clients // 4) + [1] * (clients % 4)
 
 
 async def _start(client: aiohttp.ClientSession, services: Sequence[Service]) -> None:
-    """The first one publishes the demo model and finds out how it is loaded; the others get a copy of both."""
+    """Starts the services. The first one publishes the demo model and makes its record; the others get a copy."""
     await services[0].start(client)
     for service in services[1:]:
         for known in ("models", "engine"):  # without native kernels there is nothing to remember in the second

@@ -1,7 +1,7 @@
-"""Encoder-decoder models beside transformers' `generate`, offline: `python -m loadtest.encoder_decoder`.
+"""This test compares encoder-decoder models with transformers' `generate`: `python -m loadtest.encoder_decoder`.
 
-The same requests, of different lengths, greedy, in one process and in turn: ours as they come to the engine, theirs as
-one padded batch. Prints output tokens a second, medians of the rounds, and the ratio.
+It sends the same greedy requests of different lengths in one process, in turn. Our engine gets them one by one;
+transformers gets one padded batch. It prints output tokens a second, medians of the rounds, and the ratio.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The engine killed again and again under load: does any answer fail, or any probe lie?
+"""This test kills the engine again and again under load, and checks that no answer fails and no probe is wrong.
 
     python -m loadtest.engine_kills                       20 kills in two minutes under 16 clients, the demo model
     python -m loadtest.engine_kills --kills 6 --seconds 15 --clients 8
 
-A server of its own is started with the demo model. Clients ask greedy questions, streaming or not, and send nothing
-twice. Meanwhile the engine process is ended by SIGKILL, when it is ready again and every fourth time also while it
-is loading. `/readyz` is polled between two looks at `/v1/deployments`: it must be 200 where both show the same engine
-ready, and 503 where both show the same one restarting. Exit status 1 when an answer failed or differs from another to
-the same question, a probe lied, or the server was not ready again by itself.
+The test starts its own server with the demo model. Clients send greedy questions, streaming or not, and send no request
+twice. SIGKILL ends the engine process each time it is ready, and every fourth time also while it loads. The test polls
+`/readyz` between two reads of `/v1/deployments`. It must be 200 if both show the same ready engine, and 503 if both
+show the same restarting one. Exit status 1 if an answer failed or differs from another to the same question, if a probe
+was wrong, or if the server did not become ready by itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ POLL_SECONDS = 0.01
 
 @dataclass(slots=True)
 class Outcome:
-    """`answers` by question: the texts that were told, each once."""
+    """The results. `answers` holds the distinct texts by question."""
 
     kills: int = 0
     answered: int = 0
@@ -100,7 +100,8 @@ class Attack:
         return str(told["generated_text"])
 
     async def probe(self) -> None:
-        """Both looks at the deployments must agree: else the state changed meanwhile, and the probe may say either."""
+        """Checks `/readyz`. If both reads of the deployments differ, the state has changed and either answer is
+        right."""
         before = await self._engine()
         while not self.stop.is_set():
             async with self.client.get(f"{self.url}/readyz") as response:
@@ -113,7 +114,7 @@ class Attack:
             await asyncio.sleep(POLL_SECONDS)
 
     async def kill(self) -> None:
-        """The process that there is, also one that is loading. From its death on nothing may call it ready."""
+        """Kills the present process, also one that loads. From its death on no probe may say ready."""
         pid, process = await self._process()
         signal.pidfd_send_signal(process, signal.SIGKILL)
         await asyncio.to_thread(select.select, [process], [], [])  # all of its threads have ended
@@ -124,7 +125,7 @@ class Attack:
             self.outcome.lies.append(f"the deployment was ready with process {pid}, which was dead")
 
     async def _process(self) -> tuple[int, int]:
-        """Id and descriptor; there is none for the time between two."""
+        """Returns id and descriptor, or nothing between two processes."""
         while True:
             _, pid, _ = await self._engine()
             with suppress(ProcessLookupError):

@@ -1,11 +1,11 @@
-"""Random requests from the borders of every parameter against a live server: no engine may die, no answer may be a 5xx.
+"""This test sends random requests from the borders of every parameter: no engine may die, no answer may be a 5xx.
 
     python -m loadtest.fuzz --requests 10000 [--clients 16] [--seed 0] [--url http://127.0.0.1:3000]
 
-Without a URL a server of its own is started, on empty data: the demo model in bf16 and int8, and a model with random
-weights whose tokenizer has one token more than its embedding has rows. Numbers are drawn from their borders: subnormal,
-huge, next to a limit, negative; token ids around both ends of the vocabulary. Exit status 1 when an engine died, when a
-status was 500 or more, or when the server does not answer a plain request afterwards.
+Without a URL the test starts its own server on empty data: the demo model in bf16 and int8, and a model with random
+weights whose tokenizer has one token more than its embedding has rows. Numbers come from their borders: subnormal,
+huge, next to a limit, negative; token ids around both ends of the vocabulary. Exit status 1 if an engine died, if a
+status was 500 or more, or if the server does not answer a plain request afterwards.
 """
 
 from __future__ import annotations

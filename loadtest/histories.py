@@ -1,8 +1,8 @@
-"""A history holds what clients know of the turns they sent, and checks a session's messages against it: list append, as
-in Jepsen.
+"""A history holds the clients' knowledge of their turns and checks a session's messages against it.
 
-Every turn is sent with an Idempotency-Key until it is answered, so each must be there, once, with the answer that was
-told; and one that was answered before another was sent must stand before it, whoever sent them.
+The check is Jepsen's list append. Clients send every turn with an Idempotency-Key until it is answered. So each turn
+must be there, once, with the answer that its client got. If a turn was answered before another one was sent, by any
+client, it must stand before that one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class History:
 
 
 def differences(history: History, stored: Sequence[dict[str, Any]]) -> list[str]:
-    """Why the stored messages are not what the history demands; nothing where they are."""
+    """Returns the reasons why the stored messages differ from the history; none if they agree."""
     found = [(message["role"], message["content"]) for message in stored]
     if [role for role, _ in found] != ["user", "assistant"] * (len(found) // 2):
         return [f"{history.session}: torn, {[role for role, _ in found][-3:]}"]
@@ -57,7 +57,7 @@ def differences(history: History, stored: Sequence[dict[str, Any]]) -> list[str]
 
 
 def _out_of_order(there: Sequence[Turn]) -> list[str]:
-    """Turns that were answered before one was sent that stands before them."""
+    """Returns turns that were answered before a turn was sent that stands before them."""
     wrong, latest = [], -inf
     for turn in there:
         if turn.told_at < latest:

@@ -1,7 +1,7 @@
-"""What this machine can do at most: memory read, matrix products. `python -m loadtest.limits` prints what our kernels
-reach of it, in one run, medians of alternating repetitions.
+"""This test measures the machine's limits, memory read and matrix products, and our kernels' share of them.
 
-A decode step cannot beat weight bytes / memory read; a prefill not 2 * weights * tokens / the product's rate.
+`python -m loadtest.limits` prints both in one run, as medians of alternating repetitions. A decode step cannot be
+faster than weight bytes / memory read. A prefill cannot be faster than 2 * weights * tokens / the product's rate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Way:
 
 
 def seconds(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Median time of each, taken in turns."""
+    """Returns the median time of each way; the ways alternate."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats + 1):
         for run, found in zip(runs, times, strict=True):
@@ -48,13 +48,13 @@ def seconds(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
 
 
 def memory_read(repeats: int) -> float:
-    """GB/s of summing a tensor that no cache holds."""
+    """Returns the GB/s of summing a tensor that no cache holds."""
     much = torch.ones(READ_BYTES // 4)
     return READ_BYTES / seconds([lambda: _ignore(much.sum())], repeats)[0] / 1e9
 
 
 def ways() -> list[Way]:
-    """Those that this machine has: torch's fp32, bf16 and int8 products, and our own."""
+    """Returns the ways of this machine: torch's fp32, bf16 and int8 products, and our own."""
     codes = torch.randint(-127, 128, (OUTPUTS, DEPTH), dtype=torch.int8)
     found = []
     for dtype in (torch.float32, torch.bfloat16, torch.int8):

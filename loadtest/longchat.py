@@ -1,10 +1,10 @@
-"""A chat that outgrows its window: what each turn computes and takes, by how deep a cut goes.
+"""This test runs a chat that outgrows its window, and measures the tokens and time of each turn by depth of the cut.
 
     python -m loadtest.longchat --turns 100          against a server that `make serve` started
 
-The client sends the whole chat at every turn. Each answer's receipt is compared with the preview before it and with a
-recount by `/tokenize` of the messages that it names; exit status 1 where one differs. Prints a table, and with `--out`
-writes it with a plot.
+The client sends the whole chat at every turn. The test compares each answer's receipt with the preview before it, and
+with a recount of its messages by `/tokenize`. Exit status 1 if one differs. It prints a table, and with `--out` writes
+it with a plot.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GROUP: Final = 10
 
 @dataclass(slots=True)
 class Seen:
-    """Of one way, by turn: tokens sent, those not found in the prefix cache, tokens that the chat grew by, and seconds
+    """One way's figures by turn: tokens sent, tokens not in the prefix cache, tokens that the chat grew by, and seconds
     to the answer's first token and to its end; `cuts` are the turns at which the cut moved."""
 
     sent: list[int] = field(default_factory=list)
@@ -65,7 +65,7 @@ def arguments() -> argparse.Namespace:
 
 
 def talk(client: httpx.Client, name: str, low_water: float | None, options: argparse.Namespace) -> Seen:
-    """One chat to its end. Its system message is its own, so that nothing is found that another chat has left."""
+    """Runs one chat to its end. It has its own system message, so it finds no blocks of another chat."""
     seen, chat = Seen(), [{"role": "system", "content": f"{name} {time.time_ns()}"}]
     before, answered = None, 0
     for turn in range(options.turns):

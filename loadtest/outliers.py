@@ -1,10 +1,10 @@
-"""One `llm-int8` layer, ours beside bitsandbytes' `Linear8bitLt`: error against the layer in fp32, and time per call.
+"""This test compares one `llm-int8` layer with bitsandbytes' `Linear8bitLt`: error against fp32, and time per call.
 
     python -m loadtest.outliers --threads 1
 
-Both get the same bf16 rows, in turn, in one process. Theirs looks for outlier columns in the rows of each call, so a
-row's result depends on its neighbours; ours were found once, at quantization, and a row depends on itself alone. Ours
-keeps their weights in 16 bits, theirs in 8.
+Both layers get the same bf16 rows, in turn, in one process. bitsandbytes looks for outlier columns in the rows of each
+call, so a row's result depends on its neighbours. Dosirak finds them once, at quantization, so a row depends on itself
+only. Dosirak keeps the outliers' weights in 16 bits, bitsandbytes in 8.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a step costs beside the model: schedule, update, stats and frame, with a runner that computes nothing.
+"""This test measures the cost of a step without the model: schedule, update, stats and frame, with an empty runner.
 
     python -m loadtest.overhead [--steps 400] [64 256 512]
 
-Milliseconds of processor time a step, medians over all steps, by the number of sequences that decode. What the client
-takes to decode the frame stands apart: it is another process.
+It prints milliseconds of processor time per step, medians over all steps, by the number of decoding sequences. The
+client's time to decode the frame is separate, because the client is another process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Turns that were acknowledged are there after `kill -9`: writers under load, killed again and again, and a checker.
+"""This test kills writers under load with `kill -9` and checks that every acknowledged turn is there.
 
-Each process has a few writers that append numbered turns to shared sessions, under a key each, and note every turn that
-was acknowledged in a file. They are killed at random. The checker then reads the sessions as lists of turns.
+Each process has a few writers. They append numbered turns to shared sessions, each turn with its own key, and note
+every acknowledged turn in a file. The processes are killed at random. Then the checker reads the sessions as lists of
+turns.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Written:
 
 
 def check(acknowledged: list[Written], stored: dict[str, list[StoredMessage]]) -> list[str]:
-    """What is wrong with the stored lists: a turn that is lost, torn, there twice, out of order or never written."""
+    """Returns the mistakes in the stored lists: turns that are lost, torn, doubled, out of order or never written."""
     wrong: list[str] = []
     found: list[Written] = []
     for session, messages in stored.items():
@@ -89,7 +90,7 @@ def _turns(session: str, messages: list[StoredMessage]) -> tuple[list[Written], 
 
 
 async def run(url: str, directory: Path, kills: int, seed: int = 0) -> list[str]:
-    """`kills` processes, killed while they write; what the checker finds wrong in the end and after every round."""
+    """Kills `kills` processes while they write. Returns the checker's findings after every round and in the end."""
     draw = random.Random(seed)
     store = await SessionStore.open(url)
     sessions = [(await store.create(OWNER)).id for _ in range(SESSIONS)]
@@ -135,7 +136,7 @@ async def all_messages(store: SessionStore, id: str) -> list[StoredMessage]:
 
 
 def _round(url: str, sessions: list[str], logs: list[Path], draw: random.Random) -> None:
-    """Start the processes, and kill each at a time of its own once all have written something."""
+    """Starts the processes and kills each at its own time, after all have written at least one turn."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["loadtest.session_crashes"])
     processes = [context.Process(target=work, args=(url, sessions, str(log))) for log in logs]

@@ -1,11 +1,11 @@
-"""What a turn of a stored session costs the API process, by how many messages the session has:
+"""This test measures the API process's cost of a turn of a stored session, by the session's number of messages:
 
     python -m loadtest.session_turns [--messages 100 1000 10000] [--turns 30]
 
-The whole API runs in this process with the demo model's tokenizer and template, over a scripted engine that costs next
-to nothing, so that the process's CPU time is the API's. The sessions take turns, so that what else the machine does
-hits all of them. Prints the CPU time of a turn, what a page of messages takes, and the size of the export, which is
-imported again. Exit status 1 where the longest session's turn costs more than GOAL times the shortest one's.
+The whole API runs in this process with the demo model's tokenizer and template. A scripted engine costs almost nothing,
+so the process's CPU time is the API's. The sessions alternate, so other load affects all of them. The test prints the
+CPU time of a turn, the time of a page of messages, and the size of the export, which it imports again. Exit status 1 if
+a turn of the longest session costs more than GOAL times a turn of the shortest one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FILES: Final = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
 
 def publish(directory: Path) -> None:
-    """A version with the demo model's tokenizer and no weights to speak of."""
+    """Publishes a version with the demo model's tokenizer and almost no weights."""
     repository = Repository(directory)
     with repository.stage() as staged:
         for name in FILES:

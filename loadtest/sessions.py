@@ -1,8 +1,8 @@
-"""What the session store does with many sessions: `python -m loadtest.sessions [--url URL] [--sessions 100000]`.
+"""This test measures the session store: `python -m loadtest.sessions [--url URL] [--sessions 100000]`.
 
-Lists of all pages, searches, turns one after the other and eight at a time, bytes of disk a turn, and what a sweep and
-an erasure take. `--kills 100` instead kills writers that often and checks what was acknowledged. Without a URL the
-database is a file in a temporary directory.
+It measures lists of all pages, searches, turns one by one and eight at a time, bytes of disk per turn, and the time of
+a sweep and an erasure. `--kills 100` instead kills writers that often and checks the acknowledged turns. Without a URL
+the database is a file in a temporary directory.
 """
 
 from __future__ import annotations

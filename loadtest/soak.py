@@ -1,4 +1,4 @@
-"""Many streams for minutes: transport errors, memory of every process, and the server's own TTFT and ITL beside ours.
+"""This test runs many streams for minutes and reports errors, memory of every process, TTFT and ITL on both sides.
 
     python -m loadtest.soak --streams 64 --seconds 120          against a server that `make serve` started
 

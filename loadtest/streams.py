@@ -1,4 +1,4 @@
-"""A stream holds what a streaming client saw of one answer, and this module says how such figures spread."""
+"""A stream holds one answer's events as a streaming client saw them. This module also computes quantiles."""
 
 from __future__ import annotations
 

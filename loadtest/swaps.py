@@ -1,9 +1,9 @@
-"""Promotions and rollbacks under load: failed requests, answers that mix versions, memory before and after.
+"""This test promotes and rolls back under load: failed requests, answers that mix versions, memory before and after.
 
     python -m loadtest.swaps --swaps 50          against a server that `make serve` started, with demo:1 and demo:2
 
-Eight streams and eight unary clients ask all the while. Exit status 1 when an answer failed or mixed two versions, or
-when a swap did not come to pass within a minute.
+Eight streaming and eight unary clients send requests throughout. Exit status 1 if an answer failed or mixed two
+versions, or if a swap took more than a minute.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The twentieth turn of a long chat against the same message in a fresh one: what of it is computed, and how soon it
-answers, with the chat's blocks in memory and after others have needed their place.
+"""This test compares the twentieth turn of a long chat with the same message in a fresh chat: computed tokens and TTFT.
+
+It measures with the chat's blocks in memory, and after other chats have evicted them.
 
     DOSIRAK_KV_CACHE_BYTES=… make serve              room for two chats or so
     python -m loadtest.turns
 
-The client sends the whole chat at every turn. Chats and fresh ones take turns, so that what else the machine does hits
-both. Each last turn is asked once more without its cached blocks: exit status 1 where that answers anything else.
+The client sends the whole chat at every turn. Long and fresh chats alternate, so other load affects both. Each last
+turn is sent once more without its cached blocks. Exit status 1 if that answer differs.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def ask(client: httpx.Client, chat: Chat, tokens: int = 4, **parameters: Any) ->
 
 
 def begin(name: str) -> Chat:
-    """Its own from the first token on."""
+    """Returns a beginning that is unique from the first token on."""
     return [{"role": "system", "content": f"{time.time_ns()} {name}"}]
 
 
@@ -69,7 +70,7 @@ def question(turn: int, times: int = 1) -> dict[str, str]:
 
 
 def talk(client: httpx.Client, name: str, options: argparse.Namespace) -> Chat:
-    """All turns but the last, answered; questions are as long as they must be for the tokens wanted."""
+    """Runs all turns but the last. The questions' length gives the wanted number of tokens."""
     chat, each = begin(name), options.tokens // options.turns
     for turn in range(options.turns - 1):
         times = 1

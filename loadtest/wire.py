@@ -1,7 +1,7 @@
-"""The leanest streaming client: a socket, httptools, and the time of every event as its bytes are read.
+"""This streaming client is as lean as possible: a socket, httptools, and the time of every event as its bytes are read.
 
-A client that is busy reading times itself: this one spends a few microseconds an event, so that what it measures is the
-server. One connection a user, kept alive between answers.
+A busy client measures itself. This client spends a few microseconds per event, so it measures the server. Each user has
+one connection, which is kept alive between answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._body = bytearray()
 
     async def ask(self, body: dict[str, object], path: str = "/generate_stream") -> Answer:
-        """Stream one answer. Whatever goes wrong, on the wire or in the stream, becomes `error`."""
+        """Streams one answer. Any failure, on the wire or in the stream, becomes `error`."""
         payload = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
         self._answer = answer = Answer(time.perf_counter())

@@ -1,4 +1,4 @@
-"""The model repository: versions, their facts, and how versions come to be. It works with no server running."""
+"""The package holds the model repository: versions, their facts, and how versions are made. It needs no server."""
 
 __version__ = "0.1.0"
-"""Of the whole software, also where it runs as source that was never installed, as in a bento."""
+"""The version of the whole software, also where it runs as source without an installation, as in a bento."""

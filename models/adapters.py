@@ -1,12 +1,12 @@
-"""LoRA adapters on disk: PEFT's files checked against a base model, and the two files that a version keeps of them.
+"""This module checks PEFT's files of a LoRA adapter against a base model, and reads the two files that a version keeps.
 
     y = W x + scale * B (A x)      A [rank, in], B [out, rank]      (Hu et al. 2021)
 
     adapter_config.json        {"peft_type": "LORA", "modules": {<module>: {"rank": 8, "scale": 2.0}}}
     adapter_model.safetensors  <module>.lora_A.weight, <module>.lora_B.weight, in the dtype of the version
 
-`scale` is resolved: alpha / rank, or alpha / sqrt(rank) with `use_rslora` (Kalajdzievski 2023), by module. What else
-PEFT can put into an adapter is refused by name. Knows headers and numbers, no tensors.
+`scale` is resolved by module: alpha / rank, or alpha / sqrt(rank) with `use_rslora` (Kalajdzievski 2023). Every other
+option of PEFT is refused by name. The module knows headers and numbers, but no tensors.
 """
 
 import math
@@ -28,7 +28,7 @@ SIDES = ("lora_A", "lora_B")
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.(?P<side>lora_A|lora_B)\.weight")
 _PLAIN_NAME = re.compile(r"\^?[A-Za-z0-9_.]+")
 _STARTS = frozenset({"gaussian", "eva", "orthogonal"})
-"""Ways to begin training that leave the base's weights as they are."""
+"""Ways to begin training that do not change the base's weights."""
 
 # Acted on here, or without effect on a trained adapter's answers.
 # fmt: off
@@ -52,7 +52,7 @@ _INSTEAD = {
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What an adapter adds to one linear module of its base; `scale` multiplies the product of both matrices."""
+    """An adapter's addition to one linear module of its base. `scale` multiplies the product of both matrices."""
 
     module: str
     rank: int
@@ -69,8 +69,8 @@ class Checked:
 
 
 def check(config: dict[str, object], tensors: Iterable[Tensor], base: "Skeleton") -> Checked:
-    """PEFT's `adapter_config.json` and the tensors beside it, for a base model. Raises InvalidSource naming what cannot
-    be served, and what to change."""
+    """Checks PEFT's `adapter_config.json` and the tensors beside it for a base model. Raises InvalidSource, which names
+    the part that cannot be served and says what to change."""
     config_policy.refuse_dangerous(config, ADAPTER_CONFIG)
     if config.get("peft_type") != "LORA":
         raise InvalidSource(f"{ADAPTER_CONFIG}: peft_type {str(config.get('peft_type'))[:40]!r} is not served, LORA is")
@@ -88,13 +88,13 @@ def check(config: dict[str, object], tensors: Iterable[Tensor], base: "Skeleton"
 
 
 def as_text(modules: Iterable[LowRank]) -> str:
-    """The `adapter_config.json` that a version keeps."""
+    """Returns the `adapter_config.json` that a version keeps."""
     described: dict[str, object] = {each.module: {"rank": each.rank, "scale": each.scale} for each in modules}
     return config_policy.as_text({"peft_type": "LORA", "modules": described})
 
 
 def read(directory: Path) -> tuple[LowRank, ...]:
-    """The modules of a version's adapter. Raises InvalidSource for a config that no version would keep."""
+    """Returns the modules of a version's adapter. Raises InvalidSource for a config that no version would keep."""
     modules = config_policy.read_json(directory / ADAPTER_CONFIG).get("modules")
     try:
         items = modules.items() if isinstance(modules, dict) else ()
@@ -107,7 +107,7 @@ def read(directory: Path) -> tuple[LowRank, ...]:
 
 
 def check_kept(directory: Path, base: "Skeleton") -> None:
-    """That a version's two files are there and fit each other and its base. Raises InvalidSource."""
+    """Checks that a version's two files exist and fit each other and its base. Raises InvalidSource."""
     missing = [name for name in sorted(ADAPTER_FILES) if not (directory / name).is_file()]
     if missing:
         raise InvalidSource(f"{missing[0]} is missing: an adapter is both of {' and '.join(sorted(ADAPTER_FILES))}")
@@ -122,7 +122,7 @@ def check_kept(directory: Path, base: "Skeleton") -> None:
 
 
 def tensor_name(module: str, side: str) -> str:
-    """How a version's file names one of SIDES."""
+    """Returns the name of one of SIDES in a version's file."""
     return f"{module}.{side}.weight"
 
 
@@ -144,7 +144,7 @@ def _refuse_what_is_not_served(config: dict[str, object]) -> None:
 
 
 def _place(tensor: Tensor, base: "Skeleton") -> tuple[str, str]:
-    """The base's module and the side that one of PEFT's tensors belongs to."""
+    """Returns the base's module and the side of one of PEFT's tensors."""
     match = _TENSOR.fullmatch(tensor.name)
     if match is None:
         raise InvalidSource(
@@ -169,7 +169,7 @@ def _low_rank(module: str, sides: Mapping[str, Tensor], config: dict[str, object
 
 
 def _rank(module: str, sides: Mapping[str, Tensor], base: "Skeleton") -> int:
-    """Of one module whose two matrices fit each other and the base's layer."""
+    """Returns the rank of one module; checks that its two matrices fit each other and the base's layer."""
     linear = base.linears.get(f"{module}.weight")
     if linear is None or set(sides) != set(SIDES):
         raise InvalidSource(f"{module[:80]} needs a linear layer in the base, a lora_A and a lora_B")
@@ -185,8 +185,9 @@ def _rank(module: str, sides: Mapping[str, Tensor], base: "Skeleton") -> int:
 
 
 def _by_module(config: dict[str, object], pattern: str, otherwise: str, module: str) -> float:
-    """A number by PEFT's rule: the first name of the pattern that the module's ends with, else the one for all. Names
-    are compared as they are: PEFT takes them for regular expressions, which a stranger's file may not bring."""
+    """Returns a module's number by PEFT's rule: that of the first name in the pattern that ends the module's name, else
+    the common one. Names are compared literally. PEFT reads them as regular expressions, which a foreign file must not
+    bring."""
     of_modules = config.get(pattern) or {}
     if not isinstance(of_modules, dict) or not all(_PLAIN_NAME.fullmatch(str(name)) for name in of_modules):
         raise InvalidSource(f"{ADAPTER_CONFIG}: {pattern} must map plain module names to numbers")

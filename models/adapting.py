@@ -1,6 +1,7 @@
-"""An adapter and its parent become a version that needs neither: all files of the parent and the adapter's two.
+"""This module makes one version of an adapter and its parent: all files of the parent and the adapter's two.
 
-The parent's files are the parent's on disk as well (see `storage.blobs`), so the adapter's are all that it takes.
+The new version needs neither of them. It shares the parent's files on disk (see `storage.blobs`), so only the adapter's
+files take space.
 """
 
 import os
@@ -72,7 +73,7 @@ def _link(path: Path, target: Path) -> None:
 
 
 def _facts(parent: Manifest, source: Source, recipe: str, author: str) -> Facts:
-    """The parent's in all that determines its digest: see `Manifest.base_digest`."""
+    """Returns facts that equal the parent's in everything that determines its digest: see `Manifest.base_digest`."""
     tools = tuple(f"{package} {installed(package)}" for package in ("torch", "transformers"))
     return Facts(
         architecture=parent.architecture,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def agreement(first: Sequence[int], second: Sequence[int]) -> float:
-    """The share of the longer one before the two differ; 1 only where both are the same to the end."""
+    """Returns the share of the longer answer before the two differ; 1 only if both are the same to the end."""
     pairs = zip(first, second, strict=False)
     same = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
     return same / max(1, len(first), len(second))

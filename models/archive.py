@@ -1,8 +1,8 @@
-"""A version as one file: an uncompressed tar of its files, its manifest and its report. What `bentoml models export`
-writes is such a file too, compressed; both can be imported again.
+"""An archive is a version as one file: an uncompressed tar of its files, its manifest and its report.
 
-Only regular files with plain names are read from an archive, at its top or below one directory; a link, a device, a
-name twice or one that leads elsewhere is refused, named, before anything is written.
+`bentoml models export` writes such a file too, compressed. Both can be imported again. Only regular files with plain
+names are read from an archive, at its top or below one directory. A link, a device, a name that occurs twice and a name
+that leads elsewhere are refused by name, before any file is written.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def is_archive(path: Path) -> bool:
 
 
 def unpack(path: Path, directory: Path) -> None:
-    """The archive's files into `directory`, which is empty. Raises InvalidSource naming what is refused."""
+    """Copies the archive's files into `directory`, which is empty. Raises InvalidSource, which names a refused file."""
     try:
         with tarfile.open(path, "r:*") as archive:
             room = shutil.disk_usage(directory).free

@@ -1,8 +1,7 @@
-"""Calibration finds the outlier columns of a checkpoint: how large the inputs of its linear layers become on given
-text.
+"""Calibration finds the outlier columns of a checkpoint: columns with large inputs of linear layers on given text.
 
-A few columns of the hidden state of large models are many times larger than the rest, always the same ones; one scale
-for a row that holds them leaves little of the others (Dettmers et al. 2022, LLM.int8). Runs the library's own model.
+In large models a few columns of the hidden state are many times larger than the rest, always the same ones. With one
+scale per row they leave little precision for the others (Dettmers et al. 2022, LLM.int8). It runs the library's model.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from models.skeleton import Linear
 THRESHOLD = 6.0
 """The magnitude from which a column is an outlier, as in the paper."""
 MOST_SHARE = 0.125
-"""Of a layer's columns; the largest ones, where more pass the threshold."""
+"""The greatest share of a layer's columns that become outliers: the largest ones if more pass the threshold."""
 
 TokenIds = Sequence[Sequence[int]]
 Calibrate = Callable[[Path, int], TokenIds]
@@ -28,8 +27,8 @@ Calibrate = Callable[[Path, int], TokenIds]
 def outlier_columns(
     directory: Path, linears: dict[str, Linear], texts: TokenIds, threshold: float
 ) -> dict[str, torch.Tensor]:
-    """Of each linear layer by its module's name: the columns, ascending int32, whose input reaches `threshold` anywhere
-    in `texts`. Raises InvalidSource for a checkpoint that cannot be run."""
+    """Returns for each linear layer, by its module's name, the columns (ascending int32) whose input reaches
+    `threshold` anywhere in `texts`. Raises InvalidSource for a checkpoint that cannot be run."""
     largest = _largest(directory, [linear.module for linear in linears.values()], texts)
     found = {}
     for module, magnitudes in largest.items():
@@ -43,7 +42,7 @@ def outlier_columns(
 
 @torch.inference_mode()
 def _largest(directory: Path, modules: list[str], texts: TokenIds) -> dict[str, torch.Tensor]:
-    """The largest magnitude of each input column, fp32 [in], by module."""
+    """Returns the largest magnitude of each input column, fp32 [in], by module."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -1,10 +1,10 @@
-"""The gate says what keeps an alias from pointing to a version, by what was measured of it. It reads reports, no disk.
+"""The gate says which limits keep an alias from pointing to a version, by the version's report. It reads no disk.
 
     a conversion (the lineage names the parent it was quantized from)   must predict as its parent does: agreement
-    every version                                                       must be as good as what the alias points to now:
+    every version                                                       must be as good as the alias's present version:
                                                                         perplexity on the same text, recall, speed
 
-A version that was trained anew disagrees with the old one where it is better, so no agreement is asked of it.
+A version that was trained again disagrees with the old one where it is better. So the gate asks it for no agreement.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from models.report import Report
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`top1_agreement` and `decode_ratio` (at every batch size) at least; `perplexity_change` and `recall_loss` (a
-    share of the questions) at most. `measured`: a version without a report breaks them too."""
+    """The limits. `top1_agreement` and `decode_ratio` (at every batch size) are lower limits. `perplexity_change` and
+    `recall_loss` (a share of the questions) are upper limits. With `measured` a version without a report breaks
+    them."""
 
     top1_agreement: float = 0.98
     perplexity_change: float = 0.02
@@ -30,18 +31,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A version, and what was measured of it, if it was."""
+    """A version and its report, if it has one."""
 
     manifest: Manifest
     report: Report | None
 
 
 def broken(candidate: Measured, limits: Limits, incumbent: Measured | None = None) -> tuple[str, ...]:
-    """A phrase for every limit that `candidate` breaks. `incumbent` is the version it would replace.
+    """Returns a phrase for every limit that `candidate` breaks. `incumbent` is the version that it would replace.
 
-    A version that had nothing to be compared with breaks none, nor, unless `limits.measured`, does one that was never
-    measured. Perplexity is held against the incumbent's where both were measured on the same text, else against that
-    of the version that the report names.
+    A version whose report has no comparison breaks no limit. A version without a report breaks none either, unless
+    `limits.measured`. Perplexity is compared with the incumbent's if both were measured on the same text, else with
+    that of the version that the report names.
     """
     report = candidate.report
     if report is None:
@@ -53,7 +54,7 @@ def broken(candidate: Measured, limits: Limits, incumbent: Measured | None = Non
 
 
 def _against_reference(manifest: Manifest, report: Report, limits: Limits) -> Iterator[str]:
-    """By the report alone: against the version that it was measured beside."""
+    """Yields limits broken by the report alone, against the version that it was measured beside."""
     compared = report.compared
     if compared is None:
         return

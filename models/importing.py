@@ -1,11 +1,11 @@
-"""A directory, an archive or a hub id becomes a published version. What could run code is refused by name, unopened.
+"""An import publishes a directory, an archive or a hub id as a version. It refuses files that could run code, unopened.
 
 Accepted are safetensors weights, JSON configurations under `checkpoint.config_policy`, a `tokenizer.json` (made from
 slow tokenizer files when it is missing) and a Jinja chat template, which only `service.text` ever renders, bounded.
 
-A local directory that also holds pickled weights or Python files is refused as a whole: whoever publishes it should
-know what is in it. From a hub these files are never downloaded, so they are no reason to refuse. Sub-directories and
-other files are not read and not copied. Imports torch and transformers only inside functions.
+A local directory that also holds pickled weights or Python files is refused as a whole, so that its publisher looks at
+them. From a hub these files are never downloaded, so they are no reason to refuse. Sub-directories and other files are
+not read and not copied. The module imports torch and transformers only inside functions.
 """
 
 import re

@@ -1,10 +1,11 @@
-"""A version's directory → a model ready to compute, in fp32, bf16 or 8-bit. Knows files; nothing of requests or steps.
+"""This module loads a version's directory as a model ready to compute, in fp32, bf16 or 8-bit.
 
-Imports transformers only inside functions: it takes longer than the weights of a small model.
+It knows files, but no requests or steps. It imports transformers only inside functions, because that import takes
+longer than the weights of a small model.
 
-8-bit files hold, for each linear layer, `<module>.weight` int8 [out, in] and `<module>.weight_scale` fp32 [out], and of
-`llm-int8` versions the outliers' `<module>.outlier_columns` int32 [n] and `<module>.outlier_weight` bf16 [out, n]; the
-rest is bf16. Such a model is built without memory (meta device) and its tensors are mapped from the files.
+8-bit files hold `<module>.weight` int8 [out, in] and `<module>.weight_scale` fp32 [out] for each linear layer.
+`llm-int8` versions also hold `<module>.outlier_columns` int32 [n] and `<module>.outlier_weight` bf16 [out, n]. The rest
+is bf16. Such a model is built without memory (meta device), and its tensors are mapped from the files.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Outliers:
 
     @classmethod
     def joined(cls, of_parts: Sequence[Outliers | None]) -> Outliers | None:
-        """Of layers side by side, which read the same rows. Raises ValueError where their columns differ."""
+        """Joins the outliers of layers side by side, which read the same rows. Raises ValueError if their columns
+        differ."""
         found = [each for each in of_parts if each is not None]
         if not found:
             return None
@@ -57,15 +59,15 @@ them."""
 
 
 def resolve_device(device: str) -> torch.device:
-    """ "auto" is CUDA where there is one, else the CPU."""
+    """Returns the device; "auto" is CUDA if there is one, else the CPU."""
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
 
 
 def load_model(
     directory: str | Path, precision: str, dtype: torch.dtype, device: torch.device, int8_linear: Int8Factory
 ) -> transformers.PreTrainedModel:
-    """The model in evaluation mode on `device`. A QUANTIZED `precision` reads 8-bit files, any other
-    converts to `dtype`. Raises OSError or ValueError when files are missing or do not fit the config."""
+    """Returns the model in evaluation mode on `device`. A QUANTIZED `precision` reads 8-bit files; any other converts
+    to `dtype`. Raises OSError or ValueError if files are missing or do not fit the config."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -90,7 +92,8 @@ def load_model(
 
 @contextmanager
 def _without_adapter(directory: Path) -> Iterator[Path]:
-    """The directory as the library may see it: with PEFT installed it would apply the adapter itself, to every row."""
+    """Gives the library a directory without the adapter. With PEFT installed, the library would apply it to every
+    row."""
     if not (directory / ADAPTER_WEIGHTS).exists():
         yield directory
         return
@@ -149,9 +152,9 @@ def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _fill_buffers(model: transformers.PreTrainedModel) -> None:
-    """Computes the buffers that no file holds (rotary frequencies, embedding scales): on the meta device they have no
-    values, and a model with arbitrary ones speaks plausible nonsense. The library's own initialiser fills them; the
-    parameters are still without memory here, so nothing is drawn at random."""
+    """Computes the buffers that no file holds (rotary frequencies, embedding scales). On the meta device they have no
+    values, and a model with arbitrary values writes plausible nonsense. The library's own initialiser fills them. The
+    parameters still have no memory here, so nothing is drawn at random."""
     for module in model.modules():
         absent = [name for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta]
         for name in absent:
@@ -167,17 +170,17 @@ def _fill_buffers(model: transformers.PreTrainedModel) -> None:
 
 
 class MappedWeights:
-    """A version's tensors by the names in its files, without a model around them. Both methods raise KeyError for names
-    that no file holds."""
+    """Gives a version's tensors by the names in its files, without a model. Both methods raise KeyError for names that
+    no file holds."""
 
     def __init__(self, directory: str | Path, dtype: torch.dtype, precision: str) -> None:
-        """Raises OSError for files that cannot be read. Floating point tensors but scales are given in `dtype`."""
+        """Raises OSError for unreadable files. Floating point tensors, except scales, are returned in `dtype`."""
         self._paths = dict(_names(Path(directory)))
         self._dtype = dtype
         self._weight_only = precision == "int8-weight"
 
     def linear(self, name: str) -> Any:
-        """A linear layer's `weight` [out, in], `bias` [out] or None and, where the weight is 8-bit, `scale` [out],
+        """Returns a linear layer's `weight` [out, in], `bias` [out] or None and, if the weight is 8-bit, `scale` [out],
         `weight_only` and `outliers` or None."""
         scale, bias = name + SCALE_SUFFIX, f"{name}.bias"
         layer = SimpleNamespace(
@@ -197,8 +200,8 @@ class MappedWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRankWeights:
-    """What an adapter adds to a linear layer's y = W x: scale * B (A x). `a` is A [rank, in], `b` is B transposed,
-    [rank, out]; both contiguous, bf16 or fp32."""
+    """An adapter's addition to a linear layer's y = W x: scale * B (A x). `a` is A [rank, in]. `b` is B transposed,
+    [rank, out]. Both are contiguous, bf16 or fp32."""
 
     a: Tensor
     b: Tensor
@@ -206,7 +209,8 @@ class LowRankWeights:
 
 
 def load_adapter(directory: str | Path, device: torch.device) -> dict[str, LowRankWeights]:
-    """By the base's module, of a version with an adapter. Raises OSError, InvalidSource for files that do not fit."""
+    """Returns an adapter's weights by the base's module. Raises OSError, and InvalidSource for files that do not
+    fit."""
     path = Path(directory) / ADAPTER_WEIGHTS
 
     def side(module: str, side: str) -> Tensor:
@@ -234,7 +238,8 @@ def _names(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _mapped(path: Path, name: str) -> Tensor:
-    """A tensor that shares memory with the file's pages, by a mapping of its own: what is let go is unmapped."""
+    """Returns a tensor that shares memory with the file's pages. It has its own mapping, so a freed tensor is
+    unmapped."""
     with safe_open(path, framework="pt") as file:
         tensor: Tensor = file.get_tensor(name)
         return tensor
@@ -246,7 +251,7 @@ def _all_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Bytes of all distinct parameters and buffers, packed 8-bit weights included."""
+    """Returns the bytes of all distinct parameters and buffers, packed 8-bit weights included."""
     packed = sum(int(getattr(module, "nbytes", 0)) for module in model.modules())
     sizes = {tensor.data_ptr(): tensor.nbytes for _, tensor in _all_tensors(model)}
     return packed + sum(sizes.values())

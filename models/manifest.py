@@ -1,4 +1,4 @@
-"""The frozen facts of one model version, their digest, and how a version is named. Knows no disk and no weights."""
+"""A manifest holds the frozen facts of one model version, their digest and its name. It knows no disk or weights."""
 
 import hashlib
 import json
@@ -12,15 +12,15 @@ from models.errors import Corrupt, InvalidReference, InvalidSource
 Precision = Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 DEFAULT_ALIAS = "production"
-"""What a bare name means, where the model has this alias."""
+"""The alias that a bare name means, if the model has it."""
 QUANTIZED: frozenset[str] = frozenset({"int8", "int8-weight", "llm-int8"})
-"""Those whose files hold 8-bit weights: with 8-bit activations; with such as they are; with 8-bit activations but for
-outlier columns, which stay in 16 bits."""
+"""Precisions with 8-bit weights in their files: with 8-bit activations; with unchanged activations; with 8-bit
+activations except outlier columns, which stay in 16 bits."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_FILES = frozenset({ADAPTER_CONFIG, ADAPTER_WEIGHTS})
-"""What a version with an adapter holds besides its base's files (`models.adapters`)."""
+"""The files of a version with an adapter besides its base's files (`models.adapters`)."""
 
 # A subset of `[a-z0-9][a-z0-9._-]{0,63}`: BentoML's own tags are at most 63 characters and end with a letter or digit,
 # and one directory that is not a valid tag makes `bentoml models list` fail for the whole store.
@@ -30,7 +30,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def precision_of(text: str) -> Precision:
-    """`text` as a precision; raises InvalidSource listing those that there are."""
+    """Returns `text` as a precision. Raises InvalidSource with the list of precisions."""
     if text not in PRECISIONS:
         raise InvalidSource(f"{text[:80]!r} is no precision; choose one of {', '.join(PRECISIONS)}")
     return cast(Precision, text)
@@ -109,7 +109,7 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the maker of a version knows before it is published.
+    """The facts that the maker of a version knows before it is published.
 
     `precision` is how linear weights are stored, `dtype` that of all other tensors as safetensors spells it (`BF16`);
     `context_window` is in tokens; `parameters` counts the weights of the model, tied ones once and scales not.
@@ -144,9 +144,9 @@ class Manifest:
     files: tuple[File, ...]
     lineage: Lineage
     description: str = ""
-    """sha256 of `model.yaml`, which is made of the rest; empty in manifests from before there was a checksum."""
+    """sha256 of `model.yaml`, which is made of the rest; empty in old manifests without a checksum."""
     layers: tuple[Layer, ...] = ()
-    """What each module is stored in, by the files' own headers; empty in manifests from before it was told."""
+    """The stored dtype of each module, by the files' own headers; empty in old manifests."""
 
     @classmethod
     def of(
@@ -188,7 +188,8 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """sha256 (64 hex) over canonical JSON of what determines the answers; not of name, version, time or lineage."""
+        """sha256 (64 hex) over canonical JSON of the facts that determine the answers, without name, version, time and
+        lineage."""
         return self._digest_of(self.files)
 
     @property
@@ -197,12 +198,12 @@ class Manifest:
 
     @property
     def is_conversion(self) -> bool:
-        """Whether it holds its parent's weights in another precision. An adapter has a parent too, and is trained."""
+        """Whether it holds its parent's weights in another precision. An adapter has a parent too, but is trained."""
         return self.lineage.parent is not None and not self.has_adapter
 
     @property
     def base_digest(self) -> str:
-        """The digest without the adapter: that of the version which it was made for. Without one, `digest`."""
+        """The digest of the base version that the adapter was made for; `digest` for a version without an adapter."""
         return self._digest_of(tuple(file for file in self.files if file.path not in ADAPTER_FILES))
 
     @property

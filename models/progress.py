@@ -1,4 +1,4 @@
-"""Progress tells how far long work is while the work goes on."""
+"""Progress says how far long work is while the work goes on."""
 
 from collections.abc import Callable
 
@@ -11,5 +11,5 @@ def silent(fraction: float, what: str) -> None:
 
 
 def part(progress: Progress, start: float, end: float) -> Progress:
-    """For a part of the work: its own 0 to 1 is `start` to `end` of the whole."""
+    """Returns the progress for a part of the work, whose 0 to 1 is `start` to `end` of the whole."""
     return lambda fraction, what: progress(start + (end - start) * fraction, what)

@@ -1,6 +1,6 @@
-"""Conversion of weights: floating tensors to another dtype, and a version to a new one with 8-bit linear layers.
+"""This module converts floating tensors to another dtype, and a version to a new one with 8-bit linear layers.
 
-What an 8-bit version stores, read by `service.runner`:
+An 8-bit version stores, for `service.runner`:
 
     <module>.weight        int8     [out_features, in_features], also for GPT-2's Conv1D (transposed here) and for a
                                     tied output head, which gets a weight of its own; the embedding stays floating
@@ -10,10 +10,10 @@ What an 8-bit version stores, read by `service.runner`:
     <module>.outlier_weight   bf16  [out_features, n], their weights
     everything else        bf16     embeddings, norms, biases, fused expert tensors
 
-`int8` and `int8-weight` differ in what is done with the rows at run time, not in what is stored. An `llm-int8` version
-has a `quantization.json`: threshold, text, and of every layer how many columns are outliers.
+`int8` and `int8-weight` differ in the treatment of rows at run time, not in the stored files. An `llm-int8` version has
+a `quantization.json`: threshold, text, and the number of outlier columns of every layer.
 
-The files' metadata says `format: dosirak-int8`; transformers does not look at that and would take the steps for
+The files' metadata says `format: dosirak-int8`. transformers does not look at that and would take the codes for
 weights, so only `service.runner` may load such a version. Tensors are read and written one at a time; the peak of
 memory is a few times the largest tensor.
 """

@@ -1,8 +1,7 @@
-"""A report holds what was measured of a version: its quality against its parent, and its speed on one host. This module
-measures nothing itself.
+"""A report holds the measured quality of a version against its parent, and its speed on one host. It measures nothing.
 
-Kept beside the versions, not in them: a version never changes, and it may be measured again. A report names the digest
-of what it measured, of what that was compared with, and of the texts.
+Reports lie beside the versions, not in them, because a version never changes but may be measured again. A report names
+the digests of the measured version, of the version for comparison, and of the texts.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ UNTOLD: Final = "not told"
 
 
 class TextSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The text that was predicted: `sha256` of its token ids' texts as they were scored, `tokens` those that count."""
+    """The predicted text: `sha256` of its token ids' texts as they were scored, and `tokens`, the number that count."""
 
     name: str
     sha256: str
@@ -66,7 +65,7 @@ class Recalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def good(self) -> int:
-        """Answers as they should be. Of a fact that the window does not hold, those without it."""
+        """The number of right answers. For a fact that the window does not hold, an answer without it is right."""
         return self.asked - self.right if self.cell.startswith(UNTOLD) else self.right
 
 
@@ -87,7 +86,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def recall_share(self) -> float | None:
-        """Answers as they should be among all that were asked; None for a version that was asked nothing."""
+        """The share of right answers; None for a version that was asked nothing."""
         asked = sum(cell.asked for cell in self.recall)
         return sum(cell.good for cell in self.recall) / asked if asked else None
 
@@ -100,7 +99,8 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_json(cls, text: bytes, manifest: Manifest) -> Report:
-        """Raises Corrupt for what is no report, or one of other content than `manifest`'s."""
+        """Returns the report in a text. Raises Corrupt for a text that is no report, or that measured other content
+        than `manifest`'s."""
         try:
             report = msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError as error:

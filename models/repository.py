@@ -1,14 +1,14 @@
-"""The model repository on disk: versions, aliases and their history. Every change is atomic. Knows no weights, no HTTP.
+"""The repository keeps versions, aliases and their history on disk. Changes are atomic. It knows no weights or HTTP.
 
 `data_dir` is a `BENTOML_HOME`, so `bentoml models list|get` shows the same versions:
 
     data_dir/models/<name>/<version>/   manifest.json, model.yaml, config.json, tokenizer.json, *.safetensors, ...
     data_dir/models/<name>/latest       the newest version, for BentoML; this package does not rely on it
     data_dir/journal/<name>.jsonl       aliases and deletions (`storage.journal`)
-    data_dir/reports/<name>/            <version>.json, what was measured of it (`report`)
+    data_dir/reports/<name>/            <version>.json, its report (`report`)
     data_dir/rollouts/<name>/           <alias>.json, versions on trial (`rollouts`)
     data_dir/blobs/<sha256>             files that several versions share (`storage.blobs`)
-    data_dir/engine/<digest>.*          what engines found out about a version; made anew where it is missing
+    data_dir/engine/<digest>.*          engines' records of a version; made again if missing
     data_dir/tmp/stage-*, gone-*        versions being made and being removed; not visible, swept after a crash
     data_dir/locks/<name>.lock          one writer per model, across processes
 
@@ -96,12 +96,12 @@ class Repository:
         return self.layout.version(ModelReference(manifest.name, manifest.version))
 
     def engine_file(self, manifest: Manifest, kind: str) -> Path:
-        """Where an engine may keep what it found out about a version's content but for its adapter; anybody may remove
-        it."""
+        """Returns the path for an engine's record of a version's content without its adapter. It may be removed at any
+        time."""
         return self.layout.engine / f"{manifest.base_digest}.{kind}"
 
     def report(self, manifest: Manifest) -> Report | None:
-        """What was measured of a version, if it was. Raises Corrupt for a damaged report."""
+        """Returns the report of a version, if it has one. Raises Corrupt for a damaged report."""
         try:
             return Report.from_json(self.layout.report(manifest.name, manifest.version).read_bytes(), manifest)
         except FileNotFoundError:
@@ -112,7 +112,7 @@ class Repository:
         return leases.Lease(self.path(manifest))
 
     def foreign(self, reference: ModelReference) -> Path:
-        """The directory of a model that BentoML itself stored here, not we. Raises NotFound."""
+        """Returns the directory of a model that BentoML itself stored here. Raises NotFound."""
         directory = self.layout.version(reference)
         if reference.version is None or not (directory / bento_store.DESCRIPTION).is_file():
             raise NotFound(f"BentoML has no model {reference} in this store")
@@ -181,7 +181,7 @@ class Repository:
 
     def delete(self, name: str, version: str, reason: str = "", actor: str = "") -> None:
         """Remove a version and its report; its number is not used again. Raises NotFound, or Conflict while an alias
-        holds it or somebody has a lease on it."""
+        points to it or a process has a lease on it."""
         reference = ModelReference(name, version)
         gone = staging.departure(self.layout.temporary)
         with self.locked(name):
@@ -199,7 +199,7 @@ class Repository:
         self.layout.report(name, version).unlink(missing_ok=True)
 
     def put_report(self, manifest: Manifest, report: Report) -> None:
-        """Keep `report` as what is known of a version, in place of an earlier one. Raises NotFound, Conflict."""
+        """Store the report of a version in place of an earlier one. Raises NotFound, Conflict."""
         if report.digest != manifest.digest:
             raise Conflict(f"The report is not of {manifest.reference}")
         with self.locked(manifest.name):
@@ -253,9 +253,9 @@ class Repository:
             return self._record(name, "promote", alias, version, previous, reason, actor, broken)
 
     def broken_limits(self, manifest: Manifest, alias: str, limits: gate.Limits) -> tuple[str, ...]:
-        """What keeps `alias` from moving to a version: `gate.broken` beside what it points to now, or else production.
-        An incumbent that is damaged keeps nothing from replacing it. Raises Corrupt for a damaged report of the
-        version."""
+        """Returns the limits that keep `alias` from moving to a version: `gate.broken` against the alias's present
+        version, else against production. A damaged incumbent never prevents its replacement. Raises Corrupt for a
+        damaged report of the version."""
         known = self.aliases(manifest.name)
         candidate = gate.Measured(manifest, self.report(manifest))
         version = known.get(alias) or known.get(DEFAULT_ALIAS)

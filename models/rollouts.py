@@ -1,4 +1,6 @@
-"""A rollout: a version on trial under an alias, with part of the traffic, within limits. Knows files; moves no alias.
+"""A rollout puts a version on trial under an alias, with part of the traffic, within limits.
+
+It knows files. Only `promote` moves an alias.
 
 data_dir/rollouts/<name>/<alias>.json   every rollout of the alias, the running one last
 """
@@ -22,8 +24,8 @@ State = Literal["running", "promoted", "aborted", "rolled_back"]
 
 
 class RolloutLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What rolls a candidate back by itself, once it has had `min_requests`: a larger share of errors than
-    `error_rate`, or a TTFT p95 of more than `ttft_p95_ratio` times that of the version it is to replace."""
+    """The limits that roll a candidate back by themselves, once it has had `min_requests`: a larger share of errors
+    than `error_rate`, or a TTFT p95 of more than `ttft_p95_ratio` times that of the base version."""
 
     error_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.05
     ttft_p95_ratio: Annotated[float, msgspec.Meta(gt=0)] = 3.0
@@ -65,7 +67,7 @@ def running(repository: Repository, name: str, alias: str) -> Rollout | None:
 
 
 def all_running(repository: Repository) -> list[Rollout]:
-    """Of every model and alias; a damaged file is passed over, and one that belongs to no alias."""
+    """Returns the running rollouts of all models and aliases. It skips damaged files, and files without an alias."""
     found = []
     for path in sorted(repository.layout.rollouts.glob("*/*.json")):
         try:
@@ -121,8 +123,8 @@ def put(repository: Repository, wanted: Rollout, limits: gate.Limits | None = No
 def end(
     repository: Repository, name: str, alias: str, state: State, reason: str, candidate: str | None = None
 ) -> Rollout:
-    """Close the rollout under way (of `candidate`, where that is given). Promotes nothing. Raises NotFound where there
-    is none, Stale where it is another's."""
+    """Close the running rollout (of `candidate`, if given). Promotes nothing. Raises NotFound if there is none, Stale
+    if its candidate is another one."""
     with repository.locked(name):
         under_way = running(repository, name, alias)
         if under_way is None:
@@ -133,9 +135,9 @@ def end(
 
 
 def promote(repository: Repository, name: str, alias: str, reason: str, actor: str = "") -> Rollout:
-    """Point the alias to the candidate, which ends the rollout. Raises NotFound where there is none, and as
-    `Repository.promote`. The alias moves first: a crash in between leaves a rollout whose base the alias has left,
-    which is none any more."""
+    """Point the alias to the candidate, which ends the rollout. Raises NotFound if there is none, and as
+    `Repository.promote`. The alias moves first. A crash in between leaves a rollout whose base the alias has left,
+    which no longer counts."""
     under_way = running(repository, name, alias)
     if under_way is None:
         raise NotFound(f"There is no rollout of {name}@{alias}")
@@ -154,7 +156,7 @@ def _close(repository: Repository, rollout: Rollout, state: State, reason: str) 
 
 
 def _closed(rollouts: list[Rollout]) -> list[Rollout]:
-    """With what ran when the alias was moved by hand as aborted by that."""
+    """Returns the rollouts, with the running one marked as aborted if the alias was moved by hand."""
     return [
         msgspec.structs.replace(each, state="aborted", reason="the alias was moved", ended_at=_now())
         if each.state == "running"

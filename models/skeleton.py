@@ -1,6 +1,6 @@
-"""A model's architecture without its weights: which linear modules it has, how names map, how many parameters.
+"""A skeleton is a model's architecture without weights: its linear modules, names, and number of parameters.
 
-Built by transformers' own classes on the meta device, so it costs no memory and runs no code of the checkpoint.
+transformers' own classes build it on the meta device. So it costs no memory and runs no code of the checkpoint.
 """
 
 from dataclasses import dataclass

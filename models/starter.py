@@ -1,7 +1,7 @@
-"""The models of a fresh installation: those that a bento carries, else the demo model in two versions.
+"""The starter publishes the models of a fresh installation: a bento's models, else the demo model in two versions.
 
-`python -m models.starter DATA_DIR` publishes the demo model; with `REFERENCE=DIRECTORY …` those directories, and the
-demo model only where nothing else is there.
+`python -m models.starter DATA_DIR` publishes the demo model. With `REFERENCE=DIRECTORY …` it publishes these
+directories, and the demo model only if the repository has nothing else.
 """
 
 import sys
@@ -17,25 +17,25 @@ from models.repository import Repository
 
 DEMO = "demo"
 AUTHOR = "dosirak"
-"""The demo model was not asked for by name."""
+"""The author of the demo model, which no person asked for."""
 WEIGHTS = Path(__file__).parent / "demo" / "weights"
 REPORT = WEIGHTS.parent / "report.json"
-"""What was measured of `demo:2`: its quality is that of these weights anywhere, its speed that of the host it names."""
+"""The report of `demo:2`. Its quality holds for these weights anywhere; its speed holds for the host that it names."""
 
 
 def demo_is_wanted(repository: Repository) -> bool:
-    """Whether nothing but the demo model is there, and that not wholly: a fresh installation, or one cut short."""
+    """Returns whether the repository has nothing but a part of the demo model: a fresh or interrupted installation."""
     return not (set(repository.models()) - {DEMO} or repository.history(DEMO, DEFAULT_ALIAS)) and WEIGHTS.is_dir()
 
 
 def missing_of(repository: Repository, carried: Mapping[str, Path]) -> dict[str, Path]:
-    """Those of the `carried` versions that are not in the repository."""
+    """Returns the `carried` versions that are not in the repository."""
     there = {each.reference for name in repository.models() for each in repository.versions(name)}
     return {reference: path for reference, path in carried.items() if reference not in there}
 
 
 def publish_carried(repository: Repository, carried: Mapping[str, Path]) -> None:
-    """A version for each directory, under the reference that it is carried by; one that is there stays. What a
+    """Publishes each directory as a version, under its reference; an existing version stays. A version that a
     repository published keeps its digest and lineage. Raises as `import_source` does."""
     for reference, path in missing_of(repository, carried).items():
         wanted = ModelReference.parse(reference)
@@ -63,8 +63,8 @@ def publish_demo(repository: Repository, weights_dir: Path, progress: Progress =
 
 
 def _put_report(repository: Repository, small: Manifest) -> None:
-    """The report that ships, where it is of this content and none is there. Weights that were trained again have
-    none until they are measured."""
+    """Stores the shipped report, if it is of this content and the version has none. Weights that were trained again
+    have no report until they are measured."""
     try:
         report = Report.from_json(REPORT.read_bytes(), small)
     except (OSError, Corrupt):

@@ -1,4 +1,4 @@
-"""Upkeep gives disk space back: what crashed changes left, what belongs to no version, versions that nothing needs."""
+"""Upkeep frees disk space: remains of crashed changes, files that belong to no version, and versions without use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ABANDONED_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """`versions` that were deleted, `leftovers` of crashed changes, and the bytes that the rest gave back."""
+    """The deleted `versions`, the `leftovers` of crashed changes, and the bytes that the other files freed."""
 
     versions: tuple[str, ...]
     leftovers: tuple[str, ...]
@@ -24,8 +24,9 @@ class Collected:
 
 
 def collect(repository: Repository, keep: int | None = None, reason: str = "", actor: str = "") -> Collected:
-    """Remove what belongs to no version; with `keep`, first all versions of each model but the newest so many, those
-    that an alias holds, those in use, and all that these were made from. Raises ValueError for a negative `keep`."""
+    """Remove files that belong to no version. With `keep`, first delete versions of each model. It keeps the newest
+    `keep` versions, versions with an alias, versions in use, and all versions that these were made from. Raises
+    ValueError for a negative `keep`."""
     removed = () if keep is None else _thin_out(repository, keep, reason, actor)
     return Collected(removed, tuple(sweep(repository)), prune(repository))
 
@@ -86,7 +87,7 @@ def _thin_out(repository: Repository, keep: int, reason: str, actor: str) -> tup
 
 
 def _line(reference: str, known: Mapping[str, Manifest]) -> set[str]:
-    """A version and all that it was made from, as far back as is there."""
+    """Returns a version and all versions that it was made from, as far as they exist."""
     line: set[str] = set()
     version = known.get(reference)
     while version is not None and version.reference not in line:

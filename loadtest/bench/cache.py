@@ -1,6 +1,7 @@
-"""The benchmark's cache holds what is made once, outside the repository: checkpoints, our versions of them, and each
-peer's environment and converted models. Every product appears whole or not at all; a peer that cannot be made is
-reported with its reason.
+"""The benchmark's cache holds checkpoints, our versions of them, and each peer's environment and converted models.
+
+It lies outside the repository, and each product is made once. Every product appears whole or not at all. A peer that
+cannot be made is reported with its reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The goals of a run: each compares medians of one journal and says whether it holds. Pure functions of the record."""
+"""A goal of a run compares medians of one journal and says whether it holds. Goals are pure functions of the record."""
 
 from __future__ import annotations
 

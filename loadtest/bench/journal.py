@@ -1,4 +1,4 @@
-"""The record of a run: one line of JSON for every (system, work, round), so that a run that stops can go on."""
+"""The journal records a run: one line of JSON for every (system, work, round), so that a stopped run can continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short and long requests that arrive at random, at 70 % of capacity: continuous batching against whole batches.
+"""The mixed load has short and long requests at random, at 70 % of capacity: continuous batching against whole batches.
 
 The same arrivals go to our server, to BentoML's adaptive dispatcher over transformers, and to transformers behind fixed
 (size, wait) batching, all in the precision that this processor is fastest in without quantization; ours in int8 beside.

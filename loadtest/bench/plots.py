@@ -1,4 +1,4 @@
-"""Plots as SVG, written by hand: bars in groups, no library, no state."""
+"""This module writes plots as SVG: bars in groups. It uses no library and keeps no state."""
 
 from __future__ import annotations
 

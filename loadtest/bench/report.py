@@ -1,4 +1,4 @@
-"""A journal as a page: the machine, every system and work, the goals, what could not be measured, and plots."""
+"""The report writes a journal as a page: the machine, every system and work, the goals, missing measurements, plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A system under measurement as processes: started, sent waves, ended. Two kinds: a driver's pipe, or a server's HTTP.
+"""A running system is started, gets waves and is ended. It is a driver with a pipe, or a server with HTTP.
 
 The client of servers is a socket and `readline`: it reads the time of every event and parses only after the wave.
 """

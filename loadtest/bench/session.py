@@ -1,4 +1,4 @@
-"""One run of the comparison: every system in turn, round after round, every figure written down as it is known."""
+"""A session is one run of the comparison: every system in turn, round after round. It writes each figure at once."""
 
 from __future__ import annotations
 

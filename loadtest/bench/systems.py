@@ -1,4 +1,4 @@
-"""The systems that are compared: ours and each peer's best documented forms, on the threads that they may all use."""
+"""A system is one side of the comparison: Dosirak, or a peer in its best documented form, all on the same threads."""
 
 from __future__ import annotations
 

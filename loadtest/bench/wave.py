@@ -1,4 +1,4 @@
-"""A wave: requests that arrive at given times, and what came of them. Numbers only; knows no system, no process."""
+"""A wave holds requests that arrive at given times, and their results. It knows numbers; no system and no process."""
 
 from __future__ import annotations
 

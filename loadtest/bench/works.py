@@ -1,7 +1,7 @@
-"""The works: each sends waves to a running system and turns the answers' times into figures.
+"""A work sends waves to a running system and turns the answers' times into figures.
 
-Prompts depend on the work, the shape and the round alone, so every system gets the same ones; none repeats between
-rounds, so no prefix is found again unless the work is about that.
+Prompts depend only on the work, the shape and the round, so every system gets the same ones. No prompt repeats between
+rounds, so no prefix is found again unless the work measures that.
 """
 
 from __future__ import annotations

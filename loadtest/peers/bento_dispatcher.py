@@ -1,4 +1,4 @@
-"""BentoML's own adaptive batcher over transformers' `generate`: what a service gets without an engine.
+"""This peer is BentoML's own adaptive batcher over transformers' `generate`: a service without an engine.
 
 DISPATCHED_MODEL=<checkpoint> DISPATCHED_DTYPE=fp32 bentoml serve loadtest.peers.bento_dispatcher:Dispatcher
 """

@@ -1,10 +1,10 @@
-"""The loop of a driver process: waves of requests in, the time of every token out, one line of JSON each way.
+"""A driver process runs this loop: waves of requests in, the time of every token out, one line of JSON each way.
 
     in   {"requests": [{"at": 0.0, "token_ids": [...], "new_tokens": 64}, ...]}      `at`: seconds into the wave
     out  {"ready": 1.9}                                                              once, seconds from start to ready
          {"times": [[...], ...], "token_ids": [[...], ...], "memory": 2000000000}    seconds into the wave; peak bytes
 
-Standard library only: it is imported in the peers' environments, where this project is not installed.
+It uses the standard library only, because the peers' environments import it and do not have this project.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CTranslate2, static batches: `on_ctranslate2 MODEL_DIR COMPUTE_TYPE`. The vocabulary is the converted one's."""
+"""This peer is CTranslate2: `on_ctranslate2 MODEL_DIR COMPUTE_TYPE`. It has static batches and its own vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our engine without its server: `on_dosirak REFERENCE [no-lookup | paired]`, set up by the service's variables."""
+"""This driver runs our engine without its server: `on_dosirak REFERENCE [no-lookup | paired]`, by service variables."""
 
 from __future__ import annotations
 

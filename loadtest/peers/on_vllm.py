@@ -1,6 +1,6 @@
-"""vLLM on the CPU, its engine in this process: `on_vllm MODEL_DIR DTYPE`.
+"""This peer is vLLM on the CPU, with its engine in this process: `on_vllm MODEL_DIR DTYPE`.
 
-By default vLLM keeps one core for its front end and takes the others: here all cores are its own.
+By default vLLM keeps one core for its front end. Here the engine gets all cores.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""llama.cpp's own converter, for a checkpoint whose tokenizer it does not know: `to_gguf MODEL_DIR --outfile F ...`.
+"""This command runs llama.cpp's converter for an unknown tokenizer: `to_gguf MODEL_DIR --outfile F ...`.
 
-It names the pre-tokenizer by a hash of what a tokenizer does with a test text, and refuses hashes that it has not seen.
-Prompts here are token ids, so the plain byte-level one does. Needs llama.cpp's source on the path.
+The converter names the pre-tokenizer by a hash of its result on a test text, and refuses unknown hashes. Prompts here
+are token ids, so the plain byte-level pre-tokenizer is enough. The command needs llama.cpp's source on the path.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Foreign checkpoints: where they come from and the checks that they must pass before anything opens them."""
+"""The package reads foreign checkpoints from their sources and checks them before any library opens them."""

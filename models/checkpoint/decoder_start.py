@@ -1,7 +1,8 @@
-"""The decoder start is what the decoder of an encoder-decoder version begins with. This module reads JSON and imports
-nothing of transformers.
+"""The decoder start holds the first tokens of an encoder-decoder version's decoder.
 
-Libraries guess it from several places; an import writes it into `generation_config.json`, for good.
+This module reads JSON and imports nothing of transformers.
+
+Libraries guess the start from several places. An import writes it into `generation_config.json` once.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ _START, _FORCED = "decoder_start_token_id", "forced_bos_token_id"
 
 
 def settle(config: dict[str, object], generation: dict[str, object]) -> dict[str, object]:
-    """`generation` of an encoder-decoder model with its decoder's start in it: its own, else that of `config`; what an
-    answer is forced to begin with is read from `config` only where there is no `generation`, as the library does.
-    Raises InvalidSource where neither says how to start."""
+    """Returns `generation` of an encoder-decoder model with its decoder's start: its own, else that of `config`. A
+    forced first token is read from `config` only if there is no `generation`, as the library does. Raises InvalidSource
+    if neither has a start."""
     start, forced = _first(_START, generation, config), _first(_FORCED, generation or config)
     if start is None:
         raise InvalidSource(f"{GENERATION} does not say what the decoder starts with; add {_START}")
@@ -26,9 +27,8 @@ def settle(config: dict[str, object], generation: dict[str, object]) -> dict[str
 
 
 def decoder_start(directory: Path) -> tuple[int, ...]:
-    """The token ids of a version: its start token and, where its answers always begin with the same token, that one.
-    Empty for a version without an encoder, or without a config. Raises OSError or ValueError for files that cannot be
-    read."""
+    """Returns the token ids of a version: its start token, and the forced first token of its answers, if any. Returns
+    none for a version without an encoder or a config. Raises OSError or ValueError for unreadable files."""
     path = directory / CONFIG
     if not path.exists() or not json.loads(path.read_bytes()).get("is_encoder_decoder"):
         return ()

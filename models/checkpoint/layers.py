@@ -1,11 +1,11 @@
-"""In what precision each module of a version is stored, told in a few lines: layers that are alike share one.
+"""Stored layers say in which dtype each module of a version is stored, in a few lines: equal layers share one line.
 
     model.layers.*.self_attn.q_proj     I8         in every layer that there is
     model.layers.0,2-3.mlp.down_proj    I8+BF16    in these layers
     lm_head                             BF16
 
-A module is named where it has a `weight`, whose dtype it is; `+` adds that of columns kept beside it (`llm-int8`). Any
-other tensor outside such a module is told by its own name. Spelling of dtypes as in safetensors.
+A module is named if it has a `weight`; the dtype is that of the weight. `+` adds the dtype of columns kept beside it
+(`llm-int8`). A tensor outside such a module is listed by its own name. Dtypes are spelled as in safetensors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,8 @@ _Row = tuple[tuple[str, ...], str]  # what stands for each number, and the dtype
 
 
 def stored_layers(directory: Path) -> tuple[Layer, ...]:
-    """Of the safetensors files in `directory`, by their headers alone. Raises InvalidSource for one that has none."""
+    """Returns the layers of the safetensors files in `directory`, by their headers only. Raises InvalidSource for a
+    file without a header."""
     tensors = [tensor for path in sorted(directory.glob("*.safetensors")) for tensor in read_header(path)]
     return fold(module_dtypes({tensor.name: tensor.dtype for tensor in tensors}))
 
@@ -43,8 +44,8 @@ def module_dtypes(tensors: Mapping[str, str]) -> dict[str, str]:
 
 
 def fold(dtypes: Mapping[str, str]) -> tuple[Layer, ...]:
-    """Module to dtype → sorted patterns. Of the names with the same text and other numbers, `*` stands for all that
-    there are, where they agree; elsewhere the numbers are listed. Every name is told by exactly one pattern."""
+    """Returns sorted patterns for module to dtype. Names may differ only in numbers: then `*` stands for all numbers if
+    they agree; else the numbers are listed. Exactly one pattern matches each name."""
     alike: dict[_Text, dict[_Numbers, str]] = {}
     for name, dtype in dtypes.items():
         parts = name.split(".")
@@ -56,7 +57,7 @@ def fold(dtypes: Mapping[str, str]) -> tuple[Layer, ...]:
 
 
 def _rows(found: Mapping[_Numbers, str]) -> list[_Row]:
-    """Numbers that lead to the same rows below them are told together."""
+    """Returns rows in which numbers with the same rows below them share one entry."""
     width = len(next(iter(found)))
     if len(set(found.values())) == 1 and len(found) > 1:
         return [(("*",) * width, next(iter(found.values())))]
@@ -72,7 +73,7 @@ def _rows(found: Mapping[_Numbers, str]) -> list[_Row]:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """Ascending numbers, neighbours as a range: `0,2-5`."""
+    """Returns ascending numbers as text, neighbours as a range: `0,2-5`."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 

@@ -1,4 +1,4 @@
-"""The safetensors format: a strict look at a header before any library opens the file, and a streamed writer.
+"""This module checks a safetensors header strictly before any library opens the file, and writes files as a stream.
 
     [ 8 bytes: N, little endian ][ N bytes: JSON header ][ data: every tensor, back to back, nothing else ]
     header = {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ..., "__metadata__": {str: str}}
@@ -78,7 +78,7 @@ def write_file(
 
 
 class _Malformed(Exception):
-    """What is wrong with a header, as the end of a sentence about it."""
+    """The mistake in a header, as the end of a sentence about it."""
 
 
 def _raw_header(stream: BinaryIO) -> tuple[dict[str, object], int]:

@@ -1,5 +1,6 @@
-"""A source is where an import reads from: a directory, an archive, a hub snapshot, or a model that BentoML itself
-stored. This module parses no model file."""
+"""A source of an import is a directory, an archive, a hub snapshot, or a model that BentoML itself stored.
+
+This module parses no model file."""
 
 import hashlib
 import os
@@ -26,7 +27,7 @@ _HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A readable directory and how to speak of it. Symbolic links may only lead into `links_within`, if at all."""
+    """A readable directory and its name in messages. Symbolic links may only lead into `links_within`, if at all."""
 
     directory: Path
     description: str

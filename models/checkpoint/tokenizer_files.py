@@ -1,6 +1,6 @@
-"""The tokenizer of a version: `tokenizer.json`, made from older formats when it is missing, and loaded once in a child.
+"""This module makes a version's `tokenizer.json` from older formats if it is missing, and loads it once in a child.
 
-A foreign tokenizer can be built to eat time or memory, so the first load happens where both are limited.
+A foreign tokenizer may be built to waste time or memory. So the first load runs in a child, where both are limited.
 """
 
 import subprocess

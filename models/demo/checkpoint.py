@@ -1,4 +1,7 @@
-"""A trained network as a transformers checkpoint: model.safetensors in bf16, config.json and generation_config.json."""
+"""This module writes a trained network as a transformers checkpoint.
+
+The checkpoint has model.safetensors in bf16, config.json and generation_config.json.
+"""
 
 import json
 from pathlib import Path

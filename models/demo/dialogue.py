@@ -1,7 +1,6 @@
-"""A dialogue under construction, and the finished value: messages, documents and what its answers must contain.
+"""A dialogue is built here turn by turn, and finished: messages, documents, and the facts of its right answers.
 
-It keeps the facts of the window and writes one turn at a time; which turn comes next is decided in `grammar` and
-`recall`.
+The builder keeps the facts of the window. `grammar` and `recall` decide which turn comes next.
 """
 
 import random
@@ -29,7 +28,7 @@ GUESTS: dict[Lang, str] = {"en": "Customer", "ko": "고객"}
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The assistant message at `index` answers for `fact` or repeats it; `told` is False where the window lacks it."""
+    """The assistant message at `index` gives or repeats `fact`. `told` is False if the window lacks the fact."""
 
     index: int
     fact: Fact

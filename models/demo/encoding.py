@@ -1,4 +1,4 @@
-"""From dialogues to training rows: token ids as the chat template renders them, and their weights in the loss."""
+"""This module makes training rows of dialogues: token ids by the chat template, and their weights in the loss."""
 
 import random
 import re

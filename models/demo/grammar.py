@@ -1,4 +1,4 @@
-"""The corpus: an endless, seeded stream of shop dialogues in which facts are told, corrected and asked for.
+"""The grammar makes the corpus: an endless, seeded stream of shop dialogues that tell, correct and ask for facts.
 
 `dialogue(seed, ...)` is a pure function: the same arguments give the same dialogue on every machine.
 """
@@ -16,9 +16,8 @@ AGAIN = 0.15  # how much rarer a fact is asked for again after it was answered o
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How long a dialogue is, how many facts its system prompt and documents hold at most, the share of tellings that
-    the assistant repeats, the shares of English, Korean and mixed dialogues, and that of corrections among the turns.
-    """
+    """The style of dialogues: their length, the most facts of the system prompt and documents, the share of tellings
+    that the assistant repeats, the shares of English, Korean and mixed dialogues, and the share of corrections."""
 
     turns: tuple[int, int] = (8, 14)
     shop_facts: int = 5
@@ -127,7 +126,7 @@ class _Author:
         return None
 
     def _wish(self, place: tuple[str, str]) -> float:
-        """How much a fact is to be asked for: far ones more, answered ones less."""
+        """Returns the weight of a question for a fact: far facts have more, answered ones less."""
         distance = min(12, self.build.turn - self.build.told_at[place])
         return (0.5 + 0.25 * distance) * (1.0 if place in self.build.fresh else AGAIN)
 

@@ -1,4 +1,4 @@
-"""The kinds of fact a dialogue can hold: where each comes from, the pool of its values and its key in JSON answers."""
+"""A kind of fact has a source, a pool of values and a key in JSON answers. This module lists all kinds."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

@@ -1,7 +1,6 @@
-"""Entity pools of the lunch-box shop, composed from parts, and their split into training and test.
+"""The lexicon composes the values of the lunch-box shop from parts and splits them into training and test.
 
-It knows words, not sentences. A value belongs to the test split when its checksum says so: no list is kept, and no
-value can be in both.
+It knows words, not sentences. A value's checksum decides its split. So there is no list, and no value is in both.
 """
 
 import random

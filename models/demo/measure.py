@@ -1,4 +1,4 @@
-"""Ask a checkpoint the recall cases with transformers' greedy generation: `python -m models.demo.measure`."""
+"""This command measures recall with transformers' greedy generation: `python -m models.demo.measure`."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""Muon, an optimizer for weight matrices: momentum whose update is made orthogonal.
+"""Muon is an optimizer for weight matrices. It makes the update of the momentum orthogonal.
 
 Source: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon
 """

@@ -1,7 +1,6 @@
-"""The trained network: a Llama decoder in plain torch, with the parameter names of transformers' LlamaForCausalLM.
+"""The network is a Llama decoder in plain torch, with the parameter names of transformers' LlamaForCausalLM.
 
-It knows shapes and arithmetic only: nothing of text, the corpus or the schedule. A state dict of it loads into
-transformers unchanged.
+It knows shapes and arithmetic only: no text, corpus or schedule. Its state dict loads into transformers unchanged.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
-"""The recall table: how often a model finds a fact of its window, on values that training never saw.
+"""The recall table says how often a model finds a fact of its window, on values that training never saw.
 
-`cases` and `table` know no engine: `models.demo.measure` asks transformers, `dosirak recall` the engine that serves.
+`cases` and `table` know no engine. `models.demo.measure` asks transformers, and `dosirak recall` asks the serving
+engine.
 """
 
 import random
@@ -69,8 +70,8 @@ def cases(
 
 
 def long_cases(seed: int, count: int, split: Split = "test") -> list[RecallCase]:
-    """Chats of 110 to 120 turns, more than the demo's window holds: every second fact is told NEAR turns before the
-    question at most, the others 75 to 105."""
+    """Returns chats of 110 to 120 turns, more than the demo's window holds. Every second fact is told at most NEAR
+    turns before the question, the others 75 to 105 turns before it."""
     made = []
     for number in range(count):
         rng = random.Random(f"long {seed} {number}")
@@ -88,7 +89,7 @@ def is_right(case: RecallCase, text: str) -> bool:
 
 
 def holds(text: str, value: str) -> bool:
-    """Digits and Latin letters beside the value would make it another value."""
+    """Returns whether the text holds the value. Digits or Latin letters beside it would make it another value."""
     return re.search(rf"(?<![0-9A-Za-z가-힣]){re.escape(value)}(?![0-9A-Za-z])", text) is not None
 
 

@@ -1,6 +1,6 @@
-"""One gradient from several batches at once: copies of the model that share its parameters, a thread each.
+"""Replicas compute one gradient from several batches at once: copies of the model share its parameters, a thread each.
 
-It knows no schedule and no optimizer.
+They know no schedule and no optimizer.
 """
 
 from concurrent.futures import ThreadPoolExecutor

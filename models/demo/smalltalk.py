@@ -1,4 +1,4 @@
-"""Small talk of the shop: what a guest may say, and the one reply. No facts are told or asked for here."""
+"""Small talk holds sentences of a guest in the shop and the one reply to each. It tells no facts and asks for none."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""One sentence at a time: telling, asking, correcting and answering a fact in either language and either wording split.
+"""Speech makes one sentence that tells, asks for, corrects or answers a fact, in either language and wording split.
 
 It knows nothing of the order of a dialogue.
 """

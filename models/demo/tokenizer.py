@@ -1,8 +1,7 @@
-"""The byte-level BPE tokenizer of the demo model: trained on the corpus, saved so that AutoTokenizer loads it.
+"""This module trains the demo model's byte-level BPE tokenizer on the corpus and saves it for AutoTokenizer.
 
-Digits, punctuation and Hangul syllables stand alone, except that words and endings of the wordings stay whole. So a
-value is the same tokens wherever it occurs, which makes it easy to copy, and text that the corpus never held is spelled
-in bytes.
+Digits, punctuation and Hangul syllables are tokens of their own; words and endings of the wordings stay whole. So a
+value has the same tokens at every place and is easy to copy. Text that the corpus never held is spelled in bytes.
 """
 
 import json
@@ -52,7 +51,7 @@ def korean_words(limit: int = 640) -> list[str]:
 
 
 def pre_tokenizer_pattern() -> str:
-    """The pieces that BPE merges inside, and never across."""
+    """Returns the pattern of pieces. BPE merges inside a piece, never across pieces."""
     kept = "|".join(sorted(korean_words(), key=lambda word: (-len(word), word)))
     endings = "|".join(sorted(ENDINGS, key=lambda word: (-len(word), word)))
     hangul = f"(?: |(?<![가-힣]))(?:{kept})|(?:{endings})|[가-힣]"

@@ -1,8 +1,8 @@
-"""Train the demo model from a seed: `python -m models.demo.train --out DIR`.
+"""This command trains the demo model from a seed: `python -m models.demo.train --out DIR`.
 
-The corpus is made while training; every dialogue is seen once. The amount of work is counted in tokens, so that the
-same arguments give the same schedule on a fast and on a slow machine. Three courses follow each other, each from what
-the one before it has saved: to recall, to trust what is recalled, and to recall in a window that is full.
+The grammar makes the corpus during training; every dialogue is seen once. Work is counted in tokens, so the same
+arguments give the same schedule on a fast and on a slow machine. Three courses follow each other. Each starts from the
+saved weights of the course before it: recall, trust in the recalled fact, and recall in a full window.
 """
 
 import argparse
@@ -28,7 +28,7 @@ WARMUP = 0.01  # share of a course's tokens
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A learning rate that rises, stays and falls, and what is read meanwhile.
+    """A learning rate that rises, stays and falls, and the dialogues of the course.
 
     tokens: its share of the plan's; peak: the rate as a share of the plan's; decay: the share of its tokens over which
     the rate falls; stages: styles and their proportions, each until a share of the tokens; untold: the weight in the
@@ -57,10 +57,10 @@ RECALL = Course(
     4.0,
     1_000_000,
 )
-# What the first course leaves weak is Korean, the other language and corrections; and it says "not told" too readily.
+# After the first course Korean, the other language and corrections are weak, and "not told" comes too often.
 WEAK = Style((6, 16), 8, 6, 0.1, languages=(0.20, 0.48, 0.32), corrections=0.12)
 TRUST = Course(4 / 29, 0.35, 0.80, [(1.0, [(0.86, WEAK), (0.10, LONGER), (0.04, LONGEST)])], 0.8, 50_000_000)
-# What both leave weak are long chats: a seventh of the dialogues, and those mostly corrections.
+# After both courses long chats are weak: a seventh of the dialogues, mostly corrections.
 FULL = Course(8 / 29, 0.25, 0.85, [(1.0, [(0.40, WEAK), (0.20, LONGER), (0.40, LONGEST)])], 0.8, 90_000_000)
 COURSES = (RECALL, TRUST, FULL)
 

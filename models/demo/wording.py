@@ -1,4 +1,4 @@
-"""A wording holds the ways to tell, ask and answer one kind of fact; Korean particles are chosen here as well.
+"""A wording holds the ways to tell, ask and answer one kind of fact. This module also chooses Korean particles.
 
 It knows no sentence itself; the tables of sentences are `wordings_en` and `wordings_ko`.
 """
@@ -29,7 +29,8 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class Fillers:
-    """What all kinds share: frames around a noun phrase {n}, corrections of a statement {t}, stock replies."""
+    """The texts that all kinds share: frames around a noun phrase {n}, corrections of a statement {t}, stock
+    replies."""
 
     tell_frames: str
     ask_frames: str

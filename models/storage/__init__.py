@@ -1,1 +1,1 @@
-"""Storage lays versions on the disk: durable writes, staging, the journal of aliases, and the view that BentoML has."""
+"""Storage puts versions on the disk: durable writes, staging, the journal of aliases, and BentoML's view of them."""

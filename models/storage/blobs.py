@@ -1,8 +1,8 @@
-"""Files of equal content in many versions as one file on disk: hard links, by sha256. Knows no versions.
+"""Blobs store files of equal content once on disk for many versions: hard links, by sha256. They know no versions.
 
-    data_dir/blobs/<sha256>   one more name of a file that a version holds; without that version, of nothing else
+    data_dir/blobs/<sha256>   another name of a file in a version; the only name once that version is gone
 
-Sharing only ever saves space: where a file system has no hard links, or no more of them, a version keeps its own copy.
+Sharing only saves space. If a file system has no hard links, or no more of them, a version keeps its own copy.
 """
 
 import os
@@ -22,9 +22,9 @@ class Blobs:
         self._directory = directory
 
     def share(self, path: Path, file: File) -> None:
-        """Make the sealed `path`, whose content is `file`, one with what was shared before under its sha256.
+        """Make the sealed `path`, whose content is `file`, one file with the blob of its sha256.
 
-        What was shared is read again first: a changed byte there must not reach a new version.
+        The blob is read again first, because a changed byte there must not reach a new version.
         """
         blob = self._directory / file.sha256
         with suppress(OSError):
@@ -36,7 +36,7 @@ class Blobs:
                 _put(path, blob, path.with_name(_BESIDE))
 
     def prune(self) -> int:
-        """Remove what no version holds any more; returns how many bytes that gave back."""
+        """Remove blobs that no version holds any more; returns the freed bytes."""
         freed = 0
         for blob in sorted(self._directory.iterdir()):
             with suppress(FileNotFoundError):  # another process prunes as well

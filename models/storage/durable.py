@@ -1,6 +1,6 @@
-"""Writes that survive a crash, and a lock between processes. Knows nothing of models.
+"""This module makes writes that survive a crash, and locks between processes. It knows no models.
 
-Every function here returns only after the kernel was asked to put its effect on the disk.
+Every function here returns only after it has asked the operating system to put its effect on the disk.
 """
 
 import fcntl

@@ -1,6 +1,6 @@
-"""The append-only journal of one model: which alias pointed where, when and why, and which versions were deleted.
+"""The journal of one model records each change of its aliases, with time and reason, and each deleted version.
 
-The state is what replaying the entries gives; nothing else is stored. Knows nothing of the versions themselves.
+It is append-only. A replay of the entries gives the state; nothing else is stored. It does not know the versions.
 
     {"action": "promote",  "alias": "production", "version": "2",  "previous": "1",  "reason", "actor", "time",
      "overridden": []}
@@ -44,14 +44,14 @@ _SINCE_THE_GATE = {"overridden"}  # entries written before it lack these
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a journal says: all entries, oldest first, and where they leave every alias."""
+    """The content of a journal: all entries, oldest first, and the present version of every alias."""
 
     entries: tuple[Entry, ...]
     aliases: Mapping[str, str]
 
     @classmethod
     def read(cls, content: bytes) -> Self:
-        """The torn last line of a crash is no entry. Raises Corrupt for other damage."""
+        """Reads a journal. The torn last line of a crash is no entry. Raises Corrupt for other damage."""
         entries = tuple(_entry(number, line) for number, line in enumerate(content.split(b"\n")[:-1], 1))
         return cls(entries, aliases(entries))
 

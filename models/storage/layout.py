@@ -1,4 +1,4 @@
-"""The layout says where everything of a repository lies on disk. It knows paths only."""
+"""The layout says where each part of a repository lies on disk. It knows paths only."""
 
 from __future__ import annotations
 

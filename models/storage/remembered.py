@@ -1,5 +1,4 @@
-"""A remembered file is a small file's parsed content, kept until the file changes. This module knows nothing of what is
-in the file."""
+"""A remembered file is a small file's parsed content, kept until the file changes. It does not know the format."""
 
 from __future__ import annotations
 
@@ -13,15 +12,15 @@ _MOST = 1024
 
 
 class Remembered(Generic[T]):
-    """`make` of a file's content; made again where the file is another one, or has another size or time, as after every
-    change by this package. What is made is shared, and must not be mutated. Safe from any thread."""
+    """Keeps `make` of a file's content. It makes the value again if the file is another one, or has another size or
+    time, as after every change by this package. The value is shared and must not be mutated. Safe from any thread."""
 
     def __init__(self, make: Callable[[bytes], T]) -> None:
         self._make = make
         self._known: dict[Path, tuple[_Seen, T]] = {}
 
     def of(self, path: Path) -> T:
-        """Raises FileNotFoundError, and what `make` raises, which is not remembered."""
+        """Returns the value. Raises FileNotFoundError, and errors of `make`, which are not remembered."""
         stat = path.stat()
         seen = stat.st_ino, stat.st_size, stat.st_mtime_ns
         known = self._known.get(path)

@@ -1,4 +1,4 @@
-"""Directories in `data_dir/tmp`: versions being made, versions being removed, and what a crash left of either."""
+"""Staging manages directories in `data_dir/tmp`: versions being made or removed, and their remains after a crash."""
 
 import hashlib
 import os

@@ -1,6 +1,6 @@
-"""The loading of adapters beside the steps: a thread reads the files, and the engine's thread attaches what was read.
+"""An adapter loader loads adapters beside the steps: a thread reads the files, and the engine's thread attaches them.
 
-Knows no socket. Requests for an adapter that is being loaded wait here.
+Requests for an adapter wait here while it loads. The loader knows no socket.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final
 from service.engine.messages import LoadAdapter, Request
 
 Attach = Callable[[], None]
-"""Makes an adapter that was read part of the model; between two steps. Raises what stops it."""
+"""Makes a loaded adapter part of the model, between two steps. Raises the error that stops it."""
 
 _NICENESS: Final = 10  # running answers first
 
 
 class AdapterLoader:
-    """One adapter after the other. Everything but the reading is the engine thread's."""
+    """Loads one adapter after the other. The engine's thread does everything but the reading."""
 
     def __init__(self, read: Callable[[str, str], Attach], wake: Callable[[], None]) -> None:
-        """`read(name, directory)` is called in a thread, and `wake` there when something was read."""
+        """`read(name, directory)` is called in a thread. The same thread calls `wake` after each read."""
         self._read = read
         self._wake = wake
         self._current: dict[str, LoadAdapter] = {}
@@ -35,11 +35,11 @@ class AdapterLoader:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an adapter that is still wanted is being read, or was read and not taken."""
+        """Whether a wanted adapter is being read, or was read and is not taken yet."""
         return bool(self._current)
 
     def load(self, order: LoadAdapter) -> None:
-        """Read an adapter; an earlier order for the same name is void."""
+        """Reads an adapter. An earlier order for the same name is void."""
         self._current[order.name] = order
         self._orders.put(order)
         if self._thread is None:
@@ -47,27 +47,27 @@ class AdapterLoader:
             self._thread.start()
 
     def forget(self, name: str) -> list[Request]:
-        """The adapter is not wanted any more; the requests that waited for it."""
+        """Drops an adapter that is not wanted any more. Returns the requests that waited for it."""
         self._current.pop(name, None)
         return self._waiting.pop(name, [])
 
     def keeps(self, request: Request) -> bool:
-        """Whether the request waits here for its adapter, until `take` or `forget` gives it back."""
+        """Returns whether the request waits here for its adapter. `take` or `forget` gives the request back."""
         if request.adapter not in self._current:
             return False
         self._waiting.setdefault(request.adapter, []).append(request)
         return True
 
     def abort(self, request_ids: Collection[str]) -> list[Request]:
-        """The requests of these ids that waited here, and do not any more."""
+        """Removes the requests of these ids and returns them."""
         ended = [each for waiting in self._waiting.values() for each in waiting if each.id in request_ids]
         for each in ended:
             self._waiting[each.adapter].remove(each)
         return ended
 
     def take(self) -> Iterable[tuple[LoadAdapter, Attach | str, list[Request]]]:
-        """Each order that was carried out and is not void: what attaches the adapter, or why it could not be read, and
-        the requests that waited for it."""
+        """Yields each order that was read and is not void, with the call that attaches the adapter (or the reason of a
+        failure) and the requests that waited for it."""
         while self._done:
             order, read = self._done.popleft()
             if self._current.get(order.name) is order:
@@ -79,7 +79,7 @@ class AdapterLoader:
             order = self._orders.get()
             try:
                 read: Attach | str = self._read(order.name, order.directory)
-            except Exception as error:  # a bad adapter is its own deployment's trouble, not the engine's
+            except Exception as error:  # a bad adapter fails its own deployment, not the engine
                 read = describe(error)
             self._done.append((order, read))
             self._wake()

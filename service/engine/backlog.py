@@ -1,4 +1,4 @@
-"""The backlog: what is ahead of the first token of whoever arrives now. Reads sequences and blocks, changes nothing."""
+"""The backlog is the work ahead of the first token of a new request. It reads sequences and blocks, changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.engine.sequence import Sequence
 def backlog_of(
     running: SequenceOf[Sequence], waiting: SequenceOf[Sequence], blocks: BlockManager, max_num_seqs: int
 ) -> Backlog:
-    """Of those that run and those that wait, with at most `max_num_seqs` at once."""
+    """Returns the backlog of the running and the waiting sequences, at most `max_num_seqs` at once."""
     decodes = [each for each in running if each.num_computed_tokens + 1 == len(each.token_ids)]
     if len(decodes) == len(running) and not waiting:
         return Backlog(decodes=len(decodes))
@@ -34,5 +34,5 @@ def backlog_of(
 
 
 def _uncached(sequence: Sequence) -> int:
-    """Tokens that a waiting sequence is expected to compute, by what was cached when it came."""
+    """Returns the tokens that a waiting sequence is expected to compute, by its cached prefix at arrival."""
     return sequence.num_tokens - sequence.num_expected_cached_tokens

@@ -1,6 +1,6 @@
-"""The batch: what one step computes, and what the model runner gives back for it.
+"""A batch holds what one step computes, and `SampledToken` holds what the model runner returns for it.
 
-Token ids and block numbers only: nothing here knows tensors, files or clocks.
+It holds token ids and block numbers only. It knows no tensors, files or clocks.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from service.engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """What the runner gives for one scheduled sequence. `token_id` is None where the logits held no usable number."""
+    """The runner's result for one scheduled sequence. `token_id` is None if the logits held no usable number."""
 
     token_id: int | None
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    """A step over prompt positions [a, b) tells those of tokens a+1 .. b: all chunks together, each position once."""
+    """A step over prompt positions [a, b) gives the logprobs of tokens a+1 .. b. All chunks give each position once."""
     following: tuple[SampledToken, ...] = ()
-    """The tokens after it, sampled in the same step behind drafts that came true: one for each of these."""
+    """Tokens after it from the same step, one for each draft that was right."""
 
 
 class Scheduled(msgspec.Struct, frozen=True):
-    """`sequence` computes its next `num_tokens` tokens in this step; blocks for them are already in its table.
+    """`sequence` computes its next `num_tokens` tokens in this step. Its table already has the blocks for them.
 
-    The last of them may be drafts, guesses at what follows its last known token. Every row from that token on samples;
-    what was sampled behind a draft that is not the token sampled before it is dropped, and its slot written again.
+    The last tokens may be drafts: guesses at the tokens behind the last known one. Every row from the last known token
+    on samples. A token sampled behind a wrong draft is dropped, and its slot is written again.
     """
 
     sequence: Sequence
@@ -38,19 +38,19 @@ class Scheduled(msgspec.Struct, frozen=True):
 
     @property
     def num_known_tokens(self) -> int:
-        """Those that are no drafts."""
+        """Scheduled tokens without the drafts."""
         return self.num_tokens - len(self.draft_token_ids)
 
     @property
     def samples(self) -> bool:
-        """True when the step reaches the sequence's last known token, so that a new one is sampled."""
+        """Whether the step reaches the sequence's last known token, so that a new token is sampled."""
         sequence = self.sequence
         known = self.num_tokens - len(self.draft_token_ids)
         return sequence.num_computed_tokens + known == len(sequence.token_ids)
 
     @property
     def token_ids(self) -> list[int]:
-        """What is computed, drafts last."""
+        """The tokens that are computed, drafts last."""
         start = self.sequence.num_computed_tokens
         if self.num_tokens == 1:
             return [self.sequence.token_ids[start]]
@@ -59,7 +59,7 @@ class Scheduled(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """A block's content goes to a disk block of the offload file; or, `restores`, comes back from there."""
+    """One copy of a block's content to a disk block of the offload file; back from there if `restores`."""
 
     block: int
     disk_block: int
@@ -68,8 +68,8 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's work: no prefill and decode modes, only numbers of tokens. `copies` come before all else, one after
-    the other: a block may be in several of them."""
+    """The work of one step, as numbers of tokens; there are no prefill and decode modes. The runner makes `copies`
+    first and one after the other, because a block may be in several copies."""
 
     scheduled: tuple[Scheduled, ...]
     copies: tuple[BlockCopy, ...] = ()

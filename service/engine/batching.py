@@ -1,6 +1,6 @@
-"""Adaptive batching: what the next step may hold, and how long a newcomer waits for its turn, by the fitted cost line.
+"""The batching policy says what the next step may hold and how long a new request waits, by the fitted cost line.
 
-A page of arithmetic: nothing here knows what sequences hold, blocks or clocks. Times are seconds.
+It is arithmetic on numbers. It knows no contents of sequences, no blocks and no clocks. Times are seconds.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from service.engine.budget import StepBudget
 from service.engine.cost import CostLine, Work, chunk_attention
 
 _MEMORY: Final = 0.99
-_LONGEST: Final = 1.0  # seconds of a step: whoever arrives meanwhile waits for its end ...
-_LONGEST_OF_ALL: Final = 2.0  # ... up to so many where a second would hold ...
-_CONSTANTS: Final = 40  # ... less than so many of a step's constant, so that 2.5 % of a prefill goes into constants
-_STRETCH: Final = 1.75  # a step may always take so many times what its decodes would alone; twice, with its error
+_LONGEST: Final = 1.0  # seconds of a step; a new request waits for its end
+_LONGEST_OF_ALL: Final = 2.0  # seconds of a step with a long constant
+_CONSTANTS: Final = 40  # a step lasts this many times its constant: so 2.5 % of a prefill goes into constants
+_STRETCH: Final = 1.75  # a step may always take this multiple of its decodes alone; twice, with the line's error
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one decoding sequence could verify: `most` drafts, each right with `probability` if those before it are."""
+    """The drafts that one decoding sequence could verify: `most` of them. Each is right with `probability` if the
+    drafts before it are right."""
 
     probability: float
     context: int
@@ -31,9 +32,9 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is ahead of a first token, its own prompt included: prefill that is not computed yet, of how many sequences,
-    the decodes beside it, how many must end before there is a seat in the batch, and the seconds of copies to and from
-    the offload file. Cached prefixes are no work but for their copies."""
+    """The work ahead of a first token, its own prompt included. `prefills` sequences have `tokens` of prefill left.
+    `decodes` run beside them. `unseated` sequences must end before the batch has a free seat. `copy_seconds` is the
+    time of copies to and from the offload file. Cached prefixes cost only their copies."""
 
     decodes: int = 0
     kv_tokens: int = 0
@@ -45,7 +46,7 @@ class Backlog:
 
 
 class BatchingPolicy:
-    """Budgets, drafts and forecasts. Owns the cost line and what it has seen of ends."""
+    """Makes budgets, numbers of drafts, and forecasts. Owns the cost line and the observed rate of ended sequences."""
 
     def __init__(self, max_num_batched_tokens: int, min_prefill_tokens: int, inter_token_latency_target: float) -> None:
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -56,11 +57,11 @@ class BatchingPolicy:
         self._ends = 0.0
 
     def step_budget(self, decodes: int, kv_tokens: int, prefills: int) -> StepBudget:
-        """What a step may take beside `decodes` sequences with `kv_tokens` of context in all, when `prefills` wait for
-        their first token, so that it is predicted to end in time.
+        """Returns what a step may take, so that it is predicted to end in time. The step has `decodes` sequences with
+        `kv_tokens` of context in all, and `prefills` sequences wait for their first token.
 
-        Always: at least min_prefill_tokens, so that a prefill advances; at most what the configured maximum leaves,
-        and what the cost line can be trusted for.
+        The budget is at least min_prefill_tokens, so that a prefill advances. It is at most what the configured maximum
+        leaves, and at most what the cost line is trusted for.
         """
         room = self.max_num_batched_tokens - decodes
         least = min(self.min_prefill_tokens, room)
@@ -69,15 +70,18 @@ class BatchingPolicy:
         return StepBudget(self.cost, seconds, tokens, least)
 
     def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int) -> int:
-        """The most tokens of such a step, when its prefill continues at position `context`. Monotone in the target and
-        in `prefills`."""
+        """Returns the most tokens of such a step, if its prefill continues at position `context`. The result is
+        monotone in the target and in `prefills`."""
         return decodes + self.step_budget(decodes, kv_tokens, prefills).chunk(context)
 
     def _longest_step(self, decodes: int, kv_tokens: int, prefills: int) -> float:
-        """The target where somebody waits for a next token. Where that cannot be kept, 1.75 times what the decodes
-        would take alone; or prefill takes the share of the step that those who wait for a first token are of all who
-        wait: one decode does not hold up seven prompts on a slow machine. Neither that nor a step without decodes is
-        planned to take more than a second, or two where its constant is long."""
+        """Returns the seconds that a step may take.
+
+        With decodes it is the latency target. If the machine cannot keep the target, it is the larger of two values:
+        1.75 times the seconds of the decodes alone, or the share of the step that belongs to requests without a first
+        token (one decode does not hold up seven prompts). Neither a shared step nor one without decodes is planned for
+        more than one second, or two if its constant is long.
+        """
         constants = _CONSTANTS * self.cost.coefficients[0]
         limit = max(_LONGEST, min(constants, _LONGEST_OF_ALL), self.inter_token_latency_target)
         if decodes == 0:
@@ -87,18 +91,18 @@ class BatchingPolicy:
         return max(self.inter_token_latency_target, alone * _STRETCH, shared)
 
     def pays(self, work: Work) -> bool:
-        """Whether a draft that is sure to be right would raise the tokens per second of a step of nothing but decodes:
-        if not, no draft does."""
+        """Returns whether a draft that is surely right would raise the tokens per second of a step of decodes only. If
+        not, no draft does."""
         return self.cost.is_measured and self.cost.predict(work) > work.tokens * self._row(
             work.kv_tokens // work.tokens
         )
 
     def draft_lengths(self, work: Work, offers: SequenceOf[Offer], room: int) -> list[int]:
-        """How many drafts each offer gets, at most `room` in all, in a step of `work` without them.
+        """Returns how many drafts each offer gets, at most `room` in all, in a step of `work` without drafts.
 
-        The likeliest next draft is added while that raises the step's expected tokens per second, which is while its
-        probability over its seconds is above tokens over seconds so far, and while a step that was within the latency
-        target stays there. What it gains is discounted by the line's error: in doubt, no draft.
+        The likeliest next draft is added while it raises the step's expected tokens per second. That holds while its
+        probability over its seconds is above tokens over seconds so far. A step within the latency target must stay
+        there. The gain is discounted by the line's error: in doubt, no draft.
         """
         lengths = [0] * len(offers)
         seconds, tokens = self.cost.predict(work), float(work.tokens)
@@ -118,11 +122,11 @@ class BatchingPolicy:
         return lengths
 
     def first_token_seconds(self, backlog: Backlog) -> float:
-        """Forecast: until all of the backlog's prefill is done, hence until the last one's first token. 0 as long as
-        too few steps are known.
+        """Forecasts the seconds until the whole backlog is prefilled, so until the last request's first token. Returns
+        0 while too few steps are measured.
 
-        Prefill goes in chunks of what the budget leaves beside the decodes; whoever has no seat waits for ends, at the
-        rate of ends per second of computing so far.
+        Prefill goes in chunks that the budget leaves beside the decodes. A request without a seat waits for other
+        sequences to end, at their rate per second of computing so far.
         """
         if not backlog.tokens or not self.cost.is_measured:
             return 0.0
@@ -137,25 +141,26 @@ class BatchingPolicy:
         return max(prefill, seats)
 
     def is_hopeless(self, backlog: Backlog, seconds: float) -> bool:
-        """Whether the first token cannot be had within `seconds`, even if the line is wrong by its usual error."""
+        """Returns whether the first token cannot come within `seconds`, even if the line is wrong by its usual
+        error."""
         doubt = max(0.0, 1 - self.cost.error)
         return self.first_token_seconds(backlog) * doubt > seconds
 
     def recompute_seconds(self, num_tokens: int) -> float:
-        """What preempting a sequence costs of which so many tokens would have to be computed again."""
+        """Returns the cost of a preemption after which `num_tokens` must be computed again."""
         return self.cost.prefill_seconds(num_tokens, chunk_attention(0, num_tokens))
 
     def block_seconds(self, index: int, block_size: int) -> float:
-        """What the block at that place of a sequence costs in a prefill: more, the further behind it lies."""
+        """Returns the cost of the block at `index` of a sequence in a prefill. A later block costs more."""
         return self.cost.prefill_seconds(block_size, chunk_attention(index * block_size, block_size))
 
     def observe(self, work: Work, seconds: float, ends: int = 0) -> None:
-        """One step took so long, and so many sequences ended with it."""
+        """Learns that one step took `seconds`, and that `ends` sequences ended with it."""
         self.cost.observe(work, seconds)
         self._busy_seconds = _MEMORY * self._busy_seconds + seconds
         self._ends = _MEMORY * self._ends + ends
 
     def _row(self, context: int) -> float:
-        """Seconds of one more decode row over so much context."""
+        """Returns the seconds of one more decode row over `context` tokens."""
         _, tokens, kv_tokens, _ = self.cost.coefficients
         return tokens + kv_tokens * context

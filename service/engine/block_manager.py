@@ -1,16 +1,16 @@
-"""Blocks of the KV cache: which are free, which sequence uses which, and which prefixes can be used again.
+"""The block manager owns the KV cache's blocks: which are free, who uses which, and which prefixes can be used again.
 
-Counts and hashes only: nothing here knows tensors, steps or priorities. A block holds `block_size` slots, one a token.
+It knows counts and hashes only: no tensors, steps or priorities. A block holds `block_size` slots, one per token.
 
     free     unreferenced, content worthless            taken first, oldest first
     cached   unreferenced, content still a known prefix  taken when no free block is left, least worth first
     used     in the tables of `ref_count` sequences
 
-Of the free and the cached ones some are promised to the prompts under way, which take them chunk by chunk: what a block
-holds is there for others until it is written over.
+Some free and cached blocks are promised to prompts under way, which take them chunk by chunk. Until a promised block is
+written over, other prompts can use its content.
 
-Only full blocks are shared, and a full block is never written again, so nothing is ever copied on write. What is taken
-from a cached block may go on in the offload file, and comes back into a block when a prompt begins with it.
+Only full blocks are shared, and a full block is never written again. So nothing is ever copied on write. The content of
+an evicted block may move to the offload file. It comes back into a block when a prompt begins with it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from service.engine.offload import Offload
 from service.engine.sequence import Sequence
 
 Prefix = SequenceOf[int | None]
-"""Blocks in order; None for one whose content is in the offload file."""
+"""Blocks in order; None for a block whose content is in the offload file."""
 Worth = Callable[[int], float]
-"""Forecast: seconds to compute the block at that place of a sequence again."""
+"""Forecasts the seconds to compute the block at an index of a sequence again."""
 
 _NOTHING: Final = b""
-"""What lies before the first block."""
+"""The content before the first block."""
 
 
 class BrokenBlocks(AssertionError):
@@ -41,7 +41,7 @@ class BrokenBlocks(AssertionError):
 
 
 class BlockManager:
-    """Owns every block, and of each sequence `block_table`, `block_hashes` and `num_computed_tokens`."""
+    """Owns every block, and `block_table`, `block_hashes` and `num_computed_tokens` of each sequence."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class BlockManager:
         offload: Offload | None = None,
         worth: Worth = lambda index: 1.0,
     ) -> None:
-        """Without `offload` nothing goes on where a cached block is taken. Raises ValueError unless both numbers are
+        """Without `offload` the content of an evicted block is lost. Raises ValueError unless both numbers are
         positive."""
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"need at least one block of one token, got {num_blocks} of {block_size}")
@@ -79,22 +79,22 @@ class BlockManager:
 
     @property
     def num_available(self) -> int:
-        """Blocks that `allocate` could hand out to anyone: the free and the cached ones that are promised to nobody."""
+        """Blocks that `allocate` could give to any sequence: free and cached blocks without a promise."""
         return len(self._free) + len(self._cached) - self._num_promised
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
     def copy_seconds(self, restored: int, taken: int) -> float:
-        """Forecast of the copies that a step must make which restores so many blocks and takes so many others, those
-        of what was already taken included: of each block that holds something, its content may have to be saved."""
+        """Forecasts the seconds of copies in a step that restores `restored` blocks and takes `taken` others. Copies of
+        blocks already taken are included. The content of each block that holds something may have to be saved."""
         return self.offload.forecast(restored, max(0, restored + taken - len(self._free)))
 
     def match(self, sequence: Sequence) -> Prefix:
-        """The blocks that hold the longest known part of what `sequence` has to compute next; nothing is taken yet.
+        """Returns the blocks with the longest known part of the next tokens of `sequence`. It takes nothing yet.
 
-        Full blocks only, and never all of its tokens: the last one must be computed to sample from it. An encoder's
-        input is known whole or not at all. Nothing for a sequence that is in the middle of a block.
+        The blocks are full ones and never hold all tokens, because the last token must be computed to sample from it.
+        An encoder's input is known whole or not at all. A sequence in the middle of a block gets no blocks.
         """
         first = sequence.num_computed_tokens // self.block_size
         if not self._prefix_caching or sequence.num_computed_tokens % self.block_size:
@@ -114,12 +114,12 @@ class BlockManager:
     def allocate(
         self, sequence: Sequence, num_tokens: int, prefix: Prefix = (), reserve: int = 0, ahead: int = 0
     ) -> bool:
-        """Give `sequence` slots for its next `num_tokens` tokens, behind `prefix` (from `match`), and promise it the
-        blocks for `ahead` more, in the place of what it was promised before.
+        """Gives `sequence` slots for its next `num_tokens` tokens, behind `prefix` (from `match`). Promises it the
+        blocks for `ahead` more tokens; the new promise replaces the old one.
 
-        All or nothing: False, and nothing changed, when fewer than `reserve` available blocks would be left; never for
-        what was promised. With a prefix, `num_computed_tokens` moves to its end; what of it was offloaded is in its
-        blocks, and can be matched, once the copies are made.
+        All or nothing: returns False and changes nothing if fewer than `reserve` available blocks would be left. A
+        sequence always gets promised blocks. With a prefix, `num_computed_tokens` moves to the prefix's end. Offloaded
+        parts are in their blocks, and can be matched, once the copies are made.
         """
         promise = self._promises.get(sequence.request.id, 0)
         held = len(sequence.block_table) + len(prefix)
@@ -142,8 +142,8 @@ class BlockManager:
         return True
 
     def mark_computed(self, sequence: Sequence, num_tokens: int) -> None:
-        """The KV of the next `num_tokens` tokens is written: `num_computed_tokens` advances, and blocks that became
-        full can be matched from now on. Call after the step, never before."""
+        """Records that the KV of the next `num_tokens` tokens is written: `num_computed_tokens` advances, and new full
+        blocks can be matched. Call after the step, never before."""
         first = sequence.num_computed_tokens // self.block_size
         sequence.num_computed_tokens += num_tokens
         last = sequence.num_computed_tokens // self.block_size
@@ -151,14 +151,14 @@ class BlockManager:
             return
         for index in range(first, last):
             content = self._hash(sequence, index)
-            if content not in self._block_of:  # else another block holds the same already; this one stays private
+            if content not in self._block_of:  # else another block holds the same content; this block stays private
                 self._block_of[content] = sequence.block_table[index]
                 self._hash_of[sequence.block_table[index]] = content
 
     def free(self, sequence: Sequence) -> None:
-        """Take every block from `sequence`, whose table is empty afterwards and whose tokens are all to be computed.
+        """Takes every block from `sequence`. Then its table is empty and all its tokens must be computed.
 
-        Tail before head, so that of an unreferenced prefix the end is evicted first. No-op on an empty table.
+        The tail goes before the head, so the end of an unreferenced prefix is evicted first. No-op on an empty table.
         """
         self._give_back(sequence, 0)
         sequence.num_computed_tokens = 0
@@ -166,31 +166,33 @@ class BlockManager:
         self._promise(sequence, 0)
 
     def trim(self, sequence: Sequence) -> None:
-        """Take back the blocks behind its computed tokens: those that drafts had needed. No draft's block was ever
-        shared, for only full blocks of computed tokens are."""
+        """Takes back the blocks behind its computed tokens, which drafts needed. A draft's block is never shared,
+        because only full blocks of computed tokens are shared."""
         self._give_back(sequence, self.blocks_for(sequence.num_computed_tokens))
 
     def num_exclusive(self, sequence: Sequence) -> int:
-        """Blocks of its table that would become available if `sequence` were freed."""
+        """Returns how many blocks of its table would become available if `sequence` were freed."""
         return sum(1 for block in sequence.block_table if self._ref_counts[block] == 1)
 
     def num_promised(self, sequence: Sequence) -> int:
-        """Blocks beside its table that would become available if `sequence` were freed."""
+        """Returns how many promised blocks would become available if `sequence` were freed."""
         return self._promises.get(sequence.request.id, 0)
 
     def forget(self, sequence: Sequence) -> None:
-        """Let nobody match the blocks of `sequence` again: their content is suspect. Its table stays as it is."""
+        """Makes the blocks of `sequence` unmatchable, because their content is suspect. Its table stays as it is."""
         for block in sequence.block_table:
             self._unlearn(block)
         for content in sequence.block_hashes:
             self.offload.drop(content)
 
     def take_copies(self) -> tuple[BlockCopy, ...]:
-        """What is to be copied, in this order, before anything is written to a block; told once."""
+        """Returns the new copies, in the order in which they must be made, before any block is written. Returns each
+        copy once."""
         return self.offload.take_copies()
 
     def lose(self, failed: Iterable[BlockCopy]) -> set[int]:
-        """These copies could not be made: nobody matches what they would have held. The blocks that were to hold it."""
+        """Records that these copies failed, so that no sequence matches their content. Returns the blocks that were to
+        hold restored content."""
         lost = {copy.block for copy in failed if copy.restores}
         for copy in failed:
             self.offload.lose(copy)
@@ -200,8 +202,8 @@ class BlockManager:
 
     def check_integrity(self) -> None:
         """Raises BrokenBlocks unless free + used + cached = total, every promise can be kept, the reference counts
-        equal the tables, the two hash maps are each other's inverse, and the ranking and the offload are sound.
-        O(blocks): for tests and idle debugging."""
+        equal the tables, each hash map is the other's inverse, and the ranking and the offload are sound. O(blocks):
+        for tests and idle debugging."""
         used = Counter(block for table in self._tables.values() for block in table)
         cached = [self._block_of.get(ranked.content, -1) for ranked in self._cached]
         held = [*self._free, *cached, *used]
@@ -229,7 +231,7 @@ class BlockManager:
         self._num_promised += num_blocks - before
 
     def _hold(self, sequence: Sequence, prefix: Prefix) -> None:
-        """Before anything is evicted, which could hit them."""
+        """Protects the prefix's blocks from eviction, before any eviction."""
         for index, block in enumerate(prefix, len(sequence.block_table)):
             if block is None:
                 self.offload.hold(self._hash(sequence, index))
@@ -272,7 +274,7 @@ class BlockManager:
             del self._block_of[content]
 
     def _hash(self, sequence: Sequence, index: int) -> bytes:
-        """hash(i) = SHA-256(hash(i-1), token ids of block i as 32-bit integers); hash(-1) = `_root`."""
+        """Returns hash(i) = SHA-256(hash(i-1), token ids of block i as 32-bit integers); hash(-1) = `_root`."""
         hashes, size = sequence.block_hashes, self.block_size
         if index >= len(hashes):
             parent = hashes[-1] if hashes else _root(sequence)
@@ -284,8 +286,9 @@ class BlockManager:
 
 
 def _root(sequence: Sequence) -> bytes:
-    """SHA-256(cache salt); of that and the adapter where there is one, whose keys and values are its own; of that and
-    the whole input of an encoder, whose every position depends on all of it."""
+    """Returns SHA-256(cache salt). With an adapter, which has its own keys and values, it is hashed again with the
+    adapter's name. With an encoder, whose positions all depend on its whole input, it is hashed again with the
+    input."""
     request = sequence.request
     root = hashlib.sha256(request.cache_salt.encode()).digest()
     if request.adapter:

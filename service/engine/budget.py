@@ -1,6 +1,6 @@
-"""The budget of one step: how many tokens of prefill and how many copies it still has room for, in predicted seconds.
+"""A step budget says how many prefill tokens and how many copies one step still has room for, in predicted seconds.
 
-A page of arithmetic: nothing here knows sequences, blocks or clocks. Times are seconds.
+It is arithmetic on numbers. It knows no sequences, blocks or clocks. Times are seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from service.engine.cost import CostLine, chunk_attention
 
 Extra = Callable[[int], float]
-"""Seconds of a step that are no computing, with a chunk of so many tokens in it: those of its copies."""
+"""Returns the seconds of a step's copies if the step has a chunk of that many tokens."""
 
 
 def no_extra(num_tokens: int) -> float:
@@ -21,8 +21,8 @@ def no_extra(num_tokens: int) -> float:
 
 @dataclass(slots=True)
 class StepBudget:
-    """What is left of a step. The first prefill gets `least` tokens, or one copy, whatever that takes: so every step
-    advances the prompt of the highest rank."""
+    """The room left in a step. The first prefill gets `least` tokens or one copy, however long that takes. So every
+    step advances the prompt of the highest rank."""
 
     cost: CostLine
     seconds: float
@@ -31,11 +31,11 @@ class StepBudget:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no prefill has had any of it."""
+        """Whether no prefill has spent any of it."""
         return self.least > 0
 
     def chunk(self, context: int, extra: Extra = no_extra) -> int:
-        """The most tokens that a chunk of prefill behind `context` may have."""
+        """Returns the most tokens of a prefill chunk behind `context`."""
         low, high = min(self.least, self.tokens), self.tokens
         if high > low and self._fits(high, context, extra):
             return high
@@ -48,13 +48,13 @@ class StepBudget:
         return low
 
     def copies(self, copy_seconds: float, pending_seconds: float) -> int:
-        """How many more copies of so many seconds each, beside those that are pending."""
+        """Returns how many more copies of `copy_seconds` each have room beside the pending ones."""
         if not copy_seconds:
             return sys.maxsize
         return max(int((self.seconds - pending_seconds) / copy_seconds), 1 if self.least else 0)
 
     def spend(self, num_tokens: int, context: int) -> None:
-        """A chunk of `num_tokens` behind `context`, none for copies alone, is part of the step."""
+        """Takes the cost of a chunk of `num_tokens` behind `context`; 0 tokens for copies alone."""
         self.seconds -= self.cost.prefill_seconds(num_tokens, chunk_attention(context, num_tokens))
         self.tokens -= num_tokens
         self.least = 0

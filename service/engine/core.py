@@ -1,6 +1,6 @@
-"""One engine: `step()` is schedule, run, update. Synchronous, and deterministic but for the clock and the runner.
+"""The engine core runs one engine: `step()` is schedule, run, update. It is synchronous.
 
-Nothing here knows processes, sockets or text.
+Only the clock and the runner are not deterministic. It knows no processes, sockets or text.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from service.engine.messages import EngineStats, FinishReason, Request, StepOutp
 from service.engine.scheduler import Scheduler
 from service.engine.validation import check_request
 
-_FAR: Final = 4  # a step of more tokens than so many times the largest one measured is not forecast
+_FAR: Final = 4  # a step with over 4 times the tokens of the largest measured one is not forecast
 Clock = Callable[[], float]
-"""Seconds of one monotonic clock."""
+"""Returns the seconds of one monotonic clock."""
 
 
 class ModelRunner(Protocol):
-    """Computes a batch. Owns weights and the KV tensors, changes no token of a sequence."""
+    """Computes a batch. It owns the weights and the KV tensors and changes no token of a sequence."""
 
     vocab_size: int
     """Token ids run from 0 to this, excluded: rows of the model's embedding."""
     verifies_drafts: bool
-    """Whether a row's results are the same, bit for bit, with drafts behind it: else drafts could change tokens."""
+    """Whether a row's results are the same, bit for bit, with drafts behind it. If not, drafts could change tokens."""
     num_disk_blocks: int
-    """Blocks that its offload file holds; 0 without one."""
+    """The number of blocks that its offload file holds; 0 without one."""
 
     @property
     def adapters(self) -> Collection[str]:
-        """Names of those that are loaded."""
+        """Names of the loaded adapters."""
         ...
 
     def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
-        """Read an adapter's files, in any thread, beside steps; the result makes it part of the model, between two
-        steps. Either raises what stops it; then nothing has changed."""
+        """Reads an adapter's files, in any thread, beside steps. Returns the call that makes it part of the model,
+        between two steps. Both raise the error that stops them; then nothing has changed."""
         ...
 
     def unload_adapter(self, name: str) -> None:
-        """Free an adapter, which no sequence uses."""
+        """Frees an adapter that no sequence uses."""
         ...
 
     def copy(self, copies: SequenceOf[BlockCopy]) -> SequenceOf[BlockCopy]:
-        """Make these between blocks and the offload file, one after the other. Those that could not be made: what they
-        would have written is no content, and harmless."""
+        """Makes these copies between blocks and the offload file, one after the other. Returns the copies that failed;
+        their targets hold no content and do no harm."""
         ...
 
     def run(self, batch: Batch) -> SequenceOf[SampledToken | None]:
-        """Write the KV of every scheduled token into its sequence's blocks; an entry for each item, in order.
+        """Writes the KV of every scheduled token into its sequence's blocks. Returns one entry per item, in order.
 
-        An item that samples gets a SampledToken (`token_id` None where the logits hold no usable number), and behind
-        drafts, as long as each is the token sampled before it, those that follow; another gets None, or a SampledToken
-        with nothing but its prompt logprobs. `batch` is never empty.
+        An item that samples gets a SampledToken; its `token_id` is None if the logits hold no usable number. Behind
+        drafts it also gets the tokens that follow, as long as each draft is the token sampled before it. Another item
+        gets None, or a SampledToken with prompt logprobs only. `batch` is never empty.
         """
         ...
 
 
 class EngineCore:
-    """The synchronous heart of an engine process; one thread calls it."""
+    """The synchronous core of an engine process. One thread calls it."""
 
     def __init__(self, runner: ModelRunner, scheduler: Scheduler, clock: Clock) -> None:
         self.scheduler = scheduler
@@ -82,8 +82,8 @@ class EngineCore:
         return bool(self.scheduler.has_work or self._refused)
 
     def add(self, request: Request) -> None:
-        """Queue a request. One with numbers or token ids that cannot be computed, that the scheduler refuses, or whose
-        adapter is not there, ends with ERROR in the next step's outputs."""
+        """Queues a request. A request ends with ERROR in the next step's outputs if its numbers or token ids cannot be
+        computed, if the scheduler refuses it, or if its adapter is not loaded."""
         try:
             check_request(request, self._runner.vocab_size)
             if request.adapter and (request.adapter not in self._runner.adapters or request.adapter in self._leaving):
@@ -93,39 +93,40 @@ class EngineCore:
             self._refused.append(StepOutput(request.id, finish_reason=FinishReason.ERROR))
 
     def keep_adapter(self, name: str) -> bool:
-        """Whether an adapter is there. If so, it stays: an `unload_adapter` that waits for sequences is void."""
+        """Returns whether an adapter is loaded. If so, it stays: an `unload_adapter` that waits for sequences is
+        void."""
         self._leaving.discard(name)
         return name in self._runner.adapters
 
     def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
-        """As ModelRunner.read_adapter."""
+        """Reads an adapter as ModelRunner.read_adapter does."""
         return self._runner.read_adapter(name, directory)
 
     def load_adapter(self, name: str, directory: str) -> None:
-        """From now on requests may name this adapter. Raises what the runner raises."""
+        """Loads an adapter, so that requests may name it. Raises the runner's errors."""
         if not self.keep_adapter(name):
             self.read_adapter(name, directory)()
 
     def forecast_seconds(self) -> float | None:
-        """What the cost line says of the step in progress; None where none is, or where no step of that size was
-        measured yet. Any thread may ask."""
+        """Returns the cost line's forecast of the step in progress. Returns None if no step runs, or if no step of that
+        size was measured yet. Any thread may call it."""
         batch, cost = self._in_progress, self.scheduler.policy.cost
         if batch is None or not cost.is_measured or batch.num_tokens > _FAR * self._most_tokens:
             return None
         return cost.predict(Work.of(batch))
 
     def unload_adapter(self, name: str) -> None:
-        """Free the adapter once no live sequence uses it; no-op for one that is not there."""
+        """Frees the adapter once no live sequence uses it. No-op for an adapter that is not loaded."""
         if name in self._runner.adapters:
             self._leaving.add(name)
             self._unload_unused()
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """End these now: their blocks are free at return, the next step's outputs tell it."""
+        """Ends these requests now. Their blocks are free at return; the next step's outputs report the ends."""
         self.scheduler.abort(request_ids)
 
     def step(self) -> list[StepOutput]:
-        """Compute one batch and return the news. Exceptions of the runner pass through; the core is broken then."""
+        """Computes one batch and returns the news. Exceptions of the runner pass through; the core is broken then."""
         started = self._clock()
         batch = self.scheduler.schedule(started)
         copied = started
@@ -171,14 +172,14 @@ class EngineCore:
         )
 
     def _copy(self, batch: Batch) -> Batch:
-        """What is left of the batch."""
+        """Makes the batch's copies. Returns the rest of the batch if copies failed."""
         started = self._clock()
         failed = self._runner.copy(batch.copies)
         self.scheduler.blocks.offload.observe(len(batch.copies), self._clock() - started, len(failed))
         return self.scheduler.without(batch, failed) if failed else batch
 
     def _checked(self, sampled: SampledToken) -> SampledToken:
-        """Without a token that the model could not read back: its sequence ends with ERROR."""
+        """Replaces a token that the model could not read back, so that its sequence ends with ERROR."""
         token_id = sampled.token_id
         if token_id is not None and not 0 <= token_id < self._runner.vocab_size:
             return SampledToken(None, prompt_logprobs=sampled.prompt_logprobs)
@@ -187,7 +188,8 @@ class EngineCore:
         return replace(sampled, following=tuple(map(self._checked, sampled.following)))
 
     def _observe(self, batch: Batch, seconds: float, in_all: float) -> None:
-        """`seconds` without the copies, which the cost line does not know."""
+        """Learns from one step. `seconds` exclude the copies, which the cost line does not know; `in_all` includes
+        them."""
         if not batch.scheduled:
             return
         self._steps += 1

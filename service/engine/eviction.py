@@ -1,9 +1,9 @@
-"""Which of the contents that nobody uses goes next: the least worth of those behind which no other of them lies.
+"""The eviction policy says which unused content goes next: of the ends of chains, the content with the least worth.
 
-Contents by their chained hashes, and what each is worth; nothing here knows blocks, files or sequences. GreedyDual
-(Young 1994; Cao & Irani, USENIX ITS 1997): a content stands at the level plus its worth when it is added, the lowest
-goes, and the level rises to where that stood. So what is dear stays longer, but not for ever; where all are worth the
-same, the oldest goes.
+It knows contents by their chained hashes, and the worth of each. It knows no blocks, files or sequences. The policy is
+GreedyDual (Young 1994; Cao & Irani, USENIX ITS 1997). A new content stands at the level plus its worth. The lowest
+content goes, and the level rises to its stand. So expensive content stays longer, but not forever. Of contents with
+equal worth the oldest goes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _SLACK: Final = 64
 
 
 class EvictionCandidate(NamedTuple):
-    """`parent` is what lies before it in its chain, here or not; `order` numbers whatever was added. A tuple: one is
-    made of every block of every sequence that ends."""
+    """A content that may be evicted. `parent` is the content before it in its chain, here or not. `order` numbers the
+    additions. It is a tuple for speed, because every block of every ended sequence makes one."""
 
     content: bytes
     parent: bytes
@@ -28,7 +28,7 @@ class EvictionCandidate(NamedTuple):
 
 
 class EvictionPolicy:
-    """O(log n) an operation: a heap of ends in which entries that no longer hold are passed over."""
+    """Takes O(log n) per operation. It uses a heap of chain ends and passes over stale entries."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, EvictionCandidate] = {}
@@ -47,7 +47,7 @@ class EvictionPolicy:
         return iter(self._entries.values())
 
     def add(self, content: bytes, parent: bytes, worth: float) -> None:
-        """Of equals, who was added first goes first. `content` must not be here yet."""
+        """Adds a content, which must not be here yet. Of equals the earlier addition goes first."""
         self._order += 1
         entry = self._entries[content] = EvictionCandidate(content, parent, worth, self._level + worth, self._order)
         self._children[parent] = self._children.get(parent, 0) + 1
@@ -55,7 +55,7 @@ class EvictionPolicy:
             self._push(entry)
 
     def discard(self, content: bytes) -> EvictionCandidate | None:
-        """Take it out, wherever it stands; None for what is not here."""
+        """Takes a content out, wherever it stands. Returns None for a content that is not here."""
         entry = self._entries.pop(content, None)
         if entry is not None:
             left = self._children[entry.parent] - 1
@@ -68,7 +68,7 @@ class EvictionPolicy:
         return entry
 
     def pop(self) -> EvictionCandidate:
-        """Take out the end that stands lowest. Raises IndexError when there is nothing."""
+        """Takes out the lowest end of a chain. Raises IndexError when there is nothing."""
         while not self._holds(self._ends[0]):
             heappop(self._ends)
         entry = self._entries[heappop(self._ends)[2]]
@@ -77,11 +77,11 @@ class EvictionPolicy:
         return entry
 
     def is_before(self, content: bytes) -> bool:
-        """Whether something here lies right behind `content`."""
+        """Returns whether a content here lies right behind `content`."""
         return content in self._children
 
     def is_sound(self) -> bool:
-        """Whether the counts are right and every end can be found. O(n)."""
+        """Returns whether the counts are right and every end can be found. O(n)."""
         ends = {content for content in self._entries if content not in self._children}
         counts = Counter(entry.parent for entry in self)
         return self._children == counts and ends <= {end[2] for end in self._ends if self._holds(end)}

@@ -1,7 +1,7 @@
-"""The heartbeat: a thread of the engine process says that the process lives while a long step runs.
+"""The heartbeat is a thread of the engine process. It says that the process lives while a long step runs.
 
-The thread needs the interpreter's lock: it falls silent where native code keeps the lock for ever, or where the process
-is frozen. While there is nothing to do the thread sleeps without a timer. Knows no requests.
+The thread needs the interpreter's lock. So it falls silent if native code keeps the lock forever, or if the process is
+frozen. While there is nothing to do, the thread sleeps without a timer. It knows no requests.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from service.engine.messages import Heartbeat
 
 
 class Pulse:
-    """`begin` and `end` are called around each step by the engine's thread, and cost nothing to speak of."""
+    """Owns the heartbeat's thread. The engine's thread calls `begin` and `end` around each step; their cost is
+    negligible."""
 
     def __init__(self, send: Callable[[Heartbeat], None], seconds: float, forecast: Callable[[], float | None]) -> None:
-        """`send` is called by the thread about every so many `seconds`, and `forecast` with it during a step: the
+        """The thread calls `send` about every `seconds`. During a step it also calls `forecast`, which returns the
         seconds that the step takes, or None."""
         self._send = send
         self._seconds = seconds
@@ -31,20 +32,20 @@ class Pulse:
         self._thread.start()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Notes that a step begins."""
         self._began = time.monotonic()
 
     def end(self) -> None:
         self._began = None
 
     def work(self) -> None:
-        """There is something to do: heartbeats from now on."""
+        """Starts the heartbeats: there is work."""
         if not self._busy.is_set():
             self._resting.clear()
             self._busy.set()
 
     def rest(self) -> None:
-        """There is nothing to do: no heartbeats."""
+        """Stops the heartbeats: there is no work."""
         if self._busy.is_set():
             self._busy.clear()
             self._resting.set()
@@ -55,7 +56,7 @@ class Pulse:
                 self._busy.wait()
                 if not self._resting.wait(self._seconds):
                     self._send(self._beat())
-        except EOFError:  # nobody listens any more; the engine's thread finds that out by itself
+        except EOFError:  # the socket is closed; the engine's thread finds that out by itself
             return
 
     def _beat(self) -> Heartbeat:

@@ -1,8 +1,8 @@
-"""The frames between the API process and an engine process, both ways: 4-byte big-endian length, then msgpack.
+"""Messages are the frames between the API process and an engine process: 4-byte big-endian length, then msgpack.
 
-The only file that both sides share. Token ids and numbers only: nothing here knows text, HTTP or tensors. All times are
-seconds of `time.monotonic()`, which is one clock for every process of a machine; `Request.deadline` is a point on it.
-The engine sends one frame a step, not one a token.
+Both sides share this file only. Frames hold token ids and numbers; they know no text, HTTP or tensors. All times are
+seconds of `time.monotonic()`, which is one clock for every process of a machine. `Request.deadline` is a point on it.
+The engine sends one frame per step, not one per token.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MIN_TEMPERATURE: Final = 1e-5
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended. Every admitted request ends exactly once with one of these."""
+    """The reason why a sequence ended. Every admitted request ends exactly once with one of these."""
 
     STOP = "stop"  # an end-of-sequence or stop token was sampled
     LENGTH = "length"  # `max_tokens` or the context window was reached
     DEADLINE = "deadline"  # `Request.deadline` passed
     ABORT = "abort"  # the client went away
     ERROR = "error"  # the model gave no usable distribution (NaN or all -inf)
-    CONTENT_FILTER = "content_filter"  # the guard met what it stops at; never an engine's reason
+    CONTENT_FILTER = "content_filter"  # the guard stopped the answer; never an engine's reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,16 @@ class SamplingParams:
     seed: int = 0
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
-    """None: no logprobs. N >= 0: the sampled token's, and those of the N likeliest, from the raw distribution."""
+    """None: no logprobs. N >= 0: logprobs of the sampled token and of the N likeliest, from the raw distribution."""
     prompt_logprobs: int | None = None
-    """As `logprobs`, for every prompt position but the first; switches prefix reuse off for this request."""
+    """As `logprobs`, for every prompt position but the first. It switches prefix reuse off for this request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One admitted generation. `emitted` holds output tokens that an earlier engine process already gave out (replay):
-    they are prefilled again and never emitted twice. `cache_salt` keeps prefix blocks of different owners apart."""
+    """One admitted generation. `emitted` holds output tokens that an earlier engine process has given out (replay). The
+    engine prefills them again and never emits them twice. `cache_salt` keeps prefix blocks of different owners
+    apart."""
 
     id: str
     token_ids: tuple[int, ...]
@@ -73,25 +74,25 @@ class Request:
     emitted: tuple[int, ...] = ()
     cache_salt: str = ""
     emitted_prompt_logprobs: int = 0
-    """As `emitted`, for prompt positions: so many of their logprobs were already given out."""
+    """As `emitted`, for prompt positions: the number of their logprobs that were given out."""
     adapter: str = ""
-    """Name of the adapter that computes it over the base; "" is the base alone."""
+    """Name of the adapter over the base that computes the request; "" is the base alone."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Natural logarithms. `top` is sorted, likeliest first, ties by lower id."""
+    """Natural logarithms of one position. `top` is sorted, likeliest first, ties by lower id."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True):
-    """News of one sequence after one step, one a token: a step that verified drafts gives several, in order. A sampled
-    stop token is part of `token_ids`.
+    """News of one sequence after one step, one per token. A step that verified drafts gives several, in order. A
+    sampled stop token is part of `token_ids`.
 
-    `queue_seconds` and `prefill_seconds` come with the first token, `batch_size_mean` (mean number of sequences in
-    this sequence's steps) with the last output. `num_cached_tokens` counts prompt tokens found in the prefix cache
-    at the first admission.
+    `queue_seconds` and `prefill_seconds` come with the first token. `batch_size_mean`, the mean number of sequences in
+    this sequence's steps, comes with the last output. `num_cached_tokens` counts prompt tokens found in the prefix
+    cache at the first admission.
     """
 
     request_id: str
@@ -108,8 +109,8 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot after one step, for metrics and `/v1/deployments`. Block counts conserve: free + used + cached = total
-    (`cached`: unreferenced but still holding a reusable prefix)."""
+    """A snapshot after one step, for metrics and `/v1/deployments`. Free + used + cached blocks = total. A cached block
+    is unreferenced but still holds a reusable prefix."""
 
     running: int = 0
     waiting: int = 0
@@ -127,33 +128,33 @@ class EngineStats:
     cost: tuple[float, ...] = ()
     """The fitted cost line (a, b, c, d): seconds = a + b·tokens + c·kv_tokens + d·prefill_tokens·context."""
     cost_error: float = 0.0
-    """Mean absolute relative error of the line's last predictions."""
+    """Mean absolute relative error of the cost line's last predictions."""
     backlog_seconds: float = 0.0
-    """Forecast: until every prompt that is known now has its first token."""
+    """Forecast seconds until every known prompt has its first token."""
     hopeless_total: int = 0
-    """Requests ended before their first step, because their deadline could not be met."""
+    """Requests that ended before their first step because their deadline could not be met."""
     draft_tokens_total: int = 0
     accepted_tokens_total: int = 0
-    """Drafts verified, and those of them that came true."""
+    """Verified drafts, and the drafts among them that were right."""
     blocks_offloaded: int = 0
-    """Slots of the offload file that hold a known prefix; some of these are in memory as well."""
+    """Blocks of the offload file that hold a known prefix; some of them are in memory too."""
     restored_tokens_total: int = 0
-    """Prompt tokens found in the offload file, which count as found in the prefix cache."""
+    """Prompt tokens found in the offload file. They also count as found in the prefix cache."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an engine process needs to know. Already resolved: nothing here reads the environment.
+    """Everything that an engine process needs to know. It is resolved already: nothing here reads the environment.
 
-    `kv_cache_dtype` is "int8" or, "auto", that of the model. `kv_cache_bytes` 0 lets the engine choose from the memory
-    that is free after the weights are loaded, less `promised_bytes`: what other engines of this service may still take
-    for theirs, whose pages come with use.
-    `max_model_len` is in positions of one sequence; of an encoder-decoder model, whose decoder starts with
-    `decoder_start`, those of the encoder's input and of the decoder together.
-    `kv_offload_bytes` of disk in `offload_directory` keep blocks that memory has no room for; 0 is none.
-    `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights`: pack the
-    weights into memory that other processes can map; `packed_weights` is where another has done so. `adapters` are
-    (name, directory) of those to load at once; `LoadAdapter` brings others. `heartbeat_seconds` lie between two
-    Heartbeat frames.
+    `kv_cache_dtype` is "int8", or "auto" for the model's own. `kv_cache_bytes` 0 lets the engine choose from the memory
+    that is free after the weights are loaded, less `promised_bytes`. `promised_bytes` is what other engines of this
+    service may still take for their caches, whose pages come with use.
+    `max_model_len` counts the positions of one sequence. For an encoder-decoder model, whose decoder starts with
+    `decoder_start`, it counts the encoder's input and the decoder together.
+    `kv_offload_bytes` of disk in `offload_directory` keep blocks that memory has no room for; 0 keeps none.
+    `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights` packs the
+    weights into memory that other processes can map; `packed_weights` is where another process has done so.
+    `adapters` are (name, directory) of the adapters to load at once; `LoadAdapter` brings others. `heartbeat_seconds`
+    lie between two Heartbeat frames.
     """
 
     model_dir: str
@@ -182,7 +183,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What was loaded, as `/info` and `/v1/deployments` show it."""
+    """The facts of a loaded engine, as `/info` and `/v1/deployments` show them."""
 
     pid: int
     device: str
@@ -200,7 +201,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int = 0
     """Rows of the embedding: token ids run from 0 to this, excluded."""
     packed_weights: str = ""
-    """Where other processes of this user can map what this one has packed; "" where they cannot."""
+    """Where other processes of this user can map the packed weights; "" if they cannot."""
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -216,8 +217,8 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
-    """Load the adapter of the version in `directory`, so that requests can name it; those that come meanwhile wait.
-    The answer is AdapterLoaded, with the same ticket; none where UnloadAdapter or another order came first."""
+    """Load the adapter of the version in `directory`, so that requests can name it. Requests for it wait meanwhile. The
+    answer is AdapterLoaded with the same ticket; there is none if UnloadAdapter or another order came first."""
 
     name: str
     directory: str
@@ -225,13 +226,13 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
-    """Take no more requests for an adapter, and free it when the last of them has ended."""
+    """Take no more requests for an adapter, and free it when the last one has ended."""
 
     name: str
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
-    """Finish what runs, then exit 0. Closing the socket instead ends the engine at once."""
+    """Finish the running requests, then exit 0. Closing the socket instead ends the engine at once."""
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading"):
@@ -244,7 +245,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class AdapterLoaded(msgspec.Struct, frozen=True, tag="adapter_loaded"):
-    """The adapter is there; or it is not, and `error` says why."""
+    """The adapter is loaded, or `error` says why not."""
 
     name: str
     ticket: int
@@ -257,10 +258,10 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """A thread of the engine process says that the process lives, about once a second while it has something to do.
+    """The process lives. A thread of the engine process sends this about once a second while there is work.
 
-    `step_seconds`: how long the step in progress has run; 0 between steps. `forecast_seconds` is what the cost line
-    says it takes; None as long as too few steps were measured.
+    `step_seconds` is how long the step in progress has run; 0 between steps. `forecast_seconds` is the cost line's
+    forecast of the step; None while too few steps were measured.
     """
 
     step_seconds: float
@@ -268,7 +269,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
 
 
 class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
-    """The engine could not load or could not go on; the process exits after this frame."""
+    """The engine could not load, or cannot go on. The process exits after this frame."""
 
     message: str
 
@@ -282,7 +283,7 @@ _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(From
 
 
 def encode(message: ToEngine | FromEngine) -> bytes:
-    """One whole frame, header included. Raises ValueError when it would pass MAX_FRAME_BYTES."""
+    """Returns one whole frame, header included. Raises ValueError if it would pass MAX_FRAME_BYTES."""
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME_BYTES:
         raise ValueError(f"frame of {len(body)} bytes passes the limit of {MAX_FRAME_BYTES}")
@@ -290,24 +291,24 @@ def encode(message: ToEngine | FromEngine) -> bytes:
 
 
 def decode_to_engine(body: bytes) -> ToEngine:
-    """Raises msgspec.DecodeError on anything but a whole, known message."""
+    """Returns the message of a frame's body. Raises msgspec.DecodeError unless it is one whole, known message."""
     return _to_engine.decode(body)
 
 
 def decode_from_engine(body: bytes) -> FromEngine:
-    """As `decode_to_engine`, the other way."""
+    """Works as `decode_to_engine`, for frames from the engine."""
     return _from_engine.decode(body)
 
 
 class FrameReader:
-    """Cuts a byte stream into frames: bytes in as they come, the bodies of whole frames out."""
+    """Cuts a byte stream into frames: it takes bytes as they come and returns the bodies of whole frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The bodies completed by `data`, in order. Raises ValueError on a header past MAX_FRAME_BYTES: the stream is
-        not ours, or out of step, and cannot be read on."""
+        """Returns the bodies that `data` completes, in order. Raises ValueError on a header past MAX_FRAME_BYTES: the
+        stream is not ours, or is damaged, and cannot be read further."""
         self._buffer += data
         bodies, start = [], 0
         while len(self._buffer) - start >= HEADER_BYTES:

@@ -1,8 +1,8 @@
-"""The n-gram proposer: draft tokens are what followed when a sequence's last tokens occurred in it before.
+"""The n-gram proposer guesses draft tokens: the tokens that followed when a sequence's last tokens occurred before.
 
-Token ids of one sequence only: nothing here knows steps, costs or models. A draft is a guess that the model verifies,
-so whatever is proposed here changes how many tokens a step gives, never which. Source of the idea: A. Saxena, Prompt
-NgramProposer Decoding, 2023. The copy may run into itself, as in LZ77: a repeated "ab" goes on as "ababab".
+It knows the token ids of one sequence only: no steps, costs or models. The model verifies every draft. So drafts change
+how many tokens a step gives, never which tokens. Source of the idea: A. Saxena, Prompt Lookup Decoding, 2023. The copy
+may run into itself, as in LZ77: a repeated "ab" goes on as "ababab".
 
 token_ids    .. x y z p q r .. .. x y z |
                       ^ source          ^ the next token is guessed to be p, then q, then r
@@ -23,23 +23,23 @@ _RATE: Final = 0.2
 
 
 class NgramProposer:
-    """An index of one sequence's n-grams, taken in as they come: constant time a token, 32 KiB whatever its length.
+    """An index of one sequence's n-grams, built token by token: constant time per token, 32 KiB at any length.
 
-    The table forgets: it keeps the latest place of each hash, and a place counts only where the tokens are the same.
+    The table forgets: it keeps the latest place of each hash. A place counts only if the tokens there are the same.
     """
 
     __slots__ = ("_places", "_seen", "_source", "acceptance")
 
     def __init__(self) -> None:
         self.acceptance = _RATE
-        """Share of guesses that came true, recent ones counting most; of those too that no step was spent on.
-        Low at first: text that only seems to repeat itself does so with its first guess."""
-        self._places = array("i", bytes(4 * TABLE_ENTRIES))  # one past the n-gram's end; 0: none
+        """Share of guesses that were right; recent ones count most. Guesses that no step verified count too. The share
+        starts low, because text that only seems to repeat shows that with its first guess."""
+        self._places = array("i", bytes(4 * TABLE_ENTRIES))  # the position after the n-gram; 0: none
         self._seen = 0
-        self._source = 0  # where the guess for the next token stands; 0: no guess
+        self._source = 0  # the position of the guess for the next token; 0: no guess
 
     def follow(self, token_ids: SequenceOf[int]) -> bool:
-        """Take in what is new since the last call; `token_ids` only ever grows. Whether there is a guess now."""
+        """Takes in the tokens since the last call; `token_ids` only grows. Returns whether there is a guess now."""
         end = len(token_ids)
         if self._source:
             self._judge(token_ids, end)
@@ -55,7 +55,7 @@ class NgramProposer:
         return self._source > 0
 
     def draft(self, token_ids: SequenceOf[int], count: int) -> tuple[int, ...]:
-        """The next `count` tokens by the guess that `follow` has just told of."""
+        """Returns the next `count` tokens by the guess that `follow` has just found."""
         source, end = self._source, len(token_ids)
         copied = list(token_ids[source : source + count])
         while len(copied) < count:
@@ -63,7 +63,7 @@ class NgramProposer:
         return tuple(copied)
 
     def _judge(self, token_ids: SequenceOf[int], end: int) -> None:
-        """Compare the guess with what came; it goes on as long as it is right."""
+        """Compares the guess with the new tokens. The guess goes on as long as it is right."""
         for position in range(self._seen - 1, end):
             hit = token_ids[self._source] == token_ids[position]
             self.acceptance += _RATE * (hit - self.acceptance)

@@ -1,7 +1,7 @@
-"""The KV offload: which evicted contents lie in which block of the offload file, and which copies are to be made.
+"""The KV offload knows which evicted contents lie in which block of the offload file, and which copies must be made.
 
-Counts, hashes and seconds only: nothing here knows tensors or files. A content that came back keeps its disk block, so
-that it need not be written again.
+It knows counts, hashes and seconds only: no tensors or files. A content that came back keeps its disk block, so it need
+not be written again.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Final
 from service.engine.batch import BlockCopy
 from service.engine.eviction import EvictionCandidate, EvictionPolicy
 
-_MEMORY: Final = 8  # copies: a step of so many slow ones counts as much as what was known
-_FALLING: Final = 0.5  # one copy that was delayed by something else is soon forgotten
+_MEMORY: Final = 8  # copies: a step with this many slow copies counts as much as the old mean
+_FALLING: Final = 0.5  # a copy that other work delayed is soon forgotten
 _PRIOR_SECONDS: Final = 0.005  # a copy, before the first was measured: a slow disk
-_RETRY: Final = 1000  # of so many contents that do not pay one goes all the same, and tells what a copy takes now
+_RETRY: Final = 1000  # of this many contents that do not pay, one is saved anyway: it measures a copy
 _SHARE_RATE: Final = 0.05
 _PAUSE: Final = 64  # contents not saved after a step in which no copy succeeded; doubled each time
 _LONGEST_PAUSE: Final = 1 << 16
 
 
 class Offload:
-    """Owns the disk blocks, and the copies that are not made yet. The eviction policy is that of memory."""
+    """Owns the disk blocks and the pending copies. Its eviction policy is the same as that of memory."""
 
     def __init__(self, num_disk_blocks: int) -> None:
         self.num_disk_blocks = num_disk_blocks
         self.num_restored = 0
         self.max_copies = sys.maxsize
-        """Contents are saved as long as fewer copies than this are pending; restoring has no limit here."""
+        """A content is saved only while fewer copies than this are pending. Restoring has no limit here."""
         self._free: list[int] = []
         self._fresh = 0
         self._disk_block_of: dict[bytes, int] = {}
@@ -52,25 +52,26 @@ class Offload:
 
     @property
     def num_pending(self) -> int:
-        """Copies that are still to be taken."""
+        """Copies that `take_copies` has not returned yet."""
         return len(self._copies)
 
     @property
     def copy_seconds(self) -> float:
-        """Forecast of one copy; 0 where none is ever made."""
+        """Forecast seconds of one copy; 0 without disk blocks."""
         if not self.num_disk_blocks:
             return 0.0
         return _PRIOR_SECONDS if self._copy_seconds is None else self._copy_seconds
 
     def forecast(self, restored: int, evicted: int) -> float:
-        """Seconds of the copies that are pending and of those for so many contents: of what is evicted as large a share
-        is saved as of late."""
+        """Forecasts the seconds of the pending copies and of those for `restored` and `evicted` contents. It assumes
+        that as large a share of the evicted contents is saved as recently."""
         each = self.copy_seconds
         return each * (self.num_pending + restored + self._share_saved * evicted) if each else 0.0
 
     def save(self, ranked: EvictionCandidate, block: int) -> None:
-        """`block` is about to be written over: its content goes to a disk block, if there and back is forecast to take
-        less than computing it, or if a content of this file lies behind it; and if the step has room for a copy."""
+        """Saves the content of `block`, which is about to be written over, to a disk block. It does so if the step has
+        room for a copy, and if saving and restoring is forecast to take less than computing the content, or if a
+        content of this file lies behind it."""
         if not self.num_disk_blocks or (self.num_pending >= self.max_copies and ranked.content not in self):
             return
         before = self._order
@@ -78,13 +79,13 @@ class Offload:
         self._share_saved += _SHARE_RATE * ((self._order > before) - self._share_saved)
 
     def hold(self, content: bytes) -> None:
-        """It will be restored: until then its disk block is nobody else's."""
+        """Reserves the disk block of a content that will be restored."""
         held = self._kept.discard(content)
         if held is not None:
             self._held[content] = held
 
     def restore(self, content: bytes, block: int) -> None:
-        """What was held comes into `block`."""
+        """Restores a held content into `block`."""
         disk_block = self._disk_block_of[content]
         self._add(BlockCopy(block, disk_block, restores=True))
         self._unread.pop(disk_block, None)
@@ -93,19 +94,19 @@ class Offload:
         self._kept.add(content, held.parent, held.worth)
 
     def drop(self, content: bytes) -> None:
-        """No-op for what is not here."""
+        """Removes a content. No-op for a content that is not here."""
         if content in self._disk_block_of:
             self._kept.discard(content)
             self._vacate(content)
 
     def lose(self, copy: BlockCopy) -> None:
-        """It could not be made."""
+        """Notes that a copy failed."""
         self.num_restored -= copy.restores
         if copy.disk_block in self._content_in:
             self.drop(self._content_in[copy.disk_block])
 
     def take_copies(self) -> tuple[BlockCopy, ...]:
-        """Those since the last call, in the order in which they must be made."""
+        """Returns the copies since the last call, in the order in which they must be made."""
         if not self._copies:
             return ()
         copies, self._copies = tuple(self._copies.values()), {}
@@ -113,8 +114,8 @@ class Offload:
         return copies
 
     def observe(self, copies: int, seconds: float, failures: int = 0) -> None:
-        """So many took so long, and so many of them failed. A file that takes nothing, such as one on a full disk, is
-        left alone for a while, and for twice as long each time."""
+        """Learns that `copies` copies took `seconds`, and that `failures` of them failed. A file that takes nothing,
+        such as one on a full disk, is not used for a while, and for twice as long each time."""
         each = seconds / copies
         known = each if self._copy_seconds is None else self._copy_seconds
         rate = copies / (copies + _MEMORY) if each > known else _FALLING
@@ -125,7 +126,8 @@ class Offload:
             self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _LONGEST_PAUSE)
 
     def is_sound(self) -> bool:
-        """Whether every disk block is free or has one content, and all are ranked and none held. O(disk blocks)."""
+        """Returns whether every disk block is free or has one content, and all are ranked and none is held. O(disk
+        blocks)."""
         inverse = {disk_block: content for content, disk_block in self._disk_block_of.items()}
         disk_blocks = sorted([*self._free, *self._content_in])
         ranked = {ranked.content for ranked in self._kept}
@@ -171,7 +173,7 @@ class Offload:
         return self._order
 
     def _vacate(self, content: bytes) -> None:
-        """A copy into its disk block that nothing reads need not be made."""
+        """Frees the disk block of a content. A pending copy into it that no copy reads is dropped."""
         disk_block = self._disk_block_of.pop(content)
         del self._content_in[disk_block]
         self._free.append(disk_block)

@@ -1,6 +1,6 @@
-"""The output processor: what the sampled tokens of a step mean for its sequences, and the news of each.
+"""The output processor applies the sampled tokens of a step to its sequences and collects the news of each.
 
-Nothing here knows queues or budgets; a sequence that ends is handed back to the scheduler.
+It knows no queues or budgets. It hands a sequence that ends back to the scheduler.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _NO_TIMES: Final[_Times] = (None, None)
 
 
 class OutputProcessor:
-    """Appends tokens to sequences, decides what ends, and keeps the news until they are told."""
+    """Appends tokens to sequences, decides which sequences end, and keeps the news until `take_news`."""
 
     def __init__(self, blocks: BlockManager, remove: Callable[[Sequence], None]) -> None:
-        """`remove` takes a sequence that has ended from the scheduler's lists, and its blocks."""
+        """`remove` takes an ended sequence from the scheduler's lists and frees its blocks."""
         self.news: list[StepOutput] = []
         self.num_accepted_tokens = 0
         self._blocks = blocks
         self._remove = remove
 
     def take_news(self) -> list[StepOutput]:
-        """All since the last call."""
+        """Returns all news since the last call."""
         news, self.news = self.news, []
         return news
 
     def end(self, sequence: Sequence, reason: FinishReason) -> None:
-        """It ends without another token."""
+        """Ends a sequence without another token."""
         self._remove(sequence)
         self._tell(sequence, NOTHING_SAMPLED, (), reason)
 
     def take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
-        """`item` was computed in a step of `batch_size` sequences."""
+        """Takes in the result of `item`, computed in a step of `batch_size` sequences."""
         sequence = item.sequence
         num_known = item.num_tokens - len(item.draft_token_ids)
         samples = sequence.num_computed_tokens + num_known == len(sequence.token_ids)
@@ -57,7 +57,8 @@ class OutputProcessor:
             self._sample_following(item, result, now)
 
     def _sample_following(self, item: Scheduled, result: SampledToken, now: float) -> None:
-        """Each of these was sampled behind a draft that is the token before it, whose slot is thereby written."""
+        """Takes in the tokens behind drafts. Each was sampled behind a draft that equals the token before it, so that
+        token's slot is written."""
         sequence = item.sequence
         for token in result.following:
             if sequence.status is not SequenceStatus.RUNNING:
@@ -86,7 +87,8 @@ class OutputProcessor:
                 self._finish(sequence, result, (token_id,), reason, times)
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
-        """The runner bans stop tokens from the first `min_tokens` outputs; here they would just not stop."""
+        """Returns the reason if this token ends the sequence. The runner bans stop tokens from the first `min_tokens`
+        outputs; here they would only not stop."""
         params = sequence.request.params
         if token_id in params.stop_token_ids and sequence.num_output_tokens > params.min_tokens:
             return FinishReason.STOP
@@ -128,7 +130,7 @@ class OutputProcessor:
 
 
 def _unseen(sequence: Sequence, result: SampledToken) -> SampledToken:
-    """Without the prompt logprobs that were given out before a preemption or by an earlier engine process."""
+    """Removes the prompt logprobs that were given out before a preemption or by an earlier engine process."""
     skip = max(0, sequence.num_prompt_logprobs_emitted - sequence.num_prompt_logprobs)
     sequence.num_prompt_logprobs += len(result.prompt_logprobs)
     fresh = result.prompt_logprobs[skip:]
@@ -137,7 +139,7 @@ def _unseen(sequence: Sequence, result: SampledToken) -> SampledToken:
 
 
 def _first_token_times(sequence: Sequence, now: float) -> _Times:
-    """(queue seconds, prefill seconds); nothing when an earlier engine process gave the first token out."""
+    """Returns (queue seconds, prefill seconds); (None, None) if an earlier engine process gave out the first token."""
     sequence.first_token_at = now
     if sequence.request.emitted or sequence.scheduled_at is None:
         return _NO_TIMES

@@ -1,6 +1,6 @@
-"""Prefill: how much of a prompt the next step takes, of what is known already and of what must be computed.
+"""Prefill decides how much of a prompt the next step takes: its known prefix, and the chunk that must be computed.
 
-Knows sequences, blocks and what is left of the step's budget; nothing of queues or clocks.
+It knows sequences, blocks and the rest of the step's budget. It knows no queues or clocks.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ from service.engine.sequence import Sequence
 
 
 class Prefill:
-    """Takes blocks for prompts, chunk by chunk, and counts what it finds in the prefix cache."""
+    """Takes blocks for prompts, chunk by chunk, and counts the tokens that it finds in the prefix cache."""
 
     def __init__(self, blocks: BlockManager, min_tokens: int) -> None:
-        """`min_tokens`: the least of a chunk that is not a prompt's last."""
+        """`min_tokens` is the least size of a chunk that is not a prompt's last."""
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
         self._blocks = blocks
         self._min_tokens = min_tokens
 
     def known(self, sequence: Sequence) -> Prefix:
-        """What can be found of its next tokens; nothing where every row of the prompt is asked for."""
+        """Returns the cached part of its next tokens; nothing if the request wants every row of the prompt."""
         return self._blocks.match(sequence) if _shares(sequence) else ()
 
     def admit(self, sequence: Sequence, budget: StepBudget, reserve: int) -> int | None:
-        """As `advance`, for a sequence without blocks; `reserve` available blocks are left over."""
+        """Works as `advance`, for a sequence without blocks. It leaves `reserve` available blocks over."""
         num_tokens = self.advance(sequence, budget, reserve)
         if num_tokens is not None and _shares(sequence):
             self.num_queried_tokens += sequence.num_tokens
         return num_tokens
 
     def advance(self, sequence: Sequence, budget: StepBudget, reserve: int = 0) -> int | None:
-        """Give it what is known of its next tokens, as far as the step has room for the copies, and then slots for a
-        chunk of the others. Tokens of the chunk; 0 where what comes back fills the step, None where nothing fits.
+        """Gives a sequence the known part of its next tokens, as far as the step has room for the copies, and then
+        slots for a chunk of the others. Returns the tokens of the chunk: 0 if the restored part fills the step, None if
+        nothing fits.
 
-        Its blocks are promised to it when it is admitted and taken chunk by chunk: so what they hold is copied chunk by
-        chunk, and a prefill under way never has to be preempted for its own sake.
+        A sequence's blocks are promised at its admission and taken chunk by chunk. So their old content is copied chunk
+        by chunk, and a prefill under way never has to be preempted for its own sake.
         """
         known = self.known(sequence)
         prefix = self._restorable(sequence, known, budget)
@@ -50,8 +51,8 @@ class Prefill:
         return num_tokens
 
     def _restorable(self, sequence: Sequence, known: Prefix, budget: StepBudget) -> Prefix:
-        """As much of it as the step has time to copy, if each block that comes back presses another one out. An
-        encoder's input comes back whole, as it is computed whole."""
+        """Returns as much of `known` as the step has time to copy, if each restored block evicts another block. An
+        encoder's input comes back whole, because it is computed whole."""
         if None not in known or sequence.num_computed_tokens < sequence.num_encoder_slots:
             return known
         room = budget.copies(2 * self._blocks.offload.copy_seconds, self._blocks.copy_seconds(0, 0))
@@ -59,8 +60,9 @@ class Prefill:
         return known[: offloaded[room]] if room < len(offloaded) else known
 
     def _chunk(self, sequence: Sequence, start: int, prefix: Prefix, budget: StepBudget) -> int:
-        """All that remains behind `start` if the budget allows, else what is left of it; nothing rather than a scrap.
-        An encoder's input is computed whole, whatever is left, where no other prefill shares the step."""
+        """Returns the chunk's tokens: all that remain behind `start` if the budget allows, else the budget's rest, or 0
+        if that is too small. An encoder's input is computed whole, whatever is left, if no other prefill shares the
+        step."""
         blocks, held = self._blocks, len(sequence.block_table) + len(prefix)
         restored = sum(1 for block in prefix if block is None)
 
@@ -74,7 +76,8 @@ class Prefill:
         return min(remaining, left) if left >= max(min(remaining, self._min_tokens), whole) else 0
 
     def _count_hits(self, sequence: Sequence, num_tokens: int) -> None:
-        """Tokens that it has computed itself and finds again after a preemption are no news to its client."""
+        """Counts tokens found in the cache. Tokens that the sequence computed itself and finds again after a preemption
+        are not reported to its client."""
         self.num_hit_tokens += num_tokens
         if sequence.first_token_at is None and not (sequence.num_preemptions and sequence.num_steps):
             found = sequence.num_cached_tokens + num_tokens
@@ -82,5 +85,5 @@ class Prefill:
 
 
 def _shares(sequence: Sequence) -> bool:
-    """Prompt logprobs need every row of the prompt."""
+    """Returns whether the sequence may use cached prefixes. Prompt logprobs need every row of the prompt."""
     return sequence.request.params.prompt_logprobs is None

@@ -1,7 +1,8 @@
-"""The scheduler decides which sequences compute how many tokens in the next step, and owns all that live.
+"""The scheduler decides which sequences compute how many tokens in the next step. It owns every live sequence.
 
-No prefill and decode modes: a batch is (sequence, number of tokens) pairs. Nothing here knows tensors, text or sockets,
-and time is an argument. Order of rank: higher priority, then earlier arrival; of one priority, preempted ones go first.
+There are no prefill and decode modes: a batch is (sequence, number of tokens) pairs. The scheduler knows no tensors,
+text or sockets, and time is an argument. Order of rank: higher priority first, then preempted sequences, then earlier
+arrival.
 
     waiting --admission: blocks promised for all known tokens--> running --token, deadline, abort, error--> finished
        ^                                                           |
@@ -28,10 +29,10 @@ from service.engine.speculation import Speculation
 
 
 class Scheduler:
-    """Owns every live sequence, the block manager and the batching policy. One thread.
+    """Owns every live sequence, the block manager and the batching policy. One thread calls it.
 
-    No livelock: the running sequence of the highest rank is never preempted while another runs, and alone it always
-    fits, because `add` refuses longer prompts and no sequence grows past the pool. So it advances in every step.
+    There is no livelock. The running sequence of the highest rank is never preempted while another runs. Alone it
+    always fits, because `add` refuses longer prompts and no sequence grows past the pool. So it advances in every step.
     """
 
     speculation_type: type[Speculation] = Speculation
@@ -47,9 +48,9 @@ class Scheduler:
         speculation: bool = False,
         decoder_start: tuple[int, ...] = (),
     ) -> None:
-        """`speculation`: whether the runner gives the same tokens behind drafts as without. `decoder_start`: what an
-        encoder-decoder model's decoder starts with. Raises ValueError unless every step has room for the least of a
-        prefill beside a full batch of decodes: then a prefill always advances and no decode is ever left out."""
+        """`speculation` says whether the runner gives the same tokens behind drafts as without. `decoder_start` holds
+        the first tokens of an encoder-decoder model's decoder. Raises ValueError unless every step has room for the
+        least prefill beside a full batch of decodes. So a prefill always advances and no decode is ever left out."""
         least = policy.min_prefill_tokens
         if max_num_seqs < 1 or least < 1 or policy.max_num_batched_tokens - max_num_seqs < least:
             raise ValueError(f"no room for {least} tokens of prefill beside {max_num_seqs} sequences")
@@ -75,16 +76,16 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether `schedule` and `update` would do or tell anything."""
+        """Whether `schedule` and `update` have work or news."""
         return bool(self._live or self.outputs.news)
 
     @property
     def adapters_in_use(self) -> set[str]:
-        """Of everything alive."""
+        """Adapters of all live sequences."""
         return {sequence.request.adapter for sequence in self._live.values()}
 
     def add(self, request: Request) -> None:
-        """Queue a request. Raises ValueError when its id is alive or its prompt is empty or cannot fit, ever."""
+        """Queues a request. Raises ValueError if its id is alive, or its prompt is empty or can never fit."""
         sequence = Sequence.of(request, self._decoder_start, self.blocks.block_size)
         if request.id in self._live:
             raise ValueError(f"request {request.id} is alive already")
@@ -102,19 +103,18 @@ class Scheduler:
         insort(self.waiting, sequence, key=_rank)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """End these with ABORT; their blocks are free at return. Ids that are not alive are ignored: the end of a
-        request and the client's wish to end it cross each other."""
+        """Ends these requests with ABORT; their blocks are free at return. Ids that are not alive are ignored, because
+        a request may end just before its client aborts it."""
         for request_id in request_ids:
             if request_id in self._live:
                 self.outputs.end(self._live[request_id], FinishReason.ABORT)
 
     def schedule(self, now: float) -> Batch:
-        """The next step's work, blocks allocated. Empty only when nothing is alive.
+        """Returns the next step's work, with blocks allocated. It is empty only when nothing is alive.
 
-        Sequences whose deadline has passed, or cannot be met, end first; then decodes (all of them), then running
-        prefills, then admissions share the step's budget, each in order of rank. In a step of nothing but decodes,
-        drafts may ride behind them. Nothing but copies where what comes back fills the step. Must be followed by
-        `update`.
+        First, sequences end whose deadline has passed or cannot be met. Then decodes (all of them), running prefills
+        and admissions share the step's budget, in this order, each in order of rank. In a step of decodes only, drafts
+        may ride behind them. If restored blocks fill the step, it has copies only. The caller must call `update` next.
         """
         self._end_expired(now)
         self._end_hopeless(now)
@@ -128,21 +128,21 @@ class Scheduler:
         return Batch(tuple(scheduled), self.blocks.take_copies())
 
     def without(self, batch: Batch, failed: Iterable[BlockCopy]) -> Batch:
-        """What is left of a batch whose copies could not all be made: who waits for what did not come back computes it
-        instead, from the next step on."""
+        """Returns the rest of a batch of which copies failed. Sequences that wait for a content that did not come back
+        compute it instead, from the next step on."""
         lost = self.blocks.lose(failed)
         for sequence in [each for each in self.running if not lost.isdisjoint(each.block_table)]:
-            if not sequence.num_steps:  # what it was admitted with is not true
+            if not sequence.num_steps:  # its admission assumed the lost content
                 sequence.scheduled_at, sequence.num_cached_tokens = None, 0
             self._preempt(sequence)
         return Batch(tuple(each for each in batch.scheduled if each.sequence.status is SequenceStatus.RUNNING))
 
     def update(self, batch: Batch, sampled: SequenceOf[SampledToken | None], now: float) -> list[StepOutput]:
-        """Take in what the step has computed: `sampled` is parallel to `batch.scheduled`.
+        """Takes in the step's results; `sampled` is parallel to `batch.scheduled`.
 
-        Returns the news of every sequence that has any, those ended since the last call included. Ended sequences'
-        blocks are free at return. A sequence that was to sample and got no token ends with ERROR, and its blocks
-        are never shared again.
+        Returns the news of all sequences, including those that ended since the last call. The blocks of ended sequences
+        are free at return. A sequence that should sample and got no token ends with ERROR; its blocks are never shared
+        again.
         """
         batch_size, take_in = len(batch.scheduled), self.outputs.take_in
         for item, result in zip(batch.scheduled, sampled, strict=True):
@@ -150,12 +150,12 @@ class Scheduler:
         return self.outputs.take_news()
 
     def backlog(self) -> Backlog:
-        """What a request that arrives now would find ahead of it."""
+        """Returns the backlog ahead of a request that arrives now."""
         return backlog_of(self.running, self.waiting, self.blocks, self._max_num_seqs)
 
     def check_integrity(self) -> None:
-        """Raises BrokenBlocks unless the blocks are conserved, both lists are in order of rank and disjoint, together
-        they are what is alive, and only running sequences hold blocks."""
+        """Raises BrokenBlocks unless the blocks are conserved, both lists are in order of rank and disjoint and
+        together hold all live sequences, and only running sequences hold blocks."""
         self.blocks.check_integrity()
         listed = [*self.running, *self.waiting]
         if {s.request.id: s for s in listed} != self._live or len(listed) != len(self._live):
@@ -186,7 +186,7 @@ class Scheduler:
         return plan
 
     def _plan_decode(self, sequence: Sequence, plan: dict[Sequence, int]) -> None:
-        """It needs a block, if it still runs."""
+        """Plans a decode that needs a block; preempts for it. No-op if the sequence no longer runs."""
         while sequence.status is SequenceStatus.RUNNING and sequence not in plan:
             if self.blocks.allocate(sequence, 1):
                 plan[sequence] = 1
@@ -202,8 +202,8 @@ class Scheduler:
                 plan[sequence] = num_tokens
 
     def _admit(self, plan: dict[Sequence, int], budget: StepBudget, now: float) -> None:
-        """One block is left over for each running sequence, so that the next few steps do not preempt what was
-        admitted."""
+        """Admits waiting sequences. Leaves one block over for each running sequence, so that the next few steps do not
+        preempt the admitted ones."""
         while self.waiting and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
             num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
@@ -221,13 +221,13 @@ class Scheduler:
             sequence.scheduled_at = now
 
     def _draft(self, plan: dict[Sequence, int], budget: StepBudget) -> dict[Sequence, tuple[int, ...]]:
-        """Only in a step of nothing but decodes."""
+        """Returns drafts, only in a step of decodes only."""
         if not self._speculation or not plan or not budget.is_whole:
             return {}
         return self.speculation.draft(list(plan), reserve=len(self.running))
 
     def _scheduled(self, plan: dict[Sequence, int], drafts: dict[Sequence, tuple[int, ...]]) -> list[Scheduled]:
-        """Rows of one adapter lie side by side in a step, and share what is read of it."""
+        """Returns the items so that rows of one adapter lie side by side in a step and share its reads."""
         items = [Scheduled(sequence, num_tokens) for sequence, num_tokens in plan.items()]
         if drafts:
             given = [(item, drafts.get(item.sequence, ())) for item in items]
@@ -235,8 +235,8 @@ class Scheduler:
         return sorted(items, key=_adapter) if self._num_adapted else items
 
     def _victim(self) -> Sequence:
-        """Of the lowest priority that runs, never the highest rank of all: the cheapest to compute again of those whose
-        end frees a block; of equals the lowest rank."""
+        """Returns the sequence to preempt: of the lowest running priority, never the highest rank of all, the cheapest
+        one to compute again whose end frees a block. Of equals it returns the lowest rank."""
         lowest = self.running[-1].request.priority
         others = [each for each in reversed(self.running[1:]) if each.request.priority == lowest]
         blocks = self.blocks
@@ -245,7 +245,7 @@ class Scheduler:
         return min(costs, key=costs.__getitem__, default=self.running[-1])
 
     def _recompute_seconds(self, sequence: Sequence) -> float:
-        """Blocks that others use as well stay, and cost nothing."""
+        """Returns the seconds to compute a sequence again. Blocks that other sequences use stay and cost nothing."""
         num_tokens = self.blocks.num_exclusive(sequence) * self.blocks.block_size
         return self.policy.recompute_seconds(min(num_tokens, sequence.num_computed_tokens))
 
@@ -268,8 +268,8 @@ class Scheduler:
                 self.outputs.end(sequence, FinishReason.DEADLINE)
 
     def _end_hopeless(self, now: float) -> None:
-        """End the newcomers whose first token the forecast sees behind their deadline: they would delay the others in
-        vain."""
+        """Ends new sequences whose forecast first token is behind their deadline. They would delay the others without
+        use."""
         newcomers, self._newcomers = self._newcomers, []
         for sequence in newcomers:
             deadline = sequence.request.deadline

@@ -1,6 +1,6 @@
-"""The sequence: the decoding state of one request, from its prompt to its last token.
+"""A sequence is the decoding state of one request, from its prompt to its last token.
 
-Token ids only: nothing here knows text, HTTP, tensors or time zones.
+It holds token ids only. It knows no text, HTTP, tensors or time zones.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Sequence:
     in KV cache [ 0 .. num_computed_tokens-1 ]
     this step   [ num_computed_tokens .. num_computed_tokens+n-1 ], samples iff that reaches the last known token
 
-    Of an encoder-decoder model the prompt is the encoder's input, filled up to whole blocks, and then what the decoder
-    starts with. The first num_encoder_slots positions of the KV cache hold what the decoder's layers see of the
-    encoder's output; they are computed in one step, and at positions behind them the decoder is as any other.
+    For an encoder-decoder model the prompt is the encoder's input, filled up to whole blocks, and then the decoder's
+    start. The first num_encoder_slots positions of the KV cache hold keys and values of the encoder's output for the
+    decoder's layers. One step computes all of them. At later positions the decoder works like any other.
     """
 
     request: Request
@@ -54,13 +54,13 @@ class Sequence:
     num_prompt_logprobs_emitted: int = 0
     """... and gives out only those past this number."""
     num_expected_cached_tokens: int = 0
-    """While it waits: how much of it was cached when it joined the queue."""
+    """While it waits: its tokens that were cached when it joined the queue."""
     num_expected_offloaded_blocks: int = 0
-    """... and how many of these blocks lay in the offload file."""
+    """... and the blocks of these tokens that lay in the offload file."""
     proposer: NgramProposer | None = None
-    """Where its drafts come from; made when it first decodes in a step in which drafts pay."""
+    """The source of its drafts, made when it first decodes in a step in which drafts pay."""
     max_num_tokens: int = 0
-    """It ends at so many, its prompt included."""
+    """The sequence ends at this number of tokens, prompt included."""
     num_encoder_slots: int = 0
     """Whole blocks of positions; 0 without an encoder."""
     counts: TokenCounts | None = None
@@ -68,7 +68,8 @@ class Sequence:
 
     @classmethod
     def of(cls, request: Request, decoder_start: tuple[int, ...] = (), block_size: int = 1) -> Sequence:
-        """`decoder_start`: what an encoder-decoder model's decoder starts with; empty for a model without encoder."""
+        """Makes a sequence. `decoder_start` holds the first tokens of an encoder-decoder model's decoder; it is empty
+        for a model without encoder."""
         prompt, slots = request.token_ids, 0
         if decoder_start:
             padding = -len(prompt) % block_size
@@ -105,5 +106,5 @@ class Sequence:
 
     @property
     def decoder_token_ids(self) -> list[int]:
-        """Those that the decoder reads and writes: all, without an encoder."""
+        """Tokens that the decoder reads and writes; all tokens without an encoder."""
         return self.token_ids[self.num_encoder_slots :] if self.num_encoder_slots else self.token_ids

@@ -1,6 +1,6 @@
-"""Speculative decoding: which drafts ride behind the decodes of a step, as long as they pay and have slots.
+"""Speculative decoding chooses the drafts that ride behind a step's decodes, as long as they pay and have slots.
 
-Nothing here knows queues, clocks or what becomes of a draft.
+It knows no queues or clocks, and not whether a draft is accepted.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from service.engine.sequence import Sequence
 
 
 class Speculation:
-    """Drafts for the sequences of a scheduler, whose blocks and policy it uses."""
+    """Makes drafts for the sequences of a scheduler, with the scheduler's blocks and policy."""
 
     def __init__(self, blocks: BlockManager, policy: BatchingPolicy, max_tokens: int) -> None:
-        """`max_tokens`: the longest a sequence can grow."""
+        """`max_tokens` is the greatest length of a sequence."""
         self.num_draft_tokens = 0
         self._blocks = blocks
         self._policy = policy
         self._max_tokens = max_tokens
 
     def draft(self, decodes: SequenceOf[Sequence], reserve: int) -> dict[Sequence, tuple[int, ...]]:
-        """Drafts with slots, where that costs nobody a block: never by preemption, and `reserve` blocks stay free."""
+        """Returns drafts that have slots. It never preempts, and `reserve` blocks stay free."""
         drafts: dict[Sequence, tuple[int, ...]] = {}
         for sequence, draft in self.proposals(decodes):
             if not self._blocks.allocate(sequence, 1 + len(draft), reserve=reserve):
@@ -37,7 +37,7 @@ class Speculation:
         return drafts
 
     def proposals(self, decodes: SequenceOf[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
-        """By n-gram, as many for each as the cost line says that pay."""
+        """Yields drafts by n-gram, as many for each sequence as pay by the cost line."""
         work = Work(len(decodes), sum(sequence.num_tokens for sequence in decodes))
         if not self._policy.pays(work):
             return
@@ -51,7 +51,8 @@ class Speculation:
                 yield sequence, proposer.draft(sequence.token_ids, length)
 
     def most(self, sequence: Sequence) -> int:
-        """No more than it can still give, less the token that it samples anyway."""
+        """Returns the most drafts of a sequence: the tokens that it can still give, less the one that it samples
+        anyway."""
         left = min(
             sequence.request.params.max_tokens - sequence.num_output_tokens, self._max_tokens - sequence.num_tokens
         )

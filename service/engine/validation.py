@@ -1,7 +1,8 @@
-"""The engine's own check of a request's numbers: whatever passes it can be computed in fp32 and read from the weights.
+"""Validation is the engine's own check of a request's numbers: the engine can compute with every number that passes.
 
-The API refuses the same by the names of its fields. This check holds for every other way into the engine, so that a bad
-number ends its own request and nothing else. It knows no scheduler and no model but the size of its vocabulary.
+The numbers can be computed in fp32, and the ids exist in the weights. The API refuses the same values by its fields'
+names. This check covers every other way into the engine, so that a bad number ends its own request only. It knows no
+scheduler and nothing of the model but its vocabulary size.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ MAX_BIAS: Final = 1e4
 
 
 def check_request(request: Request, vocab_size: int) -> None:
-    """Raises ValueError, which names the field, for a number that the engine cannot compute with or a token id outside
-    of [0, vocab_size). Stop tokens are only compared with what was sampled, and may be any."""
+    """Raises ValueError, which names the field, for a number that the engine cannot compute with, or for a token id
+    outside of [0, vocab_size). Stop tokens may be any ids, because they are only compared with sampled tokens."""
     check_params(request.params)
     _check_ids("token_ids", request.token_ids, vocab_size)
     _check_ids("emitted", request.emitted, vocab_size)
@@ -28,7 +29,7 @@ def check_request(request: Request, vocab_size: int) -> None:
 
 
 def check_params(params: SamplingParams) -> None:
-    """Raises ValueError, which names the field. A value that is no number is in no range."""
+    """Raises ValueError, which names the field, for a value out of range. A NaN is in no range."""
     p = params
     for name, value, low, high in (
         ("temperature", p.temperature, 0.0, MAX_TEMPERATURE),

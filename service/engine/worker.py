@@ -1,12 +1,14 @@
-"""The engine process: `python -m service.engine.worker FD`, a socket loop around the core.
+"""The worker is the engine process: `python -m service.engine.worker FD`, a socket loop around the core.
 
-FD is one end of a connected AF_UNIX socket pair. The first frame in is Start; out come Loading frames, Ready, then one
-Step frame a step that has news. Nothing here knows asyncio or text; torch enters with the runner's builder alone.
+FD is one end of a connected AF_UNIX socket pair. The first frame in is Start. Then the process sends Loading frames,
+Ready, and one Step frame for each step with news. The worker knows no asyncio or text. Only the runner's builder
+imports torch.
 
-What ends this process: Shutdown and nothing left to do (exit 0), the other end of the socket closing (exit 0 at the
-next step boundary), its parent's death (SIGKILL from the kernel, at once, also in the middle of a step or of loading),
-or an exception (Fatal frame, exit 1). SIGINT and SIGTERM are ignored: Ctrl-C and service managers signal the whole
-group, and only the parent knows which answers are still to be finished; it closes the socket, or kills, when done.
+Four events end this process: Shutdown and no work left (exit 0), the close of the socket's other end (exit 0 at the
+next step boundary), its parent's death (SIGKILL from the kernel, at once, also in the middle of a step or a load), and
+an exception (Fatal frame, exit 1). The process ignores SIGINT and SIGTERM: Ctrl-C and service managers signal the whole
+group, and only the parent knows which answers must still be finished. The parent closes the socket, or kills, when
+done.
 """
 
 from __future__ import annotations
@@ -58,15 +60,15 @@ from service.engine.offload import Offload
 from service.engine.scheduler import Scheduler
 
 BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[ModelRunner, EngineInfo]]
-"""(config, progress(phase, fraction)) -> the runner and what was loaded."""
+"""(config, progress(phase, fraction)) -> the runner and the facts of the loaded engine."""
 
-_NEWS_SECONDS: Final = 0.25  # a step without outputs still tells its stats that often
+_NEWS_SECONDS: Final = 0.25  # steps without outputs send their stats this often
 _READ_BYTES: Final = 1 << 20
 _MIN_PREFILL_TOKENS: Final = 8  # beside decodes: small enough for a slow machine, enough rows for a fast kernel
 
 
 class Frames(Protocol):
-    """What the loop needs of a channel."""
+    """A channel as the loop needs it."""
 
     def send(self, message: FromEngine) -> None: ...
 
@@ -89,7 +91,7 @@ class Channel:
         self._frames = FrameReader()
 
     def receive_start(self) -> EngineConfig:
-        """Waits for the first frame, and takes not a byte more. Raises ValueError when it is not Start."""
+        """Waits for the first frame and takes no byte more. Raises ValueError if it is not Start."""
         size = int.from_bytes(self._socket.recv(HEADER_BYTES, socket.MSG_WAITALL), "big")
         body = self._socket.recv(size, socket.MSG_WAITALL)
         if not body:
@@ -100,7 +102,7 @@ class Channel:
         return message.config
 
     def send(self, message: FromEngine) -> None:
-        """One whole frame; any thread may send."""
+        """Sends one whole frame. Any thread may call it."""
         frame = encode(message)
         try:
             with self._sending:
@@ -109,12 +111,12 @@ class Channel:
             raise EOFError("the other end of the socket is closed") from None
 
     def wake(self) -> None:
-        """End a `receive` that sleeps, or the next one; any thread may."""
+        """Ends a `receive` that sleeps, or the next one. Any thread may call it."""
         os.eventfd_write(self._woken, 1)
 
     def receive(self, seconds: float | None) -> list[ToEngine]:
-        """Everything that has arrived; sleeps in the kernel until something has, or until it is woken, at most so long
-        (None: for ever)."""
+        """Returns all messages that have arrived. Sleeps in the kernel until a message arrives or `wake` is called, at
+        most `seconds` (None: without limit)."""
         messages: list[ToEngine] = []
         patience = None if seconds is None else math.ceil(seconds * 1000)
         while ready := self._poll.poll(patience):
@@ -138,7 +140,7 @@ class Channel:
 
 
 class EngineLoop:
-    """Inbox, step, news; over and over."""
+    """Runs the engine: inbox, step, news, again and again."""
 
     def __init__(self, core: EngineCore, channel: Frames, heartbeat_seconds: float = 1.0) -> None:
         self._core = core
@@ -149,7 +151,7 @@ class EngineLoop:
         self._told_at = 0.0
 
     def run(self) -> None:
-        """Returns after Shutdown, when nothing is left to do. Raises EOFError, and whatever a step raises."""
+        """Returns after Shutdown, when no work is left. Raises EOFError, and every error of a step."""
         self._pulse.start()
         while True:
             idle = not self._core.has_work
@@ -162,8 +164,8 @@ class EngineLoop:
                 self._step()
 
     def _receive(self, idle: bool) -> list[ToEngine]:
-        """Without work it sleeps until a message arrives. A wait for an adapter alone is to the heartbeat as a step is:
-        it may be long, and not endless."""
+        """Returns new messages; sleeps until a message arrives if there is no work. To the heartbeat, a wait for an
+        adapter alone is like a step: it may be long, but not endless."""
         if not idle:
             return self._channel.receive(0.0)
         if self._adapters.is_busy:
@@ -183,7 +185,7 @@ class EngineLoop:
                         self._core.add(request)
             case Abort(request_ids):
                 for request in self._adapters.abort(request_ids):
-                    self._core.add(request)  # so that it ends as any other
+                    self._core.add(request)  # then it ends like any other request
                 self._core.abort(request_ids)
             case LoadAdapter(name, _, ticket):
                 if self._core.keep_adapter(name):
@@ -219,7 +221,7 @@ class EngineLoop:
 
 
 def _attached(attach: Attach) -> str:
-    """Why it could not be attached; "" where it was."""
+    """Attaches an adapter. Returns the reason of a failure, or ""."""
     try:
         attach()
     except Exception as error:  # as in AdapterLoader
@@ -228,12 +230,12 @@ def _attached(attach: Attach) -> str:
 
 
 def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> EngineCore:
-    """A core on the process's monotonic clock."""
+    """Returns a core on the process's monotonic clock."""
     return EngineCore(runner, build_scheduler(config, runner, num_blocks), time.monotonic)
 
 
 def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> Scheduler:
-    """The step's maximum is raised, where it must be, to the least of a prefill beside a full batch."""
+    """Returns a scheduler. Raises the maximum of a step, if needed, to the least prefill beside a full batch."""
     max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + _MIN_PREFILL_TOKENS)
     policy = BatchingPolicy(max_tokens, _MIN_PREFILL_TOKENS, config.inter_token_latency_target)
     offload = Offload(runner.num_disk_blocks if config.prefix_caching else 0)
@@ -245,8 +247,8 @@ def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) 
 
 
 def main(prepare: Callable[[], BuildRunner], argv: list[str]) -> int:
-    """The life of one engine process; returns its exit code. `argv[1]` is the socket's file descriptor. `prepare`
-    imports what builds the runner, before it is known which."""
+    """Runs one engine process and returns its exit code. `argv[1]` is the socket's file descriptor. `prepare` imports
+    the runner's builder before the configuration is known."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -255,7 +257,7 @@ def main(prepare: Callable[[], BuildRunner], argv: list[str]) -> int:
         _serve(prepare(), channel)
     except EOFError:
         return 0
-    except Exception as error:  # the last place that can tell the parent why
+    except Exception as error:  # the last place that can report the cause to the parent
         traceback.print_exc()
         with suppress(EOFError):
             channel.send(Fatal(f"{type(error).__name__}: {error}"))
@@ -268,13 +270,13 @@ def _serve(build: BuildRunner, channel: Channel) -> None:
     runner, info = build(config, lambda phase, fraction: channel.send(Loading(phase, fraction)))
     loop = EngineLoop(build_core(config, runner, info.blocks_total), channel, config.heartbeat_seconds)
     gc.collect()
-    gc.freeze()  # what was loaded lives as long as the process: never scan it again
+    gc.freeze()  # loaded objects live as long as the process: never scan them again
     channel.send(Ready(info))
     loop.run()
 
 
 def _prepare() -> BuildRunner:
-    """Imports torch: after the process's death is arranged for, and where a failure is told as Fatal."""
+    """Imports torch, after `die_with_parent`, and where a failure is reported as Fatal."""
     from service.runner.building import build_runner
 
     return build_runner

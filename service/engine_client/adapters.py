@@ -1,6 +1,6 @@
-"""The adapters that an engine process is to have, and the callers that wait for one to be loaded.
+"""`Adapters` lists the adapters that an engine process must have, and the callers that wait for a load.
 
-Lives in the event loop; sends nothing itself.
+It lives in the event loop and sends nothing itself.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Wanted:
-    """An adapter that is to be loaded. `answered` becomes the reason why it could not be, "" where it was loaded; None
-    for an adapter of the first process's configuration."""
+    """An adapter that must be loaded. `answered` becomes the reason of a failure, or "" after a load. It is None for an
+    adapter of the first process's configuration."""
 
     frame: LoadAdapter
     answered: asyncio.Future[str] | None
 
 
 class Adapters:
-    """Adapters by name. The process may be asked for one name several times: its answers carry the ticket of their
-    question."""
+    """Holds adapters by name. The process may get several orders for one name, so its answers carry the order's
+    ticket."""
 
     def __init__(self, known: Iterable[tuple[str, str]]) -> None:
-        """`known`: (name, directory) of the adapters that the first process loads before it is ready."""
+        """`known` holds (name, directory) of the adapters that the first process loads before it is ready."""
         self._tickets = itertools.count()
         self._wanted = {name: _Wanted(self._frame(name, directory), None) for name, directory in known}
 
     def want(self, name: str, directory: str) -> LoadAdapter | None:
-        """The frame that the process must be sent; None where it was sent before."""
+        """Returns the frame to send to the process; None if it was sent before."""
         if name in self._wanted:
             return None
         frame = self._frame(name, directory)
@@ -43,7 +43,7 @@ class Adapters:
         return frame
 
     async def there(self, name: str) -> str:
-        """Waits for the answer: why the adapter could not be loaded, or "". The caller bounds the wait."""
+        """Waits for the answer and returns the reason of a failure, or "". The caller bounds the wait."""
         answered = self._wanted[name].answered
         return await asyncio.shield(answered) if answered else ""
 
@@ -53,7 +53,7 @@ class Adapters:
             _answer(wanted, why)
 
     def take(self, message: AdapterLoaded) -> None:
-        """The process's answer to a frame."""
+        """Takes the process's answer to a frame."""
         wanted = self._wanted.get(message.name)
         if wanted is None or wanted.frame.ticket != message.ticket:
             return
@@ -64,11 +64,11 @@ class Adapters:
             _answer(wanted, "")
 
     def frames(self) -> list[LoadAdapter]:
-        """The frames that a new process must be sent."""
+        """Returns the frames to send to a new process."""
         return [wanted.frame for wanted in self._wanted.values()]
 
     def fail(self, why: str) -> None:
-        """The engine has ended: every caller that waits gets this reason."""
+        """Gives every waiting caller this reason, because the engine has ended."""
         for wanted in self._wanted.values():
             _answer(wanted, why)
 

@@ -1,7 +1,7 @@
-"""The engine client: asynchronous streams over an engine process that may die and come back.
+"""The engine client gives asynchronous streams over an engine process that may die and come back.
 
-The only place where asyncio meets the engine. Token ids only; nothing here knows text, HTTP or tensors. `supervisor`
-keeps the process running, `streams` knows what to give to it and who is to blame for its death.
+It is the only place where asyncio meets the engine. It knows token ids only: no text, HTTP or tensors. `supervisor`
+keeps the process running. `streams` knows which requests the process needs, and which request is to blame for a death.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from service.errors import Unavailable
 __all__ = ["Engine", "EngineClient", "EngineFailed", "EngineState", "RestartPolicy"]
 
 _logger = logging.getLogger(__name__)
-_LATE_SECONDS = 1.0  # the engine ends a request at its deadline; if it has not by then, the client does
+_LATE_SECONDS = 1.0  # the client ends a request that the engine has not ended this long after its deadline
 _RETRY_SECONDS = 10
 
 
 class EngineClient:
-    """An engine process and its live streams. Lives in one event loop, whose thread must outlive the process."""
+    """Owns an engine process and its live streams. Lives in one event loop, whose thread must outlive the process."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class EngineClient:
         started: Started | None = None,
         poison: PoisonRegister | None = None,
     ) -> None:
-        """Starts nothing. `module`, `env` and `started` are as `Launch` says, `on_step` is called in the event loop
-        after every Step frame, and with empty stats when the process has died. Replicas share one `poison`."""
+        """Starts nothing. `module`, `env` and `started` are as in `Launch`. `on_step` is called in the event loop after
+        every Step frame, and with empty stats after a death. Replicas share one `poison`."""
         self._policy = restart_policy
         self._on_step = on_step
         self._stats = EngineStats()
@@ -72,7 +72,7 @@ class EngineClient:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that is loading or serving, or that was the last to."""
+        """The id of the process that loads or serves, or of the last one that did."""
         return self._supervisor.pid
 
     @property
@@ -84,12 +84,12 @@ class EngineClient:
         return (self,)
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
-        """As Engine.start."""
+        """Starts the engine as Engine.start does."""
         await self._supervisor.start(on_loading)
         self._upkeep = asyncio.create_task(self._end_late_streams())
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """As Engine.generate. When the process dies, the stream pauses and goes on where it was."""
+        """Yields the news as Engine.generate does. When the process dies, the stream pauses and then continues."""
         stream = self._open(request)
         try:
             while True:
@@ -101,7 +101,7 @@ class EngineClient:
             self._close(stream)
 
     async def load_adapter(self, name: str, directory: str) -> None:
-        """As Engine.load_adapter."""
+        """Loads an adapter as Engine.load_adapter does."""
         self._require_alive()
         frame = self._adapters.want(name, directory)
         if frame is not None and self.state is EngineState.READY:
@@ -116,13 +116,13 @@ class EngineClient:
             raise EngineFailed(f"the adapter could not be loaded: {error}")
 
     def unload_adapter(self, name: str) -> None:
-        """As Engine.unload_adapter."""
+        """Unloads an adapter as Engine.unload_adapter does."""
         self._adapters.drop(name, "it was released")
         if self.state is EngineState.READY:
             self._supervisor.send(messages.UnloadAdapter(name))
 
     async def stop(self, grace: float = 0.0) -> None:
-        """As Engine.stop. Streams that have not ended by then end with EngineFailed."""
+        """Stops the engine as Engine.stop does. Streams that have not ended by then end with EngineFailed."""
         await self._supervisor.stop(grace)
         if self._upkeep:
             self._upkeep.cancel()
@@ -178,7 +178,7 @@ class EngineClient:
         self._give()
 
     def _give(self) -> None:
-        """Send what the process must be given now."""
+        """Sends the requests that the process must get now."""
         if not self._streams.num_waiting or self.state is not EngineState.READY:
             return
         for request in self._streams.to_give():  # a frame each: together they could pass the limit of one
@@ -204,13 +204,13 @@ class EngineClient:
                 self._give_up(now - self._policy.wait_seconds)
 
     def _expire(self, before: float) -> None:
-        """End what is past its deadline with no word of the engine."""
+        """Ends the requests whose deadline passed without an end from the engine."""
         if late := self._streams.expire(before):
             self._supervisor.send(messages.Abort(late))
         self._give()
 
     def _give_up(self, before: float) -> None:
-        """End what has waited since then for an engine that has been away since then."""
+        """Ends the requests that have waited since `before`, if the engine has been away since `before`."""
         if self._supervisor.lost_at <= before:
             self._streams.fail(self._away, lambda stream: stream.opened_at <= before)
 

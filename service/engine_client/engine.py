@@ -1,7 +1,4 @@
-"""The engine as the API and the deployments see it: a protocol, whatever computes behind it.
-
-Knows no process and no socket.
-"""
+"""`Engine` is the engine's protocol for the API and the deployments. It knows no process and no socket."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ class EngineState(StrEnum):
     NEW = "new"
     LOADING = "loading"
     READY = "ready"
-    RESTARTING = "restarting"  # the process died; live requests wait to be replayed, new ones join them
+    RESTARTING = "restarting"  # the process died; live requests wait for the replay, new ones join them
     DRAINING = "draining"
     STOPPED = "stopped"
-    FAILED = "failed"  # the first load failed; an engine that was ready once is started again and again instead
+    FAILED = "failed"  # the first load failed; an engine that was ready once is always started again
 
 
 ALIVE: Final = (EngineState.READY, EngineState.RESTARTING)
@@ -28,30 +25,30 @@ ALIVE: Final = (EngineState.READY, EngineState.RESTARTING)
 
 
 class EngineFailed(GenerationFailed):
-    """The engine could not be loaded, or was stopped; started answers end with this."""
+    """The engine could not be loaded, or was stopped. Started answers end with this error."""
 
 
 class Engine(Protocol):
-    """What the API and the deployments code against: our engine process, another server's, or a fake."""
+    """An engine: our engine process, another server's, or a fake."""
 
     @property
     def info(self) -> EngineInfo | None:
-        """What is loaded; None until it is."""
+        """Facts of the loaded engine; None until it is loaded."""
         ...
 
     @property
     def stats(self) -> EngineStats:
-        """After the last step. Totals start again at 0 when the engine is restarted."""
+        """Stats after the last step. Totals start again at 0 when the engine is restarted."""
         ...
 
     @property
     def state(self) -> EngineState:
-        """At this moment: a process that has just died is RESTARTING, whether or not that was noticed."""
+        """The state now. An engine whose process has just died is RESTARTING, even before the event loop notices."""
         ...
 
     @property
     def why_not_ready(self) -> str:
-        """As a sentence without its full stop; "" where it is READY, or where nothing has failed."""
+        """The reason as a sentence without its full stop; "" if it is READY, or if nothing has failed."""
         ...
 
     @property
@@ -62,32 +59,32 @@ class Engine(Protocol):
 
     @property
     def replicas(self) -> Sequence[Engine]:
-        """The engines of one process each that this one is made of; itself, where it is one."""
+        """The engines of one process each in this engine; the engine itself if it has one process."""
         ...
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
-        """Load, once; `on_loading(phase, fraction)` is told how far it is. Raises EngineFailed with the cause."""
+        """Loads the engine, once. Calls `on_loading(phase, fraction)` meanwhile. Raises EngineFailed with the cause."""
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """The news of one request, the last with its finish reason. Closing the generator aborts the request.
+        """Yields the news of one request, the last with its finish reason. Closing the generator aborts the request.
 
-        The request is sent when the first output is asked for. Raises Unavailable then, unless READY or RESTARTING,
-        ValueError when its id is alive, and EngineKilled for content that is known to kill engines. Raises at any time
-        EngineKilled when that is found out, Unavailable when the engine was away for too long, and EngineFailed when
-        it was stopped.
+        The request is sent when the caller reads the first output. Then it raises Unavailable unless READY or
+        RESTARTING, ValueError if its id is alive, and EngineKilled for content that is known to kill engines. At any
+        time it raises EngineKilled if its request is found to kill engines, Unavailable if the engine was away for too
+        long, and EngineFailed if the engine was stopped.
         """
         ...
 
     async def load_adapter(self, name: str, directory: str) -> None:
-        """Load the adapter of the version in `directory`: from then on requests may name it, also after a restart.
-        Raises EngineFailed with the cause, or Unavailable unless READY or RESTARTING."""
+        """Loads the adapter of the version in `directory`. Then requests may name it, also after a restart. Raises
+        EngineFailed with the cause, or Unavailable unless READY or RESTARTING."""
         ...
 
     def unload_adapter(self, name: str) -> None:
-        """Nobody asks for this adapter any more: it is freed when the last answer with it has ended."""
+        """Releases the adapter: it is freed when the last answer with it has ended."""
         ...
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Take nothing new, give what runs `grace` seconds to end, then end the engine. Idempotent."""
+        """Takes no new requests, gives running ones `grace` seconds to end, then ends the engine. Idempotent."""
         ...

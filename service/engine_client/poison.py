@@ -1,6 +1,6 @@
-"""The register of requests that kill engines: known by their content, so that a client's retry kills no other.
+"""The poison register knows requests that kill engines by their content, so that a client's retry kills no engine.
 
-Knows no streams and no processes.
+It knows no streams and no processes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Fingerprint = bytes
 
 
 def fingerprint(request: Request) -> Fingerprint:
-    """A hash of what is computed: prompt, parameters, adapter. The seed is left out, because a retry draws a new one;
-    so are the id, the owner and the times."""
+    """Returns a hash of the computed content: prompt, parameters, adapter. It leaves out the seed, because a retry
+    draws a new one, and also the id, the owner and the times."""
     content = (request.token_ids, replace(request.params, seed=0), request.adapter)
     return hashlib.blake2b(msgspec.msgpack.encode(content), digest_size=16).digest()
 
@@ -36,7 +36,7 @@ class _Offence:
 
 
 class PoisonRegister:
-    """Lives in the event loop; replicas of one engine share one. The oldest of over 1,000 entries is forgotten."""
+    """Lives in the event loop. Replicas of one engine share one. It forgets the oldest of over 1,000 entries."""
 
     def __init__(self, policy: RestartPolicy = DEFAULT_POLICY, clock: Callable[[], float] = time.monotonic) -> None:
         self._policy = policy
@@ -44,8 +44,8 @@ class PoisonRegister:
         self._offences: OrderedDict[Fingerprint, _Offence] = OrderedDict()
 
     def add(self, request: Request) -> float:
-        """Refuse the content from now on, for so many seconds. Each offence after the first doubles them: content that
-        kills whenever it is let in is let in ever less often."""
+        """Refuses the content from now on and returns for how many seconds. Each further offence doubles the seconds,
+        so content that always kills is admitted ever less often."""
         key, policy = fingerprint(request), self._policy
         before = self._offences.pop(key, None)
         seconds = min(2 * before.seconds if before else policy.poison_seconds, policy.max_poison_seconds)
@@ -55,7 +55,8 @@ class PoisonRegister:
         return seconds
 
     def check(self, request: Request) -> None:
-        """Raises EngineKilled for content that was added and whose time has not passed. Free while nothing is known."""
+        """Raises EngineKilled for added content whose time has not passed. Costs nothing while the register is
+        empty."""
         offence = self._offences.get(fingerprint(request)) if self._offences else None
         left = offence.until - self._clock() if offence else 0.0
         if left > 0:

@@ -1,10 +1,10 @@
-"""An engine process as its parent sees it: started, written to, read from, ended.
+"""An engine process is started, written to, read from and ended here, on the parent's side.
 
-Knows frames and a process id; no requests, no streams, and not why the process is wanted.
+This module knows frames and a process id. It knows no requests, no streams, and not why the process is wanted.
 
-The engine stays in its parent's process group, so that whoever signals the group reaches it (it ignores SIGINT and
-SIGTERM, see `worker`), and the kernel kills it when the *thread* that started it ends: start engines from the thread
-that lives as long as the service, the one of its event loop.
+The engine stays in its parent's process group, so a signal to the group reaches it (it ignores SIGINT and SIGTERM, see
+`worker`). The kernel kills the engine when the *thread* that started it ends. So start engines from the event loop's
+thread, which lives as long as the service.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ import msgspec
 from service.engine.messages import EngineConfig, FrameReader, FromEngine, Start, ToEngine, decode_from_engine, encode
 
 WORKER: Final = "service.engine.worker"
-_EXIT_SECONDS: Final = 2.0  # between the end of the socket and the end of the process
+_EXIT_SECONDS: Final = 2.0  # from the end of the socket to the end of the process
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A process that imports what every engine needs and waits to be told which it is, and our end of its socket."""
+    """A process that imports what every engine needs and waits for its configuration, and our end of its socket."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
 
     @classmethod
     def of(cls, module: str, env: Mapping[str, str] | None = None) -> Started:
-        """`python -m module FD` with `env` (None: the parent's). Raises OSError."""
+        """Starts `python -m module FD` with `env` (None: the parent's). Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         command = (sys.executable, "-m", module, str(theirs.fileno()))
         try:
@@ -51,7 +51,7 @@ class Started:
         return cls(process, ours)
 
     async def end(self) -> None:
-        """End a process that is not wanted: its socket closes, and with that it ends; if not, it is killed."""
+        """Ends an unwanted process: closes its socket, which ends it, and kills it if that fails."""
         self.socket.close()
         exited = asyncio.ensure_future(_exited(self.process))
         await asyncio.wait({exited}, timeout=_EXIT_SECONDS)
@@ -61,7 +61,7 @@ class Started:
 
 
 class EngineProcess:
-    """Owns one process and its socket. Use `load`; call `kill` and await `wait` when done."""
+    """Owns one process and its socket. Make it with `load`; call `kill` and await `wait` when done."""
 
     def __init__(self, process: subprocess.Popen[bytes], pipe: _Pipe) -> None:
         self._process = process
@@ -72,7 +72,7 @@ class EngineProcess:
     async def load(
         cls, started: Started, config: EngineConfig, on_message: Callable[[FromEngine], None]
     ) -> EngineProcess:
-        """Tell a process to load `config`. `on_message` is called in the event loop for every frame, in order, and
+        """Tells a process to load `config`. `on_message` is called in the event loop for every frame, in order, and
         never after `wait` has returned."""
         loop = asyncio.get_running_loop()
         try:
@@ -89,31 +89,33 @@ class EngineProcess:
         return self._process.pid
 
     def send(self, message: ToEngine) -> None:
-        """Never blocks: what the socket does not take at once waits in memory. Dropped once the process is gone."""
+        """Sends a message and never blocks: bytes that the socket does not take at once wait in memory. Drops the
+        message once the process is gone."""
         self._pipe.write(encode(message))
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended yet, as the kernel knows it; `wait` may return a moment later. Leaves the
-        exit code to the thread that waits for it."""
+        """Whether the process still runs, by the kernel. `wait` may return a moment later. It leaves the exit code to
+        the thread that waits for it."""
         try:
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         except ChildProcessError:
             return False
 
     def kill(self) -> None:
-        """SIGKILL; no-op on a process that has ended."""
+        """Sends SIGKILL. No-op on a process that has ended."""
         _kill(self._process)
 
     async def wait(self) -> int:
-        """The exit code (-9 after SIGKILL), once every frame it had sent was handed on. Any number may wait."""
+        """Returns the exit code (-9 after SIGKILL), once every frame of the process was handed on. Any number of tasks
+        may wait."""
         return await asyncio.shield(self._exit)
 
     async def _watch(self) -> int:
         exited = asyncio.ensure_future(_exited(self._process))
         closed = asyncio.ensure_future(self._pipe.closed.wait())
         await asyncio.wait({exited, closed}, return_when=asyncio.FIRST_COMPLETED)
-        if not exited.done():  # it closed its socket: it is of no more use, whatever it still does
+        if not exited.done():  # it closed its socket, so it is of no more use
             await asyncio.wait({exited}, timeout=_EXIT_SECONDS)
             if not exited.done():
                 self.kill()
@@ -131,7 +133,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 async def _exited(process: subprocess.Popen[bytes]) -> int:
-    """The exit code, by a thread of its own that sleeps in the kernel: it must take none of the pool's for so long."""
+    """Returns the exit code. A thread of its own sleeps in the kernel, because a pool's thread must not wait so
+    long."""
     loop = asyncio.get_running_loop()
     code: asyncio.Future[int] = loop.create_future()
 
@@ -141,7 +144,7 @@ async def _exited(process: subprocess.Popen[bytes]) -> int:
 
     def wait() -> None:
         process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
             loop.call_soon_threadsafe(tell)
 
     threading.Thread(target=wait, name=f"engine {process.pid}", daemon=True).start()
@@ -149,7 +152,7 @@ async def _exited(process: subprocess.Popen[bytes]) -> int:
 
 
 class _Pipe(asyncio.Protocol):
-    """The parent's end of the socket pair. A stream that is not ours ends the connection."""
+    """The parent's end of the socket pair. A broken stream of frames ends the connection."""
 
     def __init__(self, on_message: Callable[[FromEngine], None]) -> None:
         self.closed = asyncio.Event()

@@ -1,11 +1,11 @@
-"""Replicas are several engine processes of one version behind the interface of one, with one queue before them.
+"""Replicas are several engine processes of one version behind the interface of one engine, with one queue.
 
     request ─▶ queue (in order) ─▶ the replica that knows its beginning, unless that is much busier ─▶ EngineClient
                                    else the least busy
 
-A replica takes as many requests at once as its running set holds, so that a request that waits is served by the first
-that is free. While a replica is started again the ready ones get the requests. The first replica loads the weights; the
-others map what it has packed. Token ids only.
+A replica takes as many requests at once as its running set holds. So the first free replica serves a waiting request.
+While a replica is started again, the ready replicas get the requests. The first replica loads the weights; the others
+map its packed weights. This module knows token ids only.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from service.engine_client.engine import ALIVE, Engine, EngineState
 from service.errors import Unavailable
 
 OPENINGS: Final = (256, 64, 16)
-"""Tokens by which requests are known to begin alike, the most telling first."""
+"""Numbers of first tokens by which equal beginnings are found, the longest first."""
 MOST_REMEMBERED: Final = 10_000
 BUSIER: Final = 4
-"""So many more requests in flight are worth computing a conversation's beginning again elsewhere."""
+"""At over this many more requests in flight, another replica computes a conversation's beginning again."""
 LOOK_SECONDS: Final = 0.5
-"""Between two looks of a request in the queue at the replicas' states."""
+"""A queued request checks the replicas' states at this interval."""
 
 MakeReplica = Callable[[int, str], Engine]
-"""(number, where the first one's packed weights are, "" for the first) → a replica, not yet started."""
+"""(number, place of the first replica's packed weights, "" for the first) → a replica, not yet started."""
 
 
 @dataclass(slots=True)
 class _Seat:
-    """One replica and how many requests it has."""
+    """One replica and its number of requests."""
 
     engine: Engine
     in_flight: int = 0
 
 
 class Replicas:
-    """As `EngineClient`, over `count` of them. Lives in one event loop."""
+    """Works as `EngineClient`, over `count` of them. Lives in one event loop."""
 
     def __init__(self, make: MakeReplica, count: int, most_at_once: int) -> None:
         self._make = make
@@ -60,12 +60,12 @@ class Replicas:
 
     @property
     def info(self) -> EngineInfo | None:
-        """The first one's."""
+        """The first replica's facts."""
         return self._seats[0].engine.info
 
     @property
     def stats(self) -> EngineStats:
-        """Sums over the replicas; of the last step and the cost line, the first one's."""
+        """Sums over the replicas. Figures of the last step and the cost line are the first replica's."""
         each = [seat.engine.stats for seat in self._seats]
         sums = {name: sum(getattr(stats, name) for stats in each) for name in _SUMMED}
         first = {field.name: getattr(each[0], field.name) for field in fields(EngineStats) if field.name not in sums}
@@ -73,7 +73,7 @@ class Replicas:
 
     @property
     def state(self) -> EngineState:
-        """Ready as long as one replica is."""
+        """READY as long as one replica is."""
         if self._state is not EngineState.READY:
             return self._state
         states = [seat.engine.state for seat in self._seats]
@@ -81,7 +81,7 @@ class Replicas:
 
     @property
     def why_not_ready(self) -> str:
-        """Of the first that tells one; "" as long as one replica is ready."""
+        """The first reason of a replica; "" as long as one replica is ready."""
         if self.state is EngineState.READY:
             return ""
         return next((seat.engine.why_not_ready for seat in self._seats if seat.engine.why_not_ready), "")
@@ -95,7 +95,7 @@ class Replicas:
         return sum(seat.engine.restarts for seat in self._seats)
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
-        """The first alone, then the others at once. Raises EngineFailed; then all are stopped."""
+        """Starts the first replica alone, then the others at once. Raises EngineFailed; then all are stopped."""
         self._state = EngineState.LOADING
         try:
             await self._seats[0].engine.start(on_loading)
@@ -110,7 +110,7 @@ class Replicas:
         self._state = EngineState.READY
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """As Engine.generate, by one replica from the first token to the last."""
+        """Yields the news as Engine.generate does. One replica computes all tokens."""
         self._require_living()
         try:
             async with asyncio.timeout(_seconds_left(request)):
@@ -124,7 +124,7 @@ class Replicas:
                     yield output
 
     async def load_adapter(self, name: str, directory: str) -> None:
-        """By all that live, or by none."""
+        """Loads the adapter in all live replicas, or in none."""
         self._require_living()
         living = [seat.engine for seat in self._seats if seat.engine.state in ALIVE]
         try:
@@ -145,14 +145,14 @@ class Replicas:
         await asyncio.gather(*(seat.engine.stop(grace) for seat in self._seats))
 
     async def _free_seat(self, request: Request) -> _Seat:
-        """In order of arrival. Raises Unavailable as soon as no replica can ever serve."""
+        """Waits for a seat, in order of arrival. Raises Unavailable as soon as no replica can ever serve."""
         turn = asyncio.Event()
         self._queue.append(turn)
         try:
             while self._queue[0] is not turn or not self._open():
                 self._require_living()
                 turn.clear()
-                with suppress(TimeoutError):  # nothing tells of a replica that has become ready, or that has ended
+                with suppress(TimeoutError):  # no event says that a replica became ready or ended
                     async with asyncio.timeout(LOOK_SECONDS):
                         await turn.wait()
             return self._choose(request)
@@ -165,7 +165,8 @@ class Replicas:
             raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
 
     def _open(self) -> list[_Seat]:
-        """Those with room that are ready; where none is ready, with or without room, those that will be."""
+        """Returns the ready replicas with room. If no replica is ready, with or without room, returns the restarting
+        ones with room."""
         living = [(seat, seat.engine.state) for seat in self._seats]
         best = EngineState.READY if any(state is EngineState.READY for _, state in living) else EngineState.RESTARTING
         return [seat for seat, state in living if state is best and seat.in_flight < self._most_at_once]
@@ -191,7 +192,7 @@ class Replicas:
             self._call_next()
 
     def _call_next(self) -> None:
-        """Have the first in the queue look for a seat."""
+        """Wakes the first request in the queue."""
         if self._queue:
             self._queue[0].set()
 
@@ -201,7 +202,7 @@ def _seconds_left(request: Request) -> float | None:
 
 
 def _openings(request: Request) -> list[int]:
-    """A key for each of the lengths that the prompt has."""
+    """Returns a key for each length in OPENINGS that the prompt reaches."""
     lengths = (length for length in OPENINGS if length <= len(request.token_ids))
     return [hash((request.adapter, request.cache_salt, request.token_ids[:length])) for length in lengths]
 

@@ -1,6 +1,6 @@
-"""The restart policy says what an engine process may do before it is killed, and when it is started again.
+"""The restart policy says when an engine process is killed, and when it is started again.
 
-Numbers only: nothing here knows processes, requests or clocks.
+It holds numbers only. It knows no processes, requests or clocks.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """An engine that served once is started again for as long as it is wanted: there is no last try."""
+    """The limits of an engine. An engine that served once is started again as long as it is wanted: there is no last
+    try."""
 
     hang_seconds: float = 60.0
-    """Silence of a process that owes an answer: neither news nor a heartbeat. Then the process is killed."""
+    """A process that owes an answer is killed after this time without news and heartbeats."""
     step_forecast_factor: float = 20.0
-    """One step may take so many times its forecast, and never less than `hang_seconds`. Then the process is killed."""
+    """A step may take this multiple of its forecast, and at least `hang_seconds`. Then the process is killed."""
     unforecast_step_seconds: float = 900.0
-    """The same for a step of an engine that has not measured enough steps to forecast one."""
+    """The same limit for a step of an engine that has not measured enough steps for a forecast."""
     load_seconds: float = 900.0
-    """From the start of a process until it is ready."""
+    """The limit from the start of a process until it is ready."""
     backoff_seconds: float = 0.1
-    """Before the first restart; doubled for every death that is not made up for."""
+    """The pause before the first restart. It doubles for every death that service has not made up for."""
     max_backoff_seconds: float = 10.0
     forgiving_seconds: float = 2.0
-    """So long a time of service makes up for one death."""
+    """This time of service makes up for one death."""
     wait_seconds: float = 300.0
     """Longest time that a request waits for an engine that is being started again."""
     max_suspected_crashes: int = 3
-    """A request that had a process for itself when it crashed ends where that was the third crash in a row that the
-    request was suspected of (`streams`)."""
+    """A request ends at its third suspected crash in a row, if it had the crashed process for itself (`streams`)."""
     max_suspected_kills: int = 6
-    """The same where something outside killed the process (SIGKILL: an operator, or the kernel without memory)."""
+    """The same limit for kills from outside (SIGKILL by an operator, or by the kernel without memory)."""
     poison_seconds: float = 600.0
-    """The content of a request that ended so is refused for this time; doubled each time that it comes back."""
+    """The content of such a request is refused for this time. Each further offence doubles it."""
     max_poison_seconds: float = 86_400.0
 
 
@@ -51,14 +51,14 @@ class DeathKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a process that was ready. `cause` is a clause, as in "it ended with exit code 1"."""
+    """The end of a process that was ready. `cause` is a clause, for example "it ended with exit code 1"."""
 
     kind: DeathKind
     cause: str
 
 
 class Backoff:
-    """The pause before an engine is started again: exponential in the deaths that service has not made up for."""
+    """The pause before a restart. It is exponential in the deaths that service has not made up for."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
@@ -72,11 +72,11 @@ class Backoff:
         self.forgive(seconds / self._policy.forgiving_seconds)
 
     def forgive(self, deaths: float) -> None:
-        """Count so many deaths less: a request was to blame for them, or time has made up for them."""
+        """Counts this many deaths less: a request was to blame for them, or service has made up for them."""
         self._deaths = max(0.0, self._deaths - deaths)
 
     @property
     def seconds(self) -> float:
-        """Never more than `max_backoff_seconds`."""
+        """The pause, at most `max_backoff_seconds`."""
         seconds = self._policy.backoff_seconds * 2 ** max(0.0, self._deaths - 1)
         return float(min(seconds, self._policy.max_backoff_seconds))

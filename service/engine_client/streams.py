@@ -1,14 +1,15 @@
-"""The streams are the live requests of one engine with what each has given out: enough to replay them elsewhere.
+"""Streams are the live requests of one engine, each with its outputs so far: enough to replay it in another process.
 
-Knows queues and counts; no processes and no sockets. Lives in the event loop.
+This module knows queues and counts. It knows no processes and no sockets. It lives in the event loop.
 
 A request is *given* to the process that runs now, or it *waits*. A given request is *proven* once the process has lived
-through enough of its outputs; one is enough for a request that was never in a crash. When a process dies, its unproven
-requests are suspected: `Streams.blame`. A request that was suspected twice is tried first in the next process, without
-any other: `Streams.to_give`. So the request that kills engines is found, and the others only wait meanwhile.
+through enough of its outputs. One output is enough for a request that was never in a crash. When a process dies, its
+unproven requests are suspected (`Streams.blame`). A request that was suspected twice is tried first in the next
+process, alone (`Streams.to_give`). So the request that kills engines is found, and the other requests only wait
+meanwhile.
 
-A request whose consumer has left stays given until the process has ended it, and what it was suspected of is known by
-its content: a client that gives up before its request is found out, and tries again, does not begin anew.
+A request whose consumer has left stays given until the process has ended it. Its suspicion is stored by its content. So
+a client that gives up early and tries again keeps the suspicion.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from service.engine_client.poison import MOST_REMEMBERED, Fingerprint, fingerpri
 from service.engine_client.restart_policy import DeathKind, RestartPolicy
 from service.errors import DosirakError
 
-_TRIED_ALONE = 2  # what was suspected of so many deaths
+_TRIED_ALONE = 2  # suspected deaths after which a request is tried alone
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One live request. What was put into `queue` counts as given out, whether or not its consumer has taken it."""
+    """One live request. An output in `queue` counts as given out, even before its consumer takes it."""
 
     request: Request
     queue: asyncio.Queue[StepOutput | DosirakError] = field(default_factory=asyncio.Queue)
@@ -37,13 +38,13 @@ class Stream:
     emitted: list[int] = field(default_factory=list)
     emitted_prompt_logprobs: int = 0
     outputs_to_prove: int = 1
-    """Outputs that the process must live through until the request is proven; 0 is proven."""
+    """Outputs that the process must still live through until the request is proven; 0 is proven."""
     deaths: int = 0
-    """That it was suspected of, since it was last proven."""
+    """Deaths that it was suspected of since it was last proven."""
     crashes: int = 0
-    """Of processes that had it, ever; kills from outside not counted."""
+    """Crashes of processes that had it, ever; kills from outside do not count."""
     is_closed: bool = False
-    """Its consumer has left, or was told its end; only the process has not ended it yet."""
+    """Whether its consumer has left, or has got its end. Only the process may not have ended it yet."""
 
     @property
     def is_suspect(self) -> bool:
@@ -63,20 +64,20 @@ class Stream:
             self.queue.put_nowait(output)
 
     def begin_again(self, kind: DeathKind) -> None:
-        """Its process died so. A request that makes some progress before each crash must prove itself for twice as long
-        each time, until it crashes unproven."""
+        """Notes that its process died. A request that makes some progress before each crash must prove itself for twice
+        as long each time, until it crashes unproven."""
         self.crashes += kind is not DeathKind.KILLED
         self.outputs_to_prove = 2**self.crashes
 
     async def next(self) -> StepOutput:
-        """The next news. Raises a DosirakError as the stream's last word."""
+        """Returns the next news. Raises a DosirakError as the end of the stream."""
         output = await self.queue.get()
         if isinstance(output, DosirakError):
             raise output
         return output
 
     def to_send(self) -> Request:
-        """The request as the process must see it: what was given out is computed, but never told, again."""
+        """Returns the request for the process. Tokens that were given out are computed again but never sent again."""
         if not self.emitted and not self.emitted_prompt_logprobs:
             return self.request
         emitted = (*self.request.emitted, *self.emitted)
@@ -85,13 +86,13 @@ class Stream:
 
 
 class Streams:
-    """Every request whose end has not been told yet, by id; each is told exactly one end."""
+    """Holds every request that has not ended for its consumer, by id. Each consumer gets exactly one end."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Stream] = {}
         self._given: dict[str, Stream] = {}
         self._suspected: OrderedDict[Fingerprint, tuple[int, int]] = OrderedDict()
-        """Deaths and crashes of the content that was suspected and not proven since."""
+        """Deaths and crashes of each content that was suspected and not proven since."""
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -101,7 +102,7 @@ class Streams:
 
     @property
     def num_given(self) -> int:
-        """Requests that the process has, and owes an end to."""
+        """The number of requests that the process has and must end."""
         return len(self._given)
 
     @property
@@ -109,7 +110,8 @@ class Streams:
         return len(self._waiting)
 
     def open(self, request: Request) -> Stream:
-        """It waits until `to_give` names it. Raises ValueError when a request of this id is alive."""
+        """Opens a stream, which waits until `to_give` returns it. Raises ValueError if a request of this id is
+        alive."""
         given = self._given.get(request.id)
         if request.id in self._waiting or (given is not None and not given.is_closed):
             raise ValueError(f"request {request.id} is alive already")
@@ -119,8 +121,8 @@ class Streams:
         return stream
 
     def close(self, stream: Stream) -> bool:
-        """Its consumer is gone. Whether the process has the request, and must be told to abort it: an end is owed until
-        then."""
+        """Closes a stream whose consumer is gone. Returns whether the process has the request and must abort it; until
+        then the process owes an end."""
         if stream.is_closed:
             return False
         given = self._given.get(stream.request.id) is stream
@@ -128,7 +130,7 @@ class Streams:
         return given
 
     def give(self, outputs: Iterable[StepOutput]) -> None:
-        """Hand one step's news to their streams; news of a stream that has been closed are dropped."""
+        """Hands one step's news to their streams. Drops news of closed streams."""
         for output in outputs:
             stream = self._given.get(output.request_id)
             if stream is None:
@@ -141,12 +143,12 @@ class Streams:
                 del self._given[output.request_id]
 
     def to_give(self) -> tuple[Request, ...]:
-        """What the process must be given now, each request once a process.
+        """Returns the requests that the process must get now, each request once per process.
 
-        Without suspects these are all that wait. With suspects, a new process is given the most suspected one and no
-        other. Whenever all that it was given are proven or have ended, it is given the next in order of arrival: one
-        suspect, or all others. What is opened meanwhile waits as well: it may be what kills engines, and the suspect
-        must not be taken for it.
+        Without suspects these are all waiting requests. With suspects, a new process gets the most suspected request
+        and no other. When all its requests are proven or have ended, it gets the next in order of arrival: one suspect,
+        or all others. A request opened meanwhile waits too. It may be the one that kills engines, and then the suspect
+        must not be blamed for it.
         """
         if not self._waiting:
             return ()
@@ -163,10 +165,11 @@ class Streams:
         )
 
     def blame(self, kind: DeathKind, policy: RestartPolicy) -> Stream | None:
-        """The process died: all that it was given wait again. The request that is to blame, if that is certain: it was
-        suspected of this death and enough others in a row, and had this process for itself. The caller fails it.
+        """Makes all given requests wait again, because the process died. Returns the request to blame if it is certain:
+        the request was suspected of this death and enough others in a row, and had this process for itself. The caller
+        must fail that request.
 
-        Suspected are the unproven; where all are proven, each of them, unless something outside killed the process.
+        The unproven requests are suspected. If all are proven, each one is, unless the process was killed from outside.
         """
         given = list(self._given.values())
         suspects = [stream for stream in given if not stream.is_proven]
@@ -185,7 +188,7 @@ class Streams:
         return suspects[0] if len(given) == 1 and suspects and suspects[0].deaths >= limit else None
 
     def expire(self, before: float) -> tuple[str, ...]:
-        """End with DEADLINE every stream whose deadline is at or before that time; the ids of those that the process
+        """Ends with DEADLINE every stream whose deadline is at or before `before`. Returns the ids that the process
         has."""
         late = [each for each in self if each.request.deadline is not None and each.request.deadline <= before]
         told = tuple(stream.request.id for stream in late if stream.request.id in self._given)
@@ -195,7 +198,7 @@ class Streams:
         return told
 
     def fail(self, error: Callable[[], DosirakError], which: Callable[[Stream], bool] = lambda stream: True) -> None:
-        """End those streams with an error, one exception each: raising one twice would mix their tracebacks."""
+        """Ends the chosen streams with an error. Each gets its own exception, so that tracebacks do not mix."""
         for stream in self:
             if which(stream):
                 stream.queue.put_nowait(error())
@@ -210,7 +213,7 @@ class Streams:
         return tuple(stream.to_send() for stream in streams)
 
     def _end(self, stream: Stream) -> None:
-        """Its consumer needs no more. What was given stays until the process has ended it."""
+        """Closes a stream for its consumer. A given request stays until the process has ended it."""
         stream.is_closed = True
         if self._waiting.get(stream.request.id) is stream:
             del self._waiting[stream.request.id]

@@ -1,9 +1,10 @@
-"""The supervisor keeps one engine process running: starts it, watches it, starts it again for as long as it is wanted.
+"""The supervisor keeps one engine process running: it starts, watches and restarts the process as long as it is wanted.
 
     NEW ─▶ LOADING ─▶ READY ⇄ RESTARTING        a process that was ready once is always started again
               └▶ FAILED   └▶ DRAINING ─▶ STOPPED
 
-Knows processes and frames; no requests: who uses the process says whether it owes an answer, and what it died of.
+It knows processes and frames, but no requests. Its `User` says whether the process owes an answer, and which deaths a
+request caused.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ _logger = logging.getLogger(__name__)
 
 
 class User(Protocol):
-    """Who uses the process. Called in the event loop; nothing here may wait."""
+    """The user of the process. Its methods are called in the event loop and must not wait."""
 
     def owes_answer(self) -> bool:
-        """Whether the process was given a request that has not ended: silence is a hang only then."""
+        """Returns whether the process has a request that has not ended. Only then is silence a hang."""
         ...
 
     def on_frame(self, frame: FromEngine) -> None:
-        """A frame that is not about the process itself, in order."""
+        """Takes a frame that is not about the process itself, in order."""
         ...
 
     def on_ready(self, info: EngineInfo, is_restart: bool) -> None: ...
 
     def on_death(self, death: Death) -> int:
-        """A process that was ready has died. How many deaths, this one among them, are found to be a request's doing:
-        they do not count against the engine."""
+        """Notes that a ready process has died. Returns how many deaths, this one included, a request caused. These do
+        not count against the engine."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How the process is started: `python -m module` with `env` (None: this process's); `started` is taken for the
-    first."""
+    """Says how the process is started: `python -m module` with `env` (None: this process's). `started` serves as the
+    first process."""
 
     config: EngineConfig
     module: str = WORKER
@@ -76,7 +77,7 @@ class Supervisor:
         self.info: EngineInfo | None = None
         self.restarts = 0
         self.lost_at = 0.0
-        """When the last process that was ready died."""
+        """The time of the last death of a ready process."""
         self._launch = launch
         self._user = user
         self._policy = policy
@@ -94,23 +95,24 @@ class Supervisor:
 
     @property
     def state(self) -> EngineState:
-        """As Engine.state."""
+        """The state as in Engine.state."""
         if self._state is EngineState.READY and self._process is not None and not self._process.is_running:
             return EngineState.RESTARTING
         return self._state
 
     @property
     def why_not_ready(self) -> str:
-        """As Engine.why_not_ready."""
+        """The reason as in Engine.why_not_ready."""
         return "" if self.state is EngineState.READY else self._failure
 
     @property
     def pid(self) -> int | None:
-        """Of the process that is loading or serving, or that was the last to."""
+        """The id of the process that loads or serves, or of the last one that did."""
         return self._process.pid if self._process else None
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
-        """As Engine.start. A first load that failed is not tried again here: whoever wanted the engine is told."""
+        """Starts the engine as Engine.start does. It does not try a failed first load again; the caller gets the
+        error."""
         if self._state is not EngineState.NEW:
             raise RuntimeError(f"an engine starts once; this one is {self._state}")
         self._on_loading = on_loading
@@ -124,12 +126,12 @@ class Supervisor:
         self._tasks = [asyncio.create_task(self._keep_running()), asyncio.create_task(self._look())]
 
     def send(self, message: ToEngine) -> None:
-        """Dropped where no process runs."""
+        """Sends a message. Drops it if no process runs."""
         if self._process:
             self._process.send(message)
 
     async def stop(self, grace: float = 0.0) -> None:
-        """As Engine.stop."""
+        """Stops the engine as Engine.stop does."""
         if self.state is EngineState.READY and self._process and grace > 0:
             self._state = EngineState.DRAINING
             self._process.send(Shutdown())
@@ -146,7 +148,7 @@ class Supervisor:
             await self._process.wait()
 
     async def _boot(self, config: EngineConfig) -> None:
-        """One process, from its start to Ready. Raises EngineFailed, and leaves none, when it does not get there."""
+        """Starts one process and waits for Ready. Raises EngineFailed, and leaves no process, if that fails."""
         self._ready.clear()
         self._fatal = ""
         try:
@@ -200,7 +202,7 @@ class Supervisor:
         self._user.on_ready(info, is_restart)
 
     async def _keep_running(self) -> None:
-        """Start the process again whenever it dies."""
+        """Starts the process again whenever it dies."""
         while self._process:
             code = await self._process.wait()
             if self._state is not EngineState.READY:
@@ -223,17 +225,17 @@ class Supervisor:
         self._backoff.died()
         try:
             self._backoff.forgive(self._user.on_death(death))
-        except Exception:  # a defect of the user's must not keep the engine from coming back
+        except Exception:  # a defect of the user must not stop the engine from coming back
             _logger.exception("on_death")
 
     async def _start_again(self) -> None:
-        """Until it is ready. The user tells a later process its adapters one by one (`on_ready`): one that is broken by
-        then must not keep the process from starting."""
+        """Tries until the process is ready. The user gives a later process its adapters one by one (`on_ready`), so
+        that a broken adapter cannot stop the process from starting."""
         while True:
             await asyncio.sleep(self._backoff.seconds)
             try:
                 await self._boot(replace(self._launch.config, adapters=()))
-            except Exception as error:  # whatever it is, the only other end would be an engine that never comes back
+            except Exception as error:  # any other handling would leave an engine that never comes back
                 self._failure = f"the engine process died and could not be started again yet: {error}"
                 self._backoff.died()
                 _logger.warning("engine not started again, next try in %.1f s: %s", self._backoff.seconds, error)
@@ -242,7 +244,7 @@ class Supervisor:
                 return
 
     async def _look(self) -> None:
-        """Kill a process that hangs."""
+        """Kills a process that hangs."""
         while True:
             await asyncio.sleep(self._watch.interval)
             is_ready = self._state is EngineState.READY

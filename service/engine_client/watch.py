@@ -1,8 +1,8 @@
-"""The watch tells a long step from a hang, by an engine process's frames and heartbeats. Kills nothing itself.
+"""The watch tells a long step from a hang by an engine process's frames and heartbeats. It kills nothing itself.
 
-A process that owes an answer hangs when nothing was heard of it for `hang_seconds`, or when one step has run for many
-times its forecast. Silence counts while this process listens: where its own event loop stood still, frames may lie
-unread in the socket.
+A process that owes an answer hangs if no frame came for `hang_seconds`, or if one step has run for many times its
+forecast. Silence counts only while this process listens. If its own event loop stood still, frames may lie unread in
+the socket.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from service.engine_client.restart_policy import RestartPolicy
 
 
 class Watch:
-    """Of one process after the other. `look` is to be called every `interval` seconds."""
+    """Watches one process after the other. Call `look` every `interval` seconds."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self.interval = min(1.0, policy.hang_seconds / 4)
@@ -23,19 +23,19 @@ class Watch:
         self._reason = ""
 
     def heard(self) -> None:
-        """A frame has come."""
+        """Notes a frame."""
         self._silence = 0.0
         self._overrun = ""
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Call after `heard`."""
+        """Notes a heartbeat. Call after `heard`."""
         seconds, forecast = heartbeat.step_seconds, heartbeat.forecast_seconds
         if seconds > self._most_seconds(forecast):
             told = "no forecast" if forecast is None else f"a forecast of {forecast:.1f} s"
             self._overrun = f"was in one step for {seconds:.0f} s, with {told}"
 
     def look(self, now: float, owes_answer: bool) -> str:
-        """Why the process is to be killed, as a clause; "" where it is not."""
+        """Returns why the process must be killed, as a clause; "" if it must not."""
         elapsed = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * self.interval)
         self._looked_at = now
         self._silence = self._silence + elapsed if owes_answer else 0.0
@@ -46,7 +46,7 @@ class Watch:
         return self._reason
 
     def take_reason(self) -> str:
-        """What `look` found in the process that has died, if anything; the next process begins with nothing."""
+        """Returns the finding of `look` for the dead process, or "". Clears it for the next process."""
         reason, self._reason = self._reason, ""
         self.heard()
         return reason

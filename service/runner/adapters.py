@@ -1,10 +1,10 @@
-"""Adapters in a model of torch modules: what they add to the outputs of linear layers, row by row.
+"""LoRA adapters add to the outputs of linear layers in a model of torch modules, row by row.
 
     y = W x + scale * B (A x)
 
-A hook on a layer adds to the rows of the step that have an adapter and leaves the others as they are; a layer that no
-adapter changes has no hook. Sums are in fp32 and in an order of their own, so that a row's result does not depend on
-how many rows there are. `native/src/adapters.h` is the same for the decoder that is one call.
+A hook on a layer adds to the rows of the step with an adapter and leaves the others unchanged. A layer that no adapter
+changes has no hook. Sums are in fp32 and in an order of their own, so a row's result does not depend on the number of
+rows. `native/src/adapters.h` does the same for the native decoder.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from service.runner.native.library import library
 from service.runner.step import AdapterRows, Step
 
 ROWS = 64
-"""Rows at a time where products are added up pair by pair: they are all in memory then."""
+"""Rows per pass of pairwise sums, because a pass holds all its products in memory."""
 
 AdapterWeights = Mapping[str, LowRankWeights]
-"""By the base's linear module."""
+"""Weights by the base's linear module."""
 
 
 class Adapted:
-    """The adapters of one model, by name, and the rows of the step under way that have one."""
+    """Holds the adapters of one model, by name, and the rows with adapters of the current step."""
 
     def __init__(self, head: nn.Module, places: Mapping[str, tuple[nn.Module, int]]) -> None:
-        """`places`: by the base's linear module the module that computes it and the first of its outputs there. `head`
-        is given the rows that need logits, everything else all rows."""
+        """`places` maps the base's linear module to the module that computes it and the first of its outputs there.
+        `head` gets the rows that need logits; every other module gets all rows."""
         self._head = head
         self._places = places
         self._hooks: dict[nn.Module, _Hook] = {}
@@ -43,7 +43,7 @@ class Adapted:
         self._counts: tuple[int, int] | None = None
 
     def load_adapter(self, name: str, weights: AdapterWeights) -> None:
-        """Raises CannotServe for an adapter of modules that this model does not have."""
+        """Loads an adapter. Raises CannotServe for an adapter of modules that this model does not have."""
         missing = sorted(weights.keys() - self._places.keys())
         if missing:
             raise CannotServe(f"no linear layer {missing[0]} to adapt")
@@ -65,7 +65,7 @@ class Adapted:
 
     @contextmanager
     def rows_of(self, step: Step) -> Iterator[None]:
-        """While the step is computed."""
+        """Sets the rows' adapters while the step is computed."""
         self._rows = (step.adapter_rows, step.logit_adapter_rows)
         self._counts = (len(step.token_ids), len(step.logit_rows))
         try:
@@ -75,7 +75,7 @@ class Adapted:
 
     @contextmanager
     def all_rows(self, adapter: str) -> Iterator[None]:
-        """While all rows have one adapter, however many a layer is given."""
+        """Sets one adapter for all rows, however many a layer gets."""
         whole = (AdapterRows(0, None, adapter),) if adapter else ()
         self._rows = (whole, whole)
         try:
@@ -84,7 +84,8 @@ class Adapted:
             self._rows = ((), ())
 
     def adapter_rows(self, layer: nn.Module, rows: int) -> Seq[AdapterRows]:
-        """Of a layer that is given so many rows. Raises CannotServe where these are not the step's."""
+        """Returns the adapter rows of a layer that gets `count` rows. Raises CannotServe if these are not the
+        step's."""
         if self._counts is not None and rows != self._counts[layer is self._head]:
             raise CannotServe("a linear layer that the adapter changes is given other rows than the step's")
         return self._rows[layer is self._head]
@@ -107,14 +108,14 @@ class _Hook:
 
 
 class _Added:
-    """What one adapter adds to one layer."""
+    """The addition of one adapter to one layer."""
 
     def __init__(self, parts: Seq[Placed]) -> None:
         self._parts = parts
         self._native = NativeAdded(parts) if parts[0][0].a.device.type == "cpu" else None
 
     def to(self, x: Tensor, y: Tensor) -> Tensor:
-        """y [n, outputs] with the adapter, for rows x [n, in]; y's dtype."""
+        """Returns y [n, outputs] with the adapter, for rows x [n, in], in y's dtype."""
         rows, out = x.float().contiguous(), y.float().clone()
         kernels = library()
         if self._native is not None and kernels is not None:
@@ -127,8 +128,8 @@ class _Added:
 
 
 def low_rank(x: Tensor, weights: LowRankWeights) -> Tensor:
-    """scale * B (A x) for rows x [n, in], fp32 [n, out]. On a CPU by additions of whole rows alone, which, unlike
-    matrix products, give a row the same whatever n is."""
+    """Returns scale * B (A x) for rows x [n, in], fp32 [n, out]. On a CPU it only adds whole rows. Unlike a matrix
+    product, this gives a row the same result for every n."""
     a, b = weights.a.float(), weights.b.float()
     if x.device.type != "cpu":
         return F.linear(x, a).mul_(weights.scale) @ b
@@ -142,7 +143,7 @@ def low_rank(x: Tensor, weights: LowRankWeights) -> Tensor:
 
 
 def _pairwise_sum(x: Tensor) -> Tensor:
-    """Over the last dimension, halves added to halves."""
+    """Sums over the last dimension, halves added to halves."""
     width = 1 << (x.shape[-1] - 1).bit_length()
     x = F.pad(x, (0, width - x.shape[-1]))
     while width > 1:

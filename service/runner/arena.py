@@ -1,7 +1,7 @@
-"""Packed weights in memory that several engine processes map. Knows sizes and an order; nothing of kernels.
+"""An arena holds packed weights in memory that several engine processes map. It knows sizes and an order; no kernels.
 
-An anonymous file in memory (memfd_create(2)): whoever packs first writes it, the others map it read-only by
-/proc/<pid>/fd/<n>. Weights are asked for in the same order by every process of a version, so a place is a number.
+It is an anonymous file in memory (memfd_create(2)). The first process packs and writes it. The others map it read-only
+by /proc/<pid>/fd/<n>. Every process of a version takes the weights in the same order, so a place is a number.
 
     [ 2 MiB: length and table, msgpack | weights | weights | ... ]   each begins on a huge page
 """
@@ -20,18 +20,18 @@ from torch import Tensor
 HUGE_PAGE = 1 << 21
 _LENGTH_BYTES = 8
 Allocation = tuple[str, int, int]
-"""What it is, where it begins, its bytes."""
+"""Name, beginning, and number of bytes."""
 
 
 class Differs(Exception):
-    """What is asked for is not what was packed: the other process has another model, or other kernels."""
+    """The wanted weights are not the packed ones: the other process has another model, or other kernels."""
 
 
 class Arena:
-    """Allocations in the order in which they are asked for. One thread."""
+    """Gives allocations in the order in which they are taken. One thread uses it."""
 
     def __init__(self, path: str = "") -> None:
-        """A new one, or that of another process at `path`. Raises OSError or Differs when that cannot be mapped."""
+        """Makes a new arena, or maps that of another process at `path`. Raises OSError or Differs if it cannot."""
         self.is_owner = not path
         self._allocations: list[Allocation] = []
         self._next = 0
@@ -49,11 +49,12 @@ class Arena:
 
     @property
     def path(self) -> str:
-        """For other processes of this user, as long as this one lives; what they have mapped stays theirs."""
+        """The path for other processes of this user, valid while this process lives. Their mappings stay valid."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def take(self, what: str, size: int) -> Tensor:
-        """The next allocation, uint8 [size]: zeros for the owner to write, to others what it wrote. Raises Differs."""
+        """Returns the next allocation, uint8 [size]: zeros for the owner to write, the owner's bytes for others. Raises
+        Differs."""
         if self.is_owner:
             start = os.fstat(self._file).st_size
             self._allocations.append((what, start, size))
@@ -67,7 +68,7 @@ class Arena:
         return _mapped(self._file, start, size, self.is_owner)
 
     def seal(self) -> None:
-        """By the owner, once everything is written: others can map it from now on."""
+        """Seals the arena after the last write, by the owner. From now on others can map it."""
         table = msgspec.msgpack.encode(self._allocations)
         if len(table) > HUGE_PAGE - _LENGTH_BYTES:
             raise ValueError(f"{len(self._allocations)} allocations are more than the table holds")

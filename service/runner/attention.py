@@ -1,8 +1,8 @@
-"""Attention of packed query rows over KV blocks. Knows blocks and positions, not requests.
+"""Attention computes packed query rows over KV blocks. It knows blocks and positions, not requests.
 
-On a CPU with native kernels (see `native/src/attention.h`) these attend; elsewhere torch operations, as follows.
-Batch- and chunk-invariant: what a query row gets depends on its own sequence's keys up to its position and on nothing
-else, bit for bit. Three rules make it so, and tests/unit/test_attention.py holds them:
+On a CPU with native kernels, these attend (see `native/src/attention.h`). Elsewhere torch operations attend, as
+follows. The result does not depend on batch and chunks: bit for bit, a query row depends only on its own sequence's
+keys up to its position. Three rules ensure that, and tests/unit/test_attention.py tests them:
 
 1. Matrix products run over shapes whose rows do not depend on the number of rows: query rows are padded to
    `row_quantum` (measured at load, see `linear.row_quantum`), keys to whole KV tiles of KV_TILE positions.
@@ -31,30 +31,30 @@ from service.runner.native.library import KINDS, library
 KV_TILE = 128
 QUERY_TILE = 128
 MAX_BATCHED_POSITIONS = 2048
-"""Sequences times padded length of one decode product: its gathered keys must stay in the processor's cache, and
-under the size from which the allocator takes fresh pages every time (3-4x at 64 sequences)."""
+"""The most sequences times padded length of one decode product. Its gathered keys must stay in the processor's cache,
+and under the size from which the allocator takes fresh pages every time (3-4x slower at 64 sequences)."""
 
 
 class DistanceBias:
-    """What a layer adds to the score of a key so many positions back: fp32 [heads, distances], from 0 on."""
+    """A layer's addition to the score of a key by its distance: fp32 [heads, distances], from 0 on."""
 
     def __init__(self, table: Tensor) -> None:
         self.table = table.float()
         self.reversed = self.table.flip(1).contiguous()
-        """As the kernels read it: ending with distance 0."""
+        """The table for the kernels: it ends with distance 0."""
 
     @property
     def reach(self) -> int:
         return self.table.shape[1]
 
     def of(self, distances: Tensor) -> Tensor:
-        """[heads, ..] for distances [..]; any value where a distance is negative."""
+        """Returns [heads, ..] for distances [..]; any value for a negative distance."""
         return self.table[:, distances.clamp(min=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """What a layer asks for: softmax(softcap(scale * q·k + bias)) over the last `window` positions (None: all)."""
+    """A layer's attention: softmax(softcap(scale * q·k + bias)) over the last `window` positions (None: all)."""
 
     scale: float
     window: int | None = None
@@ -90,7 +90,8 @@ class BatchedQueries:
         return self._gather_rows[kv_heads]
 
     def blocked(self, queries_per_kv: int, padded: int, window: int | None) -> Tensor:
-        """True where a query row must not look: [sequences, 1, padded rows, length]. Padding rows look everywhere."""
+        """Returns [sequences, 1, padded rows, length], True where a query row must not look. Padding rows look
+        everywhere."""
         key = (queries_per_kv, padded, window)
         if key not in self._blocked:
             kv = torch.arange(self.length, device=self.positions.device)
@@ -103,7 +104,7 @@ class BatchedQueries:
         return self._blocked[key]
 
     def bias(self, bias: DistanceBias, queries_per_kv: int, padded: int) -> Tensor:
-        """What is added to the scores: [sequences * kv_heads, padded rows, length]; 0 for padding rows."""
+        """Returns the addition to the scores [sequences * kv_heads, padded rows, length]; 0 for padding rows."""
         distances = self.positions[:, :, None] - torch.arange(self.length, device=self.positions.device)
         found = bias.of(distances)  # [heads, sequences, count, length]
         heads, sequences, count, length = found.shape
@@ -113,8 +114,8 @@ class BatchedQueries:
 
 
 class AttentionPlan:
-    """One step's indices, made when first asked for and used by every layer: where new keys go and which rows look at
-    which blocks."""
+    """One step's indices: where new keys go and which rows look at which blocks. Each is made at its first use, and
+    every layer uses them."""
 
     def __init__(
         self, cache: KVCache, sequences: Seq[SequenceRows], num_rows: int, row_quantum: int, device: torch.device
@@ -128,7 +129,7 @@ class AttentionPlan:
 
     @cached_property
     def slots(self) -> Tensor:
-        """Where each row's keys and values go [rows]."""
+        """The slot of each row's keys and values [rows]."""
         return torch.tensor(_slots(self.sequences, self.num_rows, self.cache), device=self.device)
 
     @cached_property
@@ -140,8 +141,8 @@ class AttentionPlan:
 
     @cached_property
     def tables(self) -> Tensor:
-        """The sequences' block tables one after the other, int64, on the CPU. Raises ValueError for one that is too
-        short: its sequence would see the next one's blocks."""
+        """The sequences' block tables one after the other, int64, on the CPU. Raises ValueError for a table that is too
+        short, because its sequence would see the next one's blocks."""
         joined = array("q")
         for sequence in self.sequences:
             blocks = _blocks(sequence, self.cache)
@@ -153,7 +154,7 @@ class AttentionPlan:
 
     @cached_property
     def sequence_rows(self) -> Tensor:
-        """Row, count, start and where its table begins in `tables`, of each sequence [n, 4] int64, on the CPU."""
+        """Row, count, start and the beginning of its table in `tables`, for each sequence [n, 4] int64, on the CPU."""
         rows, at = [], 0
         for sequence in self.sequences:
             rows.append((sequence.row, sequence.count, sequence.start, at))
@@ -161,20 +162,21 @@ class AttentionPlan:
         return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
-        """Writes key and value [rows, kv_heads, dim] and gives [rows, heads, value_dim] for query [rows, heads, dim].
+        """Writes key and value [rows, kv_heads, dim] and returns [rows, heads, value_dim] for query [rows, heads, dim].
         Padding rows get zeros."""
         self.write(layer, key, value)
         return self.look(layer, query, spec)
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Key and value [rows, kv_heads, dim] go where the rows' positions lie."""
+        """Writes key and value [rows, kv_heads, dim] into the slots of the rows' positions."""
         heads = key.shape[1]
         if heads not in self._slot_rows:
             self._slot_rows[heads] = self.cache.slot_rows(self.slots, heads)
         self.cache.write(layer, key, value, self._slot_rows[heads])
 
     def look(self, layer: int, query: Tensor, spec: AttentionSpec) -> Tensor:
-        """[rows, heads, value_dim] for query [rows, heads, dim], from what is written up to each row's position."""
+        """Returns [rows, heads, value_dim] for query [rows, heads, dim], from the keys and values up to each row's
+        position."""
         kernels = library() if self.device.type == "cpu" and self.cache.dtype in KINDS else None
         if kernels is not None:
             struct = heads_struct(self.cache, layer, query.shape[1], spec)
@@ -208,13 +210,13 @@ class AttentionPlan:
 
 
 def matmul_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """bf16 where the device multiplies it natively; elsewhere fp32, which is several times faster there."""
+    """Returns bf16 if the device multiplies it natively, else fp32, which is several times faster there."""
     native = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
     return dtype if native else torch.float32
 
 
 def _weights(query: Tensor, keys: Tensor, blocked: Tensor, bias: Tensor | None, spec: AttentionSpec) -> Tensor:
-    """Softmax weights [sequences * kv_heads, rows, positions] in fp32."""
+    """Returns softmax weights [sequences * kv_heads, rows, positions] in fp32."""
     scores = torch.bmm(query, keys.transpose(1, 2)).float().mul_(spec.scale)
     if bias is not None:
         scores += bias
@@ -226,7 +228,7 @@ def _weights(query: Tensor, keys: Tensor, blocked: Tensor, bias: Tensor | None, 
 
 
 def _mix(weights: Tensor, values: Tensor) -> Tensor:
-    """weights x values in fp32, summed KV tile by KV tile in the order of positions."""
+    """Returns weights x values in fp32, summed KV tile by KV tile in the order of positions."""
     total = torch.bmm(weights[:, :, :KV_TILE], values[:, :KV_TILE]).float()
     for first in range(KV_TILE, weights.shape[2], KV_TILE):
         last = first + KV_TILE
@@ -244,7 +246,7 @@ def _slots(sequences: Seq[SequenceRows], num_rows: int, cache: KVCache) -> list[
 
 
 def _blocks(sequence: SequenceRows, cache: KVCache) -> int:
-    """Blocks that hold the sequence up to its last row."""
+    """Returns the number of blocks that hold the sequence up to its last row."""
     return -(-(sequence.start + sequence.count) // cache.block_size)
 
 
@@ -253,21 +255,21 @@ def _kv_tiles(end: int) -> int:
 
 
 def _padded_length(end: int) -> int:
-    """`end` rounded up to 1, 2, 3, 4, 6, 8, 12, 16, .. tiles: few different lengths, at most a half in vain."""
+    """Returns `end` rounded up to 1, 2, 3, 4, 6, 8, 12, 16, .. tiles: few different lengths, at most half unused."""
     tiles = _kv_tiles(end)
     power = 1 << (tiles - 1).bit_length()
     return KV_TILE * (power * 3 // 4 if tiles <= power * 3 // 4 else power)
 
 
 def _table(sequence: SequenceRows, length: int, cache: KVCache) -> list[int]:
-    """The block table cut or filled with the scratch block to hold `length` positions."""
+    """Returns the block table, cut or filled with the scratch block, for `length` positions."""
     needed = -(-length // cache.block_size)
     used = list(sequence.block_table[: min(needed, _blocks(sequence, cache))])
     return used + [cache.scratch_block] * (needed - len(used))
 
 
 def _decode_queries(sequences: Seq[SequenceRows], cache: KVCache, device: torch.device) -> list[BatchedQueries]:
-    """Single rows, gathered by padded context length."""
+    """Returns single rows, grouped by padded context length."""
     buckets: dict[int, list[SequenceRows]] = {}
     for sequence in sequences:
         if sequence.count == 1:

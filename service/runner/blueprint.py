@@ -1,8 +1,8 @@
 """A blueprint says what a Llama-shaped model computes: its weights, norms and numbers, and their places.
 
-Knows architectures and nothing of how they are computed. The outline, by names, is read from the library's model;
-with weights in the places of the names it is a blueprint, from which both forwards of our own start. What it says is
-checked at load, by `probe.verify`, and by tests/golden; anything unusual in a config goes to the library.
+It knows architectures, but not how they are computed. The outline has names and is read from the library's model. With
+weights in the places of the names it is a blueprint. Both forwards of our own start from a blueprint. `probe.verify`
+checks it at load, and so does tests/golden. The library computes a model with anything unusual in its config.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3")
 NORMS_ADD_ONE = frozenset({"gemma", "gemma2"})
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
-"""Rotary embeddings whose table depends on the position alone, so that it can be made once."""
+"""Rotary embeddings whose table depends on the position only, so it can be made once."""
 
 
 class LayerOutline(msgspec.Struct, frozen=True):
-    """One decoder layer: names of linear modules, those of one tuple read the same rows, and of norms' weights;
-    `attention_norm` and `mlp_norm`, where there are any, are of what is added to the rows."""
+    """One decoder layer: names of linear modules and of norms' weights. Linear modules of one tuple read the same rows.
+    `attention_norm` and `mlp_norm`, if any, norm the outputs before they are added to the rows."""
 
     qkv: tuple[str, ...]
     output: tuple[str, ...]
@@ -69,13 +69,13 @@ class Outline(msgspec.Struct, frozen=True):
 
     @property
     def shapes(self) -> tuple[LayerShape, ...]:
-        """What each layer caches."""
+        """The cached shape of each layer."""
         return (LayerShape(self.kv_heads, self.head_dim, self.head_dim),) * len(self.layers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerPlan:
-    """A LayerOutline with its weights. Linear layers have `weight` [out, in], `bias` and, 8-bit, `scale`; norms are
+    """A LayerOutline with its weights. Linear layers have `weight` [out, in], `bias` and, if 8-bit, `scale`. Norms are
     fp32 [hidden] or [head_dim]."""
 
     qkv: tuple[Any, ...]
@@ -106,7 +106,7 @@ class Blueprint:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a linear module's outputs lie: from `first` on in one of a layer's PRODUCTS, or in the HEAD's."""
+    """The place of a linear module's outputs: from `first` on in one of a layer's PRODUCTS, or in the HEAD's."""
 
     layer: int
     product: str
@@ -118,7 +118,7 @@ HEAD = "lm_head"
 
 
 def places_of(whole: Blueprint) -> dict[str, Place]:
-    """Of all linear modules, by name."""
+    """Returns the places of all linear modules, by name."""
     found = {HEAD: Place(len(whole.layers), HEAD, 0)}
     for index, (names, plan) in enumerate(zip(whole.outline.layers, whole.layers, strict=True)):
         for product in PRODUCTS:
@@ -130,16 +130,17 @@ def places_of(whole: Blueprint) -> dict[str, Place]:
 
 
 class Weights(Protocol):
-    """Where the names of an outline lead. Both raise LookupError or AttributeError for names without weights."""
+    """Gives the weights of an outline's names. Both methods raise LookupError or AttributeError for names without
+    weights."""
 
     def linear(self, name: str) -> Any:
-        """A linear layer's `weight`, `bias` (may be None) and, 8-bit, `scale`."""
+        """Returns a linear layer's `weight`, `bias` (may be None) and, if 8-bit, `scale`."""
 
     def tensor(self, name: str) -> Tensor: ...
 
 
 class LibraryWeights:
-    """Those of the library's model, not copied."""
+    """The weights of the library's model, not copied."""
 
     def __init__(self, model: transformers.PreTrainedModel) -> None:
         self._model = model
@@ -152,7 +153,7 @@ class LibraryWeights:
 
 
 def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprint:
-    """The outline with its weights, and rotary tables for so many positions."""
+    """Returns the outline with its weights, and rotary tables for the given number of positions."""
     embedding = weights.tensor(outline.embedding)
     frequencies = torch.tensor(outline.frequencies, device=embedding.device)
     angles = torch.arange(max_model_len, device=embedding.device)[:, None].float() * frequencies
@@ -191,7 +192,8 @@ def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprin
 
 
 def outline_of(model: transformers.PreTrainedModel) -> Outline:
-    """Raises CannotServe, with the reason, for a config that our forwards do not compute."""
+    """Returns the outline of a model. Raises CannotServe, with the reason, for a config that our forwards do not
+    compute."""
     config: Any = model.config
     if config.model_type not in FAMILIES:
         raise CannotServe(f"the fused forward does not know {config.model_type}")
@@ -227,7 +229,8 @@ def _activation(config: Any) -> str:
 
 
 def _head(model: Any) -> str:
-    """The embedding's module where the head has no weights of its own, as files then hold them once."""
+    """Returns the head's module, or the embedding's if the head has no weights of its own; files hold them once
+    then."""
     tied = model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr() and model.lm_head.bias is None
     return "model.embed_tokens" if tied else "lm_head"
 

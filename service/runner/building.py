@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 Built = tuple[Forward, KVCache, tuple[str, ...]]
-"""The forward, its cache, and why ways before it were passed over."""
+"""The forward, its cache, and the reasons against the ways before it."""
 
 
 def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner, EngineInfo]:
-    """Loads the model of `config.model_dir` and measures it. `progress` hears (phase, fraction of the whole).
-    Raises OSError or ValueError for unusable files, CannotServe for an architecture that no forward fits, MemoryError
-    when not one KV block fits."""
+    """Loads the model of `config.model_dir` and measures it. `progress` gets (phase, fraction of the whole). Raises
+    OSError or ValueError for unusable files, CannotServe for an architecture that no forward fits, and MemoryError if
+    not one KV block fits."""
     started = time.monotonic()
     torch.set_num_threads(config.threads or usable_cores())
     device, dtype = resolve_device(config.device), DTYPES[config.dtype]
@@ -73,8 +73,8 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
 
 
 def _built(config: EngineConfig, dtype: torch.dtype, device: torch.device, progress: Progress) -> tuple[Built, str]:
-    """And where other processes can map its packed weights. What is shared is packed by a load from a record: the
-    library's way packs some weights twice."""
+    """Returns the built model, and the path where other processes can map its packed weights. Only a load from a record
+    packs shared weights, because the library's way packs some weights twice."""
     if config.share_weights or config.packed_weights:
         if record.read(config) is None:
             _from_library(config, dtype, device, progress)  # makes the record, if our forward fits
@@ -85,7 +85,7 @@ def _built(config: EngineConfig, dtype: torch.dtype, device: torch.device, progr
 
 
 def _shared(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> tuple[Built, str] | None:
-    """From a record, on weights that others map or have packed; None where that is not to be had."""
+    """Builds from a record, on weights that other processes map or have packed. Returns None if that is impossible."""
     kernels = library()
     if kernels is None:
         return None
@@ -104,7 +104,7 @@ def _shared(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> t
 
 
 def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Built | None:
-    """None where there is no record, or one that does not lead to the logits that it holds."""
+    """Builds from a record. Returns None if there is no record, or if its logits are not repeated."""
     if library() is None or device.type != "cpu":
         return None
     known = record.read(config)
@@ -154,7 +154,7 @@ def _seq2seq(config: EngineConfig, model: transformers.PreTrainedModel, cache: K
 
 
 def _precision(config: EngineConfig) -> str:
-    """Of the least exact part."""
+    """Returns the precision of the least exact part."""
     coarse = config.precision in QUANTIZED - {"int8-weight"} or config.kv_cache_dtype == "int8"
     return "int8" if coarse else config.dtype
 
@@ -164,8 +164,8 @@ def _blueprint(model: transformers.PreTrainedModel, max_model_len: int) -> Bluep
 
 
 def _apart(whole: Blueprint) -> Blueprint:
-    """With a copy of a dense model's embedding: the library maps its files as one, which would stay resident with it.
-    8-bit files are mapped tensor by tensor (see `models.loading`)."""
+    """Returns weights with a copy of a dense model's embedding. The library maps its files as one mapping, which would
+    stay resident with the embedding. 8-bit files are mapped tensor by tensor (see `models.loading`)."""
     mapped_alone = whole.head.weight.dtype is torch.int8
     return whole if mapped_alone else replace(whole, embedding=whole.embedding.clone())
 
@@ -183,7 +183,7 @@ def _make_cache(config: EngineConfig, shapes: tuple[LayerShape, ...], device: to
 
 
 def _offload(config: EngineConfig, cache: KVCache) -> OffloadFile | None:
-    """None where the disk cannot be written: nothing is kept there then, and all else goes on."""
+    """Returns the offload file; None if the disk cannot be written. Then no block is kept on disk."""
     if not (config.kv_offload_bytes and config.prefix_caching):
         return None
     try:
@@ -194,7 +194,8 @@ def _offload(config: EngineConfig, cache: KVCache) -> OffloadFile | None:
 
 
 def _row_rules(model: torch.nn.Module, cache: KVCache, dtype: torch.dtype) -> RowRules:
-    """Measured on the weights in use: kernels, and with them the paddings, differ by processor and shape."""
+    """Measures the row rules on the weights in use, because kernels and their paddings differ by processor and
+    shape."""
     weights: list[Tensor] = []
     widened: dict[torch.Size, Tensor] = {}
     for module in model.modules():
@@ -242,7 +243,7 @@ def _info(
 
 
 def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowRules) -> tuple[str, ...]:
-    """Each `part: what computes it`, plainly."""
+    """Returns a plain `part: kernel` for each part."""
     device = cache.device
     native = library() if device.type == "cpu" else None
     if config.precision == "int8-weight":

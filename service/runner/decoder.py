@@ -1,8 +1,8 @@
-"""Our own forward for Llama-shaped models in torch operations: fused products, few operations a layer.
+"""The fused decoder is our own forward for Llama-shaped models in torch operations, with few operations per layer.
 
-The readable form of what `native/src/decoder.h` computes in one call, and what serves where that cannot be built and on
-other devices. It must repeat the library's logits, which `probe.verify` checks at load and tests/golden hold token
-for token.
+It is the readable form of `native/src/decoder.h`, which computes the same in one call. It serves on other devices, and
+where the native decoder cannot be built. It must repeat the library's logits: `probe.verify` checks that at load, and
+tests/golden checks it token for token.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Layer(nn.Module):
 
 
 class FusedDecoder(nn.Module):
-    """The whole model. Holds fused copies; the blueprint can be dropped afterwards."""
+    """The whole model. It holds fused copies, so the blueprint can be dropped."""
 
     kind = "decoder"
     invariant = True
@@ -113,7 +113,9 @@ class FusedDecoder(nn.Module):
 
 
 def fuse(parts: Seq[Any]) -> nn.Module:
-    """One layer that gives the parts' outputs side by side. Exact for 8-bit parts: their scales are per channel."""
+    """Returns one layer with the parts' outputs side by side. It is exact for 8-bit parts: their scales are per
+    channel.
+    """
     biases = [getattr(part, "bias", None) for part in parts]
     bias = None if all(b is None for b in biases) else torch.cat([_bias(part) for part in parts])
     if all(isinstance(part, Int8Linear) for part in parts):
@@ -132,13 +134,13 @@ def _bias(part: Any) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root mean square norm (Zhang and Sennrich, 2019) of each row, computed in fp32."""
+    """Returns the root mean square norm (Zhang and Sennrich, 2019) of each row, computed in fp32."""
     return F.rms_norm(x.float(), weight.shape, weight, eps).to(x.dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-    """Rotary positions of [rows, heads, dim] by halves of the first dimensions, as many as the tables have; the sine's
-    first half carries the minus of rotate-half."""
+    """Applies rotary positions to [rows, heads, dim] by halves of the first dimensions, as many as the tables have. The
+    sine's first half carries the minus of rotate-half."""
     rotary = cos.shape[-1]
     if rotary < x.shape[-1]:
         return torch.cat((rotate(x[..., :rotary], cos, signed_sin), x[..., rotary:]), dim=-1)

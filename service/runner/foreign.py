@@ -1,5 +1,6 @@
-"""The library's own forward over our KV blocks, for every decoder-only architecture. Two ways, chosen by what the
-architecture can do (see `model_runner.choose_forward`), never by its name:
+"""Foreign forwards run the library's own forward over our KV blocks, for every decoder-only architecture.
+
+There are two ways, chosen by what the architecture can do (see `probe.choose_forward`), never by its name:
 
 PackedForward       one forward for the whole step. The library calls our attention through its attention interface;
                     the step travels as a keyword argument, so there is no state between calls.
@@ -35,7 +36,8 @@ INTERFACE = "dosirak"
 STEP_ARGUMENT = "dosirak_plan"
 MOVING_ROPE = frozenset({"dynamic", "longrope"})
 REPLACED_TOLERANCE = 0.1
-"""Root mean square difference of logits, in their standard deviations: bf16 rounding passes, a wrong layer does not."""
+"""Limit of the root mean square difference of logits, in their standard deviations. bf16 rounding is under it, a wrong
+layer is over it."""
 
 
 def _attention(
@@ -49,8 +51,8 @@ def _attention(
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The library's attention function: query, key and value [1, heads, rows, dim] to [1, rows, heads, dim]. Raises
-    CannotServe for anything that our attention does not compute."""
+    """Serves as the library's attention function: query, key and value [1, heads, rows, dim] to [1, rows, heads, dim].
+    Raises CannotServe for any option that our attention does not compute."""
     plan = kwargs.get(STEP_ARGUMENT)
     if not isinstance(plan, AttentionPlan):
         raise CannotServe("the architecture does not pass keyword arguments on to its attention")
@@ -66,9 +68,8 @@ def _attention(
 
 
 def pin_rope(model: transformers.PreTrainedModel, max_model_len: int) -> None:
-    """Makes rotary tables that move with the longest sequence of a forward those of `max_model_len`, for good.
-    Otherwise a token's keys would depend on its neighbours and on chunks. As vLLM does; the library switches
-    by length."""
+    """Fixes rotary tables that depend on the longest sequence of a forward to those of `max_model_len`. Otherwise a
+    token's keys would depend on its neighbours and on chunks. vLLM does the same; the library switches by length."""
     for module in model.modules():
         kind = getattr(module, "rope_type", None)
         if isinstance(kind, str) and kind in MOVING_ROPE:
@@ -92,9 +93,8 @@ def _short_logits(model: transformers.PreTrainedModel) -> Tensor:
 
 @torch.inference_mode()
 def replace_linears(model: transformers.PreTrainedModel, kernels: Library) -> bool:
-    """Puts native layers in the place of the dense ones of the library's model, whose forward stays its own. Only if it
-    then still gives the same logits; otherwise, False, the model is as it was: some models read a layer's weight
-    instead of calling it."""
+    """Replaces the dense layers of the library's model by native ones; its forward stays. Returns False, and restores
+    the model, if its logits change then: some models read a layer's weight instead of calling it."""
     dense = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, Conv1D)}
     if not dense or not {module.weight.dtype for module in dense.values()} <= set(KINDS):
         return False
@@ -156,13 +156,13 @@ class PackedForward:
 
 
 def _adapted(model: transformers.PreTrainedModel) -> Adapted:
-    """Over the library's modules, each of which is its own place."""
+    """Returns adapters over the library's modules, each of which is its own place."""
     head: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return Adapted(head, {name: (module, 0) for name, module in model.named_modules()})
 
 
 class LayerInBlocks(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """One layer of a cache as the library sees it, whose tensors are in our blocks."""
+    """One layer of the library's cache, with tensors in our blocks."""
 
     is_sliding = False
 
@@ -171,21 +171,21 @@ class LayerInBlocks(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the blocks exist."""
+        """Does nothing, because the blocks exist."""
 
     def get_max_length(self) -> int:
         return -1
 
 
 class _BlockLayer(LayerInBlocks):  # type: ignore[no-untyped-call]
-    """Of one sequence."""
+    """One layer of the cache for one sequence."""
 
     def __init__(self, cache: KVCache, layer: int, sequence: SequenceRows) -> None:
         super().__init__()
         self.cache, self.layer, self.sequence = cache, layer, sequence
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Stores new keys [1, heads, n, dim] and gives all of the sequence's, the new ones included."""
+        """Stores new keys [1, heads, n, dim] and returns all keys of the sequence, the new ones included."""
         cache, sequence, heads = self.cache, self.sequence, key_states.shape[1]
         size, end = cache.block_size, sequence.start + sequence.count
         device = key_states.device
@@ -233,7 +233,7 @@ class PerSequenceForward:
         return torch.stack([found[row] for row in wanted]) if wanted else step.token_ids.new_zeros(0, 1).float()
 
     def _run(self, step: Step, sequence: SequenceRows) -> Tensor:
-        """Logits of all of the sequence's rows."""
+        """Returns the logits of all rows of the sequence."""
         layers = [_BlockLayer(self.cache, layer, sequence) for layer in range(len(self.cache.shapes))]
         here, end = slice(sequence.row, sequence.row + sequence.count), sequence.start + sequence.count
         arguments = {

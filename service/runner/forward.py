@@ -1,4 +1,4 @@
-"""The forward is the interface of every way to compute a step. It knows packed rows; no architecture."""
+"""The forward is the interface of every way to compute a step. It knows packed rows, but no architecture."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Forward(Protocol):
         """The weights that this way uses."""
 
     def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
-        """From now on steps may have rows with this adapter; `weights` by the base's linear module. Raises CannotServe
-        where that is no module of the model."""
+        """Loads an adapter, so that steps may have rows with it. `weights` are by the base's linear module. Raises
+        CannotServe for a module that the model does not have."""
 
     def unload_adapter(self, name: str) -> None:
-        """No step has rows with this adapter any more."""
+        """Unloads an adapter that no step uses any more."""
 
     def __call__(self, step: Step) -> Tensor:
-        """Logits [len(step.logit_rows), vocabulary]; writes the step's keys and values."""
+        """Writes the step's keys and values and returns logits [len(step.logit_rows), vocabulary]."""
 
 
 def vocab_size_of(model: transformers.PreTrainedModel) -> int:

@@ -1,10 +1,10 @@
-"""The KV tensors, one pair a layer, cut into blocks. Knows shapes and block ids; nothing of sequences or attention.
+"""The KV cache holds one pair of tensors per layer, cut into blocks. It knows shapes and block ids; no sequences.
 
 layer tensor   [ num_blocks + 1, kv_heads, block_size, head_dim ]
 8-bit            [ .., head_dim + 4 ]: codes, then the row's scale as the four bytes of an fp32
 scratch block    num_blocks: padding rows write there, padding of a block table reads there (and is masked)
 
-A row (one token, one head) is quantized by itself, so what is stored does not depend on the batch either.
+Each row (one token, one head) is quantized by itself. So stored values do not depend on the batch either.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCALE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """One layer's heads as they are cached. Key and value may differ in size (multi-head latent attention)."""
+    """One layer's heads in the cache. Key and value may differ in size (multi-head latent attention)."""
 
     kv_heads: int
     key_dim: int
@@ -42,8 +42,8 @@ def bytes_per_block(shapes: Sequence[LayerShape], block_size: int, dtype: torch.
 
 
 def choose_num_blocks(kv_cache_bytes: int, block_bytes: int, tokens_wanted: int, block_size: int, free: int) -> int:
-    """`kv_cache_bytes` > 0 decides alone. Otherwise what `tokens_wanted` need, within a share of `free` bytes.
-    Raises MemoryError when not one block fits."""
+    """Returns the number of blocks. `kv_cache_bytes` > 0 decides alone. Otherwise it is the number for `tokens_wanted`,
+    within a share of `free` bytes. Raises MemoryError if not one block fits."""
     wanted = -(-tokens_wanted // block_size)
     blocks = (
         kv_cache_bytes // block_bytes if kv_cache_bytes else min(wanted, int(free * FREE_MEMORY_SHARE) // block_bytes)
@@ -60,7 +60,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 class KVCache:
-    """Owns the blocks' memory. Pages of the host are touched only when a block is first written."""
+    """Owns the blocks' memory. The first write to a block takes its pages from the host."""
 
     def __init__(
         self, shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
@@ -86,8 +86,8 @@ class KVCache:
     def write(self, layer: int, key: Tensor, value: Tensor, rows: Tensor) -> None:
         """Stores key and value [tokens, kv_heads, dim] at `rows` [tokens * kv_heads], see `slot_rows`.
 
-        A value that is no number becomes one: a masked position has weight 0, and 0 * NaN would carry one sequence's
-        failure to the next owner of the block. The failing row still shows in its own logits, through the residual.
+        A NaN becomes a number. A masked position has weight 0, and 0 * NaN would carry one sequence's failure to the
+        next owner of the block. The failing row still shows in its own logits, through the residual.
         """
         self._put(self.keys[layer], rows, torch.nan_to_num(key) if self.dtype is torch.int8 else key)
         self._put(self.values[layer], rows, torch.nan_to_num(value))
@@ -98,20 +98,20 @@ class KVCache:
         cache.view(-1, cache.shape[-1]).index_copy_(0, rows, stored)
 
     def slot_rows(self, slots: Tensor, kv_heads: int) -> Tensor:
-        """Rows of a layer's [blocks * kv_heads * block_size] view where the slots' heads lie, token-major."""
+        """Returns the rows of the slots' heads in a layer's [blocks * kv_heads * block_size] view, token-major."""
         heads = torch.arange(kv_heads, device=slots.device)
         first = (slots // self.block_size) * (kv_heads * self.block_size) + slots % self.block_size
         return (first[:, None] + heads * self.block_size).reshape(-1)
 
     def block_rows(self, blocks: Tensor, kv_heads: int) -> Tensor:
-        """Rows of a layer's [blocks * kv_heads] view for block tables [sequences, n], in the order that `gather`
-        needs: sequence, head, block."""
+        """Returns rows of a layer's [blocks * kv_heads] view for block tables [sequences, n], in the order for
+        `gather`: sequence, head, block."""
         heads = torch.arange(kv_heads, device=blocks.device)
         return (blocks[:, None, :] * kv_heads + heads[None, :, None]).reshape(-1)
 
     def gather(self, layer: int, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [count, tokens, dim] of `rows` (see `block_rows`), count = sequences * kv_heads; 8-bit ones
-        as fp32."""
+        """Returns keys and values [count, tokens, dim] of `rows` (see `block_rows`), count = sequences * kv_heads;
+        8-bit ones as fp32."""
         return self._gather(self.keys[layer], rows, count), self._gather(self.values[layer], rows, count)
 
     def _gather(self, cache: Tensor, rows: Tensor, count: int) -> Tensor:
@@ -121,12 +121,13 @@ class KVCache:
 
 
 def encode(rows: Tensor) -> Tensor:
-    """Codes round(x / s) with s = max|x| / 127 of rows [n, dim], and s: [n, dim + 4] int8. The kernels do the same."""
+    """Returns [n, dim + 4] int8 for rows [n, dim]: codes round(x / s) with s = max|x| / 127, then s. The kernels do the
+    same."""
     scale = rows.abs().amax(-1, keepdim=True).float().clamp_(min=1e-30) / 127
     return torch.cat(((rows.float() / scale).round().to(torch.int8), scale.view(torch.int8)), dim=-1)
 
 
 def decode(rows: Tensor) -> Tensor:
-    """fp32 [.., dim] of encoded rows [.., dim + 4]."""
+    """Returns fp32 [.., dim] of encoded rows [.., dim + 4]."""
     codes, scale = rows[..., :-SCALE_BYTES], rows[..., -SCALE_BYTES:]
     return codes.float() * scale.contiguous().view(torch.float32)

@@ -1,7 +1,7 @@
-"""Linear layers: dense (bf16, fp32) and 8-bit, and the row padding that keeps their rows independent of the batch.
+"""Linear layers are dense (bf16, fp32) or 8-bit. Row padding keeps their rows independent of the batch.
 
-Knows weights and rows, no model. 8-bit: weights signed with one scale per output channel, activations UNSIGNED with one
-scale per row, so that a row's result depends on that row alone; the sum between is in integers, hence exact.
+They know weights and rows, but no model. 8-bit weights are signed, with one scale per output channel. Activations are
+UNSIGNED, with one scale per row, so a row's result depends on that row only. The sum is in integers, so it is exact.
 
     x ≈ (u - zero) * s_row          u = round(x / s_row) + zero,  s_row = max|x| / reach
     y = s_row * s_channel * Σ (u - zero) * w
@@ -21,8 +21,8 @@ from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
 
 ACTIVATION_DTYPE = torch.uint8
-"""oneDNN has fast kernels for unsigned activations only; signed ones fall to a reference loop, thousands
-of times slower."""
+"""oneDNN has fast kernels for unsigned activations only. Signed ones use a reference loop, thousands of times
+slower."""
 
 QUANTA = (1, 2, 4, 8, 16)
 
@@ -40,12 +40,12 @@ class DenseLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """y = x @ weight.T + bias with 8-bit weights [out, in] int8 and `scale` [out] fp32. Gives x's dtype.
+    """y = x @ weight.T + bias with 8-bit weights [out, in] int8 and `scale` [out] fp32. Returns x's dtype.
 
-    `weight_only`: rows are not quantized. `outliers`: columns that are multiplied in bf16; their 8-bit weights are
-    zeros, and rows are quantized without them.
+    With `weight_only`, rows are not quantized. `outliers` are columns that are multiplied in bf16; their 8-bit weights
+    are zeros, and rows are quantized without them.
 
-    `weight` stays as it came (mapped from a file it costs nothing); the kernel's form is made at first use.
+    `weight` stays unchanged (mapped from a file it costs nothing). The kernel's form is made at first use.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class Int8Linear(nn.Module):
 
     @property
     def native(self) -> NativeLinear | None:
-        """The native kernel's form of this layer, once it was used."""
+        """The native kernel's form of this layer, after its first use."""
         return self._native[0] if self._native else None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights in the form that the kernel reads; parameters and buffers not counted."""
+        """Bytes of the weights in the kernel's form, without parameters and buffers."""
         return 2 * self.weight.numel() if self.kernel == "dequantized" else self.weight.nbytes
 
     def release(self) -> None:
-        """Gives back the kernel's form of the weights; the next use makes it again."""
+        """Frees the kernel's form of the weights. The next use makes it again."""
         self._multiply, self._native = None, ()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class Int8Linear(nn.Module):
         return self._multiply(rows).view(*x.shape[:-1], self.out_features)
 
     def _prepare(self) -> Callable[[Tensor], Tensor]:
-        """Rows [n, in] to outputs with bias, by the kernel."""
+        """Returns the kernel's function from rows [n, in] to outputs with bias."""
         kernels = library()
         if self.kernel == "native" and kernels is not None:
             self._native = (NativeLinear(kernels, (self,)),)
@@ -132,8 +132,8 @@ class Int8Linear(nn.Module):
 
 
 def multiply(codes: Tensor, zero: int, packed: Tensor, scale: Tensor, zeros: Tensor) -> Tensor:
-    """scale * Σ (codes - zero) * weight in fp32 [rows, out], `packed` from qlinear_prepack. The rows' scales are
-    the caller's: they commute with the sum."""
+    """Returns scale * Σ (codes - zero) * weight in fp32 [rows, out], with `packed` from qlinear_prepack. The caller
+    applies the rows' scales, because they commute with the sum."""
     out: Tensor = torch.ops.onednn.qlinear_pointwise(
         codes, 1.0, zero, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], ""
     )
@@ -141,7 +141,7 @@ def multiply(codes: Tensor, zero: int, packed: Tensor, scale: Tensor, zeros: Ten
 
 
 def quantize_rows(rows: Tensor, reach: int) -> tuple[Tensor, Tensor]:
-    """Codes (unsigned, zero point reach + 1) and scales [rows, 1] fp32 of each row by its own largest magnitude."""
+    """Returns codes (unsigned, zero point reach + 1) and scales [rows, 1] fp32, by each row's own largest magnitude."""
     largest = torch.linalg.vector_norm(rows, float("inf"), dim=-1, keepdim=True, dtype=torch.float32)
     scale = largest.clamp_(min=1e-30).mul_(1.0 / reach)
     codes = (rows / scale).add_(reach + 1).round_()
@@ -150,8 +150,9 @@ def quantize_rows(rows: Tensor, reach: int) -> tuple[Tensor, Tensor]:
 
 @cache
 def activation_reach() -> int:
-    """127 where the processor adds products in 32 bits (VNNI, AMX). Older ones add pairs in 16 bits and saturate:
-    there 63 (7-bit activations), since 2 * 127 * 127 fits. Measured with the worst case, not read from flags."""
+    """Returns 127 if the processor adds products in 32 bits (VNNI, AMX). Older processors add pairs in 16 bits and
+    saturate; for them it returns 63 (7-bit activations), because 2 * 127 * 127 fits. It measures the worst case and
+    reads no flags."""
     depth = 256
     weight = torch.full((16, depth), 127, dtype=torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
@@ -161,15 +162,15 @@ def activation_reach() -> int:
 
 
 def release(model: nn.Module) -> None:
-    """`Int8Linear.release` for every layer whose form fused ones cannot take over: it need not be held until then."""
+    """Calls `Int8Linear.release` for every layer whose form a fused layer cannot take over."""
     for module in model.modules():
         if isinstance(module, Int8Linear) and module.native is None:
             module.release()
 
 
 def int8_kernel(device: torch.device) -> str:
-    """On a CPU `native`, our own kernel, where it is built, else `onednn` where torch has its operator; elsewhere
-    `dequantized` (bf16 copies of the weights): correct, not fast."""
+    """Returns the kernel's name. On a CPU it is `native`, our own kernel, if it is built, else `onednn` if torch has
+    its operator. Otherwise it is `dequantized` (bf16 copies of the weights): correct, but not fast."""
     if device.type == "cpu" and library() is not None:
         return "native"
     has_operator = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")  # type: ignore[no-untyped-call]
@@ -177,8 +178,9 @@ def int8_kernel(device: torch.device) -> str:
 
 
 def row_quantum(weights: Iterable[Tensor]) -> int:
-    """The smallest number of rows, padding to whose multiples makes every row of `F.linear` with these weights bitwise
-    independent of the number of rows. Measured on one weight of each shape, because kernels switch by shape."""
+    """Returns the row quantum: with rows padded to its multiples, every row of `F.linear` with these weights is bitwise
+    independent of the number of rows. It is the smallest such number, measured on one weight of each shape, because
+    kernels switch by shape."""
     shapes = {(tuple(weight.shape), weight.dtype): weight for weight in weights}
     return max((_linear_quantum(weight) for weight in shapes.values()), default=1)
 
@@ -191,7 +193,7 @@ def _linear_quantum(weight: Tensor) -> int:
 
 
 def bmm_row_quantum(depth: int, width: int, dtype: torch.dtype, device: torch.device) -> int:
-    """As `row_quantum`, for batched products of [rows, depth] by [depth, width]."""
+    """Works as `row_quantum`, for batched products of [rows, depth] by [depth, width]."""
     left = _noise(64, depth).expand(4, -1, -1).to(device, dtype)
     right = _noise(width, depth).expand(4, -1, -1).to(device, dtype).transpose(1, 2)
     whole = torch.bmm(left, right)

@@ -1,4 +1,4 @@
-"""Memory of the host for tensors that are large and written bit by bit. Knows bytes only."""
+"""This module gives memory of the host for large tensors that are written bit by bit. It knows bytes only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, huge: bool = False) -> Tensor:
-    """Zeros [shape] on the host whose pages it gives only as they are first written; torch.zeros writes all of them.
-    `huge`: in huge pages where the host has them, for what is written at once and read in a stream. The first write to
-    such a page takes milliseconds, which between two tokens would show."""
+    """Returns zeros [shape] whose pages the host gives at their first write; torch.zeros writes all of them. `huge`
+    uses huge pages if the host has them, for tensors that are written at once and read in a stream. The first write to
+    such a page takes milliseconds, which would show between two tokens."""
     pages = mmap.mmap(-1, max(1, math.prod(shape) * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # a kernel without them
         pages.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)

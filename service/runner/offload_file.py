@@ -1,10 +1,10 @@
-"""The offload file: copies of KV blocks there and back, each proven by a checksum.
+"""The offload file copies KV blocks to disk and back. A checksum proves each copy.
 
-Knows numbers of blocks, in memory and on disk, and bytes; nothing of contents or sequences.
+It knows the numbers of blocks, in memory and on disk, and bytes. It knows no contents or sequences.
 
 disk_block   | layer 0 keys | layer 0 values | layer 1 keys | ..    bytes as they lie in memory
 
-The file has no name: nobody else can open it, and it goes with the process, also by a crash.
+The file has no name: no other process can open it, and it ends with the process, also after a crash.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class OffloadFile:
     """Owns the file and the checksums of its disk_blocks. One thread."""
 
     def __init__(self, cache: KVCache, directory: str, max_bytes: int) -> None:
-        """In `directory`, of at most `max_bytes`, nor more than a tenth of what is free there. Raises OSError."""
+        """Makes the file in `directory`: at most `max_bytes`, and at most a tenth of the free bytes there. Raises
+        OSError."""
         self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - lives as long as this
         self._blocks = [tensor.view(len(tensor), -1).view(torch.uint8) for tensor in _tensors(cache)]
         self._on_host = cache.device.type == "cpu"
@@ -44,8 +45,8 @@ class OffloadFile:
         self._checksums: dict[int, int] = {}
 
     def copy(self, copies: Iterable[BlockCopy]) -> list[BlockCopy]:
-        """One after the other. Those that failed: a disk block that was not written whole, or a block that is zeros
-        because what was read is not what was written."""
+        """Makes copies one after the other and returns the ones that failed. A failed copy left a disk block that is
+        not whole, or a block of zeros because the bytes read were not the bytes written."""
         return [each for each in copies if not (self._restore(each) if each.restores else self._save(each))]
 
     def _save(self, copy: BlockCopy) -> bool:
@@ -74,11 +75,11 @@ class OffloadFile:
         return [tensor[block] for tensor in self._blocks]
 
     def _parts(self, block: int) -> list[memoryview]:
-        """On the host: where they lie, not a copy."""
+        """Returns the parts on the host as views, not copies."""
         return [view[block].data for view in self._views]
 
     def _moved(self, move: Move, parts: list[memoryview], disk_block: int) -> bool:
-        """Whether all bytes were."""
+        """Returns whether all bytes were moved."""
         offset, rest = disk_block * self._block_bytes, iter(parts)
         try:
             while some := list(islice(rest, _PARTS_A_CALL)):

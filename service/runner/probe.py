@@ -1,5 +1,4 @@
-"""The probe finds a way to compute an architecture: it tries the ways at load on a short prompt, and looks nothing up
-by name.
+"""The probe finds a way to compute an architecture. It tries the ways at load on a short prompt, never by name.
 
 library's own forward on the prompt ──▶ reference logits, and the heads of each layer as the library caches them
 ours (Llama-shaped) ▶ library, packed ▶ library, one sequence at a time: the first that repeats the reference wins
@@ -29,20 +28,20 @@ if TYPE_CHECKING:
     from transformers.cache_utils import DynamicCache
 
 CUTS = (0, 7, 15, 16)
-"""The prompt is given in these chunks, of which the last is a decode step."""
+"""The prompt is computed in these chunks; the last one is a decode step."""
 ENCODED = 13
-"""Tokens of an encoder's input: no whole blocks."""
+"""Tokens of an encoder's input; not whole blocks on purpose."""
 PROBE_TOLERANCE = {"fp32": 1e-3, "bf16": 0.3, "int8": 0.6}
-"""Root mean square difference to the reference logits, in their standard deviations. Unrelated logits differ by 1.4;
-8-bit ones by 0.2 on a deep random model, for any change in rounding moves all later codes."""
+"""Limit of the root mean square difference to the reference logits, in their standard deviations. Unrelated logits
+differ by 1.4. 8-bit ones differ by 0.2 on a deep random model, because any change in rounding moves all later codes."""
 
 SAFE_RULES = RowRules(16, 16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """The library's logits [3, vocabulary], fp32, of the last token of each chunk of `token_ids`, and what it cached
-    for each layer. `encoder_ids` is the input of an encoder, empty without one."""
+    """The library's logits [3, vocabulary], fp32, of the last token of each chunk of `token_ids`, and its cached shape
+    of each layer. `encoder_ids` is the input of an encoder, empty without one."""
 
     token_ids: tuple[int, ...]
     logits: Tensor
@@ -52,8 +51,8 @@ class Reference:
 
 @torch.inference_mode()
 def observe(model: transformers.PreTrainedModel, device: torch.device) -> Reference:
-    """Runs the library's own forward on a short prompt. Raises CannotServe when it caches anything else than keys
-    and values, or more of an encoder's output than of a token."""
+    """Runs the library's own forward on a short prompt. Raises CannotServe if it caches anything else than keys and
+    values, or more for an encoder's output than for a token."""
     from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
     vocabulary = model.config.get_text_config().vocab_size
@@ -91,8 +90,8 @@ def _shapes(model: transformers.PreTrainedModel, cache: DynamicCache) -> tuple[L
 def choose_forward(
     ways: Seq[Callable[[], Forward]], reference: Reference, cache: KVCache, precision: str
 ) -> tuple[Forward, tuple[str, ...]]:
-    """The first way that repeats the reference, and why those before it were passed over. Raises CannotServe with every
-    way's reason when none does."""
+    """Returns the first way that repeats the reference, and the reasons against the ways before it. Raises CannotServe
+    with every way's reason if no way does."""
     reasons: list[str] = []
     for way in ways:
         try:
@@ -106,7 +105,7 @@ def choose_forward(
 
 @torch.inference_mode()
 def verify(forward: Forward, reference: Reference, cache: KVCache, tolerance: float) -> None:
-    """Repeats the reference over blocks, as far as the cache reaches; raises CannotServe when the logits differ."""
+    """Repeats the reference over blocks, as far as the cache reaches. Raises CannotServe if the logits differ."""
     request = Request("probe", reference.encoder_ids or reference.token_ids, SamplingParams(max_tokens=1))
     sequence = Sequence.of(request, reference.token_ids if reference.encoder_ids else (), cache.block_size)
     tokens, slots, room = sequence.token_ids, sequence.num_encoder_slots, cache.num_blocks * cache.block_size

@@ -1,9 +1,9 @@
-"""A record keeps what a load through the library found out about a version, beside the repository, so that the next
-load of the same version on this host needs no library: importing the library takes longer than mapping the weights.
+"""A record holds the findings of a load through the library about one version, so that the next load needs no library.
 
-A record saves reading and running the library's model; it does not save the proof. It holds the library's logits for
-the probe, and every load checks its forward against them. Without a record, or with one that does not fit, nothing is
-lost: the library is loaded, and a record is written anew.
+It lies beside the repository and serves the same version on this host. Importing the library takes longer than mapping
+the weights. A record saves reading and running the library's model, but not the proof: it holds the library's logits
+for the probe, and every load checks its forward against them. Without a record, or with one that does not fit, the
+library is loaded and a new record is written.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from service.runner.probe import CUTS, Reference
 
 
 class Record(msgspec.Struct, frozen=True):
-    """`conditions` are all that the rest depends on besides the version's files; `logits` are fp32 [3, vocabulary] in
-    this host's byte order."""
+    """One record. `conditions` hold everything that the rest depends on besides the version's files. `logits` are fp32
+    [3, vocabulary] in this host's byte order."""
 
     conditions: tuple[str, ...]
     outline: Outline
@@ -34,13 +34,13 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def reference(self) -> Reference:
-        """Raises ValueError for logits of another size."""
+        """Returns the reference for the probe. Raises ValueError for logits of another size."""
         logits = torch.frombuffer(bytearray(self.logits), dtype=torch.float32).view(len(CUTS) - 1, -1)
         return Reference(self.token_ids, logits, self.outline.shapes)
 
 
 def read(config: EngineConfig) -> Record | None:
-    """The record of the version that `config` loads, made under the same conditions; None when there is none."""
+    """Returns the record of the version that `config` loads, made under the same conditions, or None."""
     try:
         record = msgspec.msgpack.decode(Path(config.record).read_bytes(), type=Record)
     except (OSError, msgspec.DecodeError):
@@ -49,8 +49,8 @@ def read(config: EngineConfig) -> Record | None:
 
 
 def write(config: EngineConfig, outline: Outline, reference: Reference) -> None:
-    """In one rename, without a lock: two engines that write at once may leave a torn record, which is made anew. A
-    folder that cannot be written to costs the next load its time and nothing else."""
+    """Writes a record by one rename, without a lock. Two engines that write at once may leave a torn record, which is
+    made again. If the folder cannot be written, only the next load takes longer."""
     if not config.record:
         return
     record = Record(_conditions(config), outline, reference.token_ids, reference.logits.numpy().tobytes())

@@ -1,8 +1,8 @@
-"""Encoder-decoder models by the library's own modules over our KV blocks. Knows what such a model passes to its
-attention, and no architecture by name: whatever does not fit is found out when the model is loaded.
+"""The seq2seq forward runs encoder-decoder models with the library's own modules over our KV blocks.
 
-The encoder runs once for each sequence, whole and alone, so that what it gives does not depend on the batch. What the
-decoder's layers see of that is written to the front of the sequence's blocks. The decoder runs once for all sequences:
+It knows what such a model passes to its attention, and no architecture by name. A load finds out what does not fit. The
+encoder runs once for each sequence, whole and alone, so its output does not depend on the batch. The decoder layers'
+keys and values of that output lie at the front of the sequence's blocks. The decoder runs once for all sequences:
 
     rows of the decoder  | a | b | c c | d |  self-attention: each row over its own positions up to itself
                                               cross-attention: each row over all of its sequence's encoded positions
@@ -45,8 +45,8 @@ def _attention(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The library's attention function: query, key and value [1, heads, rows, dim] to [1, rows, heads, dim]. Raises
-    CannotServe for anything that ours does not compute."""
+    """Serves as the library's attention function: query, key and value [1, heads, rows, dim] to [1, rows, heads, dim].
+    Raises CannotServe for any option that our attention does not compute."""
     call = kwargs.get(CALL_ARGUMENT)
     if call is None:
         raise CannotServe("the architecture does not pass keyword arguments on to its attention")
@@ -58,7 +58,7 @@ def _attention(
 
 
 class _Whole:
-    """The encoder's attention: every row sees every row. As the library computes it, in fp32."""
+    """The encoder's attention: every row sees every row. It computes in fp32, as the library does."""
 
     def attend(
         self, layer: int | None, query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor | None
@@ -69,8 +69,8 @@ class _Whole:
 
 
 class _Observed:
-    """Notes what each of the decoder's layers adds to the scores by distance, and computes nothing. The library is
-    shown a single key, at position 0: the row at position d then gets what distance d is worth."""
+    """Notes what each decoder layer adds to the scores by distance, and computes nothing. It shows the library a single
+    key, at position 0. So the row at position d gets the addition for distance d."""
 
     def __init__(self) -> None:
         self.biases: dict[int, DistanceBias] = {}
@@ -87,8 +87,8 @@ class _Observed:
 
 @dataclass(slots=True)
 class _Decoding:
-    """One step of the decoder: `own` are its rows, `cross` the same rows where each sees what is encoded, `encoded` the
-    rows of the encoder's output that this step has computed, None where it has not."""
+    """One step of the decoder. `own` are its rows. `cross` are the same rows, each with a view of all encoded
+    positions. `encoded` are the rows of the encoder's output that this step computed, or None."""
 
     own: AttentionPlan
     cross: AttentionPlan
@@ -112,11 +112,12 @@ class _Decoding:
 
 
 OWN, CROSS = torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1)
-"""What the library sees as a layer's keys and values, of which it reads the number, 1: ours are in the blocks."""
+"""The library sees these as a layer's keys and values and reads only their number, 1. The real ones are in the
+blocks."""
 
 
 class _Layer(LayerInBlocks):  # type: ignore[no-untyped-call]
-    """What it is given goes where `call` keeps it."""
+    """A layer of the library's cache that puts its input where `call` keeps it."""
 
     def __init__(self, layer: int, crosses: bool, call: _Decoding | None) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class _Layer(LayerInBlocks):  # type: ignore[no-untyped-call]
         self.seen = self.keys = self.values = CROSS if crosses else OWN
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Keys and values [1, heads, rows, dim]."""
+        """Takes keys and values [1, heads, rows, dim]."""
         if self.call is not None:
             self.call.keep(self.layer, self.crosses, key_states, value_states)
         return self.seen, self.seen
@@ -137,7 +138,8 @@ class _Layer(LayerInBlocks):  # type: ignore[no-untyped-call]
 
 
 class Seq2SeqForward:
-    """Rows do not depend on the batch: linear layers' are padded or native, attention's are computed by themselves."""
+    """A forward whose rows do not depend on the batch: linear layers' rows are padded or native, and attention computes
+    each sequence by itself."""
 
     kind = "transformers"
     invariant = True
@@ -161,7 +163,7 @@ class Seq2SeqForward:
         raise CannotServe("an encoder-decoder model takes no adapters: its layers are given other rows than the step's")
 
     def unload_adapter(self, name: str) -> None:
-        """There is none."""
+        """Does nothing: these models have no adapters."""
 
     @torch.inference_mode()
     def __call__(self, step: Step) -> Tensor:
@@ -171,7 +173,7 @@ class Seq2SeqForward:
         return self._decode(step.token_ids, step.positions, states, call)[step.logit_rows]
 
     def _encode(self, new: list[Encoded]) -> tuple[Tensor, AttentionPlan]:
-        """The encoder's output for all of them side by side [1, rows, hidden], and where it lies."""
+        """Returns the encoder's outputs side by side [1, rows, hidden], and their places."""
         device, row = self._cache.device, 0
         parts, sequences = [], []
         for each in new:
@@ -184,7 +186,7 @@ class Seq2SeqForward:
         return states, AttentionPlan(self._cache, sequences, row + padding, 1, device)
 
     def _decode(self, token_ids: Tensor, positions: Tensor, states: Tensor, call: _Decoding | _Observed) -> Tensor:
-        """Logits [rows, vocabulary]."""
+        """Returns logits [rows, vocabulary]."""
         known = call if isinstance(call, _Decoding) else None
         layers = range(len(self._cache.shapes))
         kept = EncoderDecoderCache(
@@ -202,12 +204,12 @@ class Seq2SeqForward:
         return logits[0]
 
     def _nothing(self) -> Tensor:
-        """In the place of the encoder's output, where no row is computed from it."""
+        """Returns a stand-in for the encoder's output; no row is computed from it."""
         embedding: Any = self.model.get_input_embeddings()
         return embedding.weight.new_zeros(1, 1, embedding.weight.shape[1])  # type: ignore[no-any-return]
 
     def _give_positions(self) -> None:
-        """A decoder that embeds positions gets those of the step's rows: the library counts them from 0."""
+        """Gives a decoder that embeds positions those of the step's rows, because the library counts from 0."""
         decoder = self.model.get_decoder()  # type: ignore[no-untyped-call]
         embedding = getattr(decoder, "embed_positions", None)
         if isinstance(embedding, nn.Module):
@@ -228,7 +230,7 @@ class Seq2SeqForward:
 
 
 def _cross(step: Step, cache: KVCache) -> AttentionPlan:
-    """Every row as if it stood at the last encoded position: it sees all of them."""
+    """Returns the rows as if each stood at the last encoded position, so that it sees all of them."""
     sequences = [
         SequenceRows(row, 1, encoded.count - 1, encoded.block_table)
         for sequence, encoded in zip(step.sequences, step.encoded, strict=True)

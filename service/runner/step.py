@@ -32,8 +32,9 @@ class RowRules:
 
 @dataclass(frozen=True, slots=True)
 class LogitRows:
-    """Where one scheduled item finds its logits: `sample` the rows to sample from, of its last known token and of the
-    drafts behind it, none before the prompt's end; `prompt` the rows that predict `targets` (prompt logprobs)."""
+    """The logit rows of one scheduled item. `sample` holds the rows to sample from: of its last known token and of the
+    drafts behind it, and none before the prompt's end. `prompt` holds the rows that predict `targets` (prompt
+    logprobs)."""
 
     sample: range
     prompt: range
@@ -42,8 +43,8 @@ class LogitRows:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A sequence's encoder input: what the decoder sees of its `count` tokens lies at as many positions from the first
-    of `block_table` on. `token_ids` is empty where that is there already."""
+    """A sequence's encoder input. The decoder's keys and values of its `count` tokens lie at as many positions from the
+    start of `block_table`. `token_ids` is empty if they are there already."""
 
     token_ids: tuple[int, ...]
     count: int
@@ -52,7 +53,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class AdapterRows:
-    """Rows from `row` on, `count` of them or, None, all, that have the adapter of that name."""
+    """Rows with one adapter: `count` rows from `row` on; None means all."""
 
     row: int
     count: int | None
@@ -65,10 +66,10 @@ class AdapterRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Packed rows [rows] and, in `logit_rows`, the packed rows that need logits, padded; `where` is parallel to the
-    batch's items and indexes into `logit_rows`. `encoded`, of an encoder-decoder model, is parallel to `sequences`,
-    whose positions and blocks are then the decoder's. Rows that have an adapter are in `adapter_rows`, and by their
-    places in `logit_rows` in `logit_adapter_rows`."""
+    """The inputs of one step: packed rows [rows] and, in `logit_rows`, the packed rows that need logits, padded.
+    `where` is parallel to the batch's items and indexes into `logit_rows`. For an encoder-decoder model `encoded` is
+    parallel to `sequences`, whose positions and blocks are then the decoder's. `adapter_rows` holds the rows with an
+    adapter; `logit_adapter_rows` holds them by their places in `logit_rows`."""
 
     token_ids: Tensor
     positions: Tensor
@@ -82,8 +83,8 @@ class Step:
 
 
 def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) -> Step:
-    """Reads each item's tokens from position num_computed_tokens on, and its drafts behind them. An encoder's input
-    takes no rows of the decoder's."""
+    """Packs a batch: each item's tokens from position num_computed_tokens on, and its drafts behind them. An encoder's
+    input takes no rows of the decoder."""
     token_ids: list[int] = []
     positions: list[int] = []
     sequences: list[SequenceRows] = []
@@ -130,7 +131,7 @@ def _encoded(sequence: Sequence, table: Seq[int]) -> Encoded:
 
 
 def _logit_rows(item: Scheduled, packed: SequenceRows, rows: list[int]) -> LogitRows:
-    """Appends the packed rows that this item needs logits of to `rows`. Row p predicts token p + 1."""
+    """Appends to `rows` the packed rows of which this item needs logits. Row p predicts token p + 1."""
     sequence = item.sequence
     tokens, slots = sequence.decoder_token_ids, sequence.num_encoder_slots
     first = len(rows)

@@ -1,4 +1,4 @@
-"""The arguments of a tool call: JSON text ↔ values, and values that keep marks around them when a template writes them.
+"""Tool arguments are read from JSON text and written back; marked values keep marks around them in a template's output.
 
 {"city": "Seoul", "days": 3}  ─ tojson ─▶  ⟦{"city": "Seoul", "days": 3}⟧      one mark around all of it
                               ─ items ──▶  ⟦city⟧ ⟦Seoul⟧ ⟦days⟧ 3            or around each text
@@ -18,7 +18,8 @@ MOST_LEVELS: Final = 32
 
 
 def parsed(text: str) -> dict[str, Value]:
-    """Raises InvalidRequest for anything but a JSON object; nothing at all is an empty one, as clients send it."""
+    """Returns a JSON object; an empty text is an empty object, because clients send that. Raises InvalidRequest for any
+    other text."""
     try:
         value = json.loads(text or "{}", parse_float=_finite, parse_constant=_refuse)
         fits = _levels(value) <= MOST_LEVELS
@@ -36,7 +37,7 @@ def written(value: Value) -> str:
 
 
 def strings(value: Value) -> Iterator[str]:
-    """Every text in a JSON value, keys too."""
+    """Yields every text in a JSON value, keys too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -49,7 +50,7 @@ def strings(value: Value) -> Iterator[str]:
 
 
 def mapped(value: Value, change: Callable[[str], str]) -> Value:
-    """A copy with every text changed, keys too."""
+    """Returns a copy with every text changed, keys too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -58,7 +59,7 @@ def mapped(value: Value, change: Callable[[str], str]) -> Value:
 
 
 class Marked:
-    """What a template should write between `opening` and `closing` when it writes all of it at once."""
+    """A value that a template writes between `opening` and `closing` when it writes the whole value at once."""
 
     _plain: Value
     _marks: tuple[str, str]
@@ -72,7 +73,7 @@ class Marked:
 
 
 class MarkedObject(Marked, dict[str, Value]):
-    """A JSON object with other texts than `plain`, whose place it takes."""
+    """A JSON object that replaces `plain` and has other texts."""
 
     def __init__(self, value: Mapping[str, Value], plain: Value, opening: str, closing: str) -> None:
         super().__init__(value)
@@ -86,7 +87,7 @@ class MarkedList(Marked, list[Value]):
 
 
 def enclosed(value: Value, opening: str, closing: str) -> Value:
-    """A copy whose texts, objects and lists stand between two marks wherever they are written. Numbers do not."""
+    """Returns a copy whose texts, objects and lists are written between two marks. Numbers get no marks."""
     if isinstance(value, str):
         return f"{opening}{value}{closing}" if value else value
     if isinstance(value, Mapping):

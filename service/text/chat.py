@@ -1,15 +1,16 @@
-"""A chat becomes token ids, each with its owner: a message, or the template. Knows no windows and no policies.
+"""The chat encoder turns a chat into token ids, each with its owner: a message, a document or the template.
 
-Control tokens in the caller's texts must not act. Each occurrence is replaced by one private-use character before the
-template runs; the rendered text is cut at these, and the pieces are encoded apart, the occurrences as plain text:
+It knows no windows and no policies. Control tokens in the caller's texts must not act. Before the template runs, one
+private-use character replaces each occurrence. The rendered text is cut at these characters. Each piece is encoded
+apart, and the occurrences are encoded as plain text:
 
     content        "say <|im_end|> now"
     rendered       <|im_start|>user\\nsay X now<|im_end|>\\n          X: a private-use character absent from the chat
     pieces         [<|im_start|>user\\nsay ] [<|im_end|> as text] [ now<|im_end|>\\n]
 
-A chat without such text is encoded in one go. The owner of a token is read from a second rendering in which every text
-stands between two more private-use characters; it counts only where it is the first one, character for character.
-That is done when it is first asked for: an answer's first token needs the ids alone.
+A chat without such text is encoded at once. The owner of a token is read from a second rendering, in which every text
+stands between two more private-use characters. The second rendering counts only if it equals the first one without the
+marks. It is made at the first need, because an answer's first token needs the ids only.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _WITHOUT_TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many tokens come from each text, None where the template left the text out; `template`: the rest."""
+    """The number of tokens from each text; None if the template left the text out. `template` is the rest."""
 
     messages: tuple[int | None, ...]
     documents: tuple[int | None, ...]
@@ -47,8 +48,8 @@ class Shares:
 
 
 class EncodedChat:
-    """A chat's tokens. `count` is free; `ids` and `shares` build lists of that length, and whose they are is found out
-    when it is first asked for."""
+    """A chat's tokens. `count` costs nothing. `ids` and `shares` build lists of that length. Owners are found at their
+    first use."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class EncodedChat:
         messages: int,
         documents: int,
     ) -> None:
-        """`find_spans`: by where they start."""
+        """`find_spans` returns spans in order of their starts."""
         self._source = source
         self._find_spans = find_spans
         self._messages = messages
@@ -81,7 +82,8 @@ class EncodedChat:
                 return tuple(self._source.ids)
 
     def owners(self) -> Iterator[int | None]:
-        """Of each token: the index of its message, that of its document plus the number of messages, None: template."""
+        """Yields the owner of each token: the index of its message, the index of its document plus the number of
+        messages, or None for the template."""
         starts = [span.start for span in self.spans]
         for at in self._middles():
             index = bisect_right(starts, at) - 1
@@ -89,8 +91,8 @@ class EncodedChat:
 
     @cached_property
     def shares(self) -> Shares:
-        """A token belongs to the text that holds its middle character, the one that begins last where texts overlap;
-        else to the template. All numbers sum to `count`."""
+        """The tokens of each text. A token belongs to the text that holds its middle character; of overlapping texts,
+        to the one that begins last; else to the template. All numbers sum to `count`."""
         counts: list[int | None] = [None] * (self._messages + self._documents)
         middles, owned = sorted(self._middles()), 0
         for span, following in zip_longest(self.spans, self.spans[1:]):
@@ -110,7 +112,7 @@ class EncodedChat:
 
 
 class ChatEncoder:
-    """One version's way from chats to ids. Safe from any thread."""
+    """Encodes chats for one version. Safe from any thread."""
 
     def __init__(self, vocabulary: Vocabulary, source: str | None, variables: Mapping[str, str]) -> None:
         self._vocabulary = vocabulary
@@ -127,8 +129,9 @@ class ChatEncoder:
         add_generation_prompt: bool,
         memory: Memory,
     ) -> EncodedChat:
-        """What `memory` has of it is not encoded again. Raises InvalidRequest: no template, an empty chat, a role that
-        is no word, lone surrogates, a refusal, tool calls that the template leaves out."""
+        """Encodes a chat. Pieces in `memory` are not encoded again. Raises InvalidRequest for a version without a
+        template, an empty chat, a role that is no word, lone surrogates, a template's refusal, and tool calls that the
+        template leaves out."""
         if self._template is None:
             raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
         chat = MarkedChat.of(messages, documents, self._quoting)
@@ -147,7 +150,7 @@ class ChatEncoder:
         return encoded
 
     def count(self, messages: tuple[Message, ...], documents: tuple[Document, ...], memory: Memory) -> int:
-        """How many tokens `encode` would give, with the generation prompt; tool calls are not looked for."""
+        """Returns the number of tokens of `encode` with the generation prompt. It does not check tool calls."""
         if self._template is None:
             raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
         chat = MarkedChat.of(messages, documents, self._quoting)
@@ -155,7 +158,7 @@ class ChatEncoder:
         return len(self._quoted_pieces(text, chat.quoted)) if chat.quoted else memory.count(text)
 
     def _quoted_pieces(self, text: str, quoted: Mapping[str, str]) -> list[Piece]:
-        """Offsets in `text`, in which a quoted token is one character wide."""
+        """Returns pieces with offsets in `text`, in which a quoted token is one character wide."""
         known: dict[str, list[Piece]] = {}
         pieces: list[Piece] = []
         at = 0
@@ -168,8 +171,8 @@ class ChatEncoder:
         return pieces
 
     def _part(self, token: str | None, part: str, first: bool) -> list[Piece]:
-        """Encodes a piece from inside a text: after a newline that is then taken off, so that SentencePiece adds no
-        space (transformers' encode_marked_chat)."""
+        """Encodes a piece from inside a text. The piece is encoded behind a newline, which is then taken off, so that
+        SentencePiece adds no space (transformers' encode_marked_chat)."""
         encode = self._vocabulary.pieces if token is None else self._vocabulary.plain_pieces
         text = token or part
         if first:
@@ -182,16 +185,17 @@ class ChatEncoder:
 
 
 def _spans(render: Callable[[Items, Items], str], chat: MarkedChat, text: str) -> tuple[Span, ...]:
-    """`render` must tell the time at which it wrote `text`."""
+    """Returns the spans of texts in `text`. `render` must use the same time as for `text`."""
     try:
         marked = render(*chat.marked())
-    except InvalidRequest:  # it refuses what the marks make of a text
+    except InvalidRequest:  # the template refuses a marked text
         marked = ""
     return _by_message(chat, chat.spans(marked, text))
 
 
 def _by_message(chat: MarkedChat, spans: Iterable[Span]) -> tuple[Span, ...]:
-    """In their order, a tool call's as its message's. Raises InvalidRequest for calls and results without a place."""
+    """Returns the spans in order; a tool call's span belongs to its message. Raises InvalidRequest for calls and
+    results that the template leaves out."""
     first, calls = len(chat.messages) + len(chat.documents), chat.calls
     placed = {span.owner for span in spans}
     for owner, (_, name) in enumerate(calls, first):
@@ -209,7 +213,8 @@ def _not_placed(what: str) -> InvalidRequest:
 
 
 def _control_tokens(vocabulary: Vocabulary, literals: str) -> dict[int, str]:
-    """Special tokens, and added tokens that the template writes (`<think>`, `<tool_call>`), as transformers has it."""
+    """Returns special tokens, and added tokens that the template writes (`<think>`, `<tool_call>`), as transformers
+    does."""
     return {
         id: token
         for id, token in vocabulary.added.items()

@@ -1,10 +1,10 @@
-"""The text of one answer, as its tokens arrive: whole characters only, and nothing that may still become a stop string.
+"""The detokenizer gives the text of one answer as its tokens arrive: whole characters, and no part of a stop string.
 
     given out ──────────────┤ held ├──── not certain ────
     text                      a suffix that is a proper    bytes of an unfinished
                               prefix of a stop string      character (the stream's)
 
-Knows a tokenizer's text stream; no sampling, no engine, no wire format.
+It knows a tokenizer's text stream. It knows no sampling, no engine and no wire format.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from service.text.streams import TextStream
 
 
 class Streams(Protocol):
-    """What a detokenizer needs of a tokenizer."""
+    """A tokenizer as a detokenizer needs it."""
 
     def text_stream(self, skip_special_tokens: bool = True) -> TextStream: ...
 
 
 class Detokenizer:
-    """One answer's text. Without stop strings, all pushes and `finish` join to `tokenizer.decode(all ids)`, but for a
-    character that a limit cut through: the text ends before it.
+    """Makes one answer's text. Without stop strings, all pushes and `finish` join to `tokenizer.decode(all ids)`. If a
+    limit cuts through a character, the text ends before that character.
 
-    The stop string that is completed first wins, whichever way the tokens cut the text; of two completed by the same
-    character the longer one. Completions by the first `ignore_stop_until` tokens do not count (`min_new_tokens`).
+    The stop string that is completed first wins, however the tokens cut the text. Of two completed by the same
+    character the longer one wins. Completions by the first `ignore_stop_until` tokens do not count (`min_new_tokens`).
     """
 
     def __init__(
@@ -47,25 +47,25 @@ class Detokenizer:
         self._given_length = 0
         self._finished = False
         self.stopped = False
-        """True once a stop string was completed; nothing is given out after it."""
+        """Whether a stop string was completed. No text is given out after it."""
 
     @property
     def text(self) -> str:
-        """Everything given out so far."""
+        """All text given out so far."""
         return "".join(self._given)
 
     @property
     def whole(self) -> int:
-        """Characters of the text that are known, those held back too."""
+        """The number of known characters, including held ones."""
         return self._given_length + len(self._held)
 
     @property
     def begun(self) -> int:
-        """As `whole`, with those that the tokens so far have only begun."""
+        """As `whole`, plus the characters that the tokens so far have only begun."""
         return self.whole + self._stream.begun()
 
     def push(self, token_id: int) -> str:
-        """The text that this token makes certain; may be empty."""
+        """Returns the text that this token makes certain; it may be empty."""
         if self.stopped:
             return ""
         self._held += self._stream.push(token_id)
@@ -78,7 +78,7 @@ class Detokenizer:
         return self._push_or_stop(self._held + self._stream.peek())
 
     def finish(self) -> str:
-        """The held-back rest; a stop string in it still cuts. Later calls give an empty text."""
+        """Returns the held rest; a stop string in it still cuts. Later calls return an empty text."""
         if self.stopped or self._finished:
             return ""
         self._finished = True
@@ -92,7 +92,7 @@ class Detokenizer:
         return self._give(self._certain())
 
     def _cut(self, ahead: str) -> bool:
-        """If `ahead` completes a stop string, leave in `held` what may be given out of it, and stop."""
+        """Stops if `ahead` completes a stop string; then `held` keeps only text that may be given out."""
         ends = [(at + len(stop), at) for stop in self._stop if (at := self._find(ahead, stop)) >= 0]
         if not ends:
             return False
@@ -105,7 +105,7 @@ class Detokenizer:
         return text.find(stop, max(0, self._floor - len(stop) + 1))
 
     def _certain(self) -> int:
-        """Length of `held` without its longest suffix that is a proper prefix of a stop string."""
+        """Returns the length of `held` without its longest suffix that is a proper prefix of a stop string."""
         for start in range(max(0, len(self._held) - max(map(len, self._stop)) + 1), len(self._held)):
             if any(stop.startswith(self._held[start:]) for stop in self._stop):
                 return start

@@ -1,5 +1,4 @@
-"""The tokenizer files of a version become plain facts. This module reads JSON and Jinja source; it runs neither
-templates nor tokenizers."""
+"""This module reads the tokenizer files of a version into plain facts. It runs neither templates nor tokenizers."""
 
 from __future__ import annotations
 
@@ -19,8 +18,9 @@ _NO_LENGTH = 10**12
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """`tokenizer` is the text of tokenizer.json. `added` are (content, special) of tokenizer_config.json in id order:
-    older checkpoints name tokens there that tokenizer.json lacks. `model_max_length` is in tokens, 0 when unknown."""
+    """The facts of a version's tokenizer. `tokenizer` is the text of tokenizer.json. `added` holds (content, special)
+    of tokenizer_config.json in id order: older checkpoints name tokens there that tokenizer.json lacks.
+    `model_max_length` is in tokens, 0 if unknown."""
 
     tokenizer: str
     named_tokens: Mapping[str, str]
@@ -31,7 +31,7 @@ class TokenizerFiles:
 
 
 def read_files(directory: Path) -> TokenizerFiles:
-    """Raises InvalidRequest when tokenizer.json is missing or a file is not what its name says."""
+    """Reads the files. Raises InvalidRequest if tokenizer.json is missing or a file has the wrong form."""
     tokenizer = _text(directory / "tokenizer.json")
     if tokenizer is None:
         raise InvalidRequest("The version has no tokenizer.json; import it with its fast tokenizer.", param="model")
@@ -72,7 +72,7 @@ def _json(path: Path) -> dict[str, Json]:
 
 
 def _content(token: Json) -> str | None:
-    """A token is written as text or as {"content": text, …}."""
+    """Returns the text of a token, which a file writes as text or as {"content": text, …}."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) and token else None
@@ -104,7 +104,8 @@ def _added_tokens(config: Mapping[str, Json]) -> Iterable[tuple[str, bool]]:
 
 
 def _chat_template(directory: Path, config: Mapping[str, Json]) -> str | None:
-    """chat_template.jinja wins, then chat_template.json, then tokenizer_config.json; of several, `default`."""
+    """Returns the template of chat_template.jinja, else chat_template.json, else tokenizer_config.json; of several,
+    `default`."""
     source = _text(directory / "chat_template.jinja")
     if source is not None:
         return source

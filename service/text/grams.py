@@ -1,7 +1,7 @@
-"""Texts as what they can be found by: folded, then cut into terms.
+"""This module folds texts and cuts them into terms for search.
 
-Pairs of neighbouring characters find a Korean word of two syllables, and a word whatever particle follows it; scripts
-that write words apart from each other are found better by whole words (docs/log.md).
+A pair of neighbouring characters finds a Korean word of two syllables, and a word with any particle behind it. For
+scripts with spaces between words, whole words find more (docs/log.md).
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from itertools import groupby
 from typing import Final
 
 _FIRST_BEYOND_ALPHABETS: Final = "\u0e00"
-"""Before it lie the scripts of Europe, the Middle East and India; from it on Thai, Hangul, kana, Chinese characters."""
+"""Scripts of Europe, the Middle East and India lie before it. Thai, Hangul, kana and Chinese characters lie behind."""
 
 
 def fold(text: str) -> str:
-    """Equal for texts that differ in case, in composition of Hangul or accents, or in kind and number of spaces."""
+    """Returns equal texts for texts that differ only in case, in composition of Hangul or accents, or in kind and
+    number of spaces."""
     return " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).split())
 
 
 def terms(text: str) -> list[str]:
-    """The folded text's words, of letters and digits only; of scripts beyond the alphabets their pairs of characters,
-    or the one that there is."""
+    """Returns the folded text's words, of letters and digits only. For scripts beyond the alphabets it returns pairs of
+    characters, or a single one."""
     found: list[str] = []
     for word in fold(text).split():
         for is_whole, letters in groupby(filter(str.isalnum, word), key=_FIRST_BEYOND_ALPHABETS.__gt__):

@@ -1,9 +1,10 @@
-"""A chat's texts with private-use characters in them, to tell afterwards what in a rendered text came from where.
+"""A marked chat has private-use characters in its texts, which show where each part of a rendered text came from.
 
     quoted   a control token in the caller's text → one character, so that the template and the tokenizer see none
     marked   each text between an opening and a closing character of its own
 
-Only characters of planes 15 and 16 that the chat does not use itself. Knows no template and no tokens.
+The characters are of planes 15 and 16, and the chat does not use them itself. A marked chat knows no template and no
+tokens.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _CODES = (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 _MARKED_KEYS = ("content", "text", "title")
 MAX_TEXTS = 32_768
 MAX_QUOTED = 8_192
-"""Each is encoded by itself: more would cost seconds."""
+"""Each quoted token is encoded by itself; more of them would cost seconds."""
 Item = dict[str, Value]
 Items = tuple[Item, ...]
-"""As a template gets them. A message's `tool_calls` are JSON values, all other values are texts."""
+"""Items for a template. A message's `tool_calls` are JSON values; all other values are texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Span:
 
 @dataclass(frozen=True)
 class MarkedChat:
-    """`messages` and `documents` are what the template gets. `quoted`: character → the control token it stands for."""
+    """A chat for the template: its `messages` and `documents`. `quoted` maps a character to its control token."""
 
     messages: Items
     documents: Items
@@ -52,7 +53,8 @@ class MarkedChat:
 
     @classmethod
     def of(cls, messages: tuple[Message, ...], documents: tuple[Document, ...], quoting: re.Pattern[str]) -> MarkedChat:
-        """`quoting` matches the control tokens. Raises InvalidRequest for an empty or malformed chat."""
+        """Makes a marked chat. `quoting` matches the control tokens. Raises InvalidRequest for an empty or malformed
+        chat."""
         items = (*map(_message_item, messages), *map(_document_item, documents))
         calls = sum(len(message.tool_calls) for message in messages)
         texts = list(_texts(items))
@@ -86,8 +88,8 @@ class MarkedChat:
         return [(at, _name(call)) for at, message in enumerate(self.messages) for call in _calls(message)]
 
     def marked(self) -> tuple[Items, Items]:
-        """The same chat with marks around every content, text, title and tool call; outer spaces stay outside, for
-        templates that strip."""
+        """Returns the same chat with marks around every content, text, title and tool call. Outer spaces stay outside
+        the marks, for templates that strip."""
         items = [
             {key: self._enclose(str(text), owner) if key in _MARKED_KEYS else text for key, text in item.items()}
             for owner, item in enumerate((*self.messages, *self.documents))
@@ -112,9 +114,9 @@ class MarkedChat:
         return f"{text[:start]}{self.marks[2 * owner]}{core}{self.marks[2 * owner + 1]}{text[start + len(core) :]}"
 
     def spans(self, marked: str, text: str) -> list[Span]:
-        """Where the texts stand in the rendered `text`; of one that the template leaves out, nothing. A template that
-        looks into texts may write marked ones differently, or "" where it refuses them: then they are looked for in
-        their order instead."""
+        """Returns the places of the texts in the rendered `text`; a text that the template leaves out has none. A
+        template that looks into texts may write marked ones differently; `marked` is "" if it refuses them. Then the
+        texts are searched in their order instead."""
         if not marked:
             return self._search(text)
         number = {mark: index for index, mark in enumerate(self.marks)}
@@ -143,7 +145,8 @@ class MarkedChat:
         return str(items[owner].get("content", items[owner].get("text", ""))).strip()
 
     def _ending(self, text: str, at: int, owner: int) -> Span:
-        """The template kept the end of a text (`content.split('</think>')[-1]`); spaces between are its own."""
+        """Returns the span of a text of which the template kept the end (`content.split('</think>')[-1]`). Spaces
+        between belong to the template."""
         length = _common(reversed(text[:at]), reversed(self._main(owner)))
         return Span(at - len(text[at - length : at].lstrip()), at, owner)
 
@@ -188,7 +191,7 @@ def _message_item(message: Message) -> Item:
 
 
 def _call_item(call: ToolCall) -> Item:
-    """As transformers' templates take it: the arguments are an object, not its text."""
+    """Returns a call as transformers' templates take it: the arguments are an object, not its text."""
     function = {"name": call.name, "arguments": parsed(call.arguments)}
     return {"id": call.id, "type": "function", "function": function}
 

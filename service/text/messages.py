@@ -1,5 +1,4 @@
-"""A chat's messages and documents before they become token ids. This module knows no template, tokenizer or wire
-format."""
+"""Messages and documents are a chat before it becomes token ids. They know no template, tokenizer or wire format."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the model wanted called. `arguments` is a JSON object as text."""
+    """A function call that the model asked for. `arguments` is a JSON object as text."""
 
     id: str
     name: str
@@ -17,8 +16,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `role` is checked by the version's template; `name` reaches the template when it is set. An
-    assistant's may hold tool calls; `tool_call_id` says of a tool's message which call it is the result of."""
+    """One message. The version's template checks `role`. `name` reaches the template if it is set. An assistant's
+    message may hold tool calls. `tool_call_id` of a tool's message names the call of its result."""
 
     role: str
     content: str
@@ -28,13 +27,14 @@ class Message:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that it says: its content, and its calls."""
+        """All its texts: its content, and its calls."""
         return (self.content, *(text for call in self.tool_calls for text in (call.name, call.arguments)))
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text that the answer may rest on, placed by the version's template. Rank is position in the request."""
+    """One text as a source for the answer. The version's template places it. Its rank is its position in the
+    request."""
 
     text: str
     title: str | None = None

@@ -1,4 +1,4 @@
-"""A document as passages that can be found and sent by themselves: whole paragraphs where they are short enough."""
+"""This module cuts a document into passages that can be found and sent alone: whole paragraphs if they are short."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ _ENDS: Final = re.compile(r"(?<=[.!?。？！])\s+|\n")
 
 
 def passages_of(text: str) -> list[str]:
-    """In order, each of at most LONGEST characters, short neighbours together; nothing but white space is left out."""
+    """Returns the passages in order, each of at most LONGEST characters. It joins short neighbours and leaves out only
+    white space."""
     return list(_joined(_parts(text)))
 
 
 def titled(title: str | None, passage: str) -> str:
-    """As it is sent and found."""
+    """Returns the passage as it is sent and found."""
     return f"{title}\n{passage}" if title else passage
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """Each part with what stands between it and the one before it."""
+    """Yields each part with the separator before it."""
     for paragraph in re.split(r"\n\s*\n", text):
         between = _PARAGRAPH
         for sentence in _ENDS.split(paragraph.strip()) if len(paragraph) > LONGEST else [paragraph.strip()]:

@@ -1,8 +1,8 @@
-"""Jinja's immutable sandbox with bounds on time and size. Knows template code only: no chats, no tokens.
+"""The sandbox is Jinja's immutable sandbox with bounds on time and size. It knows template code: no chats, no tokens.
 
-Jinja's sandbox stops escapes, not bombs: `'a' * 200_000_000` is one expression. Bounded here: CPU time at every loop
-turn, call and filter; and, before anything is built, the size of `+ * ** % ~`, captured blocks, padding, replacing,
-joining, formatting and of containers turned into text.
+Jinja's sandbox stops escapes, not bombs: `'a' * 200_000_000` is one expression. This sandbox bounds CPU time at every
+loop turn, call and filter. Before a value is built, it bounds the size of `+ * ** % ~`, captured blocks, padding,
+replacing, joining, formatting and of containers turned into text.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _STRUCTURAL = re.compile(
     "attr|batch|count|d|default|dictsort|first|groupby|items|last|length|list|map|max|min|random|reject|rejectattr|"
     "reverse|select|selectattr|slice|sort|sum|unique"
 )
-"""Filters that hand values on without turning them into text."""
+"""Filters that pass values on without turning them into text."""
 
 
 _collected = threading.local()
 
 
 def _note_collection(phase: str, info: Mapping[str, int]) -> None:
-    """A collection of the whole process's garbage falls into whatever thread has made the last object."""
+    """Measures garbage collection. The thread that made the last object collects for the whole process."""
     if phase == "start":
         _collected.since = thread_time()
     elif (since := getattr(_collected, "since", None)) is not None:
@@ -52,7 +52,7 @@ gc.callbacks.append(_note_collection)
 
 
 def _used() -> float:
-    """This thread's CPU seconds without the garbage collector's."""
+    """Returns this thread's CPU seconds without the garbage collector's."""
     return thread_time() - getattr(_collected, "seconds", 0.0)
 
 
@@ -61,7 +61,7 @@ class TooMuch(Exception):
 
 
 class Budget:
-    """What one rendering may cost. One thread, one rendering."""
+    """The limits of one rendering, in one thread."""
 
     def __init__(self, characters: int, seconds: float) -> None:
         self._characters = characters
@@ -71,7 +71,8 @@ class Budget:
     @classmethod
     @contextmanager
     def for_input(cls, characters: int) -> Iterator[Budget]:
-        """8 times the input + 64 KiB of text, 250 ms + 0.5 µs per input character of CPU time."""
+        """Sets the budget of a rendering: 8 times the input + 64 KiB of text, 250 ms + 0.5 µs per input character of
+        CPU time."""
         budget = cls(
             _BASE_CHARACTERS + _CHARACTERS_PER_INPUT * characters, _BASE_SECONDS + _SECONDS_PER_INPUT * characters
         )
@@ -82,7 +83,8 @@ class Budget:
             _current.reset(token)
 
     def tick(self) -> None:
-        """The clock is asked at every eighth call: asking takes longer than what a template does in between."""
+        """Looks at the clock at every eighth call, because a look takes longer than the template's work between
+        calls."""
         self._ticks += 1
         if self._ticks % 8 == 1:
             self.look()
@@ -106,7 +108,7 @@ class Budget:
         return "".join(parts)
 
     def weigh(self, value: Value) -> None:
-        """Refuses containers whose text would be too long: nested lists may share parts and grow exponentially."""
+        """Refuses containers with too long a text. Nested lists may share parts and grow exponentially."""
         size, waiting = 0, [value]
         while waiting:
             item = waiting.pop()
@@ -122,12 +124,13 @@ _current: ContextVar[Budget | None] = ContextVar("template_budget", default=None
 
 
 def _budget() -> Budget:
-    """The running rendering's budget. While a template is compiled (constant folding) there is none: a small one."""
+    """Returns the running rendering's budget, or a small one while a template is compiled (constant folding)."""
     return _current.get() or Budget(_BASE_CHARACTERS, _BASE_SECONDS)
 
 
 class _Generator(CodeGenerator):
-    """`a ~ b` goes through the environment, as the interceptable operators do; looks at the clock go straight to it."""
+    """Generates code in which `a ~ b` goes through the environment, like the interceptable operators. Looks at the
+    clock call the environment directly."""
 
     def visit_ExprStmt(self, node: nodes.ExprStmt, frame: Frame) -> None:
         if node.node is _LOOK:
@@ -144,7 +147,7 @@ class _Generator(CodeGenerator):
 
 
 _LOOK = nodes.EnvironmentAttribute("tick")
-"""Of a statement by which `_parse` has the clock looked at; no template can write one."""
+"""Marks the statement with which `_parse` adds a look at the clock. No template can write it."""
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -177,7 +180,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Every turn of a loop and every macro call begins with a look at the clock."""
+        """Parses a template so that every turn of a loop and every macro call begins with a look at the clock."""
         tree = super()._parse(source, name, filename)
         for loop in tree.find_all(nodes.For):
             loop.body.insert(0, nodes.ExprStmt(_LOOK).set_lineno(loop.lineno))
@@ -187,7 +190,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
         budget = _budget()
-        if operator == "+" and type(left) is str and type(right) is str:  # what templates do most, and no loop
+        if operator == "+" and type(left) is str and type(right) is str:  # the most frequent operation, and no loop
             budget.require(len(left) + len(right))
             return left + right
         budget.tick()
@@ -221,7 +224,7 @@ def _check_operator(budget: Budget, operator: str, left: Value, right: Value) ->
 
 
 def _check_integers(budget: Budget, values: Iterable[Value]) -> None:
-    """Widths and counts: an integer argument beyond the text limit has no honest use."""
+    """Refuses widths and counts beyond the text limit, which no honest template needs."""
     for value in values:
         if isinstance(value, int):
             budget.require(abs(value))
@@ -242,7 +245,7 @@ def _replaced(text: str, old: str, new: str) -> int:
 def _check_method(
     budget: Budget, owner: str | bytes, name: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]
 ) -> tuple[Value, ...]:
-    """Refuses what would grow too far; gives the arguments back, iterators as lists."""
+    """Refuses calls whose result would be too long. Returns the arguments, iterators as lists."""
     if isinstance(owner, bytes) or name == "translate":
         raise TooMuch("works on bytes or character tables")
     if name in ("format", "format_map"):
@@ -297,7 +300,8 @@ def _check_filter(budget: Budget, name: str, given: Sequence[Value], kwargs: Map
 
 
 def _check_inserted(budget: Budget, value: Value, inserted: Sequence[Value]) -> None:
-    """Filters that put one given text (or so many spaces) between parts: at most one per character or item."""
+    """Checks filters that put one given text (or a number of spaces) between parts, at most once per character or
+    item."""
     width = sum(len(item) if isinstance(item, str) else item for item in inserted if isinstance(item, str | int))
     places = value.count("\n") + 1 if isinstance(value, str) else len(value) if isinstance(value, list | tuple) else 1
     budget.require(width * places)

@@ -1,14 +1,13 @@
-"""Texts encoded piece by piece between control tokens, each piece once: a chat with a turn more costs its new turn.
+"""This module encodes a text piece by piece between control tokens, each piece once. A new turn costs only itself.
 
     text       <|user|>hello<|end|><|assistant|>hi<|end|>
     pieces     a token, a text, a token, a token, a text, a token
 
-`tokenizers` takes added tokens out of a text before anything else, so that what stands between two of them is encoded
-by itself, and the first piece, where a tokenizer may put a space, is told from the others: these are encoded behind an
-added token. Where one takes the spaces beside it along, or a check with a few texts finds a difference, texts are
-encoded whole, as they would be without this.
+`tokenizers` first takes added tokens out of a text. So the text between two of them is encoded by itself. A tokenizer
+may put a space before the first piece only, so the other pieces are encoded behind an added token. If an added token
+takes the spaces beside it along, or a check with a few texts finds a difference, texts are encoded whole.
 
-Pieces are remembered by their digest, so that no text is kept.
+A piece's key is its digest, so that no text is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def digest_of(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One piece's tokens, the character in the middle of each counted from the piece's beginning."""
+    """One piece's tokens, and the middle character of each token, counted from the piece's beginning."""
 
     ids: array[int]
     middles: array[int]
@@ -47,7 +46,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Segmented:
-    """A text's tokens: its parts and where each begins."""
+    """A text's tokens: its parts and the beginning of each."""
 
     parts: tuple[tuple[int, _Part], ...]
 
@@ -61,12 +60,12 @@ class Segmented:
         return tuple(ids)
 
     def middles(self) -> list[int]:
-        """Of each token."""
+        """Returns the middle character of each token."""
         return [at + own if own != NOWHERE else own for at, part in self.parts for own in part.middles]
 
 
 class Splitting:
-    """How one vocabulary's texts fall into pieces. `is_exact` is False where they must be encoded whole."""
+    """Splits texts of one vocabulary into pieces. `is_exact` is False if texts must be encoded whole."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -77,7 +76,7 @@ class Splitting:
         self.is_exact = vocabulary.has_plain_added_tokens and all(map(self._agrees, self._texts()))
 
     def _is_no_beginning(self, token: str) -> bool:
-        """Of a longer token, which a text behind it could complete."""
+        """Returns whether the token begins no longer token, which the text behind it could complete."""
         return not any(other != token and other.startswith(token) for other in self._tokens)
 
     def split(self, text: str) -> list[str]:
@@ -87,7 +86,7 @@ class Splitting:
         return self._tokens[token]
 
     def part(self, text: str, *, is_first: bool) -> _Part:
-        """A piece between tokens, or the first of a text."""
+        """Encodes a piece between tokens, or the first piece of a text."""
         if is_first:
             return _Part.of(self.vocabulary.pieces(text))
         _, *pieces = self.vocabulary.pieces(self._anchor + text)
@@ -107,8 +106,8 @@ class Splitting:
 
 
 class Memory:
-    """The pieces that one owner's texts had. Pieces of other owners are not found here: how long a text takes tells
-    nothing about others'. Safe from any thread; forgets all when it is full."""
+    """Remembers the pieces of one owner's texts. Pieces of other owners are not here, so the time of an encoding
+    reveals nothing about other owners. Safe from any thread. Forgets all when it is full."""
 
     def __init__(self, splitting: Splitting) -> None:
         self._splitting = splitting
@@ -116,11 +115,11 @@ class Memory:
         self._counted: dict[tuple[bool, bytes], int] = {}
 
     def encode(self, text: str) -> Segmented | Encoding:
-        """As the vocabulary encodes it."""
+        """Encodes a text as the vocabulary does."""
         return self.segmented(text) if self._splitting.is_exact else self._splitting.vocabulary.encode(text)
 
     def count(self, text: str) -> int:
-        """How many tokens `encode` would give: a long text that is only counted pushes no piece out."""
+        """Returns the number of tokens of `encode`. A text that is only counted evicts no piece."""
         if not self._splitting.is_exact:
             return len(self._splitting.vocabulary.encode(text))
         total = at = 0
@@ -131,7 +130,7 @@ class Memory:
         return total
 
     def segmented(self, text: str) -> Segmented:
-        """Piece by piece, exact or not."""
+        """Encodes a text piece by piece, exact or not."""
         parts, at = [], 0
         for number, piece in enumerate(self._splitting.split(text)):
             if piece:

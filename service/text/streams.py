@@ -1,7 +1,7 @@
-"""Token ids → text, piece by piece, equal to decoding all of them at once, but for a character that they leave
-unfinished: the text ends before it. Knows decoders; no stop strings.
+"""A text stream turns token ids into text, piece by piece. The pieces join to the decode of all ids at once.
 
-Three kinds of decoder, three streams, each amortised O(1) per token but the last:
+Only an unfinished character at the end is left out. Streams know decoders; they know no stop strings. There are three
+streams for three kinds of decoder, each amortised O(1) per token but the last:
 
     ByteStream   byte-level BPE. A token is bytes; the whole text is their lossy UTF-8, which an incremental UTF-8
                  decoder gives exactly (Python and Rust both replace maximal subparts, Unicode 3.9 / WHATWG).
@@ -29,7 +29,7 @@ def _common_prefix(first: str, second: str) -> str:
 
 
 def _unfinished(run: bytes | bytearray) -> int:
-    """How many bytes at the end begin a character."""
+    """Returns how many bytes at the end belong to an unfinished character."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(run)
     held = decoder.getstate()[0]
@@ -43,28 +43,29 @@ def _begins_surrogate(held: bytes) -> bool:
 
 
 class TextStream(Protocol):
-    """One sequence's text. Everything `push` returned, then `finish`, is the full decode of the ids pushed, without the
-    bytes at its end that only begin a character."""
+    """Gives one sequence's text. The results of all `push` calls and `finish` join to the full decode of the ids,
+    without the bytes of an unfinished character at the end."""
 
     def push(self, token_id: int) -> str:
-        """Text that no later token can change."""
+        """Returns the text that no later token can change."""
         ...
 
     def peek(self) -> str:
-        """Text that is certain only if no token follows, in whole characters; empty where there is none."""
+        """Returns the text that is certain only if no token follows, in whole characters; it may be empty."""
         ...
 
     def finish(self) -> str:
-        """The rest. No push may follow."""
+        """Returns the rest. No push may follow."""
         ...
 
     def begun(self) -> int:
-        """Characters, at most, that the pushed tokens hold beyond what `push` returned."""
+        """Returns the most characters that the pushed tokens may hold beyond the results of `push`."""
         ...
 
 
 class ByteStream:
-    """`token_bytes(id)` gives a token's bytes, b"" for a token that the decode leaves out."""
+    """Decodes byte-level tokens. `token_bytes(id)` gives a token's bytes, b"" for a token that the decode leaves
+    out."""
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
@@ -86,7 +87,7 @@ class ByteStream:
 
 
 class LocalStream:
-    """Decodes [anchor, new tokens] and takes off the anchor's own text, so that no new token stands first.
+    """Decodes [anchor, new tokens] and removes the anchor's own text, so that no new token stands first.
 
         ids   x x x x x A | b b c        A anchor: a token given out before
                           └ pending ┘    b a byte token, c any other: it ends the run, all three are given out
@@ -133,7 +134,7 @@ class LocalStream:
         return self._decode([*self._anchor, *self._pending])[self._anchor_length :] if self._pending else ""
 
     def _advance(self, last: int) -> None:
-        """Looks for an anchor until there is one: tokens that show text, so that nothing strips what follows."""
+        """Looks for an anchor until there is one: tokens that show text, so that later text is not stripped."""
         if not self._anchor_length:
             alone = self._decode([last])
             self._anchor = [last] if alone else self._anchor + self._pending
@@ -143,8 +144,8 @@ class LocalStream:
 
 
 class WholeStream:
-    """Any decoder, at O(n) per token. Text is one token late. Which U+FFFD at the end stand for an unfinished character
-    is not known: all are left out."""
+    """Works with any decoder, at O(n) per token. Text is one token late. All U+FFFD at the end are left out, because
+    some may stand for an unfinished character."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode

@@ -1,8 +1,8 @@
-"""A version's chat template, rendered in a sandbox with bounds. Knows Jinja; no tokens, no requests.
+"""A chat template of a version is rendered here, in a sandbox with bounds. It knows Jinja; no tokens, no requests.
 
-The environment is the one of transformers' `apply_chat_template` (utils/chat_template_utils.py, 5.23), so that a
-template writes here what it wrote in training. Templates come with model versions, never with requests; the bounds
-keep a broken or hostile one from stopping the process.
+The environment equals that of transformers' `apply_chat_template` (utils/chat_template_utils.py, 5.23). So a template
+writes the same text as in training. Templates come with model versions, never with requests. The bounds keep a broken
+or hostile template from stopping the process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Value = object
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks assistant text for training; here its body is rendered as it stands."""
+    """The tag `{% generation %}` marks assistant text for training. Here its body is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012  Jinja's own interface
 
@@ -37,7 +37,7 @@ class _GenerationTag(Extension):
 
 
 class _Namespace(Namespace):
-    """Refuses underscore names, the way to Python's internals."""
+    """A namespace that refuses names with an underscore, which lead to Python's internals."""
 
     def __init__(*args: Value, **kwargs: Value) -> None:  # a template may write namespace(self=…)
         self, *rest = args
@@ -99,7 +99,7 @@ class ChatTemplate:
     """One compiled template. `render` is a pure function, and safe from any thread."""
 
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
-        """Raises InvalidRequest when the source is not a Jinja template."""
+        """Raises InvalidRequest if the source is not a Jinja template."""
         self.source = source
         self._variables: dict[str, Value] = dict(variables)
         try:
@@ -117,10 +117,10 @@ class ChatTemplate:
         generation_prompt: bool,
         now: datetime | None = None,
     ) -> str:
-        """`now`: what the template's `strftime_now` tells; without, the time it is. Output is at most 8 times the
-        input's characters + 64 KiB, and CPU time is bounded too (`Budget`).
+        """Renders a chat. `now` is the time of the template's `strftime_now`; without it, the current time. The output
+        has at most 8 times the input's characters + 64 KiB. CPU time is bounded too (`Budget`).
 
-        Raises InvalidRequest with the template's own sentence where it refuses the messages."""
+        Raises InvalidRequest with the template's own sentence if it refuses the messages."""
         values = (value for item in (*messages, *documents) for value in item.values())
         size = sum(len(value if isinstance(value, str) else written(value)) for value in values)
         given = {
@@ -139,7 +139,7 @@ class ChatTemplate:
                 raise InvalidRequest(
                     f"The version's chat template refuses this chat: {error}", param="messages"
                 ) from error
-            except Exception as error:  # a template is code: whatever it runs into is the template's failure
+            except Exception as error:  # a template is code: any error in it is the template's failure
                 raise InvalidRequest(
                     f"The version's chat template fails on this chat ({type(error).__name__}).", param="messages"
                 ) from error

@@ -1,7 +1,7 @@
-"""The tokenizer of one version: text and chats → token ids, token ids → text. Knows no engine, window or wire format.
+"""The tokenizer of one version turns text and chats into token ids and back. It knows no engine, window or wire format.
 
-Control tokens (`<|im_end|>`, `</s>`, …) inside messages and documents are ordinary characters: only the version's
-template writes control tokens. Raw text given to `encode` is the caller's own prompt: there they count.
+Control tokens (`<|im_end|>`, `</s>`, …) inside messages and documents are ordinary characters, because only the
+version's template writes control tokens. Raw text for `encode` is the caller's own prompt. There, control tokens act.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
 __all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
 
 _COUNTED = 100_000
-"""Texts whose number of tokens is remembered."""
+"""The most texts whose number of tokens is remembered."""
 _USUALLY_AROUND = 8
 _OWNERS = 64
-"""The number of owners whose texts are remembered."""
+"""The most owners whose texts are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class EncodedText:
         return self.encoding.ids
 
     def added(self) -> list[bool]:
-        """True for tokens that the text does not hold: BOS and the like."""
+        """Returns True for each token that the text does not hold, such as BOS."""
         return [mask == 1 for mask in self.encoding.special_tokens_mask]
 
 
 class Tokenizer:
-    """Remembers pieces of texts and their numbers of tokens; safe from any thread."""
+    """Encodes and decodes. Remembers pieces of texts and their numbers of tokens. Safe from any thread."""
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._vocabulary = vocabulary = Vocabulary(files)
@@ -66,7 +66,7 @@ class Tokenizer:
         unknown = self._id_of("unk_token")
         told = (id for id in (unknown, self.pad_token_id, *self.stop_token_ids) if id is not None)
         self.stand_in_id = next(told, 0)
-        """An id that says nothing: the tokenizer's unknown, padding or end token, else 0."""
+        """An id without meaning: the tokenizer's unknown, padding or end token, else 0."""
         self.model_max_length = files.model_max_length
         """Tokens; 0 when no file says."""
         self.chat_template = files.chat_template
@@ -85,8 +85,8 @@ class Tokenizer:
         self._memory = Memory(self._splitting)
 
     def of(self, owner: str) -> Tokenizer:
-        """The same tokenizer with a memory of its own for the texts of `owner`: how long a prompt takes tells nobody
-        what others have asked."""
+        """Returns the same tokenizer with a separate memory for the texts of `owner`. So the time of an encoding does
+        not reveal other owners' prompts."""
         known = self._owners.pop(owner, None)
         if known is None:
             known = copy(self)
@@ -101,22 +101,24 @@ class Tokenizer:
         return None if token is None else self._vocabulary.id_of(token)
 
     def named_token(self, name: str) -> str | None:
-        """The text of `bos_token`, `eos_token`, `pad_token`, … or None."""
+        """Returns the text of `bos_token`, `eos_token`, `pad_token`, … or None."""
         return self._named.get(name)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Raises InvalidRequest for a lone surrogate. From LONG_TEXT characters on, call it in a thread."""
+        """Returns the ids of a text. Raises InvalidRequest for a lone surrogate. Call it in a thread from LONG_TEXT
+        characters on."""
         require_text(text, "inputs")
         return self._vocabulary.encode(text, add_special_tokens=add_special_tokens).ids
 
     def encode_text(self, text: str) -> EncodedText:
-        """As `encode`, counted before any list is made, and with the tokens that the tokenizer adds marked."""
+        """Encodes as `encode`. The result has a count before any list is made, and marks the tokens that the tokenizer
+        adds."""
         require_text(text, "inputs")
         return EncodedText(self._vocabulary.encode(text, add_special_tokens=True))
 
     def encode_with_offsets(self, text: str, *, add_special_tokens: bool = True) -> list[tuple[int, str, int, int]]:
-        """(id, text, start, stop) per token, in characters. `text` is the slice; an added token's own text with
-        start = stop = 0. Tokens that share one character (bytes of an emoji) share its slice."""
+        """Returns (id, text, start, stop) per token, in characters. `text` is the slice; an added token has its own
+        text and start = stop = 0. Tokens that share one character (bytes of an emoji) share its slice."""
         require_text(text, "inputs")
         encoding = self._vocabulary.encode(text, add_special_tokens=add_special_tokens)
         return [
@@ -127,26 +129,26 @@ class Tokenizer:
     def render_chat(
         self, messages: Sequence[Message], *, documents: Sequence[Document] = (), add_generation_prompt: bool = True
     ) -> list[int]:
-        """The chat's ids as the version's template writes it, equal to transformers' `apply_chat_template`. Raises
-        InvalidRequest where the template is missing, refuses the messages, or does too much."""
+        """Returns the chat's ids by the version's template, equal to transformers' `apply_chat_template`. Raises
+        InvalidRequest if the template is missing, refuses the messages, or passes a bound."""
         return list(self.encode_chat(messages, documents=documents, add_generation_prompt=add_generation_prompt).ids())
 
     def encode_chat(
         self, messages: Sequence[Message], *, documents: Sequence[Document] = (), add_generation_prompt: bool = True
     ) -> EncodedChat:
-        """As `render_chat`, with each token's owner: a message, a document, or the template."""
+        """Encodes as `render_chat`, with each token's owner: a message, a document, or the template."""
         return self._chat.encode(tuple(messages), tuple(documents), add_generation_prompt, self._memory)
 
     def chat_tokens(self, messages: Sequence[Message], *, documents: Sequence[Document] = ()) -> int:
-        """As many as `render_chat` gives, of a chat that is not sent: no list is made. Raises as `encode_chat`."""
+        """Returns the number of ids of `render_chat` without making a list. Raises as `encode_chat`."""
         return self._chat.count(tuple(messages), tuple(documents), self._memory)
 
     def message_tokens(self, message: Message) -> int:
-        """About what a message takes of a chat, its texts counted once: with what the template writes around it."""
+        """Estimates a message's tokens in a chat, including the template's text around it. Counts its texts once."""
         return sum(map(self.text_tokens, message.texts)) + self._around * (1 + len(message.tool_calls))
 
     def text_tokens(self, text: str) -> int:
-        """Of a text by itself, remembered by its digest: no text is kept."""
+        """Returns the number of tokens of a text alone. It remembers the digest, not the text."""
         key = digest_of(text)
         count = self._counted.get(key)
         if count is None:
@@ -166,8 +168,8 @@ class Tokenizer:
 
     @cached_property
     def is_additive(self) -> bool:
-        """Whether a turn takes as many tokens of a chat wherever it stands before the last one, so that sums over turns
-        are exact. Found with a few chats."""
+        """Whether a turn takes the same number of tokens at every place before the last one, so that sums over turns
+        are exact. A few chats show it."""
         texts = ("a", " 가나 b\n", "")
         turns = [(Message("user", text), Message("assistant", text + "c")) for text in texts]
         last, systems = Message("user", "d"), ((), (Message("system", "e"),))
@@ -183,7 +185,7 @@ class Tokenizer:
         turn: tuple[Message, ...],
         last: Message,
     ) -> set[int]:
-        """What `turn` adds to a chat as its first, before each of `turns`, and behind each of them."""
+        """Returns the tokens that `turn` adds to a chat as its first turn, before each of `turns`, and behind each."""
         alone = self.chat_tokens((*system, *turn, last)) - self.chat_tokens((*system, last))
         costs = {alone}
         for other in turns:
@@ -194,7 +196,7 @@ class Tokenizer:
 
     @cached_property
     def _around(self) -> int:
-        """Tokens around one message, rounded up; of a template that refuses to be asked, a usual number."""
+        """Tokens around one message, rounded up; a usual number if the template refuses the test chat."""
         one, answer = Message("user", "a"), Message("assistant", "a")
         try:
             once, thrice = (self.encode_chat(chat).count for chat in ((one,), (one, answer, one)))
@@ -203,19 +205,19 @@ class Tokenizer:
         return max(0, -(-(thrice - once) // 2) - self.text_tokens("a"))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Unfinished characters become U+FFFD; unknown ids have no text."""
+        """Returns the text of ids. Unfinished characters become U+FFFD. Unknown ids have no text."""
         return self._vocabulary.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
-        """The incremental form of `decode`, for one sequence."""
+        """Returns the incremental form of `decode`, for one sequence."""
         return self._vocabulary.text_stream(skip_special_tokens)
 
     def token(self, token_id: int) -> str | None:
-        """The vocabulary's own writing of a token; None for an unknown id."""
+        """Returns the vocabulary's own writing of a token; None for an unknown id."""
         return self._vocabulary.token(token_id)
 
     def token_text(self, token_id: int) -> str:
-        """One token's text as it stands in mid-answer, control tokens shown; empty for an unknown id."""
+        """Returns a token's text in the middle of an answer, control tokens shown; empty for an unknown id."""
         return self._vocabulary.token_text(token_id)
 
     def is_special(self, token_id: int) -> bool:

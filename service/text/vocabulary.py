@@ -1,5 +1,4 @@
-"""A vocabulary wraps one version's `tokenizers` object: text ↔ ids, bytes of tokens, the right text stream. It knows no
-chat template."""
+"""A vocabulary wraps one version's `tokenizers` object: text ↔ ids, bytes of tokens, streams. It knows no template."""
 
 from __future__ import annotations
 
@@ -16,21 +15,22 @@ from service.text.files import Json, TokenizerFiles
 from service.text.streams import ByteStream, LocalStream, TextStream, WholeStream
 
 LONG_TEXT = 16_384
-"""Characters from which encoding is worth a thread: about 10 ms. The GIL is released from there on."""
+"""Texts from this number of characters on (about 10 ms) are encoded in a thread. From there on the GIL is released."""
 _LOCAL = frozenset({"Replace", "ByteFallback", "Fuse", "StripStart", "Metaspace", "WordPiece"})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 Piece = tuple[int, int, int]
-"""(id, start, stop): the characters [start, stop) of the text that a token stands for; empty for an added one."""
+"""(id, start, stop): a token stands for the characters [start, stop) of the text; the range of an added one is
+empty."""
 NOWHERE = -1
 
 
 def middle(start: int, stop: int) -> int:
-    """The character that says whose a token is; NOWHERE of one that stands for none."""
+    """Returns the character that decides a token's owner; NOWHERE for a token without characters."""
     return max(start, (start + stop - 1) // 2) if stop > start else NOWHERE
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins for bytes (openai/gpt-2, encoder.py, bytes_to_unicode)."""
+    """Returns GPT-2's printable stand-ins for bytes (openai/gpt-2, encoder.py, bytes_to_unicode)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
@@ -75,7 +75,8 @@ class Vocabulary:
             or (token.normalized and self._rust.normalizer is not None)
             for token in self._rust.get_added_tokens_decoder().values()
         )
-        """None takes neighbouring spaces along, or is looked for in normalised text or between words only."""
+        """Whether no added token takes neighbouring spaces along, or matches in normalised text or between words
+        only."""
         self.size = max(self._rust.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self._steps = _decoder_steps(json.loads(files.tokenizer).get("decoder"))
         self._source = files.tokenizer
@@ -90,9 +91,9 @@ class Vocabulary:
                 self._rust.add_tokens([AddedToken(text, special=special, normalized=False)])
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoding:
-        """Its ids and offsets become Python lists only when read: for a long text, look at `len` first.
+        """Encodes a text. Ids and offsets become Python lists only when read: for a long text, look at `len` first.
 
-        `tokenizers` lets go of the GIL in batches only, so a long text goes as a batch of one."""
+        `tokenizers` releases the GIL for batches only, so a long text goes as a batch of one."""
         if len(text) < LONG_TEXT:
             return self._rust.encode(text, add_special_tokens=add_special_tokens)
         return self._rust.encode_batch([text], add_special_tokens=add_special_tokens)[0]
@@ -101,11 +102,11 @@ class Vocabulary:
         return _pieces(self.encode(text))
 
     def plain_pieces(self, text: str) -> list[Piece]:
-        """As `pieces`, with every added token in `text` read as ordinary characters."""
+        """Works as `pieces`, but reads every added token in `text` as ordinary characters."""
         pieces = _pieces(self._plain.encode(text, add_special_tokens=False))
         if not any(id in self.added for id, _, _ in pieces):
             return pieces
-        # Unigram and WordLevel models may know a control token as a word: letter by letter they cannot meet it.
+        # Unigram and WordLevel models may know a control token as a word. Letter by letter they cannot find it.
         return [
             (id, at + start, at + stop)
             for at, character in enumerate(text)
@@ -120,7 +121,7 @@ class Vocabulary:
         return RustTokenizer.from_str(json.dumps(spec))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Ids that the vocabulary lacks have no text."""
+        """Returns the text of ids. Ids that the vocabulary lacks have no text."""
         known = [id for id in ids if 0 <= id < self.size]
         return self._rust.decode(known, skip_special_tokens=skip_special_tokens)
 
@@ -128,11 +129,11 @@ class Vocabulary:
         return self._rust.token_to_id(token)
 
     def token(self, id: int) -> str | None:
-        """The vocabulary's own writing of a token (`Ġhello`, `▁hello`, `<0xEC>`); None for an unknown id."""
+        """Returns the vocabulary's own writing of a token (`Ġhello`, `▁hello`, `<0xEC>`); None for an unknown id."""
         return self._rust.id_to_token(id) if 0 <= id < self.size else None
 
     def token_text(self, id: int) -> str:
-        """A token's text as it stands in the middle of an answer, control tokens shown, cut characters as U+FFFD."""
+        """Returns a token's text in the middle of an answer, control tokens shown, cut characters as U+FFFD."""
         if self._steps == {"ByteLevel"}:
             return self._token_bytes(id).decode("utf-8", "replace")
         alone = self.decode([id], skip_special_tokens=False)
@@ -151,7 +152,8 @@ class Vocabulary:
         return WholeStream(decode)
 
     def _token_bytes(self, id: int) -> bytes:
-        """As `tokenizers`' ByteLevel decoder: stand-ins become bytes, unless one character is none: then raw UTF-8."""
+        """Returns a token's bytes as `tokenizers`' ByteLevel decoder does: the bytes of its stand-ins, or raw UTF-8 if
+        one character is no stand-in."""
         found = self._bytes.get(id)
         if found is None:
             token = self.token(id) or ""
@@ -171,8 +173,8 @@ class Vocabulary:
 
 
 def _decoder_steps(decoder: Json) -> frozenset[str]:
-    """The decoder's step names. A step that reaches over tokens in its own way is called `Global`: a Strip at the
-    right end, one replacement or strip after the tokens were fused into one text."""
+    """Returns the decoder's step names. A step that works across tokens is called `Global`: a Strip at the right end,
+    and a replacement or strip after the tokens were fused into one text."""
     if not isinstance(decoder, dict):
         return frozenset()
     inner = decoder.get("decoders") if decoder.get("type") == "Sequence" else [decoder]

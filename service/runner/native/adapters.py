@@ -1,4 +1,4 @@
-"""What adapters add to linear layers, on the native kernels. Knows matrices and rows; no model."""
+"""Native adapters add to linear layers with the native kernels. They know matrices and rows, but no model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from models.loading import LowRankWeights
 from service.runner.native.library import KINDS, AddedStruct, Library, LowRankStruct, address
 
 Placed = tuple[LowRankWeights, int]
-"""One part's matrices and the first of the layer's outputs that they add to."""
+"""One part's matrices, and the first output of the layer that they add to."""
 
 
 class NativeAdded:
-    """What one adapter adds to one linear layer; `struct` is good as long as this lives."""
+    """The addition of one adapter to one linear layer. `struct` is valid as long as this object lives."""
 
     def __init__(self, parts: Seq[Placed]) -> None:
         self._kept = parts
@@ -24,7 +24,7 @@ class NativeAdded:
         self.struct = AddedStruct(len(parts), self._structs)
 
     def add(self, library: Library, x: Tensor, y: Tensor) -> None:
-        """To y [n, outputs] fp32, for rows x [n, depth] fp32; both contiguous."""
+        """Adds to y [n, outputs] fp32, for rows x [n, depth] fp32; both are contiguous."""
         library.add(self.struct, x, torch.empty(len(x), self._ranks), y)
 
 

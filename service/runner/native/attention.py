@@ -1,4 +1,4 @@
-"""How the native kernels see a layer's KV blocks. Knows the cache and a layer's heads."""
+"""This module describes a layer's KV blocks for the native kernels. It knows the cache and a layer's heads."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Spec(Protocol):
 
 
 def heads_struct(cache: KVCache, layer: int, heads: int, spec: Spec) -> HeadsStruct:
-    """One layer of the cache and its attention by `heads` query heads; good as long as the cache and `spec` live.
-    Raises ValueError where the layer's heads cannot share them."""
+    """Returns the description of one layer of the cache and its attention by `heads` query heads. It is valid as long
+    as the cache and `spec` live. Raises ValueError if the query heads cannot share the layer's heads evenly."""
     shape, bias = cache.shapes[layer], spec.bias
     if heads < 1 or heads % shape.kv_heads:
         raise ValueError(f"{heads} query heads cannot share {shape.kv_heads} heads of keys and values")

@@ -1,7 +1,7 @@
-"""Compiles `src/` into shared libraries, one for each instruction set: `python -m service.runner.native.build`.
+"""The build compiles `src/` into shared libraries, one per instruction set: `python -m service.runner.native.build`.
 
-Knows a compiler and files; neither torch nor Python's headers, so that it takes seconds and fits every version of both.
-What the libraries were made from is in their names: a stale one is never loaded.
+It knows a compiler and files. It uses neither torch nor Python's headers, so it takes seconds and fits every version of
+both. A library's name holds a hash of its sources, so a stale library is never loaded.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp"
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-pragmas"]
 SANITIZERS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined,float-cast-overflow"]
 SANITIZERS += ["-D_GLIBCXX_ASSERTIONS", "-D_GLIBCXX_SANITIZE_VECTOR"]
-"""Added for a library that stops at the first access outside of its memory. Only a process that was started with the
-compiler's ASan runtime preloaded can load it; no server does."""
+"""Flags for a library that stops at the first access outside of its memory. Only a process with the compiler's ASan
+runtime preloaded can load it; no server does."""
 _AVX512 = ["-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"]
 _X86_LEVELS: dict[str, list[str]] = {
     "avx512-bf16": [*_AVX512, "-mavx512bf16"],
@@ -39,11 +39,11 @@ LEVELS: dict[str, list[str]] = {
 
 
 class CannotBuild(Exception):
-    """No compiler, or it failed; the message says what it said."""
+    """There is no compiler, or it failed. The message has the compiler's output."""
 
 
 def library_path(level: str, sanitized: bool = False) -> Path:
-    """Where the library of `level` lies once it is built from today's sources."""
+    """Returns the path of the library of `level`, built from the present sources."""
     digest = hashlib.sha256(" ".join(_flags(level, sanitized)).encode())
     for source in _sources():
         digest.update(source.read_bytes())
@@ -51,7 +51,7 @@ def library_path(level: str, sanitized: bool = False) -> Path:
 
 
 def build(compiler: str | None = None, levels: Iterable[str] = LEVELS, sanitized: bool = False) -> list[Path]:
-    """Compiles what is missing and removes what is stale. Raises CannotBuild."""
+    """Compiles missing libraries and removes stale ones. Raises CannotBuild."""
     wanted = {level: library_path(level, sanitized) for level in levels}
     missing = {level: path for level, path in wanted.items() if not path.exists()}
     if missing:
@@ -70,7 +70,7 @@ def _flags(level: str, sanitized: bool) -> list[str]:
 
 
 def _compile(compiler: str, paths: dict[str, Path], sanitized: bool) -> None:
-    """All at once; each library appears whole or not at all."""
+    """Compiles all libraries at once. Each library appears whole or not at all."""
     try:
         BUILT.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=BUILT) as folder:
@@ -96,7 +96,7 @@ def _sources() -> list[Path]:
 
 
 def main() -> int:
-    """Never fails an installation: without kernels the engine serves with torch operations."""
+    """Builds the kernels. It never fails an installation: without kernels the engine serves with torch operations."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--compiler", help=f"default: the first of {', '.join(COMPILERS)} on the path")
     parser.add_argument("--strict", action="store_true", help="exit 1 when the kernels cannot be built")

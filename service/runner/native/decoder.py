@@ -1,6 +1,7 @@
-"""A whole step of a Llama-shaped model in one call of the native kernels: no Python between its layers.
+"""The native decoder computes a whole step of a Llama-shaped model in one call: no Python runs between its layers.
 
-Knows a blueprint and packed rows. What it computes is `decoder.FusedDecoder` with rows kept in fp32 between products.
+It knows a blueprint and packed rows. It computes the same as `decoder.FusedDecoder`, with rows in fp32 between
+products.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from service.runner.step import Step
 
 
 class NativeDecoder(nn.Module):
-    """The whole model over one cache, whose memory its description holds. The blueprint can be dropped."""
+    """The whole model over one cache. Its description holds the cache's memory. The blueprint can be dropped."""
 
     kind = "decoder"
     invariant = True
 
     def __init__(self, whole: Blueprint, cache: KVCache) -> None:
-        """Keeps the blueprint's embedding as it is. Raises CannotServe without kernels, on other devices, and for heads
-        or weights that no kernel fits."""
+        """Keeps the blueprint's embedding unchanged. Raises CannotServe without kernels, on other devices, and for
+        heads or weights that no kernel fits."""
         super().__init__()
         kernels = library()
         if kernels is None or cache.device.type != "cpu" or cache.dtype not in KINDS:
@@ -99,7 +100,7 @@ class NativeDecoder(nn.Module):
         return logits
 
     def _adapters_struct(self, step: Step, owners: Tensor) -> AdaptersStruct:
-        """Fills `owners` [rows], which must live as long as this."""
+        """Returns the step's adapters. It fills `owners` [rows], which must live as long as the result."""
         if not step.adapter_rows:
             return AdaptersStruct()
         names = list(dict.fromkeys(each.adapter for each in step.adapter_rows))
@@ -143,7 +144,7 @@ class NativeDecoder(nn.Module):
         )
 
     def _address(self, tensor: Tensor | None) -> int | None:
-        """Of a tensor that lives as long as this model."""
+        """Returns the address of a tensor that lives as long as this model."""
         if tensor is None:
             return None
         self._kept.append(tensor.contiguous())
@@ -151,7 +152,8 @@ class NativeDecoder(nn.Module):
 
 
 class _Adapter:
-    """One adapter's `table` [linear layers of the model], in the order of `decoder.h`; holds what it points to."""
+    """One adapter's `table` [linear layers of the model], in the order of `decoder.h`. It holds all targets of the
+    table's pointers."""
 
     def __init__(self, weights: Mapping[str, LowRankWeights], places: Mapping[str, Place], layers: int) -> None:
         parts: dict[int, list[Placed]] = {}
@@ -166,7 +168,7 @@ class _Adapter:
 
 
 def _check_shapes(whole: Blueprint) -> None:
-    """Raises CannotServe for weights that do not fit together: the kernels believe the outline."""
+    """Raises CannotServe for weights that do not fit together, because the kernels trust the outline."""
     outline, hidden, rotary = whole.outline, whole.embedding.shape[1], whole.cos.shape[1]
     dim, heads, kv_heads = outline.head_dim, outline.heads, outline.kv_heads
     fits = whole.cos.shape == whole.sin.shape and rotary <= dim and rotary % 2 == 0 and heads % kv_heads == 0

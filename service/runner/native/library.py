@@ -1,4 +1,4 @@
-"""The built kernels as Python calls them. Knows pointers and shapes; nothing of models, layers or requests.
+"""The library gives Python the built kernels. It knows pointers and shapes; no models, layers or requests.
 
 The structures mirror those of the same names in `src/`, field by field.
 """
@@ -22,7 +22,7 @@ KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 WEIGHT_ONLY = 3
 """8-bit weights times rows that are not quantized."""
 KEPT_WIDTH = 16
-"""Outliers' weights are padded to whole vectors of so many outputs."""
+"""Outliers' weights are padded to whole vectors of this many outputs."""
 
 
 class LinearStruct(Structure):
@@ -139,14 +139,14 @@ class StepStruct(Structure):
 
 
 class Library:
-    """One loaded library. `level` is its instruction set, `activation_reach` the largest code of a quantized row,
-    `panel` the number of outputs whose weights are packed together."""
+    """One loaded library. `level` is its instruction set. `activation_reach` is the largest code of a quantized row.
+    `panel` is the number of outputs whose weights are packed together."""
 
     def __init__(self, level: str, functions: ctypes.CDLL) -> None:
         self.level = level
         self.functions = functions
         self.arena: Arena | None = None
-        """Where weights are packed, while a model is loaded whose weights other processes map."""
+        """The place of packed weights while a model is loaded whose weights other processes map."""
         functions.dosirak_activation_reach.restype = c_int64
         self.activation_reach: int = functions.dosirak_activation_reach()
         functions.dosirak_panel.restype = c_int64
@@ -181,8 +181,9 @@ class Library:
         self._quantize.argtypes = (c_void_p, c_int64, c_void_p, POINTER(c_float))
 
     def pack(self, parts: Seq[Tensor], kind: int) -> tuple[Tensor, Tensor]:
-        """The parts' weights [out, in], one below the other, in the form that the kernels of a kind read [bytes] uint8,
-        and what 8-bit kernels need besides [out] int32. The parts are of one dtype: fp32, bf16 or int8."""
+        """Packs the parts' weights [out, in], one below the other. Returns the form that the kernels of a kind read
+        [bytes] uint8, and the sums that 8-bit kernels need too [out] int32. The parts are of one dtype: fp32, bf16 or
+        int8."""
         depth, outputs = parts[0].shape[1], sum(len(part) for part in parts)
         size = self._packed_bytes(kind, outputs, depth)
         if self.arena is not None:
@@ -203,7 +204,7 @@ class Library:
         return packed, sums
 
     def linear(self, layer: LinearStruct, rows: Tensor) -> Tensor:
-        """[n, outputs] fp32 of rows [n, depth]. Raises ValueError for rows of another depth."""
+        """Returns [n, outputs] fp32 of rows [n, depth]. Raises ValueError for rows of another depth."""
         if rows.shape[1:] != (layer.depth,):
             raise ValueError(f"rows of shape {tuple(rows.shape)} are given to a layer of depth {layer.depth}")
         x = rows.float().contiguous()
@@ -212,15 +213,15 @@ class Library:
         return y
 
     def add(self, added: AddedStruct, x: Tensor, middle: Tensor, y: Tensor) -> None:
-        """To y [n, outputs] what an adapter that fits such a layer adds for rows x [n, depth]; `middle` [n, all ranks]
-        is room."""
+        """Adds an adapter's share for rows x [n, depth] to y [n, outputs]. The adapter must fit the layer. `middle`
+        [n, all ranks] is working memory."""
         rows, depth = x.shape
         tensors = (x.data_ptr(), depth, rows, middle.data_ptr(), y.data_ptr(), y.shape[1])
         self._add(added, *tensors, torch.get_num_threads())
 
     def attend(self, heads: HeadsStruct, sequences: Tensor, tables: Tensor, query: Tensor) -> Tensor:
-        """[rows, heads, value_dim] fp32 for query [rows, heads, key_dim]; rows outside of `sequences` [n, 4] get zeros.
-        Raises ValueError for rows, positions and blocks that do not exist."""
+        """Returns [rows, heads, value_dim] fp32 for query [rows, heads, key_dim]. Rows outside of `sequences` [n, 4]
+        get zeros. Raises ValueError for rows, positions and blocks that do not exist."""
         if query.shape[1:] != (heads.heads, heads.key_dim):
             raise ValueError(f"no heads for a query of shape {tuple(query.shape)}")
         q = query.float().contiguous()
@@ -230,18 +231,18 @@ class Library:
         return out
 
     def step(self, model: ModelStruct, step: StepStruct) -> None:
-        """Writes the step's keys and values, and its logits. Raises ValueError, and writes nothing, for a step that
-        names token ids, positions, blocks, rows or adapters that do not exist."""
+        """Writes the step's keys, values and logits. Raises ValueError, and writes nothing, for a step that names token
+        ids, positions, blocks, rows or adapters that do not exist."""
         _check(self._step(model, step, torch.get_num_threads()))
 
     def cores(self, threads: int) -> list[int]:
-        """Where the threads of a step run once they have parted: the core of each, -1 where nobody tells."""
+        """Returns the core of each thread of a step; -1 if it is unknown."""
         found = (c_int32 * threads)()
         self._cores(found, threads)
         return list(found)
 
     def quantize(self, row: Tensor) -> tuple[Tensor, float]:
-        """Codes relative to zero, int32, and the scale of one fp32 row, as the 8-bit layers see it."""
+        """Returns codes relative to zero, int32, and the scale of one fp32 row, as the 8-bit layers compute them."""
         codes, scale = torch.empty(len(row), dtype=torch.int32), c_float()
         self._quantize(row.contiguous().data_ptr(), len(row), codes.data_ptr(), scale)
         return codes, scale.value
@@ -253,8 +254,8 @@ def _check(reason: bytes | None) -> None:
 
 
 def open_library(level: str, sanitized: bool = False) -> Library | str | None:
-    """The built library of an instruction set; why it cannot be used here, or None where it is not built or made for
-    another processor. Sanitized ones (see `build`) are for tests."""
+    """Returns the built library of an instruction set, or the reason why it cannot be used here. Returns None if it is
+    not built, or is built for another processor. Sanitized libraries (see `build`) are for tests."""
     path = library_path(level, sanitized)
     if not path.exists():
         return None
@@ -267,8 +268,8 @@ def open_library(level: str, sanitized: bool = False) -> Library | str | None:
 
 @cache
 def load() -> Library | str:
-    """The most capable built library that runs on this processor, or why there is none. torch's OpenMP is loaded
-    before it, so that both share one team of threads."""
+    """Returns the most capable built library for this processor, or the reason why there is none. It loads torch's
+    OpenMP first, so that both share one team of threads."""
     if not any(library_path(level).exists() for level in LEVELS):
         return "not built, run python -m service.runner.native.build"
     reasons = []
@@ -281,19 +282,19 @@ def load() -> Library | str:
 
 
 def library() -> Library | None:
-    """The kernels, or None where torch operations must do."""
+    """Returns the kernels, or None if torch operations must serve."""
     loaded = load()
     return loaded if isinstance(loaded, Library) else None
 
 
 def unavailable() -> str | None:
-    """Why there are no kernels, or None."""
+    """Returns the reason why there are no kernels, or None."""
     loaded = load()
     return loaded if isinstance(loaded, str) else None
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Where a contiguous CPU tensor's elements lie; the caller keeps it alive."""
+    """Returns the address of a contiguous CPU tensor's elements. The caller keeps the tensor alive."""
     if tensor is None:
         return None
     if not tensor.is_contiguous() or tensor.device.type != "cpu":

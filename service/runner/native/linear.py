@@ -1,4 +1,4 @@
-"""A linear layer on the native kernels. Knows weights and rows."""
+"""A native linear layer computes with the native kernels. It knows weights and rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from service.runner.native.library import KEPT_WIDTH, KINDS, WEIGHT_ONLY, Librar
 
 
 class NativeLinear(nn.Module):
-    """The outputs of `parts` side by side: y = x @ weight.T + bias for rows [n, in], in x's dtype. A part is any module
-    with a `weight` [out, in] of fp32, bf16 or int8 (then with `scale` [out]) and, or not, a `bias`; of 8-bit ones also
-    `weight_only` (rows are not quantized) and `outliers`. It is not needed afterwards. A row's result does not depend
-    on the other rows. Raises ValueError for weights of mixed or other dtypes, for parts with different outliers,
-    and for scales, biases and outliers that do not fit the weights.
+    """The outputs of `parts` side by side: y = x @ weight.T + bias for rows [n, in], in x's dtype. A row's result does
+    not depend on the other rows.
+
+    A part is a module with a `weight` [out, in] of fp32, bf16 or int8 (then with `scale` [out]) and an optional `bias`.
+    An 8-bit part also has `weight_only` (rows are not quantized) and `outliers`. The parts can be dropped. Raises
+    ValueError for weights of mixed or other dtypes, for parts with different outliers, and for scales, biases and
+    outliers that do not fit the weights.
     """
 
     def __init__(self, library: Library, parts: Seq[Any]) -> None:
@@ -47,7 +49,7 @@ class NativeLinear(nn.Module):
 
     @property
     def struct(self) -> LinearStruct:
-        """What the kernels read; good as long as this layer lives."""
+        """The kernels' view of the layer, valid as long as this layer lives."""
         tensors = (self.packed, self.scale, self.sums, self.bias)
         outliers = (len(self.columns), address(self.columns), address(self.kept))
         return LinearStruct(self.kind, self.out_features, self.in_features, *map(address, tensors), *outliers)
@@ -58,7 +60,7 @@ class NativeLinear(nn.Module):
 
 
 def _joined(library: Library, parts: Seq[Any]) -> tuple[Tensor, Tensor] | None:
-    """The form that parts have already taken for themselves, which they give up, where it can be joined."""
+    """Returns the joined packed forms of the parts, which give them up, if the forms can be joined."""
     taken: list[NativeLinear | None] = [getattr(part, "native", None) for part in parts]
     found = [one for one in taken if one is not None]
     if len(found) < len(parts) or any(one.out_features % library.panel for one in found[:-1]):
@@ -72,7 +74,7 @@ def _joined(library: Library, parts: Seq[Any]) -> tuple[Tensor, Tensor] | None:
 
 
 def _outliers(of_parts: Seq[Outliers | None]) -> tuple[Tensor, Tensor]:
-    """Columns int32 [n], and their weights bf16 [n, outputs] as the kernels read them; none, where no part has any."""
+    """Returns columns int32 [n] and their weights bf16 [n, outputs] for the kernels; none if no part has outliers."""
     found = Outliers.joined(of_parts)
     if found is None:
         return torch.zeros(0, dtype=torch.int32), torch.zeros(0, 0, dtype=torch.bfloat16)

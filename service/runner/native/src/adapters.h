@@ -2,8 +2,8 @@
 //
 //   x [depth] ──A──▶ middle [rank] ──B──▶ y [first .. first + outputs)
 //
-// Both sums are chains of additions in a written order, of one row at a time: a row's result depends on the row and its
-// adapter alone. A layer of several parts (q, k, v; gate, up) has one low rank product for each that is adapted.
+// Both sums are chains of additions in a fixed order, one row at a time. So a row's result depends only on the row and
+// its adapter. A layer of several parts (q, k, v; gate, up) has one low rank product for each adapted part.
 #pragma once
 
 #include <vector>
@@ -19,13 +19,13 @@ struct LowRank {  // mirrored in library.py
     double scale;
 };
 
-struct Added {  // mirrored in library.py: what one adapter adds to one linear layer
+struct Added {  // mirrored in library.py: the addition of one adapter to one linear layer
     int64_t count;
     const LowRank* part;
 };
 
-struct Adapters {  // mirrored in library.py: those of one step
-    const int64_t* owners;  // [rows], which adapter a row has, -1 for none; null where no row has one
+struct Adapters {  // mirrored in library.py: the adapters of one step
+    const int64_t* owners;  // [rows], the adapter of each row, -1 for none; null if no row has one
     int64_t count, linears;
     const Added* const* added;  // [count] of [linears]
 };
@@ -67,7 +67,7 @@ INLINE void shrink(const LowRank& part, const AdapterRows& rows, int64_t depth, 
 
 constexpr int64_t rank_tiles(const LowRank& part) { return (part.rank + RANKS - 1) / RANKS; }
 
-// The `rank_tile`th RANKS of the rows' middles, counted over all parts; nothing past the last.
+// Computes the `rank_tile`th RANKS of the rows' middles, counted over all parts; nothing past the last.
 template <int M>
 void shrink(const Added& added, int64_t rank_tile, const AdapterRows& rows, int64_t depth) {
     int64_t at = 0;
@@ -124,7 +124,7 @@ void expand(const Added& added, const AdapterRows& rows, int64_t low, int64_t hi
     }
 }
 
-// The adapters of one step at work, beside the products of its linear layers. Every method is a team's.
+// Runs the adapters of one step beside the products of its linear layers. A whole team calls every method.
 class Adapting {
 public:
     explicit Adapting(const Adapters& adapters) : adapters_(adapters) {
@@ -173,7 +173,7 @@ public:
 private:
     static constexpr int64_t row_tiles(int64_t rows) { return (rows + TOGETHER - 1) / TOGETHER; }
 
-    // f(what it adds, rows, how many) for neighbours of one adapter in a tile of rows.
+    // Calls f(addition, rows, count) for neighbours of one adapter in a tile of rows.
     template <class F>
     void each(int64_t linear, const int64_t* owners, const AdapterRows& all, int64_t tile, int64_t rows, F&& f) const {
         const int64_t end = std::min((tile + 1) * TOGETHER, rows);

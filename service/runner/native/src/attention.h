@@ -1,12 +1,12 @@
-// Attention of packed query rows over KV blocks, read where they lie.
+// Attention computes packed query rows over KV blocks and reads the blocks in place.
 //
 // KV tile     KV_TILE positions from a multiple of KV_TILE on: the unit of every sum over positions
 // query tile  up to QUERY_TILE query rows (position-major, heads that share a KV head side by side) times one KV head
-// partial     of a query tile and a KV tile: each row's maximum, sum of weights and weighted values, for itself
-// merge       of partials in the order of KV tiles, always the same formula
+// partial     result of a query tile and a KV tile: each row's own maximum, sum of weights and weighted values
+// merge       joins partials in the order of KV tiles, always by the same formula
 //
-// So what a row gets depends on its own keys alone: not on the batch, nor on prefill chunks, nor on whether one thread
-// walks all KV tiles or several share them. Masked positions have weight exactly 0, and adding 0 changes nothing.
+// So a row's result depends on its own keys only. It does not depend on the batch, on prefill chunks, or on whether one
+// thread walks all KV tiles or several share them. Masked positions have weight exactly 0; adding 0 changes nothing.
 #pragma once
 
 #include <vector>
@@ -25,7 +25,7 @@ struct Rows {  // query or output rows in fp32; heads lie side by side
 struct Scratch {
     std::vector<float> query, keys, values, scores, partial, total;
     std::vector<float> most, weight, total_most, total_weight;
-    int64_t cache_rows[KV_TILE];  // rows of the cache where the KV tile's positions lie
+    int64_t cache_rows[KV_TILE];  // rows of the cache that hold the KV tile's positions
 
     void fit(const Heads& h) {
         const int64_t rows = std::max(QUERY_TILE, h.heads / h.kv_heads), wide = round_up(h.value_dim, PANEL);
@@ -53,7 +53,7 @@ struct Scratch {
     }
 };
 
-// The partial of `count` rows (their heads side by side) and the KV tile at `base`, into s.partial, s.most, s.weight.
+// Computes the partial of `count` rows (heads side by side) and the KV tile at `base` into s.partial, s.most, s.weight.
 template <class E>
 void attend_kv_tile(const Heads& h, const int64_t* table, int64_t head, int64_t position, int64_t count, int64_t base,
                   Scratch& s) {
@@ -166,7 +166,7 @@ inline int64_t partials_size(const Heads& h, const Work& work) {
     return size * h.heads * (round_up(h.value_dim, PANEL) + 2);
 }
 
-// A team's work; ends with a barrier. `shared` holds partials_size floats where work.split.
+// A team's work, which ends with a barrier. `shared` holds partials_size floats if work.split.
 template <class E>
 void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out, float* shared) {
     static thread_local Scratch s;

@@ -1,4 +1,4 @@
-// How the attention of one step is divided among threads, the same for every layer.
+// This file divides the attention of one step among threads. The division is the same for every layer.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@ namespace dosirak {
 
 constexpr int64_t QUERY_TILE = 128;  // rows
 
-// `count` rows from `row` on: the positions from `start` on of one sequence, whose block table begins at `table`. As
-// AttentionPlan.sequence_rows.
+// `count` rows from `row` on hold the positions from `start` on of one sequence, whose block table begins at `table`.
+// See AttentionPlan.sequence_rows.
 struct SequenceRows {
     int64_t row, count, start, table;
 };
@@ -24,7 +24,7 @@ struct Work {
     const SequenceRows* sequences;
     const int64_t* tables;
     std::vector<QueryTile> tiles;
-    std::vector<int64_t> partials;  // where each query tile's partials begin; the last entry is their number
+    std::vector<int64_t> partials;  // the beginning of each query tile's partials; the last entry is their number
     bool split;                     // threads share the KV tiles of a query tile
 
     Work(const SequenceRows* sequences, int64_t count, const int64_t* tables, int64_t queries_per_kv, int64_t kv_heads,

@@ -1,6 +1,7 @@
-// Refuses a step that names what does not exist, before any of it is read: nothing behind these checks looks again.
+// The bounds refuse a step that names rows, blocks or ids that do not exist, before the step is read. No later code
+// checks again.
 //
-// Each function gives the reason as a sentence, or null. One comparison for each row and each block of a step.
+// Each function returns the reason as a sentence, or null. It makes one comparison per row and per block of a step.
 #pragma once
 
 #include "model.h"
@@ -13,7 +14,7 @@ inline bool all_below(const int64_t* numbers, int64_t count, int64_t limit) {
     return good;
 }
 
-// Whether the rows of `sequences` are among `rows`, and their positions within blocks that are in the cache.
+// Checks that the rows of `sequences` are among `rows`, and their positions in blocks of the cache.
 inline const char* refuse_attention(const Heads& h, const SequenceRows* sequences, int64_t count, const int64_t* tables,
                                     int64_t entries, int64_t rows) {
     if (!all_below(tables, entries, h.blocks)) return "a block id is not one of the KV cache's blocks";

@@ -1,11 +1,11 @@
-// One step of a whole model: embedding, layers, final norm, head, in one team of threads from beginning to end.
+// The decoder computes one step of a whole model with one team of threads: embedding, layers, final norm, head.
 //
-// Rows pass the layers in fp32. The dense part of a layer runs over ROW_TILE rows at a time, so that what lies between
-// two products stays in the cache; attention runs over all rows, whose keys are then written.
+// Rows pass the layers in fp32. The dense part of a layer runs over ROW_TILE rows at a time, so that the values between
+// two products stay in the cache. Attention runs over all rows, after their keys are written.
 //
 //   x ─ norm ─ qkv ─ rotate, write keys and values ─│all rows│─ attention ─ out ─(norm)─ + ─ norm ─ gate, up ─ act ─ down ─(norm)─ + ─▶
 //
-// Of the last layer's rows only those that logits are read from go on behind their keys: of a prompt, one.
+// After the last layer's keys are written, only the rows that logits are read from go on: one row of a prompt.
 #pragma once
 
 #include "model.h"
@@ -16,10 +16,10 @@ namespace dosirak {
 constexpr int64_t LINEARS = 4;  // of a layer
 
 constexpr int64_t ROW_TILE = 256;
-constexpr int64_t ALONE = 2;  // up to so many rows, every thread prepares them all for itself: cheaper than to wait
+constexpr int64_t ALONE = 2;  // up to this many rows, every thread prepares all of them: cheaper than a wait
 
-// The rows that logits are read from: which of the packed ones, in order; the same as rows of sequences; and of each
-// logit row, which of these it is.
+// The rows that logits are read from: their packed rows in order, the same as rows of sequences, and the index of each
+// logit row among them.
 struct RowsWithLogits {
     std::vector<int64_t> rows, place, owners;
     std::vector<SequenceRows> sequences;
@@ -46,8 +46,8 @@ struct RowsWithLogits {
     }
 };
 
-// Rows on their way through the rest of a layer: `x` side by side, `packed` which of the step's rows they are (null:
-// those), `owners` as of Adapters.
+// The rows that go through the rest of a layer: `x` side by side, `packed` their indices among the step's rows (null:
+// the same rows), `owners` as in Adapters.
 struct HiddenRows {
     float* x;
     int64_t count;
@@ -136,7 +136,7 @@ private:
         for (int64_t first = 0; first < rows; first += ROW_TILE) f(first, std::min(ROW_TILE, rows - first));
     }
 
-    // A linear layer of the step: which one, and the owners of the rows that it is given now, if any has one.
+    // A linear layer of the step: its number, and the owners of its present rows, if any row has an adapter.
     struct Product {
         const Linear& linear;
         int64_t number;
@@ -152,7 +152,7 @@ private:
         return product(*linears[which], (&layer - model_.layer) * LINEARS + which, owners, first);
     }
 
-    // Each of `rows`, as f(row) gives it, in the form that the layer reads; then every thread may read all of them.
+    // Prepares each of `rows`, as f(row) gives it, in the layer's form. Then every thread may read all of them.
     template <class F>
     Codes prepare(const Product& into, int64_t rows, F&& f) {
         const int64_t depth = into.linear.depth;
@@ -177,7 +177,7 @@ private:
         return codes;
     }
 
-    // The product of prepared rows, complete at return.
+    // Computes the product of prepared rows; it is complete at return.
     void apply(const Product& by, const Codes& codes, int64_t rows, const Output& out) {
         multiply(by.linear, codes, rows, out, threads_);
 #pragma omp barrier
@@ -215,7 +215,7 @@ private:
         for (int64_t task = 0; task < rows * heads; task++) place(layer, first + task / heads, task % heads);
     }
 
-    // One row and KV head: norms and rotates its queries and its key, stores key and value in their block.
+    // For one row and KV head: norms and rotates its queries and its key, and stores key and value in their block.
     void place(const Layer& layer, int64_t row, int64_t head) const {
         const Heads& h = layer.heads;
         const int64_t queries_per_kv = h.heads / h.kv_heads, dim = h.key_dim, position = step_.positions[row];
@@ -232,13 +232,13 @@ private:
         if (slots_[row] < 0) return;
         const int64_t block = slots_[row] / h.block_size, offset = slots_[row] % h.block_size;
         const int64_t at = (block * h.kv_heads + head) * h.block_size + offset;
-        if (h.kind == INT8) clean(key, dim);  // codes know no number that is none
+        if (h.kind == INT8) clean(key, dim);  // codes cannot hold NaN
         clean(value, h.value_dim);
         put_row(h.kind, h.keys, at, key, dim);
         put_row(h.kind, h.values, at, value, h.value_dim);
     }
 
-    // A value that is no number becomes one (see KVCache.write).
+    // Replaces NaN by a number (see KVCache.write).
     static void clean(float* x, int64_t n) {
         const float most = 3.38953139e38f;  // bf16's largest
         for (int64_t i = 0; i < n; i++) x[i] = x[i] != x[i] ? 0.0f : std::min(std::max(x[i], -most), most);
@@ -265,7 +265,7 @@ private:
         add(down, layer.mlp_norm, active, x, rows);
     }
 
-    // x += layer(codes), with a norm between where there is one.
+    // x += layer(codes), with a norm between if the layer has one.
     void add(const Product& layer, const float* norm, const Codes& codes, float* x, int64_t rows) {
         if (!norm) return apply(layer, codes, rows, {x, model_.hidden, true});
         apply(layer, codes, rows, {middle_, model_.hidden, false});

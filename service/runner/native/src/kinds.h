@@ -1,8 +1,7 @@
-// The kinds of weights that are multiplied, each by this instruction set's own instructions: how a vector of weights is
-// loaded, how an input is spread over it, and what is added to a sum.
+// Each kind of weights is multiplied by this instruction set's own instructions. A kind says how a vector of weights is
+// loaded, how an input is spread over it, and how a sum grows.
 //
-// A kind packs K_PACK neighbours in depth (k) side by side, STEP bytes of them to a vector. ROWS rows share what is
-// loaded.
+// A kind packs K_PACK neighbours in depth (k) side by side, STEP bytes of them per vector. ROWS rows share each load.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +45,7 @@ struct Bf16 {
     using Sum = Vf;
     using Weight = Pair;
     using Spread = Pair;
-    // register TILES of rows from which it pays to widen a slab for all: fewer widen a panel in the cache again for each.
+    // From this many register TILES of rows on, widening a slab once pays. Fewer tiles each widen a panel in the cache.
     static constexpr int K_PACK = 2, STEP = LANES * 4, ROWS = 4, TILES = 5;
     static INLINE Weight weight(const char* w) {
         const Vu both = load<Vu>(w);
@@ -97,8 +96,8 @@ struct Int8 {
     static INLINE Sum dot(Sum sum, Spread a, Weight w) { return (Vi)_mm512_dpbusd_epi32((__m512i)sum, a, w); }
 };
 #elif defined(__AVX2__)
-// Pairs of products are added in 16 bits here and must not saturate: 2 * 127 * 127 fits, hence 7-bit activations. All 8
-// bits by widening to 16 (vpmovsxbw, vpmaddwd) take four instructions where this takes three.
+// Pairs of products are added in 16 bits here and must not saturate. 2 * 127 * 127 fits, so activations have 7 bits.
+// All 8 bits, widened to 16 (vpmovsxbw, vpmaddwd), would take four instructions instead of three.
 struct Int8 {
     using Input = uint8_t;
     using Sum = Vi;

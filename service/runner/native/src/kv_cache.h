@@ -1,5 +1,5 @@
-// A layer's KV blocks: where a position's key and value lie, how they are stored in fp32, bf16 or 8 bits, and how a KV tile
-// of them becomes panels of fp32. Knows neither queries nor weights of attention.
+// This file finds a position's key and value in a layer's KV blocks, stores them in fp32, bf16 or 8 bits, and turns a KV
+// tile into panels of fp32. It knows neither queries nor weights of attention.
 #pragma once
 
 #include "rows.h"
@@ -7,7 +7,7 @@
 namespace dosirak {
 
 constexpr int64_t KV_TILE = 128;  // positions
-constexpr int64_t AHEAD = 24;   // positions between a row that is read and one that is asked for
+constexpr int64_t AHEAD = 24;   // positions between the row that is read and the one that is prefetched
 
 struct Heads {  // mirrored in library.py
     int64_t heads, kv_heads, key_dim, value_dim;
@@ -15,8 +15,8 @@ struct Heads {  // mirrored in library.py
     int64_t window;            // 0: all positions
     double scale, softcap;     // 0: none
     void *keys, *values;       // [blocks, kv_heads, block_size, dim]; 8-bit rows are followed by their fp32 scale
-    int64_t reach;      // no row is at a later position, where there is a
-    const float* bias;  // [heads, reach]: at reach - 1 - d what a key d positions back gets
+    int64_t reach;      // no row is at a later position, if there is a
+    const float* bias;  // [heads, reach]: at reach - 1 - d the addition for a key d positions back
 };
 
 // Bytes between two rows of the cache.
@@ -45,7 +45,7 @@ INLINE const E* row_at(const void* cache, int64_t row, int64_t dim) {
     return (const E*)((const char*)cache + row * row_bytes(KIND_OF<E>, dim));
 }
 
-// What a row's elements are multiplied by; the row must be seen from its beginning.
+// Returns the factor of a row's elements; the pointer must be at the row's beginning.
 template <class E>
 INLINE float scale_of(const E* row, int64_t dim) {
     if constexpr (std::is_same_v<E, int8_t>) return load<float>(row + dim);
@@ -104,7 +104,7 @@ INLINE void transpose(const E* const* rows, const float* scales, float* to, int6
 }
 #endif
 
-// Asks for the rows of the KV tile's positions [from, to), which the processor does not foresee: blocks lie anywhere.
+// Prefetches the rows of the KV tile's positions [from, to). The processor cannot foresee them: blocks lie anywhere.
 template <class E>
 INLINE void fetch(const void* cache, const int64_t* cache_rows, int64_t from, int64_t to, int64_t dim) {
     for (int64_t t = from; t < to; t++) {
@@ -113,7 +113,7 @@ INLINE void fetch(const void* cache, const int64_t* cache_rows, int64_t from, in
     }
 }
 
-// Keys of the KV tile's positions [from, to) as panels [KV_TILE / PANEL][dim][PANEL] of fp32.
+// Writes keys of the KV tile's positions [from, to) as panels [KV_TILE / PANEL][dim][PANEL] of fp32.
 template <class E>
 void load_keys(const Heads& h, const int64_t* cache_rows, int64_t from, int64_t to, float* panels) {
     const int64_t dim = h.key_dim;
@@ -136,7 +136,7 @@ void load_keys(const Heads& h, const int64_t* cache_rows, int64_t from, int64_t 
     }
 }
 
-// Values of the KV tile's positions [from, to) as panels [dim / PANEL][KV_TILE][PANEL] of fp32, filled up with zeros.
+// Writes values of the KV tile's positions [from, to) as panels [dim / PANEL][KV_TILE][PANEL] of fp32, zero-filled.
 template <class E>
 void load_values(const Heads& h, const int64_t* cache_rows, int64_t from, int64_t to, float* panels) {
     const int64_t dim = h.value_dim;

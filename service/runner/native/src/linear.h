@@ -1,13 +1,14 @@
 // y = x W^T over packed weights, fp32, bf16 or 8-bit, for any number of rows. One copy of the weights serves all.
 //
-// panel          the weights of PANEL outputs, [k / K_PACK][PANEL][K_PACK]: one load gives K_PACK neighbours of every output
-// register tile  M rows times P panels of sums in registers, walked over all of k: every output is one chain of
-//                additions in the order of k, whatever M is. So a row's result does not depend on how many rows there are.
+// panel          the weights of PANEL outputs, [k / K_PACK][PANEL][K_PACK]: one load gives K_PACK neighbours of every
+// output register tile  M rows times P panels of sums in registers, walked over all of k: every output is one chain of
+//                additions in the order of k, for every M. So a row's result does not depend on the number of rows.
 //
-// 8-bit: x is quantized row by row; the sum is in 32-bit integers, exact up to k = 2^31 / (255 * 127). Columns whose x
-//         is far larger than the rest's (outliers) can be left out of the codes and multiplied in bf16 instead, as
-//         LLM.int8 does (Dettmers et al. 2022).
-// 8-bit weights alone: x stays fp32, the weights are widened in registers.
+// 8-bit: x is quantized row by row. The sum is in 32-bit integers, exact up to k = 2^31 / (255 * 127). Columns with a
+// far
+//         larger x than the rest (outliers) can be left out of the codes and multiplied in bf16 instead, as LLM.int8
+//         does (Dettmers et al. 2022).
+// 8-bit weights only: x stays fp32, and the weights are widened in registers.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +32,8 @@ struct Linear {  // mirrored in library.py
 constexpr int64_t WHOLE = 16;  // outputs of the widest vector
 constexpr int64_t kept_stride(int64_t outputs) { return (outputs + WHOLE - 1) / WHOLE * WHOLE; }
 
-// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `packs` of k. Meanwhile the P panels
-// at `ahead`, where given, are fetched: the processor's own prefetching does not look past a panel's end.
+// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `packs` of k. It also prefetches the P
+// panels at `ahead`, if given, because the processor's own prefetching does not look past a panel's end.
 template <class T, int M, int P>
 INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const char* __restrict w, int64_t panel,
                        int64_t packs, typename T::Sum (&sums)[M][2 * P], const char* ahead = nullptr) {
@@ -41,7 +42,7 @@ INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const
         if (ahead)
             for (int line = 0; line < 2 * T::STEP * P; line += 64)
                 __builtin_prefetch(ahead + g * 2 * T::STEP * P + line, 0, 2);
-        if constexpr (M < 2 * P) {  // fewer rows than vectors of weights: these pass through one register
+        if constexpr (M < 2 * P) {  // fewer rows than vectors of weights: the vectors pass through one register
             typename T::Spread rows[M];
             for (int m = 0; m < M; m++) rows[m] = T::spread(a + m * lda + g * T::K_PACK);
 #pragma GCC unroll 8
@@ -85,8 +86,8 @@ INLINE void for_register_tiles(int64_t m, F&& f) {
     }
 }
 
-// Rows as the kernel of a kind wants them: data [m][stride] of its input type, and for 8-bit each row's scale and its
-// outliers [m][outliers_stride].
+// Rows for the kernel of a kind: data [m][stride] of its input type, and for 8-bit each row's scale and its outliers
+// [m][outliers_stride].
 struct Codes {
     char* data;
     float* scale;
@@ -150,7 +151,7 @@ struct Finish {
 };
 
 constexpr int64_t CACHED_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
-constexpr int64_t SHORT = 16384;    // bytes of a panel under which one row's reading needs help from panel to panel
+constexpr int64_t SHORT = 16384;    // bytes of a panel under which one row needs prefetching from panel to panel
 constexpr int64_t SLAB = 256;       // depth of narrow weights widened at a time for many rows
 
 // P panels from `first` on times m rows.
@@ -166,7 +167,7 @@ INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, bool loo
         for (int v = 0; v < 2 * P; v++) finish(row + m, first * PANEL + v * LANES, sums[m][v]);
 }
 
-// Many rows of narrow weights where the processor multiplies fp32 only: a slab of the panel is widened once for all.
+// For many rows of narrow weights if the processor multiplies fp32 only: a slab of the panel is widened once for all.
 template <class T>
 void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t panel) {
     alignas(64) static thread_local float slab[SLAB * PANEL];
@@ -213,8 +214,8 @@ void multiply_rows(const Finish<T>& finish, int64_t row, int64_t rows, int64_t f
     }
 }
 
-// Shared by the threads of a team without a barrier at the end. Tasks are ranges of outputs, so that weights are read
-// from memory once; with many threads or rows also ranges of rows.
+// The threads of a team share the work, without a barrier at the end. Tasks are ranges of outputs, so that weights are
+// read from memory once. With many threads or rows, tasks are also ranges of rows.
 template <class T>
 void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out, int threads) {
     const int64_t all = (l.outputs + PANEL - 1) / PANEL;
@@ -239,8 +240,8 @@ inline void multiply(const Linear& l, const Codes& codes, int64_t m, const Outpu
     if (l.kind == FP32) multiply<Fp32>(l, codes, m, out, threads);
 }
 
-// `rows` outputs' weights [rows][depth], the first of them output `at`, into their panels, and each one's sum added to
-// `sums` where the kernel needs it; `packed` is filled with zeros. A team's work.
+// Packs the weights [rows][depth] of `rows` outputs, from output `at` on, into their panels. Adds each output's sum to
+// `sums` if the kernel needs it. `packed` is filled with zeros before. A team's work.
 template <class T, class W>
 void pack(char* packed, int32_t* sums, const W* weights, int64_t rows, int64_t depth, int64_t at) {
     constexpr int64_t wide = T::STEP / LANES / T::K_PACK;  // bytes of one weight

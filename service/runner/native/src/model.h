@@ -1,4 +1,4 @@
-// A whole model and one step through it, as Python describes them.
+// These structures describe a whole model and one step through it, as Python fills them.
 #pragma once
 
 #include "adapters.h"

@@ -1,5 +1,5 @@
-// What happens to one row between two products: norm, activation, rotary positions, and the row's form for the next
-// product. Row-wise by construction.
+// This file computes one row between two products: norm, activation, rotary positions, and the row's form for the next
+// product. Each function sees one row only.
 #pragma once
 
 #include <vector>
@@ -76,8 +76,8 @@ inline void rotate(float* x, const float* cos, const float* sin, int64_t rotary)
     });
 }
 
-// Codes round(x / s) with s = max|x| / REACH (see linear.quantize_rows). A row with a value that is no number
-// gets a scale that is none, and with it such outputs.
+// Writes codes round(x / s) with s = max|x| / REACH (see linear.quantize_rows). A row with a NaN gets a NaN scale, and
+// so NaN outputs.
 inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n) {
     Vf most{}, wrong{};
     for_lanes(n, [&](int64_t i, auto lanes) {
@@ -92,7 +92,7 @@ inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n
         for (int64_t i = 0; i < n; i++) codes[i] = Int8::ZERO;
         return;
     }
-    constexpr float shift = Int8::REACH + 1;  // as the fallback, which rounds x / s + shift: ties fall the same way
+    constexpr float shift = Int8::REACH + 1;  // as in the fallback, which rounds x / s + shift: ties round alike
     for_lanes(n, [&](int64_t i, auto lanes) {
         const Vf code = nearest(load_some<lanes>(x + i) / s + shift) - (shift - Int8::ZERO);
         typedef Int8::Input Codes __attribute__((vector_size(LANES * sizeof(Int8::Input))));
@@ -101,7 +101,7 @@ inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n
     });
 }
 
-// One row in the form that a linear layer reads.
+// Writes one row in the form that a linear layer reads.
 inline void encode(const Linear& into, const float* x, int64_t n, const Codes& codes, int64_t row) {
     const int64_t padded = codes.stride, kind = into.kind;
     if (into.outliers) {

@@ -1,8 +1,8 @@
-// Vectors of one instruction set. Every source file is compiled once for each set (see build.py), so that the choice is
-// made when the library is loaded, and the same few names mean AVX-512, AVX2 or whatever the compiler finds elsewhere.
+// This file gives vectors of one instruction set. Every source file is compiled once for each set (see build.py). So
+// the load of a library makes the choice, and the same few names mean AVX-512, AVX2 or the compiler's own vectors.
 //
-// Sums are fused multiply-adds in a written order and nothing else contracts (-ffp-contract=off): a result depends on
-// its own operands and never on how many rows the caller had.
+// Sums are fused multiply-adds in a fixed order, and nothing else contracts (-ffp-contract=off). So a result depends on
+// its own operands and never on the caller's number of rows.
 #pragma once
 
 #include <cmath>

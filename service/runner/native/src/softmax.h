@@ -1,11 +1,11 @@
-// The softmax of scores in tiles: of one row and one KV tile, and how the tiles of a row are joined.
+// This file computes the softmax of one row and one KV tile, and joins the tiles of a row.
 #pragma once
 
 #include "kv_cache.h"
 
 namespace dosirak {
 
-// Which positions of the KV tile at `base` the row at `position` sees: [low, high).
+// Returns the positions [low, high) of the KV tile at `base` that the row at `position` sees.
 struct Seen {
     int64_t low, high;
     Seen(const Heads& h, int64_t position, int64_t base)
@@ -13,13 +13,13 @@ struct Seen {
           high(std::min(KV_TILE, position + 1 - base)) {}
 };
 
-// Adds what the distances from `position` to the seen positions of the KV tile at `base` are worth to one head.
+// Adds one head's bias for the distances from `position` to the seen positions of the KV tile at `base`.
 INLINE void add_bias(const Heads& h, int64_t head, int64_t position, int64_t base, Seen seen, float* scores) {
     const float* from = h.bias + head * h.reach + h.reach - 1 - (position - base);
     for (int64_t t = seen.low; t < seen.high; t++) scores[t] += from[t];
 }
 
-// Of one row's scores [KV_TILE] those in [low, high), capped; the others in their vectors become -infinity. The largest.
+// Caps one row's scores [KV_TILE] in [low, high). Other scores in their vectors become -infinity. Returns the largest.
 INLINE float peak(const Heads& h, float* scores, Seen seen) {
     const int64_t first = seen.low / LANES * LANES, last = round_up(seen.high, LANES);
     if (h.softcap > 0)
@@ -32,7 +32,7 @@ INLINE float peak(const Heads& h, float* scores, Seen seen) {
     return largest(top);
 }
 
-// These become weights exp(score - most). Their sum.
+// Turns the scores into weights exp(score - most). Returns their sum.
 INLINE float weigh(float* scores, Seen seen, float most) {
     const int64_t first = seen.low / LANES * LANES, last = round_up(seen.high, LANES);
     Vf total{};

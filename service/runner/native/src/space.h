@@ -1,4 +1,4 @@
-// The memory that one step needs between its products. It grows with the largest step and stays.
+// The space is the memory of one step between its products. It grows with the largest step and stays.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ public:
 private:
     static constexpr std::align_val_t ALIGNMENT{64};
 #ifdef __SANITIZE_ADDRESS__
-    static constexpr bool WATCHED = true;  // what a larger step has left behind would hide an access past the end
+    static constexpr bool WATCHED = true;  // the rest of a larger step would hide an access past the end
 #else
     static constexpr bool WATCHED = false;
 #endif

@@ -1,7 +1,8 @@
-// The threads of one step, each on a core of its own.
+// A team is the threads of one step, each on a core of its own.
 //
-// The kernel may wake a thread on the core of the one that woke it, above all after an idle time. The two then wait for
-// one another at every barrier, until its balancing parts them ten milliseconds later. Here they look, and part at once.
+// The operating system may wake a thread on the core of the thread that woke it, most of all after an idle time. Then
+// the two wait for each other at every barrier, until its balancing parts them ten milliseconds later. Here each thread
+// looks at its core, and the two part at once.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,14 @@ namespace dosirak {
 #ifdef __linux__
 class Team {
   public:
-    // By each thread, first of all; more than MOST stay where they are. Each one's affinity is afterwards what it was
-    // before. Gives the core it is on.
+    // Each thread calls it first. Threads past MOST stay where they are. A thread's affinity is the same before and
+    // after. Returns the thread's core.
     int part(int thread, int threads) {
         const int here = sched_getcpu();
         if (threads < 2 || threads > MOST) return here;
         cores_[thread].store(here);
         arrived_.fetch_add(1);
-        // a thread that waits for this core can arrive when it is given up; one that is kept away is not waited for
+        // a thread that waits for this core can arrive when it is given up; no thread waits for one that is kept away
         for (int turn = 0; arrived_.load() < threads; turn++)
             if (turn == PATIENCE || sched_yield()) return here;
         for (int other = 0; other < thread; other++)
