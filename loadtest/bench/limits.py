@@ -1,4 +1,4 @@
-"""What this machine can do at most, as one line of JSON: memory read, and the best product of each kind on long rows.
+"""The limits of this machine, as one line of JSON: memory read, and the best product of each kind on long rows.
 
 python -m loadtest.bench.limits
 """

@@ -1,4 +1,4 @@
-"""How often each token occurs in a sequence, kept up to date token by token. Knows ids; no penalties, no tensors."""
+"""Token counts say how often each token occurs in a sequence, kept up to date token by token. No penalties here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch → sampled tokens. Knows no queue, no clock of requests, no text."""
+"""The model runner computes a batch: one forward pass, then sampled tokens. It knows no queue, clock or text."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Cuts a batch whose prompts want logprobs into parts, so that few rows of logits are alive at once. Knows scheduled
-items; no tensors.
+"""Parts of a batch whose prompts want logprobs, so that few rows of logits are alive at once. This module knows
+scheduled items; no tensors.
 
 A prompt's logits are one row of the vocabulary for each of its tokens: 1.2 GB for 2,048 tokens of 152,000 in fp32.
 """

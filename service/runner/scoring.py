@@ -1,5 +1,5 @@
-"""What a version predicts of given text: every position from the true tokens before it (teacher forcing). Where an
-encoder reads the prompt, it is given the text's first half and the decoder predicts the second.
+"""Scoring says what a version predicts of a given text: each position from the true tokens before it (teacher forcing).
+If an encoder reads the prompt, the encoder gets the first half of the text and the decoder predicts the second half.
 
 logprob    ln p(token)
 likeliest  argmax p

@@ -1,5 +1,5 @@
-"""Top-k, top-p, min-p and typical-p in torch operations: which tokens they leave to draw from. They know one row,
-its scores and weights; no chance.
+"""The filters top-k, top-p, min-p and typical-p in torch operations: each says which tokens may be drawn. A filter
+knows one row, its scores and weights; no chance.
 
 Each filter gives the weights of the row with 0 for what it drops, and sees what those before it left. The first three
 keep bit for bit what `native/src/sampling.h` keeps.

@@ -1,5 +1,5 @@
-"""Logits processors: what changes a row's logits before anything is drawn from them. They know rows and parameters;
-nothing of filters, chance or kernels.
+"""A logits processor changes a row's logits before a token is drawn from them. It knows rows and parameters; nothing of
+filters, chance or kernels.
 
 The order is that of transformers' `generate`: penalties, logit bias, banned tokens.
 """

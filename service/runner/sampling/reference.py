@@ -1,4 +1,5 @@
-"""Drawing and logprobs in torch operations: what the native kernels repeat, and what serves without them.
+"""The reference draws tokens and computes logprobs in torch operations. The native kernels repeat it bit for bit; without
+them it serves.
 
 Drawing inverts the cumulative distribution over the kept tokens in the order of their ids, in integers.
 """

@@ -1,4 +1,4 @@
-"""What one row of logits is sampled with. Knows sequences and their drafts; no tensors."""
+"""A sampler row says how one row of logits is sampled. It knows sequences and their drafts; no tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits → token ids and logprobs. The sampler knows rows and sampling parameters; nothing of models or steps.
+"""The sampler makes token ids and logprobs of logits. It knows rows and parameters; no models or steps.
 
 logits ─▶ processors: penalties, bias, bans ─▶ temperature, top-k, top-p, min-p, typical-p ─▶ token
       └─────────────────────────────────────────────────────────────────────────────────────▶ its logprobs, raw
