@@ -1,5 +1,5 @@
-"""The reference draws tokens and computes logprobs in torch operations. The native kernels repeat it bit for bit; without
-them it serves.
+"""The reference draws tokens and computes logprobs in torch operations. The native kernels repeat it bit for bit; the
+reference serves where there are no kernels.
 
 Drawing inverts the cumulative distribution over the kept tokens in the order of their ids, in integers.
 """
