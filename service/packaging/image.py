@@ -6,6 +6,9 @@ here too, because the kernels need it even if those packages change.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,14 +25,27 @@ def image() -> Image | None:
     """Returns the image; None where this was installed as a package, because a bento is not built from one."""
     if not REQUIREMENTS.is_file():
         return None
-    made = Image(python_version=PYTHON, lock_python_packages=False)
-    return (
-        made.system_packages("g++")
-        .python_packages(*_lines(REQUIREMENTS.read_text()))
-        .build_include(NATIVE)
-        .run(f"python src/{NATIVE}/build.py --strict")
-        .run(f"install -d -o bentoml -g bentoml {DATA}")
-    )
+    with _quietly():
+        made = Image(python_version=PYTHON, lock_python_packages=False)
+        return (
+            made.system_packages("g++")
+            .python_packages(*_lines(REQUIREMENTS.read_text()))
+            .build_include(NATIVE)
+            .run(f"python src/{NATIVE}/build.py --strict")
+            .run(f"install -d -o bentoml -g bentoml {DATA}")
+        )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Drops records of level info. BentoML logs that it adds system packages at every start of a server, although
+    packages are only added when an image is built."""
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _lines(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from service.api.schemas.native import GenerateBody
 from service.packaging import carried
 from service.packaging.carried import carried_models
 from service.packaging.forwarding import post
+from service.packaging.image import image
 from service.packaging.inputs import ChatInput, GenerateInput, generate_body
 from service.packaging.limit import BodyLimit
 
@@ -33,6 +35,13 @@ print(yaml.safe_dump(Dosirak.config, default_flow_style=True, width=1000).strip(
 print([method.route for method in Dosirak.apis.values()])
 """
 INSIDE = re.compile(r"^\s*(?:from|import) (?:_bentoml_|bentoml\._internal|bentoml_cli)", re.MULTILINE)
+
+
+def test_a_start_does_not_log_what_only_a_build_does(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert image() is not None
+        logging.getLogger(__name__).info("heard")
+    assert [record.message for record in caplog.records] == ["heard"]
 
 
 def test_the_configuration_is_plain_and_the_routes_are_bentomls_own(tmp_path: Path) -> None:
