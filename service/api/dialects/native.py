@@ -8,6 +8,7 @@ from typing import Any
 
 from service.answers import Answer, Delta, GenerationRequest, Sampling, SessionTurn
 from service.api.dialects import tgi
+from service.api.dialects.sampling import sampling_with
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
 from service.api.errors import body_of
@@ -91,20 +92,7 @@ def sampling_of(parameters: Parameters) -> Sampling:
     """Returns greedy sampling unless `Parameters.samples`. With sampling, `temperature` is 1 where unset, as in TGI; 0
     stays greedy."""
     temperature = 1.0 if parameters.temperature is None else parameters.temperature
-    return Sampling(
-        temperature=temperature if parameters.samples else 0.0,
-        top_p=1.0 if parameters.top_p is None else parameters.top_p,
-        top_k=parameters.top_k or 0,
-        min_p=parameters.min_p or 0.0,
-        typical_p=1.0 if parameters.typical_p is None else parameters.typical_p,
-        repetition_penalty=1.0 if parameters.repetition_penalty is None else parameters.repetition_penalty,
-        frequency_penalty=parameters.frequency_penalty or 0.0,
-        presence_penalty=parameters.presence_penalty or 0.0,
-        logit_bias=tuple((parameters.logit_bias or {}).items()),
-        seed=parameters.seed,
-        min_tokens=parameters.min_new_tokens or 0,
-        ignore_eos=bool(parameters.ignore_eos),
-    )
+    return sampling_with(parameters, temperature if parameters.samples else 0.0, parameters.min_new_tokens)
 
 
 class NativeSerialiser(Serialiser):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from service.answers import Answer, Delta, FinishReason, GenerationRequest, OutputSequence, Sampling
+from service.api.dialects.sampling import sampling_with
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
 from service.api.errors import body_of
@@ -56,20 +57,7 @@ def requests_of(
 def _sampling(body: OpenAISampling) -> Sampling:
     """Returns the sampling with OpenAI's defaults: temperature 1, everything else off. `top_p` 0 means the likeliest
     token alone."""
-    return Sampling(
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(body.top_k or 0, 0),
-        min_p=body.min_p or 0.0,
-        typical_p=1.0 if body.typical_p is None else body.typical_p,
-        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        presence_penalty=body.presence_penalty or 0.0,
-        logit_bias=tuple((body.logit_bias or {}).items()),
-        seed=body.seed,
-        min_tokens=body.min_tokens or 0,
-        ignore_eos=bool(body.ignore_eos),
-    )
+    return sampling_with(body, 1.0 if body.temperature is None else body.temperature, body.min_tokens)
 
 
 def finished(sequence: OutputSequence) -> dict[str, Any]:
