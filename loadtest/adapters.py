@@ -25,7 +25,7 @@ from models.quantize import quantize_rows
 from service.engine.core import EngineCore
 from service.engine.messages import EngineConfig, Request, SamplingParams
 from service.engine.worker import build_core
-from service.runner.building import build_runner
+from service.runner.loading.building import build_runner
 from service.runner.model_runner import ModelRunner
 
 SHAPE: dict[str, Any] = {

@@ -24,11 +24,16 @@ from models.manifest import Manifest
 from models.repository import Repository
 from models.starter import demo_is_wanted, missing_of
 from service.answers import Answers, Conversations
-from service.api import (
+from service.api import handlers
+from service.api.auth import Auth
+from service.api.deps import Service
+from service.api.edge import Edge
+from service.api.encoding import encode
+from service.api.openapi import document
+from service.api.routes import (
     aliases,
     context,
     generate,
-    handlers,
     knowledge,
     models,
     openai,
@@ -38,13 +43,8 @@ from service.api import (
     sessions,
     tokenizing,
 )
-from service.api import jobs as jobs_routes
-from service.api.auth import Auth
-from service.api.deps import Service
-from service.api.edge import Edge
-from service.api.encoding import encode
-from service.api.openapi import document
-from service.api.unknown import unknown_route
+from service.api.routes import jobs as jobs_routes
+from service.api.routes.unknown import unknown_route
 from service.deployments.deployments import Deployments
 from service.deployments.engines import engine_config
 from service.engine_client.client import Engine, EngineClient

@@ -19,11 +19,11 @@ from functools import partial
 from typing import Any
 
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
-from service.engine.batching import BatchingPolicy
-from service.engine.block_manager import BlockManager
+from service.engine.blocks.block_manager import BlockManager
 from service.engine.core import Clock, EngineCore, ModelRunner
 from service.engine.messages import EngineInfo, EngineStats, Request, SamplingParams, StepOutput, TokenLogprobs
-from service.engine.scheduler import Scheduler
+from service.engine.scheduling.batching import BatchingPolicy
+from service.engine.scheduling.scheduler import Scheduler
 from service.engine.sequence import Sequence
 from service.engine_client.engine import Engine, EngineFailed, EngineState
 from service.engine_client.streams import Streams

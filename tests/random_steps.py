@@ -22,9 +22,9 @@ from torch import Tensor
 
 from models.loading import DTYPES, LowRankWeights, Outliers
 from service.runner import kv_cache
-from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
-from service.runner.blueprint import ACTIVATIONS, HEAD, PRODUCTS, Blueprint, LayerOutline, LayerPlan, Outline
+from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
 from service.runner.kv_cache import SCALE_BYTES, KVCache, LayerShape
+from service.runner.loading.blueprint import ACTIVATIONS, HEAD, PRODUCTS, Blueprint, LayerOutline, LayerPlan, Outline
 from service.runner.native import library as native_library
 from service.runner.native import linear as native_linear
 from service.runner.native.decoder import NativeDecoder

@@ -16,7 +16,7 @@ from service.deployments.engines import engine_config
 from service.engine.core import EngineCore
 from service.engine.messages import Request, SamplingParams
 from service.engine.worker import build_core
-from service.runner.building import build_runner
+from service.runner.loading.building import build_runner
 from service.settings import Settings
 
 

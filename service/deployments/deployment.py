@@ -13,8 +13,8 @@ from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
-from service.engine.cost import decode_ratio
 from service.engine.messages import Request, StepOutput
+from service.engine.scheduling.cost import decode_ratio
 from service.engine_client.engine import Engine, EngineState
 from service.errors import Unavailable
 from service.host import available_memory

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
-from service.engine.cost import Work
 from service.engine.messages import EngineStats, FinishReason, Request, StepOutput
-from service.engine.scheduler import Scheduler
+from service.engine.scheduling.cost import Work
+from service.engine.scheduling.scheduler import Scheduler
 from service.engine.validation import check_request
 
 _FAR: Final = 4  # a step with over 4 times the tokens of the largest measured one is not forecast

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from service.engine.batch import SampledToken, Scheduled
-from service.engine.block_manager import BlockManager
+from service.engine.blocks.block_manager import BlockManager
 from service.engine.messages import FinishReason, StepOutput
 from service.engine.sequence import Sequence, SequenceStatus
 

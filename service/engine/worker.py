@@ -30,8 +30,8 @@ from typing import Final, Protocol
 
 from service.child_process import die_with_parent
 from service.engine.adapter_loading import AdapterLoader, Attach, describe
-from service.engine.batching import BatchingPolicy
-from service.engine.block_manager import BlockManager
+from service.engine.blocks.block_manager import BlockManager
+from service.engine.blocks.offload import Offload
 from service.engine.core import EngineCore, ModelRunner
 from service.engine.heartbeat import Pulse
 from service.engine.messages import (
@@ -56,8 +56,8 @@ from service.engine.messages import (
     decode_to_engine,
     encode,
 )
-from service.engine.offload import Offload
-from service.engine.scheduler import Scheduler
+from service.engine.scheduling.batching import BatchingPolicy
+from service.engine.scheduling.scheduler import Scheduler
 
 BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[ModelRunner, EngineInfo]]
 """(config, progress(phase, fraction)) -> the runner and the facts of the loaded engine."""
@@ -277,7 +277,7 @@ def _serve(build: BuildRunner, channel: Channel) -> None:
 
 def _prepare() -> BuildRunner:
     """Imports torch, after `die_with_parent`, and where a failure is reported as Fatal."""
-    from service.runner.building import build_runner
+    from service.runner.loading.building import build_runner
 
     return build_runner
 

@@ -15,7 +15,7 @@ from models.repository import Repository
 from service.deployments.engines import engine_config
 from service.engine.core import EngineCore
 from service.engine.messages import EngineConfig, EngineInfo, Request, StepOutput
-from service.engine.scheduler import Scheduler
+from service.engine.scheduling.scheduler import Scheduler
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _VersionCore(EngineCore):
 
 def load(settings: Settings, repository: Repository, manifest: Manifest) -> Loaded:
     """Loads a version in this process, as the engine process does. Imports torch."""
-    from service.runner.building import build_runner
+    from service.runner.loading.building import build_runner
 
     config = engine_config(settings, repository, manifest)
     runner, info = build_runner(config, lambda phase, fraction: None)

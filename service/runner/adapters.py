@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.loading import LowRankWeights
-from service.runner.forward import CannotServe
+from service.runner.forwards.forward import CannotServe
 from service.runner.native.adapters import NativeAdded, Placed
 from service.runner.native.library import library
 from service.runner.step import AdapterRows, Step

@@ -14,7 +14,7 @@ from models.loading import LowRankWeights, load_adapter
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.messages import Request, SamplingParams, TokenLogprobs
 from service.engine.sequence import Sequence
-from service.runner.forward import Forward
+from service.runner.forwards.forward import Forward
 from service.runner.kv_cache import KVCache
 from service.runner.offload_file import OffloadFile
 from service.runner.parts import joined, parts_of

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from service.engine.batch import Batch, Scheduled
 from service.engine.sequence import Sequence
-from service.runner.attention import AttentionPlan, SequenceRows
+from service.runner.forwards.attention import AttentionPlan, SequenceRows
 from service.runner.kv_cache import KVCache
 
 NO_ROWS: Final = range(0)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from service.engine.messages import FinishReason, Request, SamplingParams
-from service.runner.forward import CannotServe
+from service.runner.forwards.forward import CannotServe
 from tests.golden.adapters import base_model, train, version
 from tests.golden.test_architectures import prompts
 from tests.golden.test_invariance import _library

@@ -10,7 +10,7 @@ import transformers
 
 from models.loading import load_model, weight_bytes
 from service.runner.linear import Int8Linear
-from service.runner.probe import observe
+from service.runner.loading.probe import observe
 from tests.golden.conftest import Load
 from tests.golden.tiny import CONFIGS, GROUPED, Loaded, save_int8
 

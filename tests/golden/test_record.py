@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from service.engine.messages import SamplingParams
-from service.runner import building
+from service.runner.loading import building
+from service.runner.loading.record import Record
 from service.runner.native.library import library
-from service.runner.record import Record
 from tests.golden.conftest import Load
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer, request
 
@@ -56,7 +56,7 @@ def test_a_second_load_imports_no_transformers(load: Load, tmp_path: Path) -> No
     program = f"""
 import sys
 from service.engine.messages import EngineConfig
-from service.runner.building import build_runner
+from service.runner.loading.building import build_runner
 fields = dict(max_model_len=400, max_num_seqs=16, threads=1, device="cpu", record={record!r})
 runner, info = build_runner(EngineConfig(model_dir={directory!r}, precision="int8", **fields), lambda *_: None)
 print(info.forward, "transformers" in sys.modules)

@@ -14,8 +14,8 @@ from models.repository import Repository
 from service.engine.messages import EngineConfig
 from service.engine_client.client import EngineClient
 from service.engine_client.replicas import Replicas
-from service.runner.arena import Arena, Differs
-from service.runner.building import build_runner
+from service.runner.loading.arena import Arena, Differs
+from service.runner.loading.building import build_runner
 from service.runner.native.library import library
 from service.settings import engine_environment
 from tests.fakes import make_request, tokens_of

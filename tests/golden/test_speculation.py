@@ -8,13 +8,13 @@ from collections.abc import Sequence as Seq
 
 import pytest
 
-from service.engine.batching import BatchingPolicy
-from service.engine.block_manager import BlockManager
+from service.engine.blocks.block_manager import BlockManager
 from service.engine.core import EngineCore
 from service.engine.messages import Request, SamplingParams
-from service.engine.scheduler import Scheduler
+from service.engine.scheduling.batching import BatchingPolicy
+from service.engine.scheduling.scheduler import Scheduler
+from service.engine.scheduling.speculation import Speculation
 from service.engine.sequence import Sequence
-from service.engine.speculation import Speculation
 from tests.golden.conftest import Load
 from tests.golden.tiny import MIN_PREFILL, VOCABULARY, Answer, Loaded, answer
 from tests.kernels import use

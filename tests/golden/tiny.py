@@ -15,13 +15,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 from service.engine.batch import SampledToken
-from service.engine.batching import BatchingPolicy
-from service.engine.block_manager import BlockManager
+from service.engine.blocks.block_manager import BlockManager
+from service.engine.blocks.offload import Offload
 from service.engine.core import EngineCore
 from service.engine.messages import EngineConfig, EngineInfo, Request, SamplingParams, TokenLogprobs
-from service.engine.offload import Offload
-from service.engine.scheduler import Scheduler
-from service.runner.building import build_runner
+from service.engine.scheduling.batching import BatchingPolicy
+from service.engine.scheduling.scheduler import Scheduler
+from service.runner.loading.building import build_runner
 from service.runner.model_runner import ModelRunner
 
 VOCABULARY = 199

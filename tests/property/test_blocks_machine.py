@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
 from service.engine.batch import BlockCopy
-from service.engine.block_manager import BlockManager, Prefix
-from service.engine.eviction import EvictionCandidate, EvictionPolicy
-from service.engine.offload import Offload
+from service.engine.blocks.block_manager import BlockManager, Prefix
+from service.engine.blocks.eviction import EvictionCandidate, EvictionPolicy
+from service.engine.blocks.offload import Offload
 from service.engine.sequence import Sequence
 from tests.fakes import make_request
 

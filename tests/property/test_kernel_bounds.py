@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.loading import LowRankWeights, Outliers
-from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
-from service.runner.forward import CannotServe
+from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
+from service.runner.forwards.forward import CannotServe
 from service.runner.kv_cache import KVCache, LayerShape
 from service.runner.native.library import Library
 from service.runner.native.linear import NativeLinear

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
-from service.engine.batching import BatchingPolicy
-from service.engine.block_manager import BlockManager, Prefix
-from service.engine.budget import StepBudget
+from service.engine.blocks.block_manager import BlockManager, Prefix
+from service.engine.blocks.offload import Offload
 from service.engine.core import EngineCore
 from service.engine.messages import FinishReason, Request, StepOutput
-from service.engine.offload import Offload
 from service.engine.output_processor import OutputProcessor
-from service.engine.prefill import Prefill
-from service.engine.scheduler import Scheduler
+from service.engine.scheduling.batching import BatchingPolicy
+from service.engine.scheduling.budget import StepBudget
+from service.engine.scheduling.prefill import Prefill
+from service.engine.scheduling.scheduler import Scheduler
+from service.engine.scheduling.speculation import Speculation
 from service.engine.sequence import Sequence, SequenceStatus
-from service.engine.speculation import Speculation
 from tests.fakes import (
     DECODER_START,
     EncodingRunner,

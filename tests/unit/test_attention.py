@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.runner.attention import KV_TILE, AttentionPlan, AttentionSpec, SequenceRows, matmul_dtype
+from service.runner.forwards.attention import KV_TILE, AttentionPlan, AttentionSpec, SequenceRows, matmul_dtype
 from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, decode, encode
 from service.runner.linear import bmm_row_quantum
 from tests.kernels import KERNELS, use

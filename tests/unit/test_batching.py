@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.engine.batch import Batch, Scheduled
-from service.engine.batching import Backlog, BatchingPolicy, Offer
-from service.engine.cost import CostLine, Work, chunk_attention
+from service.engine.scheduling.batching import Backlog, BatchingPolicy, Offer
+from service.engine.scheduling.cost import CostLine, Work, chunk_attention
 from service.engine.sequence import Sequence
 from tests.fakes import make_request
 

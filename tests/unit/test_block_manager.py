@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from service.engine.block_manager import BlockManager, BrokenBlocks
+from service.engine.blocks.block_manager import BlockManager, BrokenBlocks
 from service.engine.sequence import Sequence
 from tests.fakes import make_request
 

@@ -12,8 +12,8 @@ import pytest
 
 from service.engine.batch import Batch, SampledToken
 from service.engine.messages import FinishReason
+from service.engine.scheduling.speculation import Speculation
 from service.engine.sequence import Sequence
-from service.engine.speculation import Speculation
 from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_core, make_request, run_all, tokens_of
 
 

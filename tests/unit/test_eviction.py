@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from service.engine.block_manager import BlockManager
-from service.engine.eviction import EvictionPolicy
+from service.engine.blocks.block_manager import BlockManager
+from service.engine.blocks.eviction import EvictionPolicy
 from service.engine.sequence import Sequence
 from tests.fakes import make_request
 

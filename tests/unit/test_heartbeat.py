@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from service.engine.batching import BatchingPolicy
-from service.engine.block_manager import BlockManager
+from service.engine.blocks.block_manager import BlockManager
 from service.engine.core import EngineCore
-from service.engine.cost import Work
 from service.engine.heartbeat import Pulse
 from service.engine.messages import Heartbeat
-from service.engine.scheduler import Scheduler
+from service.engine.scheduling.batching import BatchingPolicy
+from service.engine.scheduling.cost import Work
+from service.engine.scheduling.scheduler import Scheduler
 from tests.fakes import (
     DECODER_START,
     EncodingRunner,

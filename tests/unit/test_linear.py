@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from service.runner import linear
-from service.runner.decoder import fuse
+from service.runner.forwards.decoder import fuse
 from service.runner.linear import DenseLinear, Int8Linear, activation_reach, quantize_rows, row_quantum
 from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear

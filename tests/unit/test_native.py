@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from models.loading import DTYPES, Outliers
 from service.host import usable_cores
-from service.runner.foreign import replace_linears
+from service.runner.forwards.foreign import replace_linears
 from service.runner.linear import quantize_rows
 from service.runner.native import build
 from service.runner.native.library import HeadsStruct, Library, library, unavailable

@@ -8,13 +8,13 @@ from itertools import pairwise
 import pytest
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
-from service.engine.batching import BatchingPolicy
-from service.engine.block_manager import BlockManager
+from service.engine.blocks.block_manager import BlockManager
+from service.engine.blocks.eviction import EvictionCandidate
+from service.engine.blocks.offload import Offload
 from service.engine.core import EngineCore
-from service.engine.eviction import EvictionCandidate
 from service.engine.messages import FinishReason
-from service.engine.offload import Offload
-from service.engine.scheduler import Scheduler
+from service.engine.scheduling.batching import BatchingPolicy
+from service.engine.scheduling.scheduler import Scheduler
 from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_core, make_request, run_all, tokens_of
 from tests.property.test_blocks_machine import superseded
 

@@ -6,7 +6,7 @@ import pytest
 
 from service.context.policies import LowWater, Turn, cut_of
 from service.context.retrieval import asks, ranked, scores
-from service.engine.cost import decode_ratio
+from service.engine.scheduling.cost import decode_ratio
 from service.text.grams import terms
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from service.engine.batch import Batch, SampledToken, Scheduled
-from service.engine.batching import BatchingPolicy
-from service.engine.block_manager import BlockManager
-from service.engine.cost import Work
+from service.engine.blocks.block_manager import BlockManager
 from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
-from service.engine.scheduler import Scheduler
+from service.engine.scheduling.batching import BatchingPolicy
+from service.engine.scheduling.cost import Work
+from service.engine.scheduling.scheduler import Scheduler
 from service.engine.sequence import SequenceStatus
 from tests.fakes import make_request, make_scheduler
 

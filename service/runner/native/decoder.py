@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from models.loading import LowRankWeights
-from service.runner.attention import AttentionPlan
-from service.runner.blueprint import ACTIVATIONS, HEAD, PRODUCTS, Blueprint, LayerPlan, Place, places_of
-from service.runner.forward import CannotServe
+from service.runner.forwards.attention import AttentionPlan
+from service.runner.forwards.forward import CannotServe
 from service.runner.kv_cache import KVCache
+from service.runner.loading.blueprint import ACTIVATIONS, HEAD, PRODUCTS, Blueprint, LayerPlan, Place, places_of
 from service.runner.native.adapters import NativeAdded, Placed
 from service.runner.native.attention import heads_struct
 from service.runner.native.library import (

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from service.runner.arena import Arena
+from service.runner.loading.arena import Arena
 from service.runner.memory import lazy_zeros
 from service.runner.native.build import LEVELS, library_path
 

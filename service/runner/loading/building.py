@@ -21,12 +21,9 @@ from models.loading import DTYPES, MappedWeights, load_model, resolve_device, we
 from models.manifest import QUANTIZED
 from service.engine.messages import EngineConfig, EngineInfo
 from service.host import usable_cores
-from service.runner import record
-from service.runner.arena import Arena, Differs
-from service.runner.attention import KV_TILE, matmul_dtype
-from service.runner.blueprint import Blueprint, LibraryWeights, assemble, outline_of
-from service.runner.decoder import FusedDecoder
-from service.runner.forward import CannotServe, Forward
+from service.runner.forwards.attention import KV_TILE, matmul_dtype
+from service.runner.forwards.decoder import FusedDecoder
+from service.runner.forwards.forward import CannotServe, Forward
 from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, free_bytes
 from service.runner.linear import (
     DenseLinear,
@@ -37,12 +34,15 @@ from service.runner.linear import (
     release,
     row_quantum,
 )
+from service.runner.loading import record
+from service.runner.loading.arena import Arena, Differs
+from service.runner.loading.blueprint import Blueprint, LibraryWeights, assemble, outline_of
+from service.runner.loading.probe import PROBE_TOLERANCE, choose_forward, observe, verify
 from service.runner.model_runner import ModelRunner
 from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
 from service.runner.offload_file import OffloadFile
-from service.runner.probe import PROBE_TOLERANCE, choose_forward, observe, verify
 from service.runner.step import RowRules
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device)
 
 
 def _from_library(config: EngineConfig, dtype: torch.dtype, device: torch.device, progress: Progress) -> Built:
-    from service.runner.foreign import PackedForward, PerSequenceForward, pin_rope
+    from service.runner.forwards.foreign import PackedForward, PerSequenceForward, pin_rope
 
     model = load_model(config.model_dir, config.precision, dtype, device, Int8Linear)
     pin_rope(model, config.max_model_len)
@@ -148,7 +148,7 @@ def _from_library(config: EngineConfig, dtype: torch.dtype, device: torch.device
 
 
 def _seq2seq(config: EngineConfig, model: transformers.PreTrainedModel, cache: KVCache) -> Callable[[], Forward]:
-    from service.runner.seq2seq import Seq2SeqForward
+    from service.runner.forwards.seq2seq import Seq2SeqForward
 
     return lambda: Seq2SeqForward(model, cache, config.max_model_len)
 

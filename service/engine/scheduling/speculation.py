@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
-from service.engine.batching import BatchingPolicy, Offer
-from service.engine.block_manager import BlockManager
-from service.engine.cost import Work
+from service.engine.blocks.block_manager import BlockManager
 from service.engine.ngram import MAX_DRAFT_TOKENS, NgramProposer
+from service.engine.scheduling.batching import BatchingPolicy, Offer
+from service.engine.scheduling.cost import Work
 from service.engine.sequence import Sequence
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from service.engine.budget import StepBudget
-from service.engine.cost import CostLine, Work, chunk_attention
+from service.engine.scheduling.budget import StepBudget
+from service.engine.scheduling.cost import CostLine, Work, chunk_attention
 
 _MEMORY: Final = 0.99
 _LONGEST: Final = 1.0  # seconds of a step; a new request waits for its end

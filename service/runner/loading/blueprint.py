@@ -15,8 +15,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from service.runner.attention import AttentionSpec
-from service.runner.forward import CannotServe
+from service.runner.forwards.attention import AttentionSpec
+from service.runner.forwards.forward import CannotServe
 from service.runner.kv_cache import LayerShape
 
 if TYPE_CHECKING:

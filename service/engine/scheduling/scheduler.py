@@ -16,16 +16,16 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from heapq import heappop, heappush
 
-from service.engine.backlog import backlog_of
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
-from service.engine.batching import Backlog, BatchingPolicy
-from service.engine.block_manager import BlockManager, BrokenBlocks
-from service.engine.budget import StepBudget
+from service.engine.blocks.block_manager import BlockManager, BrokenBlocks
 from service.engine.messages import FinishReason, Request, StepOutput
 from service.engine.output_processor import NOTHING_SAMPLED, OutputProcessor
-from service.engine.prefill import Prefill
+from service.engine.scheduling.backlog import backlog_of
+from service.engine.scheduling.batching import Backlog, BatchingPolicy
+from service.engine.scheduling.budget import StepBudget
+from service.engine.scheduling.prefill import Prefill
+from service.engine.scheduling.speculation import Speculation
 from service.engine.sequence import Sequence, SequenceStatus
-from service.engine.speculation import Speculation
 
 
 class Scheduler:

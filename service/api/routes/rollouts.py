@@ -13,12 +13,12 @@ from starlette.responses import Response
 from models import rollouts
 from models.errors import NotFound
 from models.rollouts import Rollout, RolloutLimits
-from service.api.aliases import REASON
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import takes
-from service.api.repository import PREFIX
+from service.api.routes.aliases import REASON
+from service.api.routes.repository import PREFIX
 from service.api.schemas.answers.repository import Rollouts, RolloutShown, RunningRollout
 from service.api.schemas.repository import ReasonBody, RolloutBody
 

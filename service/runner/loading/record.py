@@ -18,9 +18,9 @@ import torch
 from models import __version__
 from models.storage import durable
 from service.engine.messages import EngineConfig
-from service.runner.blueprint import Outline
+from service.runner.loading.blueprint import Outline
+from service.runner.loading.probe import CUTS, Reference
 from service.runner.native.library import library
-from service.runner.probe import CUTS, Reference
 
 
 class Record(msgspec.Struct, frozen=True):

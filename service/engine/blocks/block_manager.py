@@ -23,8 +23,8 @@ from collections.abc import Sequence as SequenceOf
 from typing import Final
 
 from service.engine.batch import BlockCopy
-from service.engine.eviction import EvictionPolicy
-from service.engine.offload import Offload
+from service.engine.blocks.eviction import EvictionPolicy
+from service.engine.blocks.offload import Offload
 from service.engine.sequence import Sequence
 
 Prefix = SequenceOf[int | None]

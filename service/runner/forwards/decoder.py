@@ -17,10 +17,10 @@ from torch.nn import functional as F
 
 from models.loading import LowRankWeights, Outliers
 from service.runner.adapters import Adapted
-from service.runner.attention import AttentionPlan
-from service.runner.blueprint import HEAD, PRODUCTS, Blueprint, LayerPlan, places_of
-from service.runner.forward import CannotServe
+from service.runner.forwards.attention import AttentionPlan
+from service.runner.forwards.forward import CannotServe
 from service.runner.linear import DenseLinear, Int8Linear
+from service.runner.loading.blueprint import HEAD, PRODUCTS, Blueprint, LayerPlan, places_of
 from service.runner.step import Step
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

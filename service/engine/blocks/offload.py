@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from service.engine.batch import BlockCopy
-from service.engine.eviction import EvictionCandidate, EvictionPolicy
+from service.engine.blocks.eviction import EvictionCandidate, EvictionPolicy
 
 _MEMORY: Final = 8  # copies: a step with this many slow copies counts as much as the old mean
 _FALLING: Final = 0.5  # a copy that other work delayed is soon forgotten

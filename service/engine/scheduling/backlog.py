@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
-from service.engine.batching import Backlog
-from service.engine.block_manager import BlockManager
-from service.engine.cost import chunk_attention
+from service.engine.blocks.block_manager import BlockManager
+from service.engine.scheduling.batching import Backlog
+from service.engine.scheduling.cost import chunk_attention
 from service.engine.sequence import Sequence
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from service.engine.cost import CostLine, chunk_attention
+from service.engine.scheduling.cost import CostLine, chunk_attention
 
 Extra = Callable[[int], float]
 """Returns the seconds of a step's copies if the step has a chunk of that many tokens."""

@@ -5,8 +5,8 @@ It knows sequences, blocks and the rest of the step's budget. It knows no queues
 
 from __future__ import annotations
 
-from service.engine.block_manager import BlockManager, Prefix
-from service.engine.budget import StepBudget
+from service.engine.blocks.block_manager import BlockManager, Prefix
+from service.engine.scheduling.budget import StepBudget
 from service.engine.sequence import Sequence
 
 

@@ -21,9 +21,9 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from models.loading import LowRankWeights
-from service.runner.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
-from service.runner.foreign import LayerInBlocks, replace_linears
-from service.runner.forward import CannotServe, vocab_size_of
+from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
+from service.runner.forwards.foreign import LayerInBlocks, replace_linears
+from service.runner.forwards.forward import CannotServe, vocab_size_of
 from service.runner.kv_cache import KVCache
 from service.runner.linear import QUANTA
 from service.runner.native.library import library

@@ -19,7 +19,7 @@ from torch import Tensor
 from service.engine.batch import Batch, Scheduled
 from service.engine.messages import Request, SamplingParams
 from service.engine.sequence import Sequence
-from service.runner.forward import CannotServe, Forward
+from service.runner.forwards.forward import CannotServe, Forward
 from service.runner.kv_cache import KVCache, LayerShape
 from service.runner.step import RowRules, pack
 

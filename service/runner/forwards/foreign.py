@@ -25,8 +25,8 @@ from transformers.pytorch_utils import Conv1D
 
 from models.loading import LowRankWeights
 from service.runner.adapters import Adapted
-from service.runner.attention import AttentionPlan, AttentionSpec, SequenceRows
-from service.runner.forward import CannotServe, vocab_size_of
+from service.runner.forwards.attention import AttentionPlan, AttentionSpec, SequenceRows
+from service.runner.forwards.forward import CannotServe, vocab_size_of
 from service.runner.kv_cache import KVCache
 from service.runner.native.library import KINDS, Library, library
 from service.runner.native.linear import NativeLinear

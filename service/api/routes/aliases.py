@@ -20,7 +20,7 @@ from service.api.deps import ActorDep, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.etags import tag_of
 from service.api.openapi import takes
-from service.api.repository import PREFIX
+from service.api.routes.repository import PREFIX
 from service.api.schemas.answers.repository import Aliases, AliasShown, Changes
 from service.api.schemas.repository import AliasBody, ReasonBody
 from service.errors import InvalidRequest, NotFound
