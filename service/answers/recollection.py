@@ -52,7 +52,7 @@ class Recollection:
 def matching(question: str, passages: Sequence[Passage]) -> tuple[Document, ...]:
     """Returns the passages that match the question nearly as well as the best one, best first."""
     texts = [titled(each.title, each.text) for each in passages]
-    scores = retrieval.scores(question, texts, telling=0.0)
+    scores = retrieval.scores(question, texts, information_weight=0.0)
     enough = retrieval.ENOUGH * max(scores, default=0.0)
     return tuple(
         Document(passages[at].text, passages[at].title, passages[at].id)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from service.cli.client import Refused
-from service.cli.window import BETWEEN, WIDEST, mark, picture, shortened, told
+from service.cli.window import BETWEEN, WIDEST, mark, picture, receipt_lines, shortened
 from service.cli.wire import Answer, Message, Receipt
 from service.errors import DosirakError
 
@@ -62,7 +62,7 @@ class Terminal:
         self._end_line()
         receipt = answer.receipt
         self.window(receipt)
-        for line in told(receipt, before, clean(words), self._console.width):
+        for line in receipt_lines(receipt, before, clean(words), self._console.width):
             self.say(Text(line, "yellow"))
         if answer.finish_reason == "length":
             self.say(Text("the answer ended at its limit: --max-new-tokens raises it", "dim"))
@@ -113,7 +113,7 @@ class Plain:
 
     def answered(self, answer: Answer, before: Iterable[str], words: str) -> None:
         self._end_line()
-        for line in told(answer.receipt, before, clean(words), WIDEST):
+        for line in receipt_lines(answer.receipt, before, clean(words), WIDEST):
             print(line, file=sys.stderr)
 
     def stopped(self) -> None:

@@ -78,7 +78,7 @@ def wrapped(items: Iterable[Text], width: int) -> list[Text]:
     return lines
 
 
-def told(receipt: Receipt, before: Iterable[str], words: str, width: int) -> list[str]:
+def receipt_lines(receipt: Receipt, before: Iterable[str], words: str, width: int) -> list[str]:
     """Returns what happened to the chat's messages, a line each, where not all are sent as they are."""
     lines = [left_out(receipt, before, words, width)] if receipt.dropped else []
     if receipt.summarised:
@@ -92,9 +92,9 @@ def left_out(receipt: Receipt, before: Iterable[str], words: str, width: int) ->
     """Returns one line that says what the model did not see. `words` are the text of the last message left out; the
     messages `before` were left out already."""
     count, news = receipt.count("dropped"), len(set(receipt.dropped) - set(before))
-    told = f"left out: {counted(receipt)}, up to "
+    line = f"left out: {counted(receipt)}, up to "
     since = f", {news:,} of them from now on" if 0 < news < count else ""
-    return f'{told}"{shortened(words, max(NARROWEST, width - len(told) - len(since) - 2))}"{since}'
+    return f'{line}"{shortened(words, max(NARROWEST, width - len(line) - len(since) - 2))}"{since}'
 
 
 def counted(receipt: Receipt) -> str:

@@ -1,14 +1,14 @@
 """Retrieval scores which texts match a question: BM25 over words or pairs of characters, and how much information a
 text holds. It is pure; it knows no turns, no store and no model.
 
-    score(text) = (bm25 + TELLING · told) · (ASKING where the text is a question itself)
+    score(text) = (bm25 + INFORMATION_WEIGHT · information) · (QUESTION_WEIGHT where the text is a question itself)
 
     bm25  sum over the question's terms of idf · f (k + 1) / (f + k (1 - b + b · length / mean length))
-    told  sum of the text's idf, one each term, over the square root of its length: rare terms say much
+    information  sum of the text's idf, one each term, over the square root of its length: rare terms say much
     idf   ln(1 + (n - df + 1/2) / (df + 1/2)), over all texts of the chat
 
-A chat's own questions resemble a question more than its answers do: hence ASKING. Among texts that share no term with
-the question, the ones with the most information are the likeliest to answer it: hence `told`. Source of the first term:
+A chat's own questions resemble a question more than its answers do: hence QUESTION_WEIGHT. Among texts that share no term with
+the question, the ones with the most information are the likeliest to answer it: hence `information`. Source of the first term:
 Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009; the other two were measured with the demo model's
 chats (docs/log.md).
 """
@@ -24,8 +24,8 @@ from service.text.grams import terms
 
 _K: Final = 1.2
 _B: Final = 0.75
-TELLING: Final = 0.8
-ASKING: Final = 0.25
+INFORMATION_WEIGHT: Final = 0.8
+QUESTION_WEIGHT: Final = 0.25
 ENOUGH: Final = 0.4
 """A share of the best score: texts below it are noise, and take room from better ones."""
 _QUESTION_MARKS: Final = ("?", "？", "؟")
@@ -42,22 +42,23 @@ def scores(
     texts: Sequence[str],
     questions: Sequence[bool] = (),
     others: Sequence[str] = (),
-    telling: float = TELLING,
+    information_weight: float = INFORMATION_WEIGHT,
 ) -> list[float]:
-    """Returns one score for each of `texts`; with `telling` 0, a text that shares nothing with `question` has 0.
+    """Returns one score for each of `texts`; with `information_weight` 0, a text that shares
+    nothing with `question` has 0.
     `questions` says which texts ask. `others` count for how rare a pair is, and get no score."""
     counts = [Counter(terms(text)) for text in texts]
     rarity = _idf([*counts, *(Counter(terms(text)) for text in others)])
     lengths = [sum(count.values()) for count in counts]
     mean = sum(lengths) / max(1, len(lengths)) or 1.0
-    asked = set(terms(question))
+    wanted = set(terms(question))
     found = [
-        _bm25(asked, count, rarity, length / mean)
-        + telling * sum(rarity[term] for term in count) / math.sqrt(length or 1)
+        _bm25(wanted, count, rarity, length / mean)
+        + information_weight * sum(rarity[term] for term in count) / math.sqrt(length or 1)
         for count, length in zip(counts, lengths, strict=True)
     ]
     for at, is_question in enumerate(questions):
-        found[at] *= ASKING if is_question else 1
+        found[at] *= QUESTION_WEIGHT if is_question else 1
     return found
 
 
@@ -66,9 +67,9 @@ def _idf(counts: Sequence[Counter[str]]) -> dict[str, float]:
     return {term: math.log(1 + (len(counts) - df + 0.5) / (df + 0.5)) for term, df in known.items()}
 
 
-def _bm25(asked: set[str], count: Counter[str], idf: dict[str, float], length: float) -> float:
+def _bm25(wanted: set[str], count: Counter[str], idf: dict[str, float], length: float) -> float:
     weight = _K * (1 - _B + _B * length)
-    return sum(idf[term] * count[term] * (_K + 1) / (count[term] + weight) for term in asked & count.keys())
+    return sum(idf[term] * count[term] * (_K + 1) / (count[term] + weight) for term in wanted & count.keys())
 
 
 def ranked(found: Sequence[float]) -> list[int]:

@@ -187,7 +187,7 @@ class EngineHandle:
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
         """Does as Engine.generate, with this version's adapter. Ends with EngineFailed once this handle has left."""
         asked = replace(request, adapter=self.adapter) if self.adapter else request
-        async with aclosing(self._there().generate(asked)) as outputs:
+        async with aclosing(self._running_engine().generate(asked)) as outputs:
             async for output in outputs:
                 if self._group is None:
                     raise EngineFailed("the engine was stopped before this answer was done")
@@ -195,9 +195,9 @@ class EngineHandle:
 
     async def load_adapter(self, name: str, directory: str) -> None:
         """Does as Engine.load_adapter, for the whole engine."""
-        await self._there().load_adapter(name, directory)
+        await self._running_engine().load_adapter(name, directory)
 
-    def _there(self) -> Engine:
+    def _running_engine(self) -> Engine:
         """Returns the engine. Raises Unavailable before this handle has joined and after it has left."""
         if self._engine is None:
             raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)

@@ -1,4 +1,4 @@
-"""The output processor applies the sampled tokens of a step to its sequences and collects the news of each.
+"""The output processor applies the sampled tokens of a step to its sequences and collects the output of each.
 
 It knows no queues or budgets. It hands a sequence that ends back to the scheduler.
 """
@@ -20,24 +20,24 @@ _NO_TIMES: Final[_Times] = (None, None)
 
 
 class OutputProcessor:
-    """Appends tokens to sequences, decides which sequences end, and keeps the news until `take_news`."""
+    """Appends tokens to sequences, decides which sequences end, and keeps the outputs until `take_outputs`."""
 
     def __init__(self, blocks: BlockManager, remove: Callable[[Sequence], None]) -> None:
         """`remove` takes an ended sequence from the scheduler's lists and frees its blocks."""
-        self.news: list[StepOutput] = []
+        self.pending: list[StepOutput] = []
         self.num_accepted_tokens = 0
         self._blocks = blocks
         self._remove = remove
 
-    def take_news(self) -> list[StepOutput]:
-        """Returns all news since the last call."""
-        news, self.news = self.news, []
-        return news
+    def take_outputs(self) -> list[StepOutput]:
+        """Returns all outputs since the last call."""
+        outputs, self.pending = self.pending, []
+        return outputs
 
     def end(self, sequence: Sequence, reason: FinishReason) -> None:
         """Ends a sequence without another token."""
         self._remove(sequence)
-        self._tell(sequence, NOTHING_SAMPLED, (), reason)
+        self._emit(sequence, NOTHING_SAMPLED, (), reason)
 
     def take_in(self, item: Scheduled, result: SampledToken, batch_size: int, now: float) -> None:
         """Takes in the result of `item`, computed in a step of `batch_size` sequences."""
@@ -52,7 +52,7 @@ class OutputProcessor:
         if samples:
             self._sample(sequence, result, now)
         elif result.prompt_logprobs:
-            self._tell(sequence, result)
+            self._emit(sequence, result)
         if item.draft_token_ids:
             self._sample_following(item, result, now)
 
@@ -82,7 +82,7 @@ class OutputProcessor:
             if sequence.first_token_at is None:
                 times = _first_token_times(sequence, now)
             if reason is None:
-                self._tell(sequence, result, (token_id,), None, times)
+                self._emit(sequence, result, (token_id,), None, times)
             else:
                 self._finish(sequence, result, (token_id,), reason, times)
 
@@ -103,9 +103,9 @@ class OutputProcessor:
         times: _Times = _NO_TIMES,
     ) -> None:
         self._remove(sequence)
-        self._tell(sequence, result, token_ids, reason, times)
+        self._emit(sequence, result, token_ids, reason, times)
 
-    def _tell(
+    def _emit(
         self,
         sequence: Sequence,
         result: SampledToken,
@@ -113,7 +113,7 @@ class OutputProcessor:
         reason: FinishReason | None = None,
         times: _Times = _NO_TIMES,
     ) -> None:
-        self.news.append(
+        self.pending.append(
             StepOutput(
                 sequence.request.id,
                 token_ids,

@@ -89,7 +89,7 @@ class EngineClient:
         self._upkeep = asyncio.create_task(self._end_late_streams())
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """Yields the news as Engine.generate does. When the process dies, the stream pauses and then continues."""
+        """Yields the outputs as Engine.generate does. When the process dies, the stream pauses and then continues."""
         stream = self._open(request)
         try:
             while True:

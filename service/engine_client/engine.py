@@ -67,7 +67,7 @@ class Engine(Protocol):
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """Yields the news of one request, the last with its finish reason. Closing the generator aborts the request.
+        """Yields the outputs of one request, the last with its finish reason. Closing the generator aborts the request.
 
         The request is sent when the caller reads the first output. Then it raises Unavailable unless READY or
         RESTARTING, ValueError if its id is alive, and EngineKilled for content that is known to kill engines. At any

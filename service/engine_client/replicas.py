@@ -110,7 +110,7 @@ class Replicas:
         self._state = EngineState.READY
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
-        """Yields the news as Engine.generate does. One replica computes all tokens."""
+        """Yields the outputs as Engine.generate does. One replica computes all tokens."""
         self._require_living()
         try:
             async with asyncio.timeout(_seconds_left(request)):

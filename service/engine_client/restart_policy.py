@@ -17,7 +17,7 @@ class RestartPolicy:
     try."""
 
     hang_seconds: float = 60.0
-    """A process that owes an answer is killed after this time without news and heartbeats."""
+    """A process that owes an answer is killed after this time without outputs and heartbeats."""
     step_forecast_factor: float = 20.0
     """A step may take this multiple of its forecast, and at least `hang_seconds`. Then the process is killed."""
     unforecast_step_seconds: float = 900.0

@@ -70,7 +70,7 @@ class Stream:
         self.outputs_to_prove = 2**self.crashes
 
     async def next(self) -> StepOutput:
-        """Returns the next news. Raises a DosirakError as the end of the stream."""
+        """Returns the next output. Raises a DosirakError as the end of the stream."""
         output = await self.queue.get()
         if isinstance(output, DosirakError):
             raise output
@@ -130,7 +130,7 @@ class Streams:
         return given
 
     def give(self, outputs: Iterable[StepOutput]) -> None:
-        """Hands one step's news to their streams. Drops news of closed streams."""
+        """Hands the outputs of one step to their streams. Drops outputs of closed streams."""
         for output in outputs:
             stream = self._given.get(output.request_id)
             if stream is None:

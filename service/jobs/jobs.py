@@ -36,7 +36,7 @@ LONGEST_LINE: Final = 1 << 20
 _END_SECONDS: Final = 5.0  # between a job's last line and its process's end
 
 
-class _News(msgspec.Struct):
+class _WorkerLine(msgspec.Struct):
     """One line of output of a job's process: its progress, or its end."""
 
     progress: float = 0.0
@@ -155,7 +155,7 @@ class Jobs:
         except TimeoutError:
             return f"The job's process did not end within {_END_SECONDS:g} s of its last word"
         except (ValueError, msgspec.DecodeError):
-            return "The job's process wrote a line that is too long or no news"
+            return "The job's process wrote a line that is too long or no message"
         finally:
             self._process = None
             if process.returncode is None:
@@ -169,19 +169,19 @@ class Jobs:
             process.stdin.write(msgspec.json.encode({"kind": job.kind, "arguments": job.arguments}))
             await process.stdin.drain()
             process.stdin.close()
-        async for line in process.stdout:
-            self._note(id, msgspec.json.decode(line, type=_News))
+        async for text in process.stdout:
+            self._note(id, msgspec.json.decode(text, type=_WorkerLine))
 
-    def _note(self, id: str, news: _News) -> None:
+    def _note(self, id: str, line: _WorkerLine) -> None:
         job = self.get(id)
         if job.ended:
             return  # cancelled; its process is ending
-        if news.result is not None:
-            self._change(job, state="succeeded", progress=1.0, doing="", result=news.result)
-        elif news.error is not None:
-            self._change(job, state="failed", doing="", error=news.error)
+        if line.result is not None:
+            self._change(job, state="succeeded", progress=1.0, doing="", result=line.result)
+        elif line.error is not None:
+            self._change(job, state="failed", doing="", error=line.error)
         else:
-            self._jobs[id] = msgspec.structs.replace(job, progress=news.progress, doing=news.doing)
+            self._jobs[id] = msgspec.structs.replace(job, progress=line.progress, doing=line.doing)
 
     def _change(self, job: Job, **changes: Any) -> Job:
         """Changes the job in memory first: a full disk must not leave an ended job as running."""

@@ -23,25 +23,25 @@ from service.jobs.work import run, shortened
 from service.settings import Settings
 
 _NICE: Final = 10
-_TELL_SECONDS: Final = 0.2
+_SEND_SECONDS: Final = 0.2
 
 
-class Teller:
+class ProgressWriter:
     """Writes lines for the server. It takes standard output for itself; all other output goes to standard error."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "wb")
         os.dup2(2, 1)
-        self._told_at = 0.0
+        self._sent_at = 0.0
 
     def progress(self, fraction: float, doing: str) -> None:
         now = time.monotonic()
-        if now - self._told_at >= _TELL_SECONDS:
-            self._told_at = now
-            self.tell({"progress": fraction, "doing": doing})
+        if now - self._sent_at >= _SEND_SECONDS:
+            self._sent_at = now
+            self.send({"progress": fraction, "doing": doing})
 
-    def tell(self, news: dict[str, Any]) -> None:
-        self.write(msgspec.json.encode(news))
+    def send(self, line: dict[str, Any]) -> None:
+        self.write(msgspec.json.encode(line))
 
     def write(self, line: bytes) -> None:
         self._out.write(line + b"\n")
@@ -51,15 +51,15 @@ class Teller:
 def main() -> int:
     die_with_parent()
     os.nice(_NICE)
-    teller = Teller()
+    writer = ProgressWriter()
     try:
-        asked = msgspec.json.decode(sys.stdin.buffer.read())
-        teller.tell({"result": run(asked["kind"], asked["arguments"], Settings(), teller.progress)})
+        job = msgspec.json.decode(sys.stdin.buffer.read())
+        writer.send({"result": run(job["kind"], job["arguments"], Settings(), writer.progress)})
     except (RepositoryError, DosirakError) as error:
-        teller.tell({"error": shortened(str(error))})
+        writer.send({"error": shortened(str(error))})
     except Exception as error:  # the last chance to report the error to the server; the traceback is for its log
         traceback.print_exc()
-        teller.tell({"error": shortened(f"{type(error).__name__}: {error}")})
+        writer.send({"error": shortened(f"{type(error).__name__}: {error}")})
     return 0
 
 

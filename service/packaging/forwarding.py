@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 OWN: Final = (b"content-length", b"content-type", b"content-encoding", b"transfer-encoding", b"expect")
 """Headers that describe the body: the forwarded request has another body."""
-TOLD: Final = frozenset({"retry-after", "x-request-id"})
+FORWARDED_HEADERS: Final = frozenset({"retry-after", "x-request-id"})
 SHARED: Final = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path")
 
 
@@ -46,10 +46,10 @@ class Reply:
 
 async def answer(app: ASGIApp, ctx: bentoml.Context, path: str, body: Mapping[str, object]) -> dict[str, object]:
     """Returns the result of a method of BentoML's API: the app's answer, with the app's status and its headers
-    `TOLD`."""
+    `FORWARDED_HEADERS`."""
     reply = await post(app, ctx.request, path, body)
     ctx.response.status_code = reply.status
-    ctx.response.headers.update({name: value for name, value in reply.headers.items() if name in TOLD})
+    ctx.response.headers.update({name: value for name, value in reply.headers.items() if name in FORWARDED_HEADERS})
     return reply.body
 
 

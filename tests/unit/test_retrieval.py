@@ -21,7 +21,7 @@ def test_what_matches_comes_first_and_then_what_tells_most() -> None:
     texts = ["hello there", "I am allergic to boiled shrimp", "my number is 010-2233-4455", "hello again"]
     found = scores("what am I allergic to?", texts)
     assert ranked(found)[:2] == [1, 2], "a number is rarer than a greeting"
-    assert [score > 0 for score in scores("allergic", texts, telling=0.0)] == [False, True, False, False]
+    assert [score > 0 for score in scores("allergic", texts, information_weight=0.0)] == [False, True, False, False]
     assert ranked([1.0, 2.0, 1.0]) == [1, 2, 0], "of equal ones the newest"
     assert scores("anything", []) == [] and scores("", ["", "a"]) == pytest.approx([0.0, scores("", ["", "a"])[1]])
 

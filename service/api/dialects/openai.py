@@ -88,11 +88,11 @@ class OpenAISerialiser(Serialiser):
         """Returns the body. With several prompts, each choice has its own receipt."""
         choices = []
         for number, answer in enumerate(answers):
-            more = _riders(answer) if len(answers) > 1 else {}
+            more = _extra_fields(answer) if len(answers) > 1 else {}
             for rank, sequence in enumerate(answer.best):
                 index = number * answer.request.n + rank
                 choices.append({"index": index, **self.choice(answer, sequence), **finished(sequence), **more})
-        alone = _riders(answers[0]) if len(answers) == 1 else {}
+        alone = _extra_fields(answers[0]) if len(answers) == 1 else {}
         return {**self._head(answers[0], self.kind), "choices": choices, "usage": _usage(answers), **alone}
 
     def events(self, delta: Delta) -> Iterable[bytes]:
@@ -112,7 +112,7 @@ class OpenAISerialiser(Serialiser):
             yield event({**head, "choices": [{"index": index, **choice, "finish_reason": None}], **usage})
         if delta.finish_reason is None:
             return
-        more = _riders(delta.answer) if delta.last else {}
+        more = _extra_fields(delta.answer) if delta.last else {}
         end = {"index": index, **self.nothing(), **finished(delta.sequence)}
         yield event({**head, "choices": [end], **usage, **more})
         if self._include_usage and self._all_ended():
@@ -162,7 +162,7 @@ def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
     return {**summed, "prompt_tokens_details": {"cached_tokens": summed["cached_tokens"]}}
 
 
-def _riders(answer: Answer) -> dict[str, Any]:
+def _extra_fields(answer: Answer) -> dict[str, Any]:
     """Returns our own fields."""
     return {
         "digest": answer.manifest.short_digest,

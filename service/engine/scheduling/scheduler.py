@@ -76,8 +76,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether `schedule` and `update` have work or news."""
-        return bool(self._live or self.outputs.news)
+        """Whether `schedule` and `update` have work or outputs."""
+        return bool(self._live or self.outputs.pending)
 
     @property
     def adapters_in_use(self) -> set[str]:
@@ -140,14 +140,14 @@ class Scheduler:
     def update(self, batch: Batch, sampled: SequenceOf[SampledToken | None], now: float) -> list[StepOutput]:
         """Takes in the step's results; `sampled` is parallel to `batch.scheduled`.
 
-        Returns the news of all sequences, including those that ended since the last call. The blocks of ended sequences
+        Returns the outputs of all sequences, including those that ended since the last call. The blocks of ended sequences
         are free at return. A sequence that should sample and got no token ends with ERROR; its blocks are never shared
         again.
         """
         batch_size, take_in = len(batch.scheduled), self.outputs.take_in
         for item, result in zip(batch.scheduled, sampled, strict=True):
             take_in(item, result or NOTHING_SAMPLED, batch_size, now)
-        return self.outputs.take_news()
+        return self.outputs.take_outputs()
 
     def backlog(self) -> Backlog:
         """Returns the backlog ahead of a request that arrives now."""

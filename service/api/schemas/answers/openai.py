@@ -19,7 +19,7 @@ class OpenAIUsage(Usage):
     prompt_tokens_details: CachedTokens
 
 
-class Riders(Shown):
+class ExtraFields(Shown):
     """Our own fields: beside the choices; on the choices where there are several prompts; in a stream, in the last
     chunk."""
 
@@ -52,7 +52,7 @@ class AssistantMessage(Shown):
     refusal: None
 
 
-class ChatChoice(Riders):
+class ChatChoice(ExtraFields):
     """`finish_detail` is our own word where OpenAI has none: `deadline` or `error`."""
 
     index: int
@@ -62,7 +62,7 @@ class ChatChoice(Riders):
     finish_detail: Literal["deadline", "error"] | None = None
 
 
-class ChatCompletion(Riders):
+class ChatCompletion(ExtraFields):
     id: str
     object: Literal["chat.completion"]
     created: int
@@ -85,7 +85,7 @@ class ChatChunkChoice(Shown):
     finish_detail: Literal["deadline", "error"] | None = None
 
 
-class ChatChunk(Riders):
+class ChatChunk(ExtraFields):
     """The data of one event; the stream ends with `data: [DONE]`. A failure is `{"error": …}` before it."""
 
     id: str
@@ -106,7 +106,7 @@ class TextLogprobs(Shown):
     text_offset: list[int]
 
 
-class TextChoice(Riders):
+class TextChoice(ExtraFields):
     """`finish_reason` is null in all chunks of a choice but the last."""
 
     index: int
@@ -116,7 +116,7 @@ class TextChoice(Riders):
     finish_detail: Literal["deadline", "error"] | None = None
 
 
-class TextCompletion(Riders):
+class TextCompletion(ExtraFields):
     """A whole answer, and the data of one event: the stream ends with `data: [DONE]`."""
 
     id: str
