@@ -43,8 +43,8 @@ test: $(READY) $(KERNELS)  ## all tests, WORKERS=2 at a time; prints what was sk
 nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, fuzzing, long fault runs
 	$(BIN)/python -m pytest -m nightly --timeout=3600
 
-serve: $(READY) $(KERNELS)  ## serve the default model and show one real answer
-	@$(BIN)/dosirak serve
+serve: $(READY) $(KERNELS)  ## serve the default model, or MODEL=ORG/NAME, ./directory or name:version; show one real answer
+	@$(BIN)/dosirak serve $(MODEL)
 
 bento: $(READY)  ## publish the demo model into BentoML's store (BENTOML_HOME) and build the bento
 	@$(BIN)/python -m models.starter "$${BENTOML_HOME:-$$HOME/bentoml}"

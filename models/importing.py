@@ -20,8 +20,9 @@ from models.adapting import publish_adapter
 from models.archive import REPORT
 from models.checkpoint import config_policy, tokenizer_files
 from models.checkpoint.decoder_start import GENERATION, settle
+from models.checkpoint.file_names import CARDS, COPIED
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
-from models.checkpoint.sources import Source, open_source
+from models.checkpoint.sources import Source, finish, open_source
 from models.errors import Conflict, InvalidSource
 from models.manifest import (
     ADAPTER_CONFIG,
@@ -43,10 +44,6 @@ from models.storage.staging import MANIFEST
 if TYPE_CHECKING:
     from models.calibration import Calibrate
 
-_COPIED = frozenset({"config.json", "generation_config.json", "chat_template.jinja", "chat_template.json"}) | set(
-    tokenizer_files.FILES
-)
-_CARDS = frozenset({"README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE"})
 _DTYPES: dict[Precision, str] = {"fp32": "F32", "bf16": "BF16"}
 _MAX_SHARDS = 1_000
 
@@ -76,15 +73,29 @@ def import_source(
         raise Conflict(f"{name}:{version} exists; import under another version")
     with repository.stage() as unpacked:
         opened = open_source(repository, source, unpacked, revision)
-        if MANIFEST in opened.files():
-            if adapter_of is not None:
-                raise InvalidSource("This is an exported version, whole as it is; import it without adapter_of")
-            return _restore(repository, opened, name, version, precision, progress)
+        manifest = _published(repository, opened, name, version, precision, author, progress, calibrate, adapter_of)
+        finish(repository, opened)
+        return manifest
+
+
+def _published(
+    repository: Repository,
+    source: Source,
+    name: str,
+    version: str | None,
+    precision: str | None,
+    author: str,
+    progress: Progress,
+    calibrate: "Calibrate | None",
+    adapter_of: str | None,
+) -> Manifest:
+    if MANIFEST in source.files():
         if adapter_of is not None:
-            return _adapt(repository, opened, adapter_of, name, version, precision, author, progress)
-        return _convert(
-            repository, opened, name, version, precision_of(precision or "bf16"), author, progress, calibrate
-        )
+            raise InvalidSource("This is an exported version, whole as it is; import it without adapter_of")
+        return _restore(repository, source, name, version, precision, progress)
+    if adapter_of is not None:
+        return _adapt(repository, source, adapter_of, name, version, precision, author, progress)
+    return _convert(repository, source, name, version, precision_of(precision or "bf16"), author, progress, calibrate)
 
 
 def _adapt(
@@ -182,7 +193,7 @@ class _Import:
         """Copy what a version needs into the staging directory; weights are hashed on the way."""
         present = self._source.files()
         weights = weight_files(present, self._source)
-        needed = [name for name in present if name in _COPIED | _CARDS | {INDEX}] + weights
+        needed = [name for name in present if name in COPIED | CARDS | {INDEX}] + weights
         if tokenizer_files.TOKENIZER not in present:
             needed += [name for name in present if name in tokenizer_files.SLOW_FILES]
         for number, name in enumerate(needed):

@@ -9,6 +9,7 @@
     data_dir/rollouts/<name>/           <alias>.json, versions on trial (`rollouts`)
     data_dir/blobs/<sha256>             files that several versions share (`storage.blobs`)
     data_dir/engine/<digest>.*          engines' records of a version; made again if missing
+    data_dir/downloads/, hub/           checkpoints on their way from a hub, and what its branches were (`models.hub`)
     data_dir/tmp/stage-*, gone-*        versions being made and being removed; not visible, swept after a crash
     data_dir/locks/<name>.lock          one writer per model, across processes
 

@@ -28,7 +28,9 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """`linears` by canonical weight name; `tied` maps a weight name that checkpoints may omit to the one it shares."""
+    """`linears` by canonical weight name; `tied` maps a weight name that checkpoints may omit to the one it shares.
+    `kv_values` is how many numbers the keys and values of one token are, in all layers of a decoder with ordinary
+    attention."""
 
     linears: dict[str, Linear]
     tied: dict[str, str]
@@ -37,6 +39,7 @@ class Skeleton:
     parameters: int
     context_window: int
     vocab_size: int
+    kv_values: int
 
     def canonical(self, name: str) -> str:
         """The model's own name of a checkpoint's tensor: older checkpoints leave out the base model's prefix."""
@@ -63,6 +66,7 @@ def build(directory: Path) -> Skeleton:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         context_window=_context_window(config),
         vocab_size=int(config.vocab_size),
+        kv_values=_kv_values(config),
     )
 
 
@@ -95,3 +99,16 @@ def _context_window(config: PreTrainedConfig) -> int:
     if config.is_encoder_decoder:
         return _RELATIVE_POSITIONS
     raise InvalidSource("config.json does not say how many positions the model has; add max_position_embeddings")
+
+
+def _kv_values(config: PreTrainedConfig) -> int:
+    """2 · layers · key-value heads · their size. A family that names no key-value heads has as many as it has heads. A
+    family that names no heads keeps something else, which counts as nothing."""
+
+    def told(*keys: str) -> int:
+        values = (getattr(config, key, None) for key in keys)
+        return next((value for value in values if isinstance(value, int) and value > 0), 0)
+
+    heads = told("num_attention_heads")
+    width = told("head_dim", "d_kv") or (told("hidden_size", "d_model") // heads if heads else 0)
+    return 2 * told("num_decoder_layers", "num_hidden_layers") * (told("num_key_value_heads") or heads) * width

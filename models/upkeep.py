@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from models.errors import Conflict, NotFound
+from models.hub import downloads
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage import bento_store, durable, staging
@@ -24,11 +25,12 @@ class Collected:
 
 
 def collect(repository: Repository, keep: int | None = None, reason: str = "", actor: str = "") -> Collected:
-    """Remove files that belong to no version. With `keep`, first delete versions of each model. It keeps the newest
-    `keep` versions, versions with an alias, versions in use, and all versions that these were made from. Raises
-    ValueError for a negative `keep`."""
+    """Remove files that belong to no version, unfinished downloads among them. With `keep`, first delete versions of
+    each model. It keeps the newest `keep` versions, versions with an alias, versions in use, and all versions that
+    these were made from. Raises ValueError for a negative `keep`."""
     removed = () if keep is None else _thin_out(repository, keep, reason, actor)
-    return Collected(removed, tuple(sweep(repository)), prune(repository))
+    freed = prune(repository) + downloads.clear(repository.layout.data_dir)
+    return Collected(removed, tuple(sweep(repository)), freed)
 
 
 def sweep(repository: Repository, older_than: float = ABANDONED_SECONDS) -> list[str]:

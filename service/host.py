@@ -32,6 +32,11 @@ def available_memory() -> int:
     return max(0, min(machine, int(limit) - int(used) + int(statistics.get("inactive_file", 0))))
 
 
+def has_gpu() -> bool:
+    """Whether NVIDIA's driver runs here. The driver may be too old for the libraries: only loading tells."""
+    return Path("/proc/driver/nvidia/version").exists()
+
+
 def _siblings(cpu: int) -> str:
     return _read(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu)
 

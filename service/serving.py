@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -29,8 +29,9 @@ POLL_SECONDS: Final = 0.1
 POLLS_PER_LOOK: Final = 10  # at what the start is busy with
 
 
-def serve(settings: Settings, console: Console) -> int:
-    """Runs until the child ends; returns its exit status. Ctrl-C and SIGTERM end the child within the drain time."""
+def serve(settings: Settings, console: Console, then: Callable[[Console], None] | None = None) -> int:
+    """Runs until the child ends; returns its exit status. Ctrl-C and SIGTERM end the child within the drain time.
+    `then` is called once the start is shown."""
     child = subprocess.Popen(_command(settings), env=child_environment(settings), cwd=_project_root())
     _forward_signals(child)
     url, headers = address(settings), authorization(settings)
@@ -38,6 +39,8 @@ def serve(settings: Settings, console: Console) -> int:
         if _wait_until_ready(child, url, headers, settings, console):
             _show_answer(url, headers, console)
             _show_next_steps(url, settings, console)
+            if then is not None:
+                then(console)
     except httpx.HTTPError as error:
         console.print(f"[red]the server did not answer[/]: {error}; its log above says why")
     return _exit_status(child.wait())

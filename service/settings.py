@@ -266,8 +266,10 @@ def leave_multiprocess_metrics() -> None:
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """Returns the environment for `bentoml serve`: its home is our data directory, and it reports no usage data."""
-    return {**os.environ, "BENTOML_HOME": str(settings.data_dir), "BENTOML_DO_NOT_TRACK": "true"}
+    """Returns the environment for `bentoml serve`: its home is our data directory, its default model is that of the
+    settings, and it reports no usage data."""
+    ours = {"BENTOML_HOME": str(settings.data_dir), f"{PREFIX}DEFAULT_MODEL": settings.default_model}
+    return {**os.environ, **ours, "BENTOML_DO_NOT_TRACK": "true"}
 
 
 def engine_environment() -> dict[str, str]:

@@ -212,6 +212,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.settings",
         "service.child_process",
         "service.evaluation",
+        "service.runner",  # the KV cache's share of memory, for what a checkpoint will need
         "service.tasks",
     },
     "service.cli": {
@@ -221,6 +222,8 @@ ALLOWED: dict[str, set[str]] = {
         "service.serving",
         "service.evaluation",
         "service.guard",
+        "service.host",
+        "service.jobs",
     },
     "service": set(),
 }

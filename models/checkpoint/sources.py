@@ -1,37 +1,46 @@
-"""A source of an import is a directory, an archive, a hub snapshot, or a model that BentoML itself stored.
+"""A source of an import is a directory, an archive, a hub's checkpoint, or a model that BentoML itself stored.
 
 This module parses no model file."""
 
+from __future__ import annotations
+
 import hashlib
 import os
-import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from models.archive import is_archive, unpack
+from models.checkpoint.fingerprint import fingerprint
 from models.errors import InvalidReference, InvalidSource, NotFound
+from models.hub import downloads
+from models.hub.refs import Refs
+from models.hub.source import HubSource
 from models.manifest import ModelReference, is_file_name
 from models.repository import Repository
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
-_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+if TYPE_CHECKING:
+    from models.hub.checkpoint import HubCheckpoint
+
+DIRECTORY: Final = "directory"
+"""What `lineage.source` of a version made of a directory begins with; its fingerprint follows."""
 _COPY_BYTES = 1 << 20
 _REFUSED_SUFFIXES = frozenset(
     {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".keras", ".msgpack", ".joblib", ".dill"}
     | {".py", ".pyc", ".so"}
 )
-_HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt", "README.md", "LICENSE*"]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A readable directory and its name in messages. Symbolic links may only lead into `links_within`, if at all."""
+    """A readable directory and its name in messages. Symbolic links may only lead into `links_within`, if at all.
+    `checkpoint` is what a hub gave."""
 
     directory: Path
     description: str
     links_within: Path | None = None
+    checkpoint: HubCheckpoint | None = None
 
     def files(self) -> list[str]:
         """Names of the plain files (or allowed links to them) in the directory itself, sorted; others are left out."""
@@ -75,13 +84,13 @@ def open_source(repository: Repository, source: str, unpacked: Path, revision: s
 
     A directory wins over a hub id of the same text, so that a download made by hand is used where there is no network.
     """
-    if source and "\0" not in source and len(source) < 4096 and Path(source).is_dir():
-        return Source(Path(source).resolve(), "directory")
+    if is_directory(source):
+        return Source(Path(source).resolve(), f"{DIRECTORY} {fingerprint(Path(source))}")
     if source and "\0" not in source and len(source) < 4096 and is_archive(Path(source)):
         unpack(Path(source), unpacked)
         return Source(unpacked, f"archive {Path(source).name}")
-    if _HUB_ID.fullmatch(source) and ".." not in source:
-        return _download(source, revision)
+    if hub := _hub_source(source, revision):
+        return _fetched(repository, hub)
     try:
         reference = ModelReference.parse(source)
         return Source(repository.foreign(reference), f"bentoml {reference}")
@@ -92,16 +101,26 @@ def open_source(repository: Repository, source: str, unpacked: Path, revision: s
         ) from None
 
 
-def _download(hub_id: str, revision: str | None) -> Source:
-    if revision is not None and not _REVISION.fullmatch(revision):
-        raise InvalidSource(f"{revision[:80]!r} is no revision: give a branch, a tag or a commit")
-    from huggingface_hub import snapshot_download
+def is_directory(text: str) -> bool:
+    """Whether the text is the path of a directory on this machine."""
+    return bool(text) and "\0" not in text and len(text) < 4096 and Path(text).is_dir()
 
-    try:
-        snapshot = Path(snapshot_download(hub_id, revision=revision, allow_patterns=_HUB_PATTERNS))
-    except Exception as error:  # the client raises its own, httpx's and the system's errors
-        raise InvalidSource(
-            f"{hub_id} could not be had from the hub ({type(error).__name__}); where there is no network or no access, "
-            "download it elsewhere and import the directory"
-        ) from error
-    return Source(snapshot, f"{hub_id}@{snapshot.name}", links_within=snapshot.parent.parent)
+
+def finish(repository: Repository, source: Source) -> None:
+    """Records what a published hub source was, and removes its download."""
+    if got := source.checkpoint:
+        Refs(repository.layout.data_dir).put(got.source, got.commit)
+        downloads.discard(repository.layout.data_dir, got.source, got.commit)
+
+
+def _hub_source(source: str, revision: str | None) -> HubSource | None:
+    """Returns the hub's repository that `org/name`, or `org/name@revision`, names."""
+    hub = HubSource.parse(source)
+    return HubSource(hub.id, revision) if hub and revision is not None else hub
+
+
+def _fetched(repository: Repository, source: HubSource) -> Source:
+    from models.hub.checkpoint import begin
+
+    whole = begin(repository.layout.data_dir, source).fetch()
+    return Source(whole.directory, source.at(whole.commit), links_within=whole.links_within, checkpoint=whole)

@@ -12,10 +12,10 @@ import typer
 
 from models.errors import RepositoryError
 from service.cli import guard, models
+from service.cli.serve import serve
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import console, repository
 from service.errors import DosirakError
-from service.guard import read_guard
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve versioned text-generation models.")
 app.add_typer(models.app, name="model")
@@ -32,15 +32,7 @@ def demo_versions() -> list[str]:
     return ["demo:1", "demo:2"]
 
 
-@app.command()
-def serve() -> None:
-    """Publish the demo model if there is none, run `bentoml serve`, show one real streamed answer."""
-    from service.serving import serve as run
-
-    settings = settings_or_exit(console)
-    if settings.guard_file is not None:
-        read_guard(settings.guard_file)  # a wrong file is a sentence here, a traceback in the server's log
-    raise typer.Exit(run(settings, console))
+app.command()(serve)
 
 
 @app.command("chat")

@@ -168,6 +168,8 @@ def show(reference: Reference, json: Json = False) -> None:
     console.print(facts, files, *([layers] if manifest.layers else ()))
     if report := store.report(manifest):
         _print_reports([(manifest, report)])
+    else:
+        console.print(f"not measured yet: dosirak model evaluate {manifest.reference}", soft_wrap=True)
 
 
 @app.command()

@@ -41,6 +41,15 @@ class Job(msgspec.Struct, frozen=True):
         return self.state in ENDED
 
 
+class WorkerLine(msgspec.Struct):
+    """One line of output of a job's process: its progress, or its end."""
+
+    progress: float = 0.0
+    doing: str = ""
+    result: dict[str, Any] | None = None
+    error: str | None = None
+
+
 class JobFiles:
     """All jobs of a data directory. After a crash each file is whole or absent."""
 

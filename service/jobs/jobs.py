@@ -21,7 +21,7 @@ import structlog
 from models.repository import Repository
 from models.upkeep import sweep
 from service.errors import Conflict, NotFound, Overloaded
-from service.jobs.job import Job, JobFiles, Kind
+from service.jobs.job import Job, JobFiles, Kind, WorkerLine
 from service.tasks import BackgroundTasks
 
 log = structlog.get_logger(__name__)
@@ -34,15 +34,6 @@ SWEEP: Final = "sweep_repository"
 LONGEST_LINE: Final = 1 << 20
 """The most bytes of one line of a job's process."""
 _END_SECONDS: Final = 5.0  # between a job's last line and its process's end
-
-
-class _WorkerLine(msgspec.Struct):
-    """One line of output of a job's process: its progress, or its end."""
-
-    progress: float = 0.0
-    doing: str = ""
-    result: dict[str, Any] | None = None
-    error: str | None = None
 
 
 class Jobs:
@@ -170,9 +161,9 @@ class Jobs:
             await process.stdin.drain()
             process.stdin.close()
         async for text in process.stdout:
-            self._note(id, msgspec.json.decode(text, type=_WorkerLine))
+            self._note(id, msgspec.json.decode(text, type=WorkerLine))
 
-    def _note(self, id: str, line: _WorkerLine) -> None:
+    def _note(self, id: str, line: WorkerLine) -> None:
         job = self.get(id)
         if job.ended:
             return  # cancelled; its process is ending

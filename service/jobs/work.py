@@ -4,10 +4,11 @@ the job's own process."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from models.manifest import Manifest
+from models.manifest import Manifest, precision_of
 from models.progress import Progress, part
 from models.repository import Repository
 from service.evaluation.texts import calibration
@@ -96,6 +97,33 @@ def _evaluated(
     return {}
 
 
+def _needs(
+    repository: Repository,
+    settings: Settings,
+    progress: Progress,
+    config: str,
+    weight_bytes: int,
+    largest_file: int,
+    precision: str,
+) -> dict[str, Any]:
+    """What a checkpoint that is not here yet will need on this machine; `gpu_free` only where a GPU would serve it."""
+    from models.loading import resolve_device
+    from models.needs import Wanted, needs_of
+    from service.runner.kv_cache import FREE_MEMORY_SHARE, free_bytes
+
+    device = resolve_device(settings.device)
+    free = free_bytes(device)
+    wanted = Wanted(
+        precision_of(precision),
+        settings.kv_cache_dtype,
+        settings.kv_cache_bytes,
+        settings.max_num_seqs,
+        FREE_MEMORY_SHARE,
+    )
+    needs = needs_of(Path(config), weight_bytes, largest_file, wanted, free)
+    return asdict(needs) | {"gpu_free": free if device.type == "cuda" else None}
+
+
 def _before(evaluate: str, progress: Progress) -> Progress:
     """Returns the progress of the work before an evaluation, where there is one."""
     return part(progress, 0.0, 1.0 if evaluate == "none" else IMPORTED)
@@ -110,4 +138,9 @@ def _named(manifest: Manifest) -> dict[str, Any]:
     return {"model": manifest.name, "version": manifest.version, "digest": manifest.short_digest}
 
 
-_WORK: dict[str, Callable[..., dict[str, Any]]] = {"import": _import, "quantize": _quantize, "evaluate": _evaluate}
+_WORK: dict[str, Callable[..., dict[str, Any]]] = {
+    "import": _import,
+    "quantize": _quantize,
+    "evaluate": _evaluate,
+    "needs": _needs,
+}

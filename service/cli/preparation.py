@@ -1,0 +1,180 @@
+"""A preparation has the version that words name: it finds it, or fetches, converts and publishes it. It serves nothing.
+
+ORG/NAME[@revision]   the hub's repository; found again by the commit in the lineage, with no network
+./directory           found again as long as its files are the same
+name[:version|@alias] a version of the repository
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from models import published
+from models.checkpoint.fingerprint import fingerprint
+from models.checkpoint.sources import DIRECTORY, is_directory
+from models.errors import Conflict, InvalidReference, NotFound
+from models.hub.refs import Refs
+from models.hub.source import HubSource
+from models.manifest import DEFAULT_ALIAS, QUANTIZED, Manifest, ModelReference, Precision
+from models.repository import Repository
+from service.cli import needs
+from service.cli.transfer import downloading, working
+from service.host import has_gpu
+from service.jobs import child
+from service.settings import Settings, engine_environment
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What is asked for. `precision` None takes what production has, else the usual one of this machine."""
+
+    model: str
+    precision: Precision | None = None
+    name: str | None = None
+    evaluate: bool = False
+    pull: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The version for the words. `is_new` where it was made or pulled now. `hub` and `commit` are where it came from;
+    `pinned` is the reference of the repository, if the words are one."""
+
+    manifest: Manifest
+    is_new: bool = False
+    hub: HubSource | None = None
+    commit: str = ""
+    pinned: str | None = None
+
+
+class Preparation:
+    """Prepares one version. Raises RepositoryError: a sentence with the way out."""
+
+    def __init__(self, settings: Settings, words: Words, console: Console) -> None:
+        self._settings = settings
+        self._store = Repository(settings.data_dir)
+        self._words = words
+        self._console = console
+
+    def run(self) -> Prepared:
+        text = self._words.model
+        path = Path(text).expanduser()
+        if is_directory(str(path)):
+            return self._directory(path)
+        if text.startswith(("~", "/", ".")):
+            raise NotFound(f"There is no directory {text}: name a directory with a checkpoint, or a hub id ORG/NAME")
+        if hub := HubSource.parse(text):
+            return self._hub(hub)
+        return self._reference(text)
+
+    def _reference(self, text: str) -> Prepared:
+        try:
+            reference = ModelReference.parse(text)
+        except InvalidReference:
+            raise InvalidReference(
+                f"{text[:80]!r} is no model: give a hub id ORG/NAME[@revision], a directory as ./NAME, or "
+                "name[:version|@alias] of the repository"
+            ) from None
+        if self._words.precision or self._words.name or self._words.pull:
+            raise InvalidReference(
+                f"{text} is in the repository as it is: leave --precision, --name and --pull out, or make another "
+                f"version of it with dosirak model quantize {text}"
+            )
+        return Prepared(self._store.resolve(reference), pinned=text)
+
+    def _directory(self, path: Path) -> Prepared:
+        if self._words.pull:
+            raise InvalidReference("A directory is not fetched: leave --pull out")
+        origin = f"{DIRECTORY} {fingerprint(path)}"
+        if found := self._found(origin):
+            return Prepared(found)
+        name = self._own_name(path.resolve().name, DIRECTORY)
+        config = path / "config.json"
+        if config.is_file():
+            sizes = [file.stat().st_size for file in path.glob("*.safetensors")]
+            self._require_room(name, config, sizes, to_come=0)
+        return Prepared(self._made(origin, str(path), None, name), is_new=True)
+
+    def _hub(self, source: HubSource) -> Prepared:
+        commit = None if self._words.pull else Refs(self._settings.data_dir).commit(source)
+        if commit and (found := self._found(source.at(commit))):
+            return Prepared(found, hub=source, commit=commit)
+        return self._fetched(source)
+
+    def _fetched(self, source: HubSource) -> Prepared:
+        from models.hub.checkpoint import begin
+
+        checkpoint = begin(self._settings.data_dir, source)
+        origin = source.at(checkpoint.commit)
+        found = self._found(origin)
+        if found is None:
+            name = self._own_name(source.id.partition("/")[2], f"{source.id}@")
+            if published.parent_of(self._versions(origin)) is None:
+                title, config = f"{source.id} at {checkpoint.commit[:7]}", checkpoint.directory / "config.json"
+                self._require_room(title, config, checkpoint.sizes, checkpoint.bytes_to_come)
+                with downloading(self._console, "downloading") as watch:
+                    checkpoint = checkpoint.fetch(watch)
+            found = self._made(origin, source.id, checkpoint.commit, name)
+        return Prepared(found, is_new=True, hub=source, commit=checkpoint.commit)
+
+    def _versions(self, origin: str) -> list[Manifest]:
+        return published.versions_of(self._store, origin, self._words.name)
+
+    def _found(self, origin: str) -> Manifest | None:
+        return published.chosen(self._store, self._versions(origin), self._words.precision, self._usual)
+
+    @property
+    def _usual(self) -> Precision:
+        """8 bits on a processor, whose memory is read once a token; the checkpoint's own on a GPU."""
+        return "bf16" if self._settings.device == "cuda" or (self._settings.device == "auto" and has_gpu()) else "int8"
+
+    def _own_name(self, text: str, kind: str) -> str:
+        """Returns the name that was asked for, else one of the source's. Refuses a name or a gate in the way before
+        anything is fetched."""
+        limits = self._settings.gate(DEFAULT_ALIAS)
+        if limits and limits.measured and not self._words.evaluate:
+            raise Conflict(
+                f"{DEFAULT_ALIAS} takes measured versions only here (DOSIRAK_PROTECTED_ALIASES): add --evaluate"
+            )
+        if self._words.name:
+            return ModelReference(self._words.name).name
+        name = published.name_for(text)
+        published.require_own_name(self._store, name, kind)
+        return name
+
+    def _require_room(self, title: str, config: Path, sizes: list[int], to_come: int) -> None:
+        """Shows what the checkpoint needs, and refuses it where the machine has less. `to_come` bytes of the
+        weights' files are not on its disk yet."""
+        precision = self._words.precision or self._usual
+        asked = {"config": str(config), "weight_bytes": sum(sizes), "largest_file": max(sizes, default=0)}
+        found = child.run("needs", {**asked, "precision": precision}, engine_environment())
+        wanted = needs.needs_from(found)
+        room = needs.Room.of(self._settings.data_dir, found["gpu_free"])
+        needs.show(self._console, title, wanted, to_come, room)
+        needs.refuse(title, wanted, sum(sizes) - to_come, room)
+
+    def _made(self, origin: str, source: str, revision: str | None, name: str) -> Manifest:
+        """Converts and publishes. Where an earlier start published the bf16 version and was ended then, only the rest
+        is done."""
+        precision = self._words.precision or self._usual
+        parent = published.parent_of(self._versions(origin))
+        arguments: dict[str, object] = {"author": self._settings.who, "precision": precision, "evaluate": "none"}
+        if parent is not None and precision in QUANTIZED:
+            done = self._run("quantize", {**arguments, "model": parent.reference}, f"converting {parent.name}")
+        else:
+            where: dict[str, object] = {"source": source, "revision": revision, "name": name, "version": None}
+            done = self._run("import", {**arguments, **where}, f"converting {name}")
+        return self._store.get(done["model"], done["version"])
+
+    def evaluate(self, manifest: Manifest) -> None:
+        """Measures a version that has no report."""
+        arguments: dict[str, object] = {"model": manifest.reference, "effort": "quick", "text_file": None}
+        self._run("evaluate", arguments, f"measuring {manifest.reference}")
+
+    def _run(self, kind: str, arguments: dict[str, object], label: str) -> dict[str, Any]:
+        with working(self._console, label) as progress:
+            return child.run(kind, arguments, engine_environment(), progress)

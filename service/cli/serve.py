@@ -1,0 +1,163 @@
+"""`dosirak serve [MODEL]` has the model that the words name, points production to it, serves it and shows an answer."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from models import published
+from models.errors import InvalidSource
+from models.hub.source import HubSource
+from models.manifest import DEFAULT_ALIAS, Manifest, precision_of
+from models.repository import Repository
+from models.starter import DEMO, demo_is_wanted
+from service.cli import needs
+from service.cli.preparation import Preparation, Prepared, Words
+from service.cli.settings import settings_or_exit
+from service.cli.terminal import console
+from service.guard import read_guard
+from service.settings import Settings
+
+_MOVED_SECONDS = 5.0
+_WAIT_SECONDS = 1.0
+
+
+def serve(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A hub id ORG/NAME[@revision], a directory as ./NAME, or name[:version|@alias] of the repository; the "
+            "default model where it is left out."
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="bf16, fp32, int8, int8-weight or llm-int8; int8 on a processor where unset, bf16 on a GPU."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name in the repository; made of MODEL where unset.")] = None,
+    evaluate: Annotated[bool, typer.Option("--evaluate", help="Measure the version before it is served.")] = False,
+    pull: Annotated[bool, typer.Option("--pull", help="Fetch what the hub's branch is now.")] = False,
+) -> None:
+    """Serve a model, and show one real streamed answer.
+
+    A checkpoint is fetched (only what is needed; a download that was cut off goes on), checked, converted, published
+    as a version, and `production` points to it. Started again, the published version serves at once, also without a
+    network. Without MODEL the default model is served; an empty repository gets the demo model.
+
+    \b
+    Examples:
+      dosirak serve
+      dosirak serve Qwen/Qwen2.5-0.5B-Instruct
+      dosirak serve Qwen/Qwen2.5-0.5B-Instruct@main --pull
+      dosirak serve TinyLlama/TinyLlama-1.1B-Chat-v1.0 --precision bf16 --name tiny
+      dosirak serve ./my-checkpoint --evaluate
+      dosirak serve tiny:2
+
+    HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME and HTTPS_PROXY mean what they mean to huggingface_hub.
+    """
+    from service.serving import serve as run
+
+    settings = settings_or_exit(console)
+    if settings.guard_file is not None:
+        read_guard(settings.guard_file)  # a wrong file is a sentence here, a traceback in the server's log
+    if model is None:
+        if precision or name or evaluate or pull:
+            raise typer.BadParameter("--precision, --name, --evaluate and --pull belong to a MODEL: name one")
+        raise typer.Exit(run(settings, console))
+    if _is_demo(settings, model):
+        raise typer.Exit(run(settings.model_copy(update={"default_model": model}), console))
+    words = Words(model, precision_of(precision) if precision else None, name, evaluate, pull)
+    preparation = Preparation(settings, words, console)
+    prepared = preparation.run()
+    if evaluate and Repository(settings.data_dir).report(prepared.manifest) is None:
+        preparation.evaluate(prepared.manifest)
+    reference = _settled(settings, prepared, model)
+    look = _look_for_news(prepared)
+    raise typer.Exit(run(settings.model_copy(update={"default_model": reference}), console, look))
+
+
+def _is_demo(settings: Settings, model: str) -> bool:
+    """Whether the words name the demo model, which the server publishes into an empty repository itself."""
+    return re.split("[:@]", model)[0] == DEMO and demo_is_wanted(Repository(settings.data_dir))
+
+
+def _settled(settings: Settings, prepared: Prepared, words: str) -> str:
+    """Points production to the version, unless its operator moved it since. Returns the reference to serve."""
+    from models.hub import downloads
+    from models.hub.refs import Refs
+
+    store, manifest = Repository(settings.data_dir), prepared.manifest
+    if prepared.pinned:
+        _say_served(store, manifest)
+        return prepared.pinned
+    if _moves(store, prepared):
+        reason = f"dosirak serve {words}" if prepared.hub else "dosirak serve, of a directory"
+        limits = settings.gate(DEFAULT_ALIAS)
+        store.promote(manifest.name, DEFAULT_ALIAS, manifest.version, reason, settings.who, limits=limits)
+    if prepared.hub:
+        Refs(settings.data_dir).put(prepared.hub, prepared.commit)
+        downloads.discard(settings.data_dir, prepared.hub, prepared.commit)
+    served = published.production(store, manifest.name) or manifest
+    if served.version != manifest.version:
+        console.print(
+            f"{served.name}@{DEFAULT_ALIAS} was moved to {served.reference} after {manifest.reference} was made: that "
+            f"is served; dosirak serve {manifest.reference} serves the other",
+            soft_wrap=True,
+        )
+    _say_served(store, served)
+    return manifest.name
+
+
+def _moves(store: Repository, prepared: Prepared) -> bool:
+    """Whether production is to point to the version: it is new, or the alias points nowhere or to another precision of
+    the same, or nobody has moved the alias since the version was published."""
+    manifest = prepared.manifest
+    present = published.production(store, manifest.name)
+    if prepared.is_new or present is None or present.lineage.source == manifest.lineage.source:
+        return True
+    return store.history(manifest.name, DEFAULT_ALIAS)[-1].time < manifest.created_at
+
+
+def _say_served(store: Repository, manifest: Manifest) -> None:
+    measured = "" if store.report(manifest) else f", not measured yet: dosirak model evaluate {manifest.reference}"
+    console.print(
+        f"serving {manifest.reference} ({manifest.precision}, {needs.size(manifest.size)}){measured}", soft_wrap=True
+    )
+
+
+class _News:
+    """Looks, beside the start, whether a branch of the hub has moved; says so when the start is over."""
+
+    def __init__(self, source: HubSource, commit: str) -> None:
+        self._source = source
+        self._commit = commit
+        self._now = commit
+        self._looking = threading.Thread(target=self._look, daemon=True)
+        self._looking.start()
+
+    def _look(self) -> None:
+        from models.hub.listing import commit_of
+
+        try:
+            self._now = commit_of(self._source, _MOVED_SECONDS)
+        except InvalidSource:
+            return  # no network, say: what is here serves
+
+    def __call__(self, shown: Console) -> None:
+        self._looking.join(_WAIT_SECONDS)
+        if self._now != self._commit:
+            shown.print(
+                f"{self._source.id}: {self._source.revision} has moved from {self._commit[:7]} to {self._now[:7]} on "
+                f"the hub; dosirak serve {self._source} --pull fetches it",
+                soft_wrap=True,
+            )
+
+
+def _look_for_news(prepared: Prepared) -> _News | None:
+    if prepared.is_new or prepared.hub is None or prepared.hub.is_commit:
+        return None
+    return _News(prepared.hub, prepared.commit)
