@@ -23,16 +23,23 @@ SPREAD = 0.05
 """Of the weights: predictions hardly differ from a flat distribution."""
 
 
-def save_llama(directory: Path, dtype: torch.dtype = torch.bfloat16, tied: bool = True, shards: str = "5GB") -> Path:
-    """A Llama of one layer, 32 wide, two key-value heads."""
+def save_llama(
+    directory: Path,
+    dtype: torch.dtype = torch.bfloat16,
+    tied: bool = True,
+    shards: str = "5GB",
+    width: int = 32,
+    window: int = 128,
+) -> Path:
+    """A Llama of one layer, `width` wide, two key-value heads."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
+        hidden_size=width,
+        intermediate_size=width * 3 // 2,
         num_hidden_layers=1,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=128,
+        max_position_embeddings=window,
         tie_word_embeddings=tied,
     )
     return _save(LlamaForCausalLM(config), directory, dtype, shards)

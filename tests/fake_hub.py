@@ -3,6 +3,7 @@
 >>> with FakeHub() as hub: hub.push("org/tiny", directory); print(hub.url, hub.requests)
 
     GET  /api/models/{id}/revision/{revision}   commit, and files with sizes and digests where `blobs` is asked for
+    GET  /api/models/{id}/tree/{revision}       the same as huggingface_hub's own snapshots ask for it
     GET  /{id}/resolve/{revision}/{file}        the file, or what Range asks for; HEAD tells its headers
 """
 
@@ -19,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
 
 LARGE = ("safetensors", "bin")
 """Endings of files that the hub keeps by their sha256 (Git LFS)."""
@@ -110,6 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(self.hub.status, "")
         elif listed := re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/(.+)", path):
             self._list(listed[1], listed[2], "blobs" in parse_qs(address.query))
+        elif listed := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/(.+)", path):
+            self._list_tree(listed[1], listed[2])
         elif file := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self._send_file(asked, file[1], file[2], file[3], with_body)
         else:
@@ -132,6 +137,22 @@ class _Handler(BaseHTTPRequestHandler):
         repo, commit = found
         files = [_sibling(name, data, repo.told_sizes.get(name), blobs) for name, data in repo.commits[commit].items()]
         self._send(200, json.dumps({"id": id, "sha": commit, "siblings": files}).encode(), {})
+
+    def _list_tree(self, id: str, revision: str) -> None:
+        if (found := self._found(id, revision)) is None:
+            return
+        siblings = [_sibling(name, data, None, True) for name, data in found[0].commits[found[1]].items()]
+        tree = [
+            {
+                "type": "file",
+                "path": each["rfilename"],
+                "size": each["size"],
+                "oid": each["blobId"],
+                **({"lfs": {**each["lfs"], "oid": each["lfs"]["sha256"]}} if "lfs" in each else {}),
+            }
+            for each in siblings
+        ]
+        self._send(200, json.dumps(tree).encode(), {})
 
     def _send_file(self, asked: Asked, id: str, revision: str, name: str, with_body: bool) -> None:
         if (found := self._found(id, revision)) is None:
@@ -198,3 +219,15 @@ def _sibling(name: str, data: bytes, told: int | None, blobs: bool) -> dict[str,
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def reached(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets this process's huggingface_hub ask `hub`, and no token or cache of the machine."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+    template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(cache / "token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)

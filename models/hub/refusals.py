@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
 from models.errors import InvalidSource
 from models.hub.source import HubSource
 
-ELSEWHERE: Final = "download it on another machine and serve the directory"
+ELSEWHERE: Final = "download it on another machine and give the directory instead"
 KEPT: Final = "what has arrived is kept"
 _REFUSED: Final = (401, 403)
 _TOO_MANY: Final = 429

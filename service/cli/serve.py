@@ -113,11 +113,12 @@ def _settled(settings: Settings, prepared: Prepared, words: str) -> str:
 
 
 def _moves(store: Repository, prepared: Prepared) -> bool:
-    """Whether production is to point to the version: it is new, or the alias points nowhere or to another precision of
-    the same, or nobody has moved the alias since the version was published."""
+    """Whether production is to point to the version: it is new or its commit was named, or the alias points nowhere or
+    to another precision of the same, or nobody has moved the alias since the version was published."""
     manifest = prepared.manifest
     present = published.production(store, manifest.name)
-    if prepared.is_new or present is None or present.lineage.source == manifest.lineage.source:
+    is_named = prepared.hub is not None and prepared.hub.is_commit
+    if prepared.is_new or is_named or present is None or present.lineage.source == manifest.lineage.source:
         return True
     return store.history(manifest.name, DEFAULT_ALIAS)[-1].time < manifest.created_at
 

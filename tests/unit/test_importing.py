@@ -12,11 +12,14 @@ from safetensors.torch import load_file
 from models.checkpoint.decoder_start import decoder_start
 from models.checkpoint.safetensors_file import MAX_HEADER_BYTES, MAX_TENSORS, Tensor, read_header, write_file
 from models.errors import Conflict, InvalidSource
+from models.hub.refs import Refs
+from models.hub.source import HubSource
 from models.importing import import_source
 from models.repository import Repository
 from models.starter import publish_demo
 from models.upkeep import sweep
 from tests.checkpoints import save_bart, save_gpt2, save_llama, save_t5
+from tests.fake_hub import FakeHub, reached
 
 
 @pytest.fixture
@@ -208,26 +211,41 @@ def test_no_source(repository: Repository, source: str) -> None:
     refused(repository, source, "hub id")
 
 
-def test_a_hub_out_of_reach_says_what_to_do(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*arguments: object, **options: object) -> str:
-        raise ConnectionError("no route")
+def test_a_hub_out_of_reach_says_what_to_do(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeHub() as hub:
+        reached(hub, tmp_path / "cache", monkeypatch)
+    refused(repository, "org/name", "give the directory")
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
-    refused(repository, "org/name", "import the directory")
+
+def test_what_a_hub_gave_is_published_and_not_kept_twice(
+    repository: Repository, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeHub() as hub:
+        reached(hub, tmp_path / "cache", monkeypatch)
+        commit = hub.push("org/name", llama, branch="dev")
+        manifest = import_source(repository, "org/name", "demo", revision="dev")
+    assert manifest.lineage.source == f"org/name@{commit}"
+    assert not list(repository.layout.data_dir.glob("downloads/*"))
+    assert Refs(repository.layout.data_dir).commit(HubSource("org/name", "dev")) == commit
 
 
 def test_a_hub_snapshot_with_its_links(
     repository: Repository, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As huggingface_hub lays it out: links into blobs/; pickles that another tool fetched are not looked at."""
-    snapshot, blobs = tmp_path / "hub" / "snapshots" / ("c" * 40), tmp_path / "hub" / "blobs"
-    snapshot.mkdir(parents=True)
-    blobs.mkdir()
+    with FakeHub() as hub:
+        reached(hub, tmp_path / "hub", monkeypatch)  # and out of reach from here on
+    stored = tmp_path / "hub" / "models--org--name"
+    snapshot, blobs = stored / "snapshots" / ("c" * 40), stored / "blobs"
+    for directory in (snapshot, blobs, stored / "refs"):
+        directory.mkdir(parents=True)
+    (stored / "refs" / "main").write_text("c" * 40)
     for path in llama.iterdir():
         path.rename(blobs / path.name)
         (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
     (snapshot / "pytorch_model.bin").write_bytes(b"pickle")
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *arguments, **options: str(snapshot))
     manifest = import_source(repository, "org/name", "demo")
     assert manifest.lineage.source == f"org/name@{'c' * 40}"
     assert all(not path.is_symlink() for path in repository.path(manifest).iterdir())

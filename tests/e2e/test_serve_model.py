@@ -1,0 +1,146 @@
+"""`dosirak serve ORG/NAME` as a user types it, against a hub of this machine: kills, a real answer, no network."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from models.repository import Repository
+from tests.checkpoints import save_llama
+from tests.e2e.server import Server, command_of, free_port, python, running, starting
+from tests.e2e.test_serve import until
+from tests.fake_hub import PIECE, FakeHub
+
+TINY = "org/Tiny-Chat"
+TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
+UNREACHABLE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = save_llama(tmp_path_factory.mktemp("hub") / "llama", width=256, window=1024)
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    (directory / "pytorch_model.bin").write_bytes(b"not wanted")
+    return directory
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with FakeHub() as hub:
+        yield hub
+
+
+def variables(tmp_path: Path, url: str) -> dict[str, str]:
+    return {
+        "HF_ENDPOINT": url,
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DOSIRAK_DATA_DIR": str(tmp_path / "data"),
+    }
+
+
+def serve(*words: str) -> list[str]:
+    return python("-m", "service.cli", "serve", *words)
+
+
+def killed(server: Server) -> None:
+    """kill -9 of the command alone; what it started ends by itself."""
+    family = psutil.Process(server.process.pid).children(recursive=True)
+    server.process.kill()
+    server.process.wait()
+    until(lambda: not [each for each in family if command_of(each)])
+
+
+def test_one_word_through_two_kills(hub: FakeHub, llama: Path, tmp_path: Path) -> None:
+    """Killed in the middle of the download, and of the conversion. Then the first answer, and a start with no hub."""
+    hub.push(TINY, llama)
+    hub.stall_after = 12 * PIECE
+    data, log, port = tmp_path / "data", tmp_path / "log", free_port()
+    told = {name: value for name, value in variables(tmp_path, hub.url).items() if name.startswith("HF_")}
+    size = (llama / "model.safetensors").stat().st_size
+
+    downloading = starting(serve(TINY), data, log, port, **told)
+    part = data / "downloads"
+    until(lambda: any(each.stat().st_size >= 8 * PIECE for each in part.glob("*/*.part")), 120)
+    killed(downloading)
+    arrived = next(part.glob("*/model.safetensors.part")).stat().st_size
+    assert 0 < arrived < size and Repository(data).models() == []
+    hub.stall_after = None
+    hub.go_on.set()
+    hub.requests.clear()
+
+    converting = starting(serve(TINY), data, log, port, **told)
+    until(lambda: any(each.suffix != ".part" for each in part.iterdir()), 120)
+    until(lambda: bool(converting.children("service.jobs.worker")), 120)
+    killed(converting)
+    assert [(each.first, each.sent) for each in hub.weights_sent()] == [(arrived, size - arrived)]
+    assert Repository(data).aliases("tiny-chat") == {}
+    hub.requests.clear()
+
+    with running(serve(TINY), data, log, port, **told) as server, server.client() as client:
+        until(lambda: "ready at" in server.log.read_text())
+        shown = server.log.read_text()
+        assert "serving tiny-chat:2 (int8" in shown and "tokens at" in shown and "Traceback" not in shown
+        answer = client.post("/generate", json={"messages": [{"role": "user", "content": "Hello"}]}).json()
+        assert answer["model"] == "tiny-chat:2"
+        assert [each.reference for each in Repository(data).versions("tiny-chat")] == ["tiny-chat:1", "tiny-chat:2"]
+        assert hub.weights_sent() == [] and not list(part.iterdir())
+
+    with running(serve(TINY), data, log, port, **{**told, "HF_ENDPOINT": UNREACHABLE}) as server:
+        until(lambda: "ready at" in server.log.read_text())
+        shown = server.log.read_text()
+        assert "serving tiny-chat:2 (int8" in shown and "to download" not in shown and "tokens at" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ((f"{TINY}@v9",), "org/Tiny-Chat has no revision 'v9': give a branch"),
+        (("org/nothing",), "no repository org/nothing"),
+        (("org/gated",), "is gated: accept its terms"),
+        (("org/pickled",), "only as pytorch_model.bin, which can run code"),
+        (("org/huge",), "on the data directory's disk and"),
+        (("./nowhere",), "There is no directory ./nowhere"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_refusals_are_a_sentence(hub: FakeHub, llama: Path, tmp_path: Path, words: tuple[str, ...], named: str) -> None:
+    for id in (TINY, "org/gated", "org/huge"):
+        hub.push(id, llama)
+    hub.push("org/pickled", llama, leave_out=("model.safetensors",))
+    hub.repos["org/gated"].gated = True
+    hub.repos["org/huge"].told_sizes["model.safetensors"] = 10**18
+    refused(serve(*words), {**os.environ, **variables(tmp_path, hub.url)}, named)
+    assert hub.weights_sent() == [] and not list(tmp_path.glob("data/models/*/*"))
+
+
+def test_no_network_and_nothing_here(tmp_path: Path) -> None:
+    environment = {**os.environ, **variables(tmp_path, UNREACHABLE)}
+    refused(serve(TINY), environment, "cannot be reached")
+    refused(serve(TINY), {**environment, "HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set")
+
+
+def refused(command: list[str], environment: dict[str, str], named: str) -> None:
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    shown = " ".join((ended.stdout + ended.stderr).split())
+    assert ended.returncode == 1, shown
+    assert "error" in shown and named in shown and "Traceback" not in shown
+
+
+def test_ctrl_c_while_a_checkpoint_is_fetched(hub: FakeHub, llama: Path, tmp_path: Path) -> None:
+    """Ends at once, with nothing but a word; what has arrived stays for the next start."""
+    hub.push(TINY, llama)
+    hub.stall_after = 12 * PIECE
+    told = {name: value for name, value in variables(tmp_path, hub.url).items() if name.startswith("HF_")}
+    server = starting(serve(TINY), tmp_path / "data", tmp_path / "log", free_port(), **told)
+    until(lambda: any(each.stat().st_size for each in tmp_path.glob("data/downloads/*/*.part")), 120)
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(60) == 130
+    assert "Traceback" not in server.log.read_text()
+    assert list(tmp_path.glob("data/downloads/*/model.safetensors.part"))

@@ -1,0 +1,338 @@
+"""`dosirak serve MODEL`, up to the server: words find their version, or make it; nothing is fetched or made twice."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from models.errors import RepositoryError
+from models.progress import Progress, silent
+from models.repository import Repository
+from service import cli
+from service.cli import needs, preparation
+from service.host import available_memory
+from service.jobs import child, work
+from service.settings import Settings
+from tests.checkpoints import save_llama
+from tests.fake_hub import FakeHub, reached
+from tests.versions import publish
+
+TINY = "org/Tiny-Chat"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llama(tmp_path_factory.mktemp("hub") / "llama")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub() as hub:
+        reached(hub, tmp_path / "cache", monkeypatch)
+        yield hub
+
+
+class Start:
+    """`dosirak serve` without the server: `run` returns what it printed, and `served` is the model that it would
+    serve."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.repository = repository
+        self.served = ""
+        self.jobs: list[str] = []
+
+    def run(self, *words: str) -> str:
+        result = CliRunner().invoke(cli.app, ["serve", *words])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def refused(self, *words: str) -> str:
+        with pytest.raises(RepositoryError) as caught:
+            self.run(*words)
+        return str(caught.value)
+
+    def serve(self, settings: Settings, console: Console, then: Callable[[Console], None] | None = None) -> int:
+        self.served = self.repository.resolve(settings.default_model).reference
+        if then is not None:
+            then(console)
+        return 0
+
+    def job(
+        self, kind: str, arguments: Mapping[str, object], env: Mapping[str, str], progress: Progress = silent
+    ) -> dict[str, Any]:
+        """In this process, which has torch already."""
+        self.jobs.append(kind)
+        asked = json.loads(json.dumps(arguments))  # as it would reach the other process
+        return work.run(kind, asked, Settings(), progress)
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    monkeypatch.setenv("DOSIRAK_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("LOGNAME", "kim")
+    made = Start(Repository(tmp_path / "data"))
+    monkeypatch.setattr("service.serving.serve", made.serve)
+    monkeypatch.setattr(child, "run", made.job)
+    return made
+
+
+def test_the_first_start_makes_the_version(start: Start, hub: FakeHub, llama: Path) -> None:
+    commit = hub.push(TINY, llama)
+    shown = start.run(TINY)
+    assert (start.served, start.jobs) == ("tiny-chat:2", ["needs", "import"])
+    assert "to download" in shown and "memory to serve" in shown and "are free" in shown
+    assert "serving tiny-chat:2 (int8" in shown and "not measured yet" in shown
+    version = start.repository.get("tiny-chat", "2")
+    assert (version.lineage.source, version.lineage.author) == (f"{TINY}@{commit}", "kim")
+    entry = start.repository.history("tiny-chat", "production")[-1]
+    assert (entry.version, entry.reason, entry.actor) == ("2", f"dosirak serve {TINY}", "kim")
+    assert not list(start.repository.layout.data_dir.glob("downloads/*"))
+
+
+def test_the_second_start_fetches_nothing(start: Start, hub: FakeHub, llama: Path) -> None:
+    """It looks, beside the start, whether the branch has moved. With a commit there is nothing to look for."""
+    commit = hub.push(TINY, llama)
+    start.run(TINY)
+    start.jobs.clear()
+    hub.requests.clear()
+    assert "moved" not in start.run(TINY)
+    assert (start.served, start.jobs) == ("tiny-chat:2", [])
+    assert [each.path for each in hub.requests] == [f"/api/models/{TINY}/revision/main"]
+    hub.requests.clear()
+    start.run(f"{TINY}@{commit}")
+    assert start.served == "tiny-chat:2" and hub.requests == []
+
+
+def test_the_second_start_needs_no_network(
+    start: Start, hub: FakeHub, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.push(TINY, llama)
+    start.run(TINY)
+    hub.requests.clear()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    start.run(TINY)
+    assert start.served == "tiny-chat:2" and hub.requests == []
+    assert "HF_HUB_OFFLINE is set" in start.refused(f"{TINY}@other")
+
+
+def test_a_branch_that_moved_is_said_and_fetched_on_demand(
+    start: Start, hub: FakeHub, llama: Path, tmp_path: Path
+) -> None:
+    first = hub.push(TINY, llama)
+    start.run(TINY)
+    second = hub.push(TINY, save_llama(tmp_path / "next", width=64))
+    shown = start.run(TINY)
+    assert start.served == "tiny-chat:2"
+    assert f"main has moved from {first[:7]} to {second[:7]}" in shown and f"dosirak serve {TINY} --pull" in shown
+    start.run(TINY, "--pull")
+    assert start.served == "tiny-chat:4"
+    assert "moved" not in start.run(TINY) and start.served == "tiny-chat:4"
+    start.run(f"{TINY}@{first}")
+    assert start.served == "tiny-chat:2"
+
+
+def test_a_rollback_is_kept(start: Start, hub: FakeHub, llama: Path, tmp_path: Path) -> None:
+    hub.push(TINY, llama)
+    start.run(TINY)
+    hub.push(TINY, save_llama(tmp_path / "next", width=64))
+    start.run(TINY, "--pull")
+    start.repository.rollback("tiny-chat", "production", "worse answers")
+    shown = start.run(TINY)
+    assert start.served == "tiny-chat:2" and "dosirak serve tiny-chat:4 serves the other" in shown
+    start.run("tiny-chat:4")
+    assert start.served == "tiny-chat:4"
+    assert start.repository.resolve("tiny-chat").version == "2"
+
+
+def test_precisions(start: Start, hub: FakeHub, llama: Path) -> None:
+    """A precision that is named is served; without one, what production has."""
+    hub.push(TINY, llama)
+    start.run(TINY, "--precision", "bf16")
+    assert (start.served, start.jobs) == ("tiny-chat:1", ["needs", "import"])
+    start.jobs.clear()
+    start.run(TINY)
+    assert (start.served, start.jobs) == ("tiny-chat:1", [])
+    hub.requests.clear()
+    start.run(TINY, "--precision", "int8")
+    assert (start.served, start.jobs, hub.weights_sent()) == ("tiny-chat:2", ["quantize"], [])
+    start.run(TINY)
+    assert start.served == "tiny-chat:2"
+    start.run(TINY, "--precision", "bf16")
+    assert start.served == "tiny-chat:1"
+
+
+def test_a_kill_between_the_two_versions(
+    start: Start, hub: FakeHub, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bf16 version is there, its download too; the 8-bit one, the alias and the record of the branch are not."""
+    hub.push(TINY, llama)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*arguments: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as broken:
+        broken.setattr("models.quantize.quantize", killed)
+        with pytest.raises(Killed):
+            start.run(TINY)
+    assert [each.reference for each in start.repository.versions("tiny-chat")] == ["tiny-chat:1"]
+    assert start.repository.aliases("tiny-chat") == {}
+    hub.requests.clear()
+    start.jobs.clear()
+    start.run(TINY)
+    assert (start.served, start.jobs, hub.weights_sent()) == ("tiny-chat:2", ["quantize"], [])
+    assert not list(start.repository.layout.data_dir.glob("downloads/*"))
+
+
+def test_a_kill_before_the_alias(start: Start, hub: FakeHub, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.push(TINY, llama)
+    with monkeypatch.context() as broken:
+        broken.setattr(Repository, "promote", lambda *arguments, **options: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            start.run(TINY)
+    start.jobs.clear()
+    start.run(TINY)
+    assert (start.served, start.jobs) == ("tiny-chat:2", [])
+    assert start.repository.aliases("tiny-chat") == {"production": "2"}
+
+
+def test_a_directory(start: Start, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found again as long as its files are the same. No path of this machine is in what is published."""
+    shutil.copytree(llama, tmp_path / "My Model")
+    monkeypatch.chdir(tmp_path)
+    start.run("./My Model")
+    assert (start.served, start.jobs) == ("my-model:2", ["needs", "import"])
+    start.jobs.clear()
+    start.run(str(tmp_path / "My Model"))
+    assert (start.served, start.jobs) == ("my-model:2", [])
+    told = (start.repository.path(start.repository.resolve("my-model")) / "manifest.json").read_text()
+    journal = start.repository.layout.journal("my-model").read_text()
+    assert str(tmp_path) not in told + journal and "My Model" not in told + journal
+    (tmp_path / "My Model" / "README.md").write_text("---\nlicense: mit\n---\n")
+    start.run("./My Model")
+    assert start.served == "my-model:4"
+
+
+def test_a_version_of_the_repository(start: Start) -> None:
+    for content in ("one", "two"):
+        publish(start.repository, content, "chat")
+    start.repository.promote("chat", "production", "1", "a test")
+    for words, served in (("chat", "chat:1"), ("chat:2", "chat:2"), ("chat@production", "chat:1")):
+        start.run(words)
+        assert start.served == served
+    assert len(start.repository.history("chat", "production")) == 1
+
+
+def test_a_name_of_its_own(start: Start, hub: FakeHub, llama: Path) -> None:
+    publish(start.repository, "another", "tiny-chat")
+    hub.push(TINY, llama)
+    assert "--name" in start.refused(TINY) and hub.weights_sent() == []
+    start.run(TINY, "--name", "tiny")
+    assert start.served == "tiny:2"
+    start.run(TINY)
+    assert start.served == "tiny:2"
+
+
+def test_measured_before_it_is_served(start: Start, hub: FakeHub, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where production takes measured versions only, that is said before anything is fetched."""
+    hub.push(TINY, llama)
+    monkeypatch.setenv("DOSIRAK_PROTECTED_ALIASES", "production")
+    assert "add --evaluate" in start.refused(TINY) and hub.weights_sent() == []
+    monkeypatch.setenv("DOSIRAK_GATE_TOP1_AGREEMENT", "0")
+    monkeypatch.setenv("DOSIRAK_GATE_DECODE_RATIO", "0")
+    monkeypatch.setenv("DOSIRAK_GATE_PERPLEXITY_CHANGE", "9")
+    assert "not measured" not in start.run(TINY, "--evaluate")
+    assert start.jobs[-1] == "evaluate" and start.repository.report(start.repository.resolve("tiny-chat"))
+
+
+@pytest.mark.parametrize(
+    ("free", "named"),
+    [
+        ({"disk": 1000}, "more on the data directory's disk and 1.0 kB are free"),
+        ({"memory": 1 << 20}, "of memory to be converted and 1.0 MB are free"),
+        ({"memory": 1 << 40, "gpu": 1000}, "of memory to be served and 1.0 kB are free"),
+    ],
+    ids=["disk", "converting", "serving"],
+)
+def test_a_machine_with_less_refuses_before_the_download(
+    start: Start, hub: FakeHub, llama: Path, monkeypatch: pytest.MonkeyPatch, free: dict[str, int], named: str
+) -> None:
+    hub.push(TINY, llama)
+    room = needs.Room(**{"disk": 1 << 40, "memory": 1 << 40, **free})
+    monkeypatch.setattr(needs.Room, "of", lambda *arguments: room)
+    assert named in start.refused(TINY)
+    assert hub.weights_sent() == [] and start.repository.models() == []
+
+
+def test_more_than_any_disk_has(start: Start, hub: FakeHub, llama: Path) -> None:
+    """Nothing is faked but the size that the hub tells."""
+    hub.push(TINY, llama)
+    hub.repos[TINY].told_sizes["model.safetensors"] = 10**18
+    assert "disk and" in start.refused(TINY) and hub.weights_sent() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("./nowhere",), "no directory ./nowhere"),
+        (("/nowhere",), "no directory /nowhere"),
+        (("Not A Name",), "hub id ORG/NAME"),
+        (("nothing",), "There is no model nothing"),
+        (("nothing:1",), "no model version nothing:1"),
+        (("nothing", "--precision", "bf16"), "dosirak model quantize nothing"),
+        (("org/name@",), "no revision"),
+        (("nothing", "--precision", "int3"), "no precision"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_words_that_name_nothing(start: Start, words: tuple[str, ...], named: str) -> None:
+    publish(start.repository, "one", "chat")
+    assert named in start.refused(*words)
+
+
+def test_options_belong_to_a_model(start: Start) -> None:
+    result = CliRunner().invoke(cli.app, ["serve", "--pull"])
+    assert result.exit_code == 2 and "name one" in result.output
+
+
+def test_an_architecture_that_is_not_served(start: Start, hub: FakeHub, llama: Path, tmp_path: Path) -> None:
+    odd = shutil.copytree(llama, tmp_path / "odd")
+    config = json.loads((odd / "config.json").read_text())
+    (odd / "config.json").write_text(json.dumps(config | {"architectures": ["OddForCausalLM"]}))
+    hub.push(TINY, odd)
+    assert "OddForCausalLM" in start.refused(TINY) and hub.weights_sent() == []
+
+
+def test_lines_in_a_pipe() -> None:
+    """At most one every five seconds, with the speed of this download and the time left."""
+    from service.cli.transfer import Lines
+
+    now = [0.0]
+    told = io.StringIO()
+    lines = Lines(Console(file=told), "downloading", lambda: now[0])
+    for seconds, done in ((0.0, 20), (1.0, 22), (6.0, 32), (7.0, 34), (11.5, 43)):
+        now[0] = seconds
+        lines.bytes(done * 1_000_000, 100_000_000, "model.safetensors")
+    assert told.getvalue().splitlines() == [
+        "downloading: model.safetensors, 32.0 of 100.0 MB, 2.0 MB/s, 34 s left",
+        "downloading: model.safetensors, 43.0 of 100.0 MB, 2.0 MB/s, 28 s left",
+    ]
+
+
+def test_the_memory_of_this_machine_is_looked_at(tmp_path: Path) -> None:
+    room = needs.Room.of(tmp_path, None)
+    assert room.disk == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
+    assert room.serving == pytest.approx(available_memory(), rel=0.5)
+    assert preparation.Words("x").precision is None
