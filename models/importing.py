@@ -72,7 +72,7 @@ def import_source(
     if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
         raise Conflict(f"{name}:{version} exists; import under another version")
     with repository.stage() as unpacked:
-        opened = open_source(repository, source, unpacked, revision)
+        opened = open_source(repository, source, unpacked, revision, progress)
         manifest = _published(repository, opened, name, version, precision, author, progress, calibrate, adapter_of)
         finish(repository, opened)
         return manifest

@@ -1,4 +1,5 @@
 """The needs of a checkpoint are the disk and memory to convert it and to serve it, from its shapes. It measures none.
+Imports torch only inside functions.
 
 disk        the download, its copy or its bf16 version, and the 8-bit version made from that
 converting  tensors are read and written one at a time: the largest one several times over, beside the libraries
@@ -10,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from models.checkpoint.config_policy import accept, as_text, read_json
 from models.manifest import QUANTIZED, Precision
-from models.skeleton import Skeleton, build
+
+if TYPE_CHECKING:
+    from models.skeleton import Skeleton
 
 LIBRARIES_BYTES: Final = 450 << 20
 """A process that has imported torch and transformers."""
@@ -63,6 +66,8 @@ class Wanted:
 def needs_of(config: Path, weight_bytes: int, largest_file: int, wanted: Wanted, free_memory: int) -> Needs:
     """The needs of a checkpoint with the file `config` whose safetensors files are `weight_bytes` in all, the largest
     of them `largest_file`. Raises InvalidSource for an architecture that is not served."""
+    from models.skeleton import build
+
     with TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(as_text(accept(read_json(config)).config))
         model = build(Path(directory))

@@ -356,6 +356,14 @@ def test_api_process_imports_no_torch() -> None:
     assert shown.stdout.strip() == "[]"
 
 
+def test_commands_import_neither_torch_nor_the_hubs_library() -> None:
+    """So that `dosirak --help`, and a start of a version that is there, are quick."""
+    unwanted = {"torch", "transformers", "huggingface_hub"}
+    program = f"import sys, service.cli; print(sorted({unwanted} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("path", [path for path in SOURCES if "engine" in path.parts], ids=module_name)
 def test_the_engine_process_is_synchronous(path: Path) -> None:
     assert not [name for name in imports(path) if name.split(".")[0] == "asyncio"], "asyncio ends at the engine client"

@@ -18,6 +18,7 @@ from models.hub import downloads
 from models.hub.refs import Refs
 from models.hub.source import HubSource
 from models.manifest import ModelReference, is_file_name
+from models.progress import Progress, silent
 from models.repository import Repository
 
 if TYPE_CHECKING:
@@ -78,9 +79,12 @@ class Source:
         return digest.hexdigest()
 
 
-def open_source(repository: Repository, source: str, unpacked: Path, revision: str | None = None) -> Source:
-    """Find `source`, downloading it when it is a hub id; an archive goes to the empty directory `unpacked`. Raises
-    InvalidSource saying which forms there are.
+def open_source(
+    repository: Repository, source: str, unpacked: Path, revision: str | None = None, progress: Progress = silent
+) -> Source:
+    """Find `source`, downloading it when it is a hub id; an archive goes to the empty directory `unpacked`. A download
+    counts as no progress of the import: it only says what has arrived. Raises InvalidSource saying which forms there
+    are.
 
     A directory wins over a hub id of the same text, so that a download made by hand is used where there is no network.
     """
@@ -90,7 +94,7 @@ def open_source(repository: Repository, source: str, unpacked: Path, revision: s
         unpack(Path(source), unpacked)
         return Source(unpacked, f"archive {Path(source).name}")
     if hub := _hub_source(source, revision):
-        return _fetched(repository, hub)
+        return _fetched(repository, hub, progress)
     try:
         reference = ModelReference.parse(source)
         return Source(repository.foreign(reference), f"bentoml {reference}")
@@ -119,8 +123,11 @@ def _hub_source(source: str, revision: str | None) -> HubSource | None:
     return HubSource(hub.id, revision) if hub and revision is not None else hub
 
 
-def _fetched(repository: Repository, source: HubSource) -> Source:
+def _fetched(repository: Repository, source: HubSource, progress: Progress) -> Source:
     from models.hub.checkpoint import begin
 
-    whole = begin(repository.layout.data_dir, source).fetch()
+    def watch(done: int, total: int, name: str) -> None:
+        progress(0.0, f"downloading {name}, {done / 1e6:,.0f} of {total / 1e6:,.0f} MB")
+
+    whole = begin(repository.layout.data_dir, source).fetch(watch)
     return Source(whole.directory, source.at(whole.commit), links_within=whole.links_within, checkpoint=whole)

@@ -13,7 +13,7 @@ import pytest
 
 from models.repository import Repository
 from tests.checkpoints import save_llama
-from tests.e2e.server import Server, command_of, free_port, python, running, starting
+from tests.e2e.server import ROOT, Server, command_of, free_port, python, running, starting
 from tests.e2e.test_serve import until
 from tests.fake_hub import PIECE, FakeHub
 
@@ -65,7 +65,7 @@ def test_one_word_through_two_kills(hub: FakeHub, llama: Path, tmp_path: Path) -
     told = {name: value for name, value in variables(tmp_path, hub.url).items() if name.startswith("HF_")}
     size = (llama / "model.safetensors").stat().st_size
 
-    downloading = starting(serve(TINY), data, log, port, **told)
+    downloading = starting(serve(TINY), data, log, port, ROOT, **told)
     part = data / "downloads"
     until(lambda: any(each.stat().st_size >= 8 * PIECE for each in part.glob("*/*.part")), 120)
     killed(downloading)
@@ -75,7 +75,7 @@ def test_one_word_through_two_kills(hub: FakeHub, llama: Path, tmp_path: Path) -
     hub.go_on.set()
     hub.requests.clear()
 
-    converting = starting(serve(TINY), data, log, port, **told)
+    converting = starting(serve(TINY), data, log, port, ROOT, **told)
     until(lambda: any(each.suffix != ".part" for each in part.iterdir()), 120)
     until(lambda: bool(converting.children("service.jobs.worker")), 120)
     killed(converting)
@@ -83,7 +83,7 @@ def test_one_word_through_two_kills(hub: FakeHub, llama: Path, tmp_path: Path) -
     assert Repository(data).aliases("tiny-chat") == {}
     hub.requests.clear()
 
-    with running(serve(TINY), data, log, port, **told) as server, server.client() as client:
+    with running(serve(TINY), data, log, port, ROOT, **told) as server, server.client() as client:
         until(lambda: "ready at" in server.log.read_text())
         shown = server.log.read_text()
         assert "serving tiny-chat:2 (int8" in shown and "tokens at" in shown and "Traceback" not in shown
@@ -92,7 +92,7 @@ def test_one_word_through_two_kills(hub: FakeHub, llama: Path, tmp_path: Path) -
         assert [each.reference for each in Repository(data).versions("tiny-chat")] == ["tiny-chat:1", "tiny-chat:2"]
         assert hub.weights_sent() == [] and not list(part.iterdir())
 
-    with running(serve(TINY), data, log, port, **{**told, "HF_ENDPOINT": UNREACHABLE}) as server:
+    with running(serve(TINY), data, log, port, ROOT, **{**told, "HF_ENDPOINT": UNREACHABLE}) as server:
         until(lambda: "ready at" in server.log.read_text())
         shown = server.log.read_text()
         assert "serving tiny-chat:2 (int8" in shown and "to download" not in shown and "tokens at" in shown
@@ -138,7 +138,7 @@ def test_ctrl_c_while_a_checkpoint_is_fetched(hub: FakeHub, llama: Path, tmp_pat
     hub.push(TINY, llama)
     hub.stall_after = 12 * PIECE
     told = {name: value for name, value in variables(tmp_path, hub.url).items() if name.startswith("HF_")}
-    server = starting(serve(TINY), tmp_path / "data", tmp_path / "log", free_port(), **told)
+    server = starting(serve(TINY), tmp_path / "data", tmp_path / "log", free_port(), ROOT, **told)
     until(lambda: any(each.stat().st_size for each in tmp_path.glob("data/downloads/*/*.part")), 120)
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(60) == 130

@@ -225,7 +225,11 @@ def test_what_a_hub_gave_is_published_and_not_kept_twice(
     with FakeHub() as hub:
         reached(hub, tmp_path / "cache", monkeypatch)
         commit = hub.push("org/name", llama, branch="dev")
-        manifest = import_source(repository, "org/name", "demo", revision="dev")
+        told: list[str] = []
+        manifest = import_source(
+            repository, "org/name", "demo", revision="dev", progress=lambda fraction, what: told.append(what)
+        )
+    assert told[0].startswith("downloading model.safetensors")
     assert manifest.lineage.source == f"org/name@{commit}"
     assert not list(repository.layout.data_dir.glob("downloads/*"))
     assert Refs(repository.layout.data_dir).commit(HubSource("org/name", "dev")) == commit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -220,9 +221,16 @@ def test_a_directory(start: Start, llama: Path, tmp_path: Path, monkeypatch: pyt
     told = (start.repository.path(start.repository.resolve("my-model")) / "manifest.json").read_text()
     journal = start.repository.layout.journal("my-model").read_text()
     assert str(tmp_path) not in told + journal and "My Model" not in told + journal
-    (tmp_path / "My Model" / "README.md").write_text("---\nlicense: mit\n---\n")
+    card = tmp_path / "My Model" / "README.md"
+    card.write_text("---\nlicense: mit\n---\n")
     start.run("./My Model")
     assert start.served == "my-model:4"
+    times = card.stat().st_atime_ns, card.stat().st_mtime_ns
+    card.write_text("---\nlicense: bsd\n---\n")
+    os.utime(card, ns=times)
+    start.run("./My Model")
+    assert start.served == "my-model:6"
+    assert start.repository.resolve("my-model").license == "bsd"
 
 
 def test_a_version_of_the_repository(start: Start) -> None:
