@@ -265,9 +265,21 @@ def leave_multiprocess_metrics() -> None:
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
 
 
-def child_environment(settings: Settings) -> dict[str, str]:
-    """Returns the environment for `bentoml serve`: its home is our data directory, and it reports no usage data."""
-    return {**os.environ, "BENTOML_HOME": str(settings.data_dir), "BENTOML_DO_NOT_TRACK": "true"}
+def colours_wanted(terminal: bool) -> bool:
+    """Returns whether text may have colours: on a terminal, unless NO_COLOR is set (no-color.org); elsewhere where
+    FORCE_COLOR is."""
+    return not os.environ.get("NO_COLOR") and (terminal or bool(os.environ.get("FORCE_COLOR")))
+
+
+def child_environment(settings: Settings, *, for_terminal: bool = False) -> dict[str, str]:
+    """Returns the environment for `bentoml serve`: its home is our data directory, and it reports no usage data. With
+    `for_terminal` it writes its log as on a terminal, although its parent shows it there."""
+    given = {**os.environ, "BENTOML_HOME": str(settings.data_dir), "BENTOML_DO_NOT_TRACK": "true"}
+    if for_terminal and settings.log_format == "auto":
+        given[f"{PREFIX}LOG_FORMAT"] = "console"
+    if for_terminal and colours_wanted(terminal=True):
+        given["FORCE_COLOR"] = "1"
+    return given
 
 
 def engine_environment() -> dict[str, str]:
