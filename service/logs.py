@@ -25,7 +25,9 @@ def configure_logging(settings: Settings) -> None:
     as_json = is_json(settings)
     renderer: structlog.typing.Processor = LogLines(colours_wanted(sys.stderr.isatty()))
     if as_json:
-        renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: msgspec.json.encode(record).decode())
+        renderer = structlog.processors.JSONRenderer(
+            serializer=lambda record, **_: msgspec.json.encode(record).decode()
+        )
     stamp = structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json)
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,

@@ -34,7 +34,7 @@ def prefers_html(accept: str) -> bool:
     >>> prefers_html("text/html,application/xml;q=0.9,*/*;q=0.8"), prefers_html("*/*"), prefers_html("text/html;q=0")
     (True, False, False)
     """
-    wanted = {kind: quality for kind, quality in map(_range, accept.split(","))}
+    wanted = dict(map(_range, accept.split(",")))
     return wanted.get(HTML, 0) > 0 and wanted[HTML] >= wanted.get("application/json", 0)
 
 
@@ -47,7 +47,9 @@ def _range(text: str) -> tuple[str, float]:
         return kind, 0.0
 
 
-def page(name: str, shown: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def page(
+    name: str, shown: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """Returns the page `name` with `shown` in it, escaped. Raises jinja2.UndefinedError where a value is missing."""
     text = _templates().get_template(f"{name}.html").render(shown, style=STYLE)
     return HTMLResponse(text, status, {**HEADERS, **(headers or {})})

@@ -38,6 +38,7 @@ def _shown(http: Request, service: Service) -> dict[str, Any]:
     deployment = _deployment(service, manifest)
     is_demo = manifest is None or manifest.name == DEMO
     example = example_for(is_demo, chats=_chats(deployment))
+    engine = deployment.engine.info if deployment else None
     curl = example.curl(str(http.base_url), keyed=service.settings.admin_key is not None)
     return {
         "name": "Dosirak",
@@ -46,6 +47,8 @@ def _shown(http: Request, service: Service) -> dict[str, Any]:
         "digest": manifest.short_digest if manifest else None,
         "precision": manifest.precision if manifest else None,
         "state": deployment.shown_state.value if deployment else service.deployments.phase,
+        "device": engine.device if engine else None,
+        "kernels": engine.kernels if engine else (),
         "links": LINKS,
         "example": {"path": example.path, "body": example.body, "curl": curl},
     }

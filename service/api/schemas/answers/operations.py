@@ -23,7 +23,8 @@ class Example(Shown):
 
 
 class Root(Shown):
-    """What runs here. `model`, `digest` and `precision` are null while there is no default model."""
+    """What runs here. `model`, `digest` and `precision` are null while there is no default model, `device` while it is
+    not loaded; `kernels` is empty then."""
 
     name: Literal["Dosirak"]
     version: str
@@ -31,6 +32,8 @@ class Root(Shown):
     digest: str | None
     precision: Precision | None
     state: str
+    device: str | None
+    kernels: list[str]
     links: Links
     example: Example
 
