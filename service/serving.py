@@ -6,7 +6,9 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Final
 
 import httpx
@@ -22,114 +24,109 @@ from service.starting.waiting import answers_in_progress, slow_kernels, wait_unt
 
 INTERRUPTED: Final = 130
 """The exit status of a program that Ctrl-C ended."""
-POLL_TIMEOUT: Final = 5.0
 LAST_LINES_SECONDS: Final = 2.0
 
 
-def serve(settings: Settings, console: Console) -> int:
+def serve(settings: Settings, console: Console, then: Callable[[Console], None] | None = None) -> int:
     """Runs until the child ends; returns its exit status. SIGTERM ends the child within the drain time, and so does
-    Ctrl-C; a second Ctrl-C ends it at once. Raises CannotStart where the server could never be ready."""
+    Ctrl-C; a second Ctrl-C ends it at once. `then` is called once the start is shown. Raises CannotStart where the
+    server could never be ready."""
     try:
-        return _serve(settings, console)
+        return _Serving(settings, console, then).run()
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _serve(settings: Settings, console: Console) -> int:
-    listening = checks.listening_address(settings, address(settings))
-    checks.check_directory(settings.data_dir)
-    with checks.marked(settings.data_dir) as warning:
-        _warn(console, warning)
-        repository = Repository(settings.data_dir)
-        _warn(console, checks.check_space(repository, settings.data_dir))
-        publish_first_models(repository, settings, console)
-        if settings.preload:
-            checks.check_model(repository, settings.default_model)
-        return _run(settings, console, listening)
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    settings: Settings
+    console: Console
+    then: Callable[[Console], None] | None
 
+    def run(self) -> int:
+        directory = self.settings.data_dir
+        listening = checks.listening_address(self.settings, address(self.settings))
+        checks.check_directory(directory)
+        with checks.marked(directory) as warning:
+            self._warn(warning)
+            repository = Repository(directory)
+            self._warn(checks.check_space(repository, directory))
+            self._publish_first_models(repository)
+            if self.settings.preload:
+                checks.check_model(repository, self.settings.default_model)
+            return self._run_child(listening)
 
-def publish_first_models(repository: Repository, settings: Settings, console: Console) -> None:
-    """Publishes the demo model where it is wanted. Raises CannotStart with the reason where that fails."""
-    command = checks.first_models_command(repository, settings.data_dir)
-    if command is None:
-        return
-    with console.status("publishing the demo model"):
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise checks.CannotStart(done.stderr.strip().rpartition("\n")[2] or "the demo model could not be published")
+    def _publish_first_models(self, repository: Repository) -> None:
+        """Publishes the demo model where it is wanted. Raises CannotStart with the reason where that fails."""
+        command = checks.first_models_command(repository, self.settings.data_dir)
+        if command is None:
+            return
+        with self.console.status("publishing the demo model"):
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise checks.CannotStart(done.stderr.strip().rpartition("\n")[2] or "publishing the demo model failed")
 
+    def _run_child(self, listening: str) -> int:
+        settings, shared = self.settings, sys.stdout.isatty() and sys.stderr.isatty()
+        command = process.serve_command(listening, settings.port, settings.drain_seconds)
+        child = process.start(command, child_environment(settings, for_terminal=shared), piped=shared)
+        screen = Screen(self.console, child.stdout) if child.stdout else None
+        url, headers = address(settings), authorization(settings)
+        try:
+            with process.drained_by_signals(child), httpx.Client(base_url=url, headers=headers, timeout=5) as client:
+                try:
+                    return self._watch(child, client, screen)
+                except KeyboardInterrupt:
+                    return self._interrupted(child, client)
+        finally:
+            if screen is not None:
+                screen.finish(LAST_LINES_SECONDS)
 
-def _run(settings: Settings, console: Console, listening: str) -> int:
-    shared = sys.stdout.isatty() and sys.stderr.isatty()
-    command = process.serve_command(listening, settings.port, settings.drain_seconds)
-    child = process.start(command, child_environment(settings, for_terminal=shared), piped=shared)
-    screen = Screen(console, child.stdout) if child.stdout else None
-    try:
-        with process.drained_by_signals(child), _client(settings) as client:
-            try:
-                return _watch(child, client, settings, console, screen)
-            except KeyboardInterrupt:
-                return _interrupted(child, client, settings, console)
-    finally:
-        if screen is not None:
-            screen.finish(LAST_LINES_SECONDS)
+    def _watch(self, child: subprocess.Popen[bytes], client: httpx.Client, screen: Screen | None) -> int:
+        """Shows the start and the first answer, and waits for the child's end."""
+        seconds = self.settings.load_timeout_seconds
+        try:
+            if wait_until_ready(client, self.console, lambda: child.poll() is None, seconds):
+                self._show_ready(client, screen)
+            elif child.poll() is None:
+                self._warn(
+                    f"not ready after {seconds:g} s, and it goes on trying: {why_not_ready(client) or 'see its log'}"
+                )
+        except httpx.HTTPError as error:
+            self._warn(f"the server did not answer ({error}); its log above says why")
+        status = process.exit_status(process.wait(child))
+        if status:
+            self.console.print(f"[red]the server ended with status {status}[/]; the lines above say why")
+        return status
 
+    def _show_ready(self, client: httpx.Client, screen: Screen | None) -> None:
+        shown = client.get("/").raise_for_status().json()
+        self._warn(slow_kernels(shown, platform.machine()))
+        with screen.quiet() if screen is not None else nullcontext():
+            show_first_answer(client, shown, self.console, streams=screen is not None)
+            url = address(self.settings)
+            links = f"ready at {url}    API: {url}/docs    metrics: {url}/metrics    Ctrl-C ends it"
+            self.console.print(Text(f"{links}\n\n  {shown['example']['curl']}\n"), soft_wrap=True)
+            if self.then is not None:
+                self.then(self.console)
 
-def _watch(
-    child: subprocess.Popen[bytes], client: httpx.Client, settings: Settings, console: Console, screen: Screen | None
-) -> int:
-    """Shows the start and the first answer, and waits for the child's end."""
-    try:
-        if wait_until_ready(client, console, lambda: child.poll() is None, settings.load_timeout_seconds):
-            _show_ready(client, settings, console, screen)
-        elif child.poll() is None:
-            reason = why_not_ready(client) or "its log above says why"
-            console.print(
-                f"[yellow]not ready after {settings.load_timeout_seconds:g} s[/]: {reason}. The server goes on trying."
-            )
-    except httpx.HTTPError as error:
-        console.print(f"[red]the server did not answer[/]: {error}; its log above says why")
-    status = process.exit_status(process.wait(child))
-    if status:
-        console.print(f"[red]the server ended with status {status}[/]; the lines above say why")
-    return status
+    def _interrupted(self, child: subprocess.Popen[bytes], client: httpx.Client) -> int:
+        """Ends the child after its running answers, or at once at a second Ctrl-C."""
+        try:
+            answers = answers_in_progress(client) if child.poll() is None else 0
+            child.terminate()
+            if answers:
+                counted = f"{answers} answer{'s' if answers > 1 else ''}"
+                most = f"at most {self.settings.drain_seconds:g} s"
+                self.console.print(f"\nwaiting for {counted}, {most}; Ctrl-C again ends at once", highlight=False)
+            process.wait(child)
+        except KeyboardInterrupt:
+            process.kill(child)
+        return INTERRUPTED
 
-
-def _show_ready(client: httpx.Client, settings: Settings, console: Console, screen: Screen | None) -> None:
-    shown = client.get("/").raise_for_status().json()
-    _warn(console, slow_kernels(shown, platform.machine()))
-    with screen.quiet() if screen is not None else nullcontext():
-        show_first_answer(client, shown, console, streams=screen is not None)
-        _show_next_steps(address(settings), shown["example"]["curl"], console)
-
-
-def _show_next_steps(url: str, command: str, console: Console) -> None:
-    links = f"ready at {url}    API: {url}/docs    metrics: {url}/metrics    Ctrl-C ends it"
-    console.print(Text(f"{links}\n\n  {command}\n"), soft_wrap=True)
-
-
-def _interrupted(child: subprocess.Popen[bytes], client: httpx.Client, settings: Settings, console: Console) -> int:
-    """Ends the child after its running answers, or at once at a second Ctrl-C."""
-    try:
-        answers = answers_in_progress(client) if child.poll() is None else 0
-        child.terminate()
-        if answers:
-            counted = f"{answers} answer{'s' if answers > 1 else ''}"
-            most = f"at most {settings.drain_seconds:g} s"
-            console.print(f"\nwaiting for {counted}, {most}; Ctrl-C again ends at once", highlight=False)
-        process.wait(child)
-    except KeyboardInterrupt:
-        process.kill(child)
-    return INTERRUPTED
-
-
-def _client(settings: Settings) -> httpx.Client:
-    return httpx.Client(base_url=address(settings), headers=authorization(settings), timeout=POLL_TIMEOUT)
-
-
-def _warn(console: Console, sentence: str | None) -> None:
-    if sentence:
-        console.print(Text.assemble(("warning", "yellow"), f": {sentence}"), soft_wrap=True)
+    def _warn(self, sentence: str | None) -> None:
+        if sentence:
+            self.console.print(Text.assemble(("warning", "yellow"), f": {sentence}"), soft_wrap=True)
 
 
 def address(settings: Settings) -> str:

@@ -94,7 +94,7 @@ def check_directory(directory: Path) -> None:
         with tempfile.TemporaryFile(dir=directory) as probe:
             probe.write(bytes(4096))
             probe.flush()
-        foreign = [each for each in sorted(directory.iterdir()) if not os.access(each, os.R_OK | os.W_OK)]
+        foreign = [each for each in sorted(directory.iterdir()) if not _usable(each)]
     except OSError as error:
         raise CannotStart(_why_not_written(directory, error)) from None
     if foreign:
@@ -102,6 +102,10 @@ def check_directory(directory: Path) -> None:
             f"{foreign[0]} belongs to {_owner(foreign[0])} and cannot be written: give it to {_user(os.geteuid())} "
             f"(chown -R), {ELSEWHERE}"
         )
+
+
+def _usable(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _why_not_written(directory: Path, error: OSError) -> str:
@@ -161,10 +165,10 @@ def check_model(repository: Repository, reference: str) -> None:
     try:
         repository.resolve(reference)
     except RepositoryError as error:
-        there = ", ".join(repository.models())
+        there = repository.models()
+        chosen = f", or set DOSIRAK_DEFAULT_MODEL to one of: {', '.join(there)}" if there else ""
         raise CannotStart(
-            f"the default model cannot be served: {error}. Import it (dosirak model import SOURCE NAME), or set "
-            f"DOSIRAK_DEFAULT_MODEL; here {'are ' + there if there else 'is no model yet'}"
+            f"the default model cannot be served: {error}. Import it, as in dosirak model import ORG/NAME NAME{chosen}"
         ) from None
 
 

@@ -36,9 +36,11 @@ def show_first_answer(client: httpx.Client, shown: Mapping[str, Any], console: C
         answer += text
         if streams:
             console.out(text, end="", highlight=False)
-    if not streams:
-        console.print(opening + answer, end="", soft_wrap=True)
-    console.print(f"\n[dim]{_measured(last)}[/]\n", highlight=False)
+    if streams:
+        console.print()
+    else:
+        console.print(opening + answer, soft_wrap=True)
+    console.print(f"[dim]{_measured(last)}[/]\n", highlight=False)
 
 
 def _body(shown: Mapping[str, Any]) -> dict[str, Any]:
