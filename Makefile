@@ -5,6 +5,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # OpenMP threads that spin on starve each other on few cores.
 export GOMP_SPINCOUNT ?= 10000
+# The pinned packages have wheels for these versions (requires-python of pyproject.toml).
+FITS   := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 READY  := $(VENV)/.installed
 NATIVE  := service/runner/native
 KERNELS := $(NATIVE)/built/.built
@@ -19,16 +21,16 @@ install: $(READY) $(KERNELS)  ## create the virtual environment with every versi
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or name another, as in: make install PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c '$(FITS)' || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1), and Dosirak needs 3.11 to 3.14: install Python 3.11 or name another, as in: make install PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing (torch first; a few minutes on a fresh machine) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on 'torch==2.13.0'
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[dev,load]'
 	@touch $@
 
-# Without a compiler this says so and the engine serves with torch operations.
+# Without a compiler this says so, the engine serves with torch operations, and the next make tries again.
 $(KERNELS): $(READY) $(NATIVE)/build.py $(wildcard $(NATIVE)/src/*)
-	@$(BIN)/python -m service.runner.native.build
-	@mkdir -p $(@D) && touch $@
+	@if $(BIN)/python -m service.runner.native.build --strict; then touch $@; fi
 
 check: $(READY)  ## format, lint, types, architecture
 	$(BIN)/ruff format --check .

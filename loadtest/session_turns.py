@@ -25,7 +25,7 @@ import msgspec
 
 from models.repository import Repository
 from models.starter import WEIGHTS
-from service.app import configure_logging
+from service.logs import configure_logging
 from service.settings import Settings
 from tests.fake_service import INFO, World, serving
 from tests.versions import FACTS, write_weights

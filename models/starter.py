@@ -4,11 +4,12 @@
 directories, and the demo model only if the repository has nothing else.
 """
 
+import errno
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from models.errors import Corrupt
+from models.errors import Corrupt, RepositoryError
 from models.importing import import_source
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
 from models.progress import Progress, silent
@@ -16,6 +17,7 @@ from models.report import Report
 from models.repository import Repository
 
 DEMO = "demo"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 AUTHOR = "dosirak"
 """The author of the demo model, which no person asked for."""
 WEIGHTS = Path(__file__).parent / "demo" / "weights"
@@ -82,5 +84,14 @@ def main(data_dir: str, *pairs: str) -> None:
         publish_demo(repository, WEIGHTS)
 
 
+def _why(error: RepositoryError | OSError) -> str:
+    if isinstance(error, OSError) and error.errno in FULL:
+        return "the first models could not be published: the disk of the data directory is full; make room there"
+    return f"the first models could not be published: {error}"
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (RepositoryError, OSError) as failure:
+        sys.exit(_why(failure))

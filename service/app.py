@@ -7,7 +7,6 @@ It runs in the BentoML service (`service.bento`), or alone: `uvicorn --factory s
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -16,7 +15,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import structlog
 from fastapi import FastAPI
 
 from models import __version__
@@ -28,7 +26,6 @@ from service.api import handlers
 from service.api.auth import Auth
 from service.api.deps import Service
 from service.api.edge import Edge
-from service.api.encoding import encode
 from service.api.openapi import document
 from service.api.routes import (
     aliases,
@@ -40,6 +37,7 @@ from service.api.routes import (
     operations,
     repository,
     rollouts,
+    root,
     sessions,
     tokenizing,
 )
@@ -53,11 +51,11 @@ from service.engine_client.process import Started
 from service.engine_client.replicas import Replicas
 from service.guard import read_guard
 from service.jobs.jobs import Jobs
+from service.logs import configure_logging
 from service.metrics import Metrics
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
 from service.tasks import BackgroundTasks
-from service.tracebacks import wordless, write_wordless
 
 if TYPE_CHECKING:
     from service.sessions import SessionStore
@@ -141,6 +139,7 @@ def create_app(
         models,
         tokenizing,
         operations,
+        root,
         repository,
         aliases,
         rollouts,
@@ -205,31 +204,3 @@ def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, P
                 process.kill()
 
     return prepare
-
-
-def configure_logging(settings: Settings) -> None:
-    """Writes one line a record to standard error: JSON, or colours on a terminal. The standard library's records join
-    in.
-
-    The log holds no user's text. Exceptions go without their messages. Libraries are silent below level info (aiosqlite
-    shows every statement with its values). So is uvicorn's line for each request, which has the query.
-    """
-    as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(exception_formatter=write_wordless)
-    if as_json:
-        renderer = structlog.processors.JSONRenderer(serializer=lambda record, **_: encode(record).decode())
-    shared: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.ExceptionRenderer(wordless) if as_json else structlog.processors.StackInfoRenderer(),
-    ]
-    structlog.configure(
-        processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    handler = logging.StreamHandler()
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
-    logging.basicConfig(handlers=[handler], level=max(level, logging.INFO))
-    logging.getLogger("uvicorn.access").disabled = True

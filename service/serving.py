@@ -3,66 +3,130 @@ serves nothing itself."""
 
 from __future__ import annotations
 
-import json
-import signal
+import platform
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from itertools import count
-from pathlib import Path
-from types import FrameType
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Final
 
 import httpx
 from rich.console import Console
+from rich.text import Text
 
+from models.repository import Repository
 from service.settings import Settings, child_environment
+from service.starting import checks, process
+from service.starting.first_answer import show_first_answer
+from service.starting.screen import Screen
+from service.starting.waiting import answers_in_progress, slow_kernels, wait_until_ready, why_not_ready
 
-CHAT: Final = (
-    {"role": "user", "content": "제 이름은 김무슬이에요."},
-    {"role": "assistant", "content": "네, 기억할게요."},
-    {"role": "user", "content": "제 이름이 뭐예요?"},
-)
-SPEAKERS: Final = {"user": "you      ", "assistant": "dosirak  "}
-POLL_SECONDS: Final = 0.1
-POLLS_PER_LOOK: Final = 10  # at what the start is busy with
+INTERRUPTED: Final = 130
+"""The exit status of a program that Ctrl-C ended."""
+LAST_LINES_SECONDS: Final = 2.0
 
 
 def serve(settings: Settings, console: Console, then: Callable[[Console], None] | None = None) -> int:
-    """Runs until the child ends; returns its exit status. Ctrl-C and SIGTERM end the child within the drain time.
-    `then` is called once the start is shown."""
-    child = subprocess.Popen(_command(settings), env=child_environment(settings), cwd=_project_root())
-    _forward_signals(child)
-    url, headers = address(settings), authorization(settings)
+    """Runs until the child ends; returns its exit status. SIGTERM ends the child within the drain time, and so does
+    Ctrl-C; a second Ctrl-C ends it at once. `then` is called once the start is shown. Raises CannotStart where the
+    server could never be ready."""
     try:
-        if _wait_until_ready(child, url, headers, settings, console):
-            _show_answer(url, headers, console)
-            _show_next_steps(url, settings, console)
-            if then is not None:
-                then(console)
-    except httpx.HTTPError as error:
-        console.print(f"[red]the server did not answer[/]: {error}; its log above says why")
-    return _exit_status(child.wait())
+        return _Serving(settings, console, then).run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
-def _command(settings: Settings) -> list[str]:
-    grace = str(int(settings.drain_seconds) or 1)
-    address = ["--host", settings.host, "--port", str(settings.port)]
-    return [
-        sys.executable,
-        "-m",
-        "bentoml",
-        "serve",
-        "service.bento:Dosirak",
-        *address,
-        "--timeout-graceful-shutdown",
-        grace,
-    ]
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    settings: Settings
+    console: Console
+    then: Callable[[Console], None] | None
 
+    def run(self) -> int:
+        directory = self.settings.data_dir
+        listening = checks.listening_address(self.settings, address(self.settings))
+        checks.check_directory(directory)
+        with checks.marked(directory) as warning:
+            self._warn(warning)
+            repository = Repository(directory)
+            self._warn(checks.check_space(repository, directory))
+            self._publish_first_models(repository)
+            if self.settings.preload:
+                checks.check_model(repository, self.settings.default_model)
+            return self._run_child(listening)
 
-def _project_root() -> Path:
-    return Path(__file__).parent.parent
+    def _publish_first_models(self, repository: Repository) -> None:
+        """Publishes the demo model where it is wanted. Raises CannotStart with the reason where that fails."""
+        command = checks.first_models_command(repository, self.settings.data_dir)
+        if command is None:
+            return
+        with self.console.status("publishing the demo model"):
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise checks.CannotStart(done.stderr.strip().rpartition("\n")[2] or "publishing the demo model failed")
+
+    def _run_child(self, listening: str) -> int:
+        settings, shared = self.settings, sys.stdout.isatty() and sys.stderr.isatty()
+        command = process.serve_command(listening, settings.port, settings.drain_seconds)
+        child = process.start(command, child_environment(settings, for_terminal=shared), piped=shared)
+        screen = Screen(self.console, child.stdout) if child.stdout else None
+        url, headers = address(settings), authorization(settings)
+        try:
+            with process.drained_by_signals(child), httpx.Client(base_url=url, headers=headers, timeout=5) as client:
+                try:
+                    return self._watch(child, client, screen)
+                except KeyboardInterrupt:
+                    return self._interrupted(child, client)
+        finally:
+            if screen is not None:
+                screen.finish(LAST_LINES_SECONDS)
+
+    def _watch(self, child: subprocess.Popen[bytes], client: httpx.Client, screen: Screen | None) -> int:
+        """Shows the start and the first answer, and waits for the child's end."""
+        seconds = self.settings.load_timeout_seconds
+        try:
+            if wait_until_ready(client, self.console, lambda: child.poll() is None, seconds):
+                self._show_ready(client, screen)
+            elif child.poll() is None:
+                self._warn(
+                    f"not ready after {seconds:g} s, and it goes on trying: {why_not_ready(client) or 'see its log'}"
+                )
+        except httpx.HTTPError as error:
+            self._warn(f"the server did not answer ({error}); its log above says why")
+        status = process.exit_status(process.wait(child))
+        if status:
+            self.console.print(f"[red]the server ended with status {status}[/]; the lines above say why")
+        return status
+
+    def _show_ready(self, client: httpx.Client, screen: Screen | None) -> None:
+        shown = client.get("/").raise_for_status().json()
+        self._warn(slow_kernels(shown, platform.machine()))
+        with screen.quiet() if screen is not None else nullcontext():
+            show_first_answer(client, shown, self.console, streams=screen is not None)
+            url = address(self.settings)
+            links = f"ready at {url}    API: {url}/docs    metrics: {url}/metrics    Ctrl-C ends it"
+            self.console.print(Text(f"{links}\n\n  {shown['example']['curl']}\n"), soft_wrap=True)
+            if self.then is not None:
+                self.then(self.console)
+
+    def _interrupted(self, child: subprocess.Popen[bytes], client: httpx.Client) -> int:
+        """Ends the child after its running answers, or at once at a second Ctrl-C."""
+        try:
+            answers = answers_in_progress(client) if child.poll() is None else 0
+            child.terminate()
+            if answers:
+                counted = f"{answers} answer{'s' if answers > 1 else ''}"
+                most = f"at most {self.settings.drain_seconds:g} s"
+                self.console.print(f"\nwaiting for {counted}, {most}; Ctrl-C again ends at once", highlight=False)
+            process.wait(child)
+        except KeyboardInterrupt:
+            process.kill(child)
+        return INTERRUPTED
+
+    def _warn(self, sentence: str | None) -> None:
+        if sentence:
+            self.console.print(Text.assemble(("warning", "yellow"), f": {sentence}"), soft_wrap=True)
 
 
 def address(settings: Settings) -> str:
@@ -75,81 +139,3 @@ def address(settings: Settings) -> str:
 def authorization(settings: Settings) -> dict[str, str]:
     key = settings.admin_key
     return {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
-
-
-def _forward_signals(child: subprocess.Popen[bytes]) -> None:
-    def forward(number: int, _frame: FrameType | None) -> None:
-        child.send_signal(signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, forward)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to the child as well
-
-
-def _wait_until_ready(
-    child: subprocess.Popen[bytes], url: str, headers: dict[str, str], settings: Settings, console: Console
-) -> bool:
-    """Shows the work of the start until the default model is ready; returns False when the child ended instead."""
-    deadline = time.monotonic() + settings.load_timeout_seconds
-    with httpx.Client(headers=headers, timeout=5) as client, console.status("starting") as status:
-        polls = count()
-        while child.poll() is None and time.monotonic() < deadline:
-            try:
-                if client.get(f"{url}/readyz").status_code == 200:
-                    return True
-                if next(polls) % POLLS_PER_LOOK == 0:
-                    status.update(_phase(client.get(f"{url}/v1/deployments")))
-            except httpx.HTTPError:
-                pass  # not listening yet
-            time.sleep(POLL_SECONDS)
-    return False
-
-
-def _phase(response: httpx.Response) -> str:
-    deployments = response.json().get("data", []) if response.status_code == 200 else []
-    return ", ".join(f"{each['model']}: {each['phase']}" for each in deployments) or "preparing the model repository"
-
-
-def _show_answer(url: str, headers: dict[str, str], console: Console) -> None:
-    body = {"messages": CHAT, "parameters": {"max_new_tokens": 64}}
-    console.print()
-    for message in CHAT:
-        console.print(f"[bold]{SPEAKERS[message['role']]}[/]{message['content']}", highlight=False)
-    console.print(f"[bold]{SPEAKERS['assistant']}[/]", end="")
-    last: dict[str, object] = {}
-    with httpx.stream("POST", f"{url}/generate_stream", json=body, headers=headers, timeout=60) as response:
-        if response.is_error:  # a model without a chat template, say: the body says so
-            last = json.loads(response.read())
-        for event in _events(response) if response.is_success else ():
-            if "token" in event:
-                console.out(event["token"]["text"], end="", highlight=False)  # type: ignore[index]
-            last = event
-    console.print(f"\n[dim]{_measured(last)}[/]\n")
-
-
-def _events(response: httpx.Response) -> Iterator[dict[str, object]]:
-    for line in response.iter_lines():
-        if line.startswith("data:"):
-            yield json.loads(line.removeprefix("data:"))
-
-
-def _measured(event: dict[str, object]) -> str:
-    timings, usage = event.get("timings"), event.get("usage")
-    if not isinstance(timings, dict) or not isinstance(usage, dict):
-        return f"no answer: {event.get('error', 'the stream ended early')}"
-    return (
-        f"{usage['prompt_tokens']} prompt tokens, first token after {timings['ttft_ms']:.0f} ms, "
-        f"{usage['completion_tokens']} tokens at {timings['tokens_per_second']:.0f} a second"
-    )
-
-
-def _show_next_steps(url: str, settings: Settings, console: Console) -> None:
-    key = ' -H "Authorization: Bearer $DOSIRAK_ADMIN_KEY"' if settings.admin_key else ""
-    data = '{"inputs": "도시락", "parameters": {"max_new_tokens": 16}}'
-    console.print(f"ready at {url}    API: {url}/docs    metrics: {url}/metrics    Ctrl-C ends it\n", soft_wrap=True)
-    console.print(
-        f"  curl {url}/generate{key} -H 'Content-Type: application/json' -d '{data}'\n", soft_wrap=True, markup=False
-    )
-
-
-def _exit_status(returned: int) -> int:
-    return 0 if returned in (0, -signal.SIGTERM, -signal.SIGINT) else abs(returned)

@@ -265,11 +265,23 @@ def leave_multiprocess_metrics() -> None:
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
 
 
-def child_environment(settings: Settings) -> dict[str, str]:
+def colours_wanted(terminal: bool) -> bool:
+    """Returns whether text may have colours: on a terminal, unless NO_COLOR is set (no-color.org); elsewhere where
+    FORCE_COLOR is."""
+    return not os.environ.get("NO_COLOR") and (terminal or bool(os.environ.get("FORCE_COLOR")))
+
+
+def child_environment(settings: Settings, *, for_terminal: bool = False) -> dict[str, str]:
     """Returns the environment for `bentoml serve`: its home is our data directory, its default model is that of the
-    settings, and it reports no usage data."""
+    settings, and it reports no usage data. With `for_terminal` it writes its log as on a terminal, although its parent
+    shows it there."""
     ours = {"BENTOML_HOME": str(settings.data_dir), f"{PREFIX}DEFAULT_MODEL": settings.default_model}
-    return {**os.environ, **ours, "BENTOML_DO_NOT_TRACK": "true"}
+    given = {**os.environ, **ours, "BENTOML_DO_NOT_TRACK": "true"}
+    if for_terminal and settings.log_format == "auto":
+        given[f"{PREFIX}LOG_FORMAT"] = "console"
+    if for_terminal and colours_wanted(terminal=True):
+        given["FORCE_COLOR"] = "1"
+    return given
 
 
 def engine_environment() -> dict[str, str]:

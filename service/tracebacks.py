@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator
 from itertools import islice
 from types import TracebackType
-from typing import Final, TextIO
+from typing import Final
 
 LONGEST_CHAIN: Final = 8
 BETWEEN: Final = "\n"
@@ -21,11 +21,6 @@ def wordless(exc_info: ExcInfo) -> str:
     """Returns the frames and the type of the exception, and of its causes, the first cause first."""
     chain = list(islice(_chain(exc_info[1]), LONGEST_CHAIN))
     return BETWEEN.join(_one(error) for error in reversed(chain))
-
-
-def write_wordless(file: TextIO, exc_info: ExcInfo) -> None:
-    """Writes the same, in the form that structlog's console needs."""
-    file.write("\n" + wordless(exc_info))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.api.dialects import is_openai
 from service.api.errors import response_of
 from service.api.loopback import foreign_part
+from service.api.pages import page, prefers_html
 from service.errors import DosirakError, Forbidden, Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
@@ -86,10 +87,13 @@ async def _refuse(error: DosirakError, scope: Scope, receive: Receive, send: Sen
 
 
 def _refusal(error: DosirakError, scope: Scope) -> Response:
-    """Returns the refusal. Under `Edge` it has the request's id and is in the log; around another server's routes it
-    has an id of its own."""
+    """Returns the refusal; as a page where a browser opens `/`. Under `Edge` it has the request's id and is in the log;
+    around another server's routes it has an id of its own."""
     state = scope.get("state", {})
     state.get("log", {})["code"] = error.code
     request_id = state.get("request_id") or uuid.uuid4().hex
     challenge = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
-    return response_of(error, request_id, is_openai(scope["path"]), {**challenge, "X-Request-Id": request_id})
+    told = {**challenge, "X-Request-Id": request_id}
+    if scope["path"] == "/" and prefers_html(Headers(scope=scope).get("accept", "")):
+        return page("refused", {"sentence": error.message}, error.status, told)
+    return response_of(error, request_id, is_openai(scope["path"]), told)

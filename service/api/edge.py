@@ -22,7 +22,7 @@ from service.api.errors import Internal, response_of
 from service.metrics import Metrics
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-POLLED: Final = frozenset({"/livez", "/readyz", "/healthz", "/health", "/metrics", "/v1/deployments"})
+POLLED: Final = frozenset({"/", "/livez", "/readyz", "/healthz", "/health", "/metrics", "/v1/deployments"})
 CLIENT_GONE: Final = 499
 CATCH_ALL: Final = "/{path:path}"
 log = structlog.get_logger("dosirak.request")

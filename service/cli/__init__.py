@@ -9,17 +9,36 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
+from models import __version__
 from models.errors import RepositoryError
 from service.cli import guard, models
+from service.cli.completion import complete_reference
+from service.cli.examples import COMMON, put_examples
 from service.cli.serve import serve
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import console, repository
 from service.errors import DosirakError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve versioned text-generation models.")
+app = typer.Typer(no_args_is_help=True)
 app.add_typer(models.app, name="model")
 app.add_typer(guard.app, name="guard")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"dosirak {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback(epilog=COMMON)
+def dosirak(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Serve versioned text-generation models."""
 
 
 def demo_versions() -> list[str]:
@@ -40,7 +59,9 @@ def talk(
     url: Annotated[
         str | None, typer.Option(help="The server; where DOSIRAK_HOST and DOSIRAK_PORT say, if unset.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model reference of the session.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model reference of the session.", autocompletion=complete_reference)
+    ] = None,
     session: Annotated[str | None, typer.Option(help="Go on with this session.")] = None,
     policy: Annotated[
         str | None,
@@ -70,7 +91,9 @@ def _given(fields: Mapping[str, object]) -> dict[str, object]:
 
 @app.command()
 def recall(
-    references: Annotated[list[str] | None, typer.Argument(help="Model references to measure.")] = None,
+    references: Annotated[
+        list[str] | None, typer.Argument(help="Model references to measure.", autocompletion=complete_reference)
+    ] = None,
     questions: Annotated[int, typer.Option(help="Questions in each cell of the table.")] = 100,
     policies: Annotated[bool, typer.Option("--policies", help="By context policy, in chats past the window.")] = False,
 ) -> None:
@@ -88,7 +111,8 @@ def recall(
 @app.command()
 def compare(
     references: Annotated[
-        list[str] | None, typer.Argument(help="Model references; the first is compared with.")
+        list[str] | None,
+        typer.Argument(help="Model references; the first is compared with.", autocompletion=complete_reference),
     ] = None,
     texts: Annotated[int, typer.Option(help="Dialogues to predict.")] = 100,
     int8_kv: Annotated[bool, typer.Option("--int8-kv", help="Each with 8-bit keys and values as well.")] = False,
@@ -99,10 +123,13 @@ def compare(
     print_comparison(settings_or_exit(console), references or demo_versions(), texts, console, int8_kv)
 
 
+put_examples(app)
+
+
 def main() -> None:
     """Runs the console script: a refusal is one sentence and exit status 1, never a traceback."""
     try:
         app()
     except (RepositoryError, DosirakError) as error:
-        console.print(f"[red]error[/]: {error}")
+        console.print(Text.assemble(("error", "red"), f": {error}"), soft_wrap=True)
         raise SystemExit(1) from None

@@ -11,11 +11,11 @@ from rich.table import Column, Table
 
 from models.manifest import DEFAULT_ALIAS
 from service.cli.settings import settings_or_exit
-from service.cli.terminal import Alias, Json, Reason, console, print_json, repository, who
+from service.cli.terminal import Alias, Json, Name, Reason, Version, console, print_json, repository, who
 
 
 def promote(
-    reference: Annotated[str, typer.Argument(help="An exact version, name:version.")],
+    reference: Version,
     alias: Alias = DEFAULT_ALIAS,
     reason: Reason = "",
     override: Annotated[
@@ -33,7 +33,7 @@ def promote(
 
 
 def rollback(
-    name: Annotated[str, typer.Argument(help="The model.")],
+    name: Name,
     alias: Alias = DEFAULT_ALIAS,
     reason: Reason = "",
     json: Json = False,
@@ -43,7 +43,7 @@ def rollback(
 
 
 def history(
-    name: Annotated[str, typer.Argument(help="The model.")],
+    name: Name,
     alias: Alias = DEFAULT_ALIAS,
     at: Annotated[datetime | None, typer.Option(help="Only what was in force at this time (UTC).")] = None,
     json: Json = False,

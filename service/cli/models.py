@@ -18,9 +18,10 @@ from models.manifest import Manifest, ModelReference
 from models.report import Report
 from models.repository import Repository
 from service.cli.aliases import history, promote, rollback
+from service.cli.completion import complete_reference
 from service.cli.rollouts import rollout
 from service.cli.settings import settings_or_exit
-from service.cli.terminal import Json, Reason, Reference, console, print_json, repository, who
+from service.cli.terminal import Json, Reason, Reference, Version, console, print_json, repository, who
 
 app = typer.Typer(no_args_is_help=True, help="The model repository: versions, reports, aliases, history.")
 Evaluate = Annotated[str, typer.Option(help="Measure the new version: none, quick (a minute) or full.")]
@@ -174,7 +175,10 @@ def show(reference: Reference, json: Json = False) -> None:
 
 @app.command()
 def compare(
-    references: Annotated[list[str], typer.Argument(help="Two or more model references.")], json: Json = False
+    references: Annotated[
+        list[str], typer.Argument(help="Two or more model references.", autocompletion=complete_reference)
+    ],
+    json: Json = False,
 ) -> None:
     """Versions side by side: facts and what was measured of each (`model evaluate` measures)."""
     store = repository()
@@ -215,7 +219,7 @@ def export(
 
 @app.command()
 def delete(
-    reference: Annotated[str, typer.Argument(help="An exact version, name:version.")],
+    reference: Version,
     reason: Reason = "",
     json: Json = False,
 ) -> None:

@@ -13,11 +13,11 @@ from models import rollouts
 from models.errors import InvalidReference
 from models.rollouts import Rollout, RolloutLimits
 from service.cli.settings import settings_or_exit
-from service.cli.terminal import Alias, Json, Reason, console, print_json, repository, who
+from service.cli.terminal import Alias, Json, Name, Reason, console, print_json, repository, who
 
 
 def rollout(
-    name: Annotated[str, typer.Argument(help="The model.")],
+    name: Name,
     alias: Alias = "production",
     candidate: Annotated[str | None, typer.Option(help="Begin with this version, or change its weight.")] = None,
     weight: Annotated[float, typer.Option(min=0, max=100, help="Percent of the conversations.")] = 10.0,

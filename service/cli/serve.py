@@ -16,11 +16,13 @@ from models.manifest import DEFAULT_ALIAS, Manifest, precision_of
 from models.repository import Repository
 from models.starter import DEMO, demo_is_wanted
 from service.cli import needs
+from service.cli.completion import complete_reference
 from service.cli.preparation import Preparation, Prepared, Words
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import console
 from service.guard import read_guard
 from service.settings import Settings
+from service.starting.checks import listening_address
 
 _MOVED_SECONDS = 5.0
 _WAIT_SECONDS = 1.0
@@ -30,8 +32,9 @@ def serve(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="A hub id ORG/NAME[@revision], a directory as ./NAME, or name[:version|@alias] of the repository; the "
-            "default model where it is left out."
+            help="A hub id, ORG/NAME or ORG/NAME@REVISION; a directory, as ./NAME; or name, name:version or name@alias "
+            "of the repository. The default model where it is left out.",
+            autocompletion=complete_reference,
         ),
     ] = None,
     precision: Annotated[
@@ -44,21 +47,16 @@ def serve(
 ) -> None:
     """Serve a model, and show one real streamed answer.
 
-    A checkpoint is fetched (only what is needed; a download that was cut off goes on), checked, converted, published
-    as a version, and `production` points to it. Started again, the published version serves at once, also without a
-    network. Without MODEL the default model is served; an empty repository gets the demo model.
+    A checkpoint is fetched (only what is needed; a download that was cut off
+    goes on), checked, converted and published as a version, and `production`
+    points to it. Started again, that version serves at once, also with no
+    network. Without MODEL the default model is served; an empty repository
+    gets the demo model.
 
-    \b
-    Examples:
-      dosirak serve
-      dosirak serve Qwen/Qwen2.5-0.5B-Instruct
-      dosirak serve Qwen/Qwen2.5-0.5B-Instruct@main --pull
-      dosirak serve TinyLlama/TinyLlama-1.1B-Chat-v1.0 --precision bf16 --name tiny
-      dosirak serve ./my-checkpoint --evaluate
-      dosirak serve tiny:2
-
-    HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME and HTTPS_PROXY mean what they mean to huggingface_hub.
+    HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME and HTTPS_PROXY mean what
+    they mean to huggingface_hub.
     """
+    from service.serving import address
     from service.serving import serve as run
 
     settings = settings_or_exit(console)
@@ -70,6 +68,7 @@ def serve(
         raise typer.Exit(run(settings, console))
     if _is_demo(settings, model):
         raise typer.Exit(run(settings.model_copy(update={"default_model": model}), console))
+    listening_address(settings, address(settings))  # before a download, not after it
     words = Words(model, precision_of(precision) if precision else None, name, evaluate, pull)
     preparation = Preparation(settings, words, console)
     prepared = preparation.run()

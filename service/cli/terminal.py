@@ -10,12 +10,18 @@ import typer
 from rich.console import Console
 
 from models.repository import Repository
+from service.cli.completion import complete_name, complete_reference
 from service.cli.settings import settings_or_exit
 
 console = Console()
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Reference = Annotated[str, typer.Argument(help="A model reference: name, name:version or name@alias.")]
+Reference = Annotated[
+    str,
+    typer.Argument(help="A model reference: name, name:version or name@alias.", autocompletion=complete_reference),
+]
+Version = Annotated[str, typer.Argument(help="An exact version, name:version.", autocompletion=complete_reference)]
+Name = Annotated[str, typer.Argument(help="The model.", autocompletion=complete_name)]
 Alias = Annotated[str, typer.Option(help="The alias.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the history.")]
 

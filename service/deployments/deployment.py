@@ -218,7 +218,7 @@ class Deployment:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
-            self.failure = f"{self.in_flight} answers were cut after {seconds:g} s of draining"
+            self.failure = f"{self._occupants or self.in_flight} answers were cut after {seconds:g} s of draining"
         await self._end(1.0)
 
     def describe(self) -> dict[str, object]:
@@ -233,7 +233,7 @@ class Deployment:
             "precision": self.manifest.precision,
             "memory_bytes": info.memory_bytes if info else None,
             "load_seconds": round(self.load_seconds, 3),
-            "in_flight": self.in_flight,
+            "in_flight": self._occupants,
             "replicas": [_described(each) for each in self.engine.replicas],
         }
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from models.repository import Repository
-from service.app import configure_logging
+from service.logs import configure_logging
 from service.settings import Settings
 from tests.fake_service import World, publish, serving
 

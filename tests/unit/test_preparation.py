@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from service.cli import needs, preparation
 from service.host import available_memory
 from service.jobs import child, work
 from service.settings import Settings
+from service.starting.checks import CannotStart
 from tests.checkpoints import save_llama
+from tests.e2e.server import free_port
 from tests.fake_hub import FakeHub, reached
 from tests.versions import publish
 
@@ -80,6 +83,7 @@ class Start:
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     monkeypatch.setenv("DOSIRAK_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("DOSIRAK_PORT", str(free_port()))
     monkeypatch.setenv("LOGNAME", "kim")
     made = Start(Repository(tmp_path / "data"))
     monkeypatch.setattr("service.serving.serve", made.serve)
@@ -308,6 +312,13 @@ def test_more_than_any_disk_has(start: Start, hub: FakeHub, llama: Path) -> None
 def test_words_that_name_nothing(start: Start, words: tuple[str, ...], named: str) -> None:
     publish(start.repository, "one", "chat")
     assert named in start.refused(*words)
+
+
+def test_a_port_that_is_taken_is_said_before_the_download(start: Start, hub: FakeHub, llama: Path) -> None:
+    hub.push(TINY, llama)
+    with socket.create_server(("127.0.0.1", Settings().port)), pytest.raises(CannotStart, match="is taken"):
+        start.run(TINY)
+    assert hub.requests == []
 
 
 def test_options_belong_to_a_model(start: Start) -> None:

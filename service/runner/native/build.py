@@ -57,7 +57,7 @@ def build(compiler: str | None = None, levels: Iterable[str] = LEVELS, sanitized
     if missing:
         command = compiler or next(filter(None, map(shutil.which, COMPILERS)), None)
         if command is None:
-            raise CannotBuild(f"no C++ compiler: install one of {', '.join(COMPILERS)}")
+            raise CannotBuild(f"no C++ compiler; install one of {', '.join(COMPILERS)} and run make install")
         _compile(command, missing, sanitized)
     current = {library_path(level, variant) for level in LEVELS for variant in (False, True)}
     for stale in set(BUILT.glob("*.so")) - current:
@@ -108,7 +108,10 @@ def main() -> int:
         for path in build(options.compiler, sanitized=options.sanitize):
             print(f"native kernels: {path.name}")
     except CannotBuild as error:
-        print(f"native kernels were not built, torch operations will serve: {error}", file=sys.stderr)
+        print(
+            f"native kernels were not built, so torch operations will serve, several times slower: {error}",
+            file=sys.stderr,
+        )
         return int(options.strict)
     return 0
 

@@ -1,10 +1,41 @@
-"""These models describe answers for operators: information, deployments, and what the engines learned."""
+"""These models describe answers for operators: the root, information, deployments, and what the engines learned."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from service.api.schemas.answers.base import Object, Precision, Shown
+
+
+class Links(Shown):
+    docs: str
+    openapi: str
+    info: str
+    metrics: str
+
+
+class Example(Shown):
+    """A request to try. `curl` is the same as a command; a server with a key names the variable that holds it."""
+
+    path: str
+    body: Object
+    curl: str
+
+
+class Root(Shown):
+    """What runs here. `model`, `digest` and `precision` are null while there is no default model, `device` while it is
+    not loaded; `kernels` is empty then."""
+
+    name: Literal["Dosirak"]
+    version: str
+    model: str | None
+    digest: str | None
+    precision: Precision | None
+    state: str
+    device: str | None
+    kernels: list[str]
+    links: Links
+    example: Example
 
 
 class Info(Shown):

@@ -1,0 +1,63 @@
+"""The pages are what a browser sees at `/`: one file each, no script, nothing from anywhere else. This module knows the
+templates and their headers, not what they show."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import HTMLResponse, Response
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+STYLE: Final = (TEMPLATES / "page.css").read_text(encoding="utf-8")
+_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+HEADERS: Final = {
+    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Vary": "Accept",
+}
+HTML: Final = "text/html"
+
+
+def prefers_html(accept: str) -> bool:
+    """Returns whether an `Accept` header asks for a page, as browsers do: it names text/html, and JSON not before it.
+
+    >>> prefers_html("text/html,application/xml;q=0.9,*/*;q=0.8"), prefers_html("*/*"), prefers_html("text/html;q=0")
+    (True, False, False)
+    """
+    wanted = dict(map(_range, accept.split(",")))
+    return wanted.get(HTML, 0) > 0 and wanted[HTML] >= wanted.get("application/json", 0)
+
+
+def _range(text: str) -> tuple[str, float]:
+    kind, *parameters = (part.strip().lower() for part in text.split(";"))
+    quality = next((each.removeprefix("q=") for each in parameters if each.startswith("q=")), "1")
+    try:
+        return kind, float(quality)
+    except ValueError:
+        return kind, 0.0
+
+
+def page(
+    name: str, shown: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Returns the page `name` with `shown` in it, escaped. Raises jinja2.UndefinedError where a value is missing."""
+    text = _templates().get_template(f"{name}.html").render(shown, style=STYLE)
+    return HTMLResponse(text, status, {**HEADERS, **(headers or {})})
+
+
+@cache
+def _templates() -> Environment:
+    """Imports jinja2: `bentoml serve` also imports this module in a process that shows no page."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)

@@ -1,0 +1,91 @@
+"""The examples at the end of each verb's `--help`, and what all verbs share. This module knows the verbs' names and no
+work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import typer
+
+COMMON: Final = """\b
+Settings are environment variables, DOSIRAK_*; docs/settings.md lists them.
+  DOSIRAK_DATA_DIR   the model repository and the chat history
+  DOSIRAK_HOST, DOSIRAK_PORT, DOSIRAK_ADMIN_KEY   the server, also for `dosirak chat`
+
+\b
+Exit status: 0 done, 1 refused (the sentence says why), 2 wrong words or settings, 130 ended by Ctrl-C.
+
+\b
+Examples:
+  dosirak serve
+  dosirak chat
+  dosirak model list
+  dosirak --install-completion
+"""
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "serve": (
+        "dosirak serve",
+        "dosirak serve Qwen/Qwen2.5-0.5B-Instruct",
+        "dosirak serve Qwen/Qwen2.5-0.5B-Instruct@main --pull",
+        "dosirak serve TinyLlama/TinyLlama-1.1B-Chat-v1.0 --precision bf16 --name tiny",
+        "dosirak serve ./my-checkpoint --evaluate",
+        "DOSIRAK_PORT=3001 dosirak serve chat@staging",
+    ),
+    "chat": (
+        "dosirak chat",
+        "dosirak chat --session s_4ZJ_jjJKe6tBCAwIkBQpyw --policy retrieve",
+        "dosirak chat --url http://gpu.example:3000 --model chat:3 --temperature 0",
+        "echo 안녕하세요 | dosirak chat --json",
+    ),
+    "recall": ("dosirak recall", "dosirak recall demo:2 --questions 20", "dosirak recall demo --policies"),
+    "compare": ("dosirak compare demo:1 demo:2", "dosirak compare chat:1 chat:2 --texts 20 --int8-kv"),
+    "model import": (
+        "dosirak model import TinyLlama/TinyLlama-1.1B-Chat-v1.0 tinyllama",
+        "dosirak model import ./checkpoint chat:7 --precision int8 --evaluate quick",
+        "dosirak model import ./adapter chat --adapter-of chat:1",
+        "dosirak model import chat.tar chat",
+    ),
+    "model quantize": ("dosirak model quantize chat:1", "dosirak model quantize chat:1 --precision llm-int8"),
+    "model evaluate": (
+        "dosirak model evaluate chat:2",
+        "dosirak model evaluate chat:2 --effort full --text dialogues.txt",
+    ),
+    "model list": ("dosirak model list", "dosirak model list --json"),
+    "model show": ("dosirak model show chat:2", "dosirak model show chat@production --json"),
+    "model compare": ("dosirak model compare chat:1 chat:2",),
+    "model verify": ("dosirak model verify chat:2",),
+    "model export": ("dosirak model export chat:2 chat-2.tar",),
+    "model delete": ("dosirak model delete chat:1 --reason 'replaced by chat:2'",),
+    "model gc": ("dosirak model gc", "dosirak model gc --keep 2"),
+    "model promote": (
+        "dosirak model promote chat:2 --reason 'better recall'",
+        "dosirak model promote chat:2 --alias staging",
+        "dosirak model promote chat:2 --override --reason 'slower, and accepted'",
+    ),
+    "model rollback": ("dosirak model rollback chat --reason 'complaints'",),
+    "model history": ("dosirak model history chat", "dosirak model history chat --at 2026-11-01"),
+    "model rollout": (
+        "dosirak model rollout chat --candidate 3 --weight 5",
+        "dosirak model rollout chat --promote",
+        "dosirak model rollout chat --abort --reason 'worse answers'",
+    ),
+    "guard hash": ("dosirak guard hash contracts.txt letters.txt --output sensitive.grams",),
+    "guard check": ("dosirak guard check answer.txt --file guard.toml", "dosirak guard check - --file guard.toml"),
+}
+
+
+def put_examples(app: typer.Typer) -> None:
+    """Puts the examples under the help of each verb that has no end of its own."""
+    for name, command in _verbs(app):
+        if command.epilog is None and name in EXAMPLES:
+            command.epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in EXAMPLES[name])])
+
+
+def _verbs(app: typer.Typer, prefix: str = "") -> Iterator[tuple[str, typer.models.CommandInfo]]:
+    for command in app.registered_commands:
+        name = command.name or (command.callback.__name__ if command.callback else "")
+        yield f"{prefix}{name}", command
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            yield from _verbs(group.typer_instance, f"{prefix}{group.name} ")

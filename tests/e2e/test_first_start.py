@@ -1,0 +1,223 @@
+"""What a new user sees at a terminal: the start, an answer that no log line runs into, a command that can be typed, an
+end that says what it waits for, and one sentence where something is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.e2e.server import ROOT, Server, free_port, python, stream
+from tests.e2e.test_serve import body, until
+from tests.terminal import ANSI, CTRL_C, Terminal
+
+KEY = "a key of 25 letters or so"
+SERVE = python("-m", "service.cli", "serve")
+REQUEST = re.compile(r"\d\d:\d\d:\d\d  POST   /v1/chat/completions +200 +[\d,]+ ms  \d+\+\d+ tokens  demo:2")
+
+
+@contextmanager
+def at_a_terminal(data_dir: Path, port: int, cwd: Path = ROOT, **variables: str) -> Iterator[Terminal]:
+    """`dosirak serve`, as typed."""
+    given = {"DOSIRAK_DATA_DIR": str(data_dir), "DOSIRAK_PORT": str(port), "PYTHONPATH": str(cwd), **variables}
+    given |= {name: given.get(name, "") for name in ("NO_COLOR", "FORCE_COLOR", "DOSIRAK_LOG_FORMAT")}
+    terminal = Terminal(SERVE, cwd, given)
+    try:
+        yield terminal
+    finally:
+        family = psutil.Process(terminal.process.pid).children(recursive=True) if is_running(terminal) else []
+        terminal.close()
+        for each in family:
+            if each.is_running():
+                each.kill()
+
+
+def is_running(terminal: Terminal) -> bool:
+    return terminal.process.poll() is None
+
+
+def command_of(terminal: Terminal) -> str:
+    """The command that the start shows."""
+    until(lambda: bool([line for line in terminal.lines[:-1] if line.startswith("  curl ")]))
+    return next(line for line in terminal.lines if line.startswith("  curl ")).strip()
+
+
+def run(command: str, **variables: str) -> dict[str, object]:
+    done = subprocess.run(
+        command, shell=True, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60, check=True
+    )
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def sensible(answer: dict[str, object]) -> bool:
+    """The answer ends by itself, greets back, and repeats nothing for ever."""
+    choice = answer["choices"][0]  # type: ignore[index]
+    text = choice["message"]["content"]
+    assert choice["finish_reason"] == "stop" and "안녕" in text, text
+    return re.search(r"(.)\1\1", text) is None and text.rstrip()[-1] in ".!?~"
+
+
+@contextmanager
+def a_long_answer(url: str, key: str = "") -> Iterator[list[dict[str, object]]]:
+    """A stream that goes on beside; its events are complete at exit."""
+    events: list[dict[str, object]] = []
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    def ask() -> None:
+        with httpx.Client(base_url=url, timeout=120, headers=headers) as client:
+            try:
+                events.extend(stream(client, body(max_new_tokens=1900)))
+            except httpx.HTTPError:
+                events.append({"error": "cut"})
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with httpx.Client(base_url=url, headers=headers) as client:
+        until(lambda: client.get("/v1/deployments").json()["data"][0]["in_flight"] == 1)
+    yield events
+    asking.join(60)
+
+
+def family_of(terminal: Terminal) -> list[psutil.Process]:
+    return [each for each in psutil.Process(terminal.process.pid).children(recursive=True)]
+
+
+def gone(family: list[psutil.Process]) -> Callable[[], bool]:
+    return lambda: not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_first_start_and_its_end(data_dir: Path, served: Server) -> None:
+    port = free_port()
+    with at_a_terminal(data_dir, port) as terminal:
+        command = command_of(terminal)
+        assert "dosirak  이름은 김무슬이에요." in terminal.lines, "no log line runs into it"
+        assert f"ready at http://127.0.0.1:{port}" in terminal.shown
+        assert f"uses {data_dir} too" in ANSI.sub("", terminal.shown), "as another server serves from it"
+        assert command.startswith(f"curl http://127.0.0.1:{port}/v1/chat/completions -H") and "Bearer" not in command
+        assert sensible(run(command))
+        until(lambda: any(map(REQUEST.fullmatch, terminal.lines)))
+        assert "\x1b[32m200" in terminal.shown
+        family = family_of(terminal)
+        with a_long_answer(f"http://127.0.0.1:{port}") as events:
+            terminal.type(CTRL_C)
+            terminal.until("waiting for 1 answer, at most 30 s; Ctrl-C again ends at once")
+        assert terminal.wait() == 130
+        assert events[-1].get("generated_text"), "it waited"
+        until(gone(family))
+        assert "Traceback" not in terminal.shown
+
+
+def test_a_key_no_colours_and_an_end_at_once(data_dir: Path, served: Server) -> None:
+    port = free_port()
+    with at_a_terminal(data_dir, port, DOSIRAK_ADMIN_KEY=KEY, NO_COLOR="1") as terminal:
+        command = command_of(terminal)
+        assert KEY not in terminal.shown and "$DOSIRAK_ADMIN_KEY" in command
+        assert sensible(run(command, DOSIRAK_ADMIN_KEY=KEY))
+        assert "code" in run(command, DOSIRAK_ADMIN_KEY="another")["error"]  # type: ignore[operator]
+        until(lambda: any(map(REQUEST.fullmatch, terminal.lines)))
+        assert not re.search(r"\x1b\[[0-9;]*3[1-6]m", terminal.shown), "NO_COLOR"
+        family = family_of(terminal)
+        with a_long_answer(f"http://127.0.0.1:{port}", KEY) as events:
+            terminal.type(CTRL_C)
+            terminal.until("Ctrl-C again ends at once")
+            terminal.type(CTRL_C)
+            assert terminal.wait() == 130
+            until(gone(family))
+        assert events == [{"error": "cut"}]
+
+
+def test_piped_the_answer_has_its_own_lines_and_the_log_is_json(served: Server) -> None:
+    until(lambda: "  curl " in served.log.read_text())
+    lines = served.log.read_text().splitlines()
+    assert "dosirak  이름은 김무슬이에요." in lines
+    records = [json.loads(line) for line in lines if line.startswith("{")]
+    assert {"deployment_ready", "request"} <= {each["event"] for each in records}
+
+
+def test_the_shown_command_runs_as_typed(served: Server) -> None:
+    until(lambda: "  curl " in served.log.read_text())
+    line = next(line for line in served.log.read_text().splitlines() if line.startswith("  curl "))
+    assert sensible(run(line.strip()))
+
+
+def test_a_browser_is_led_somewhere(served: Server) -> None:
+    with served.client() as client:
+        page = client.get("/", headers={"Accept": "text/html"})
+        assert page.status_code == 200 and "demo:2" in page.text and "native kernels" in page.text
+        assert sensible(run(client.get("/").json()["example"]["curl"]))
+
+
+@pytest.mark.parametrize("variables", [{}, {"DOSIRAK_HOST": "localhost"}], ids=["as set", "by name"])
+def test_a_port_that_is_taken(served: Server, data_dir: Path, variables: dict[str, str]) -> None:
+    port = served.url.rpartition(":")[2]
+    environment = {**os.environ, **variables, "DOSIRAK_DATA_DIR": str(data_dir), "DOSIRAK_PORT": port}
+    ended = subprocess.run(SERVE, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1 and "Traceback" not in ended.stdout + ended.stderr
+    assert f"error: port {port} is taken by a Dosirak that already serves there: end it, or choose" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "status", "told"),
+    [
+        ({"DOSIRAK_DEFAULT_MODEL": "nobody"}, 1, "There is no model nobody"),
+        ({"DOSIRAK_PORT": "many"}, 2, "DOSIRAK_PORT"),
+        ({"DOSIRAK_PROT": "3000"}, 2, "did you mean DOSIRAK_PORT?"),
+        ({"DOSIRAK_GUARD_FILE": "/nonexistent"}, 1, "error: "),
+        ({"DOSIRAK_DATA_DIR": "/dev/null/data"}, 1, "is, or lies in, a file"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_stops_a_start_is_one_sentence(
+    served: Server, data_dir: Path, variables: dict[str, str], status: int, told: str
+) -> None:
+    environment = {**os.environ, "DOSIRAK_DATA_DIR": str(data_dir), "DOSIRAK_PORT": str(free_port()), **variables}
+    ended = subprocess.run(SERVE, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == status, ended.stdout + ended.stderr
+    assert told in ended.stdout and "Traceback" not in ended.stdout + ended.stderr
+    told_lines = [line for line in ended.stdout.splitlines() if line and not line.startswith("warning: another server")]
+    assert len(told_lines) == 1
+
+
+def copied(target: Path, *kernels: str) -> Path:
+    """The sources, with these kernels alone."""
+    for package in ("service", "models"):
+        shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "built"))
+    built = Path("service", "runner", "native", "built")
+    (target / built).mkdir()
+    for name in kernels:
+        for library in (ROOT / built).glob(f"{name}-*.so"):
+            shutil.copy(library, target / built)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("kernels", "told"), [((), "install a C++ compiler (g++), run make install"), (("portable",), "has no AVX2")]
+)
+def test_without_fast_kernels_it_serves_and_says_so(
+    data_dir: Path, served: Server, tmp_path: Path, kernels: tuple[str, ...], told: str
+) -> None:
+    with at_a_terminal(data_dir, free_port(), copied(tmp_path / "copy", *kernels)) as terminal:
+        assert sensible(run(command_of(terminal)))
+        warnings = [line for line in terminal.lines if "several times slower" in line]
+        assert len(warnings) == 1 and told in warnings[0]
+        terminal.type(CTRL_C)
+        assert terminal.wait() == 130
+
+
+def test_sigterm_ends_it_quietly(data_dir: Path, served: Server) -> None:
+    with at_a_terminal(data_dir, free_port()) as terminal:
+        command_of(terminal)
+        terminal.process.terminate()
+        assert terminal.wait() == 0
+        assert "waiting for" not in terminal.shown and "Traceback" not in terminal.shown

@@ -1,0 +1,76 @@
+"""What `make` says where a machine lacks something: one sentence with the way out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NATIVE = ROOT / "service" / "runner" / "native"
+ANOTHER = """#!/bin/sh
+if [ "$1" = -V ]; then echo Python {version}; exit; fi
+exec "{python}" -c 'import sys; sys.version_info = ({numbers}); exec(sys.argv[1])' "$2"
+"""
+"""A Python that says it is of another version."""
+
+
+def make(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", *words], cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+
+
+def python(directory: Path, version: str) -> Path:
+    path = directory / f"python{version}"
+    path.write_text(ANOTHER.format(version=version, python=sys.executable, numbers=version.replace(".", ", ")))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("version", ["2.7.18", "3.10.13", "3.15.0", "4.0.1"])
+def test_a_python_too_old_or_too_new(tmp_path: Path, version: str) -> None:
+    path = python(tmp_path, version)
+    done = make("install", f"PYTHON={path}", f"VENV={tmp_path}/venv")
+    assert done.returncode != 0
+    assert f"{path} is Python {version}, and Dosirak needs 3.11 to 3.14: install Python 3.11 or name" in done.stdout
+    assert not (tmp_path / "venv").exists() and "Traceback" not in done.stderr
+
+
+def test_a_python_that_is_not_there(tmp_path: Path) -> None:
+    done = make("install", "PYTHON=python3.11-nowhere", f"VENV={tmp_path}/venv")
+    assert done.returncode != 0 and "python3.11-nowhere is missing: install Python 3.11 or name" in done.stdout
+
+
+def test_pip_and_make_take_the_same_versions() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11,<3.15"
+    assert "(3, 11) <= sys.version_info[:2] < (3, 15)" in (ROOT / "Makefile").read_text()
+
+
+def test_without_a_compiler_it_says_so_goes_on_and_tries_again(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "touch", "mkdir"):
+        (tools / tool).symlink_to(shutil.which(tool) or "")
+    native = tmp_path / "native"
+    shutil.copytree(NATIVE, native, ignore=shutil.ignore_patterns("built", "__pycache__"))
+    program = f"import runpy, sys; sys.argv[0] = 'build'; runpy.run_path('{native}/build.py', run_name='__main__')"
+    launcher = tmp_path / "venv" / "bin" / "python"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(f'#!{shutil.which("bash")}\nshift 2\nexec "{sys.executable}" -c "{program}" "$@"\n')
+    launcher.chmod(0o755)
+    (tmp_path / "venv" / ".installed").touch()
+    built = native / "built" / ".built"
+    variables = {"PATH": str(tools), "MAKEFLAGS": ""}
+    command = [shutil.which("make") or "make", f"VENV={tmp_path}/venv", f"NATIVE={native}", str(built)]
+    for _ in range(2):
+        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "torch operations will serve, several times slower: no C++ compiler; install one of g++" in done.stderr
+        assert not built.exists()
