@@ -20,6 +20,10 @@ from tests.fake_hub import PIECE, FakeHub
 TINY = "org/Tiny-Chat"
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
 UNREACHABLE = "http://127.0.0.1:9"
+SECONDS = 240
+"""The longest wait for a process to get somewhere, on a machine that is busy with something else."""
+
+pytestmark = pytest.mark.timeout(4 * SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -54,80 +58,80 @@ def killed(server: Server) -> None:
     family = psutil.Process(server.process.pid).children(recursive=True)
     server.process.kill()
     server.process.wait()
-    until(lambda: not [each for each in family if command_of(each)])
+    until(lambda: not [each for each in family if command_of(each)], SECONDS)
 
 
-def test_one_word_through_two_kills(hub: FakeHub, llama: Path, tmp_path: Path) -> None:
-    """Killed in the middle of the download, and of the conversion. Then the first answer, and a start with no hub."""
+def hub_variables(tmp_path: Path, url: str) -> dict[str, str]:
+    return {name: value for name, value in variables(tmp_path, url).items() if name.startswith("HF_")}
+
+
+def test_a_kill_costs_only_what_it_interrupted(hub: FakeHub, llama: Path, tmp_path: Path) -> None:
+    """kill -9 in the middle of the download, then of the conversion."""
     hub.push(TINY, llama)
     hub.stall_after = 12 * PIECE
-    data, log, port = tmp_path / "data", tmp_path / "log", free_port()
-    told = {name: value for name, value in variables(tmp_path, hub.url).items() if name.startswith("HF_")}
+    data, log, told = tmp_path / "data", tmp_path / "log", hub_variables(tmp_path, hub.url)
+    downloads = data / "downloads"
     size = (llama / "model.safetensors").stat().st_size
 
-    downloading = starting(serve(TINY), data, log, port, ROOT, **told)
-    part = data / "downloads"
-    until(lambda: any(each.stat().st_size >= 8 * PIECE for each in part.glob("*/*.part")), 120)
+    downloading = starting(serve(TINY), data, log, free_port(), ROOT, **told)
+    until(lambda: any(each.stat().st_size >= 8 * PIECE for each in downloads.glob("*/*.part")), SECONDS)
     killed(downloading)
-    arrived = next(part.glob("*/model.safetensors.part")).stat().st_size
+    arrived = next(downloads.glob("*/model.safetensors.part")).stat().st_size
     assert 0 < arrived < size and Repository(data).models() == []
     hub.stall_after = None
     hub.go_on.set()
     hub.requests.clear()
 
-    converting = starting(serve(TINY), data, log, port, ROOT, **told)
-    until(lambda: any(each.suffix != ".part" for each in part.iterdir()), 120)
-    until(lambda: bool(converting.children("service.jobs.worker")), 120)
+    converting = starting(serve(TINY), data, log, free_port(), ROOT, **told)
+    until(lambda: any(each.suffix != ".part" for each in downloads.iterdir()), SECONDS)
+    until(lambda: bool(converting.children("service.jobs.worker")), SECONDS)
     killed(converting)
     assert [(each.first, each.sent) for each in hub.weights_sent()] == [(arrived, size - arrived)]
     assert Repository(data).aliases("tiny-chat") == {}
     hub.requests.clear()
 
-    with running(serve(TINY), data, log, port, ROOT, **told) as server, server.client() as client:
-        until(lambda: "ready at" in server.log.read_text())
-        shown = server.log.read_text()
-        assert "serving tiny-chat:2 (int8" in shown and "tokens at" in shown and "Traceback" not in shown
+    with running(serve(TINY), data, log, free_port(), ROOT, **told) as server, server.client() as client:
         answer = client.post("/generate", json={"messages": [{"role": "user", "content": "Hello"}]}).json()
         assert answer["model"] == "tiny-chat:2"
         assert [each.reference for each in Repository(data).versions("tiny-chat")] == ["tiny-chat:1", "tiny-chat:2"]
-        assert hub.weights_sent() == [] and not list(part.iterdir())
+        assert hub.weights_sent() == [] and not list(downloads.iterdir())
 
-    with running(serve(TINY), data, log, port, ROOT, **{**told, "HF_ENDPOINT": UNREACHABLE}) as server:
-        until(lambda: "ready at" in server.log.read_text())
-        shown = server.log.read_text()
-        assert "serving tiny-chat:2 (int8" in shown and "to download" not in shown and "tokens at" in shown
+
+def test_the_first_answer_and_a_start_without_a_hub(hub: FakeHub, llama: Path, tmp_path: Path) -> None:
+    hub.push(TINY, llama)
+    data, log = tmp_path / "data", tmp_path / "log"
+    for url in (hub.url, UNREACHABLE):
+        with running(serve(TINY), data, log, free_port(), ROOT, **hub_variables(tmp_path, url)) as server:
+            until(lambda: "ready at" in server.log.read_text(), SECONDS)
+            shown = server.log.read_text()
+            assert "serving tiny-chat:2 (int8" in shown and "tokens at" in shown and "Traceback" not in shown
+            assert ("to download" in shown) == (url == hub.url)
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
         ((f"{TINY}@v9",), "org/Tiny-Chat has no revision 'v9': give a branch"),
-        (("org/nothing",), "no repository org/nothing"),
-        (("org/gated",), "is gated: accept its terms"),
         (("org/pickled",), "only as pytorch_model.bin, which can run code"),
         (("org/huge",), "on the data directory's disk and"),
-        (("./nowhere",), "There is no directory ./nowhere"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_refusals_are_a_sentence(hub: FakeHub, llama: Path, tmp_path: Path, words: tuple[str, ...], named: str) -> None:
-    for id in (TINY, "org/gated", "org/huge"):
+    for id in (TINY, "org/huge"):
         hub.push(id, llama)
     hub.push("org/pickled", llama, leave_out=("model.safetensors",))
-    hub.repos["org/gated"].gated = True
     hub.repos["org/huge"].told_sizes["model.safetensors"] = 10**18
     refused(serve(*words), {**os.environ, **variables(tmp_path, hub.url)}, named)
     assert hub.weights_sent() == [] and not list(tmp_path.glob("data/models/*/*"))
 
 
 def test_no_network_and_nothing_here(tmp_path: Path) -> None:
-    environment = {**os.environ, **variables(tmp_path, UNREACHABLE)}
-    refused(serve(TINY), environment, "cannot be reached")
-    refused(serve(TINY), {**environment, "HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set")
+    refused(serve(TINY), {**os.environ, **variables(tmp_path, UNREACHABLE)}, "cannot be reached")
 
 
 def refused(command: list[str], environment: dict[str, str], named: str) -> None:
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
     shown = " ".join((ended.stdout + ended.stderr).split())
     assert ended.returncode == 1, shown
     assert "error" in shown and named in shown and "Traceback" not in shown
@@ -137,10 +141,10 @@ def test_ctrl_c_while_a_checkpoint_is_fetched(hub: FakeHub, llama: Path, tmp_pat
     """Ends at once, with nothing but a word; what has arrived stays for the next start."""
     hub.push(TINY, llama)
     hub.stall_after = 12 * PIECE
-    told = {name: value for name, value in variables(tmp_path, hub.url).items() if name.startswith("HF_")}
+    told = hub_variables(tmp_path, hub.url)
     server = starting(serve(TINY), tmp_path / "data", tmp_path / "log", free_port(), ROOT, **told)
-    until(lambda: any(each.stat().st_size for each in tmp_path.glob("data/downloads/*/*.part")), 120)
+    until(lambda: any(each.stat().st_size for each in tmp_path.glob("data/downloads/*/*.part")), SECONDS)
     server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(60) == 130
+    assert server.process.wait(SECONDS) == 130
     assert "Traceback" not in server.log.read_text()
     assert list(tmp_path.glob("data/downloads/*/model.safetensors.part"))
