@@ -124,7 +124,7 @@ async def test_unknown_routes_are_json(shared: World, path: str, method: str) ->
     ("method", "path", "allow"),
     [
         ("GET", "/generate", "POST"),
-        ("DELETE", "/", "POST"),
+        ("DELETE", "/", "GET, POST, HEAD"),
         ("POST", "/health", "GET, HEAD"),
         ("PUT", "/v1/deployments", "GET, POST, HEAD"),
         ("GET", "/v1/deployments/demo:1", "DELETE"),
