@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -124,7 +125,7 @@ async def test_unknown_routes_are_json(shared: World, path: str, method: str) ->
     ("method", "path", "allow"),
     [
         ("GET", "/generate", "POST"),
-        ("DELETE", "/", "POST"),
+        ("DELETE", "/", "GET, POST, HEAD"),
         ("POST", "/health", "GET, HEAD"),
         ("PUT", "/v1/deployments", "GET, POST, HEAD"),
         ("GET", "/v1/deployments/demo:1", "DELETE"),
@@ -301,3 +302,18 @@ async def test_probes_and_state_tell_of_an_engine_that_is_started_again(world: W
     assert deployment["replicas"][0]["state"] == "restarting"
     world.engine.state, world.engine.why_not_ready = EngineState.READY, ""
     assert (await world.client.get("/readyz")).status_code == 200
+
+
+async def test_an_answer_in_flight_counts_once(serve: Serve) -> None:
+    async with serve(engine={"hold": asyncio.Event()}) as world:
+
+        async def in_flight() -> int:
+            return int((await world.client.get("/v1/deployments")).json()["data"][0]["in_flight"])
+
+        answering = asyncio.create_task(world.client.post("/generate", json={"inputs": "hi"}))
+        await until(lambda: world.engine.alive)
+        assert await in_flight() == 1
+        assert world.engine.hold is not None
+        world.engine.hold.set()
+        await answering
+        assert await in_flight() == 0

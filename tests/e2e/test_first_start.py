@@ -90,7 +90,7 @@ def a_long_answer(url: str, key: str = "") -> Iterator[list[dict[str, object]]]:
 
 
 def family_of(terminal: Terminal) -> list[psutil.Process]:
-    return [each for each in psutil.Process(terminal.process.pid).children(recursive=True)]
+    return psutil.Process(terminal.process.pid).children(recursive=True)
 
 
 def gone(family: list[psutil.Process]) -> Callable[[], bool]:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -361,3 +362,34 @@ def test_an_end_at_once_reaches_processes_with_sessions_of_their_own() -> None:
 @pytest.mark.parametrize(("returned", "status"), [(0, 0), (-15, 0), (-2, 0), (-9, 9), (1, 1)])
 def test_exit_status(returned: int, status: int) -> None:
     assert process.exit_status(returned) == status
+
+
+def test_two_quick_interrupts_are_two() -> None:
+    """`Popen.wait` keeps the second for itself, where it comes within a quarter of a second."""
+    heard: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    def twice() -> None:
+        for count in (1, 2):
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_for(lambda count=count: len(heard) == count)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    child = process.start([sys.executable, "-c", "import time; time.sleep(5)"], dict(os.environ), piped=False)
+    seen: list[str] = []
+    try:
+        threading.Timer(0.1, twice).start()
+        try:
+            process.wait(child)
+        except KeyboardInterrupt:
+            seen.append("first")
+            process.wait(child)
+    except KeyboardInterrupt:
+        seen.append("second")
+    finally:
+        signal.signal(signal.SIGINT, before)
+        process.kill(child)
+    assert seen == ["first", "second"]

@@ -20,7 +20,10 @@ from service.errors import DosirakError
 router = APIRouter(tags=["operations"])
 LINKS: Final = {"docs": "/docs", "openapi": "/openapi.json", "info": "/info", "metrics": "/metrics"}
 PAGE: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"description": "The same as a page, where `Accept` names text/html.", "content": {HTML: {}}}
+    200: {
+        "description": "The same as a page, where `Accept` names text/html.",
+        "content": {HTML: {"schema": {"type": "string"}}},
+    }
 }
 
 
