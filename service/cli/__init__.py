@@ -12,6 +12,7 @@ import typer
 
 from models.errors import RepositoryError
 from service.cli import guard, models
+from service.cli.doctor import doctor
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import console, repository
 from service.errors import DosirakError
@@ -20,6 +21,7 @@ from service.guard import read_guard
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve versioned text-generation models.")
 app.add_typer(models.app, name="model")
 app.add_typer(guard.app, name="guard")
+app.command()(doctor)
 
 
 def demo_versions() -> list[str]:

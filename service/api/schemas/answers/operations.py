@@ -8,7 +8,8 @@ from service.api.schemas.answers.base import Object, Precision, Shown
 
 
 class Info(Shown):
-    """TGI's fields, then ours. `engine` is null while the default model is not loaded."""
+    """TGI's fields, then ours. `engine` is null while the default model is not loaded. `host` and `measured` are as in
+    `dosirak doctor --json`; `measured` is null before it ran."""
 
     model_id: str
     model_sha: str
@@ -29,6 +30,8 @@ class Info(Shown):
     architecture: str
     engine: Object | None
     settings: Object
+    host: Object
+    measured: Object | None
 
 
 class Blocks(Shown):
