@@ -52,6 +52,11 @@ class Surroundings:
     device: str
     compiler: str
 
+    @property
+    def serves_already(self) -> bool:
+        """Whether what serving needs is in use by a server that runs."""
+        return self.port_taken_by == "dosirak"
+
 
 def checks(host: Host, around: Surroundings, measured: Measured | None, no_figures: str) -> Iterator[Check]:
     """Yields every check. `measured` is None where measuring failed, and `no_figures` says how."""
@@ -102,7 +107,7 @@ def _memory(host: Host, around: Surroundings) -> Check:
     free = host.memory.available
     limit = f", limited to {gigabytes(host.memory.limit)} by the control group" if host.memory.limit else ""
     says = f"{gigabytes(free)} of {gigabytes(host.memory.total)} are free{limit}"
-    if around.loading_bytes is not None and around.loading_bytes > free:
+    if around.loading_bytes is not None and around.loading_bytes > free and not around.serves_already:
         says += f", and {around.model} needs {gigabytes(around.loading_bytes)}"
         return Check("memory", "problem", says, "end other processes, raise the limit, or serve a smaller model")
     if free < LITTLE_MEMORY:
@@ -128,7 +133,7 @@ def _threads(host: Host) -> Check:
 def _disk(host: Host, around: Surroundings) -> Check:
     says = f"{gigabytes(host.disk.free)} of {gigabytes(host.disk.total)} are free for {host.disk.directory}"
     way = "free disk space (`dosirak model gc`), or point DOSIRAK_DATA_DIR to another disk"
-    if host.disk.free < around.new_disk + _RECORDS_DISK:
+    if host.disk.free < around.new_disk + _RECORDS_DISK and not around.serves_already:
         return Check("disk", "problem", f"{says}, too little to start", way)
     if host.disk.free < LITTLE_DISK:
         return Check("disk", "warning", f"{says}, too little to import a model", way)
@@ -145,7 +150,7 @@ def _directory(host: Host, around: Surroundings) -> Check:
 
 
 def _port(around: Surroundings) -> Check:
-    if around.port_taken_by == "dosirak":
+    if around.serves_already:
         return Check("port", "ok", f"a Dosirak server already answers at {around.address}")
     if around.port_taken_by:
         says = f"{around.address} cannot be listened on: {around.port_taken_by}"

@@ -16,9 +16,9 @@ and a prompt of n tokens, in steps of at most N tokens, of which one row reads t
     E(B), o, v(B): the engine's own time, a layer's, and an element's, measured on narrow models (`measured`)
 
 The rate for few rows is measured on weights that no cache holds, so it is what memory gives: W · 2 B / R(B) is at least
-the weights' bytes / M. N requests of a prompt p and an answer of a tokens, all at once, then give
+the weights' bytes / M. Q requests of a prompt p and an answer of a tokens, all at once, then give
 
-    tokens a second = N a / (N · prefill(p) + (a - 1) · step(N, p + a / 2))
+    tokens a second = Q a / (prefill of Q prompts in ceil(Q p / N) steps + (a - 1) · step(Q, p + a / 2))
 
 which is what `make bench` calls tok/s at 1, 8 and 32: p = 128, a = 64.
 """
