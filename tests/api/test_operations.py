@@ -41,7 +41,9 @@ async def test_info_has_tgis_words_and_masks_the_key(serve: Serve) -> None:
 
 
 async def test_info_describes_the_host_and_measures_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured.subprocess, "run", lambda *_, **__: pytest.fail("a request must not measure"))
+    monkeypatch.setattr(
+        "service.doctor.measured.subprocess.run", lambda *_, **__: pytest.fail("a request must not measure")
+    )
     body = (await world.client.get("/info")).json()
     assert body["host"].keys() == msgspec.json.schema(Host)["$defs"]["Host"]["properties"].keys()
     assert body["host"]["memory"]["total"] >= body["host"]["memory"]["available"] > 0

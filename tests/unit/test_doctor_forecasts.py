@@ -62,9 +62,18 @@ def test_files_are_as_large_as_forecast(tmp_path: Path) -> None:
     original, small = publish_demo(Repository(tmp_path), WEIGHTS)
     assert shape.parameters == original.parameters
     for manifest in (original, small):
-        weights = next(file.size for file in manifest.files if file.path == "model.safetensors")
-        forecast = shape.file_bytes(manifest.precision) - 64 * shape.vocabulary
-        assert 0 <= weights - forecast < 40_000, "the header of the file, which the forecast leaves out"
+        weights = tmp_path / "models" / "demo" / manifest.version / "model.safetensors"
+        header = 8 + int.from_bytes(weights.read_bytes()[:8], "little")
+        assert shape.file_bytes(manifest.precision) == weights.stat().st_size - header + 64 * shape.vocabulary
+
+
+def test_an_import_keeps_the_bf16_version_beside_the_8_bit_one() -> None:
+    shape, free = TYPICAL[1], 64 * GB
+    plain, small = (needs(shape, precision, Settings(), free) for precision in ("bf16", "int8"))
+    assert (plain.download, plain.version) == (shape.file_bytes("bf16"),) * 2
+    assert (small.download, small.version) == (plain.download, plain.version + shape.file_bytes("int8"))
+    assert small.importing_disk == small.download + small.version
+    assert small.converting - plain.converting == 14 * 32000 * 2048, "the embedding is the largest matrix"
 
 
 def test_serving_needs_what_admission_asks_for(tmp_path: Path) -> None:
