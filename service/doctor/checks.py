@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from service.doctor.measured import Measured
+from service.doctor.measured import CannotMeasure, Measured
 from service.machine import Host
 from service.runner.native.build import FEATURES
 
@@ -58,10 +58,12 @@ class Surroundings:
         return self.port_taken_by == "dosirak"
 
 
-def checks(host: Host, around: Surroundings, measured: Measured | None, no_figures: str) -> Iterator[Check]:
-    """Yields every check. `measured` is None where measuring failed, and `no_figures` says how."""
+def checks(
+    host: Host, around: Surroundings, measured: Measured | None, failure: CannotMeasure | None = None
+) -> Iterator[Check]:
+    """Yields every check. `measured` is None where measuring failed, or nothing was measured yet."""
     yield _python(host)
-    yield _kernels(host, around, measured, no_figures)
+    yield _tried(failure) if failure else _kernels(host, around, measured)
     yield _memory(host, around)
     yield _threads(host)
     yield _disk(host, around)
@@ -84,13 +86,17 @@ def _python(host: Host) -> Check:
     return Check("python", "ok", f"Python {host.software.python}, torch {host.software.packages['torch']}")
 
 
-def _kernels(host: Host, around: Surroundings, measured: Measured | None, no_figures: str) -> Check:
-    if measured is None and not no_figures:
+def _tried(failure: CannotMeasure) -> Check:
+    if not failure.ended:
+        return Check("kernels", "warning", f"nothing was measured: {failure}", "run `dosirak doctor` again")
+    way = "delete service/runner/native/built, run `python -m service.runner.native.build`, and report this"
+    return Check("kernels", "problem", f"the kernels could not be run: {failure}", way)
+
+
+def _kernels(host: Host, around: Surroundings, measured: Measured | None) -> Check:
+    if measured is None:
         chosen = next((each.level for each in host.kernels if each.runs), "none, torch operations serve")
         return Check("kernels", "ok", f"not tried; by the processor's features: {chosen}")
-    if measured is None:
-        way = "delete service/runner/native/built, run `python -m service.runner.native.build`, and report this"
-        return Check("kernels", "problem", f"the kernels could not be run: {no_figures}", way)
     if not measured.kernels:
         way = "run `python -m service.runner.native.build`"
         way = way if around.compiler else f"install g++ or clang++, then {way}"

@@ -71,14 +71,14 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 def diagnose(settings: Settings, measure: bool) -> Diagnosis:
     """Looks at the host, and measures it. Without `measure` it takes the figures that are known."""
-    host, figures, no_figures = machine.describe(settings), None, ""
+    host, figures, failure = machine.describe(settings), None, None
     around = look(settings)
     try:
         known = measuring.known(settings.data_dir, host.processor)
         figures = measuring.measure(settings) if measure else known
     except CannotMeasure as error:
-        no_figures = str(error)
-    found = tuple(checks(host, around, figures, no_figures))
+        failure = error
+    found = tuple(checks(host, around, figures, failure))
     if measure and figures is not None and all(each.state == "ok" for each in found if each.name == "load"):
         measuring.keep(figures, settings.data_dir)
     serves = all(each.state != "problem" for each in found)

@@ -25,7 +25,11 @@ SECONDS: Final = 60.0
 
 
 class CannotMeasure(Exception):
-    """The child ended without figures; the message says how."""
+    """The child gave no figures; the message says why. `ended`: it ended by itself, and so would an engine."""
+
+    def __init__(self, why: str, ended: bool) -> None:
+        super().__init__(why)
+        self.ended = ended
 
 
 class EngineTimes(msgspec.Struct, frozen=True):
@@ -62,11 +66,11 @@ def measure(settings: Settings) -> Measured:
         done = subprocess.run(command, env=engine_environment(), capture_output=True, timeout=SECONDS, check=False)
         return msgspec.json.decode(done.stdout, type=Measured)
     except subprocess.TimeoutExpired:
-        raise CannotMeasure(f"it was not done after {SECONDS:.0f} s") from None
+        raise CannotMeasure(f"it was not done after {SECONDS:.0f} s", ended=False) from None
     except OSError as error:
-        raise CannotMeasure(str(error)) from None
+        raise CannotMeasure(str(error), ended=False) from None
     except msgspec.DecodeError:
-        raise CannotMeasure(_ending(done)) from None
+        raise CannotMeasure(_ending(done), ended=True) from None
 
 
 def _ending(done: subprocess.CompletedProcess[bytes]) -> str:

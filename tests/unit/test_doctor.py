@@ -37,7 +37,11 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def found(host: Host = HOST, around: Surroundings = SURROUNDINGS, figures: Measured | None = MEASURED) -> list[Check]:
-    return list(checks(host, around, figures, "it was ended by SIGILL" if figures is None else ""))
+    return list(checks(host, around, figures))
+
+
+def failed(why: str, ended: bool) -> list[Check]:
+    return list(checks(HOST, SURROUNDINGS, None, CannotMeasure(why, ended)))
 
 
 def test_a_good_host_has_nothing_to_mend() -> None:
@@ -77,7 +81,8 @@ BUILD = "run `python -m service.runner.native.build`"
 WRONG: list[tuple[str, State, str, str, list[Check]]] = [
     ("python", "problem", "3.10.2 is too old", "3.11", python(python="3.10.2")),
     ("python", "problem", "torch is not", "make install", python(packages={"torch": None})),
-    ("kernels", "problem", "SIGILL", "service.runner.native.build", found(figures=None)),
+    ("kernels", "problem", "SIGILL", "service.runner.native.build", failed("ended by SIGILL", ended=True)),
+    ("kernels", "warning", "not done after 60 s", "again", failed("it was not done after 60 s", ended=False)),
     ("kernels", "warning", "not built", BUILD, found(figures=TORCH)),
     ("kernels", "warning", "torch operations", "install g++", found(figures=TORCH, around=around(compiler=""))),
     ("kernels", "warning", "no avx2", "host with AVX2", found(OLD, figures=PLAIN)),
@@ -111,7 +116,7 @@ def test_what_is_no_fault() -> None:
     assert {each.state for each in found(around=serving)} == {"ok"}, "it serves already"
     with_cuda = found(host(graphics=DRIVER), around(device="cuda"), replace(MEASURED, cuda=True))
     assert {each.state for each in with_cuda} == {"ok"}
-    untried = list(checks(HOST, SURROUNDINGS, None, ""))
+    untried = found(figures=None)
     assert {each.state for each in untried} == {"ok"} and "avx512" in untried[1].says
 
 

@@ -28,7 +28,9 @@ from service.runner.step import RowRules
 
 BLOCK_SIZE: Final = 16
 CONTEXT: Final = 64
-_REPEATS: Final = 15
+_REPEATS: Final = 20
+_LEAST: Final = 4
+_SECONDS: Final = 0.1
 
 
 def narrow(layers: int) -> Shape:
@@ -54,12 +56,13 @@ def step_seconds(runner: ModelRunner, sequences: int, rows: int) -> float:
         sequence.num_computed_tokens = known
         sequence.block_table = list(range(number * blocks, (number + 1) * blocks))
         scheduled.append(Scheduled(sequence, rows))
-    batch, times = Batch(tuple(scheduled)), []
-    for _ in range(_REPEATS + 2):
+    batch = Batch(tuple(scheduled))
+    times: list[float] = []
+    while len(times) < _LEAST or (len(times) < _REPEATS and sum(times) < _SECONDS):
         started = time.perf_counter()
         runner.run(batch)
         times.append(time.perf_counter() - started)
-    return median(times[2:])
+    return median(times[1:])
 
 
 class _Random:
