@@ -50,7 +50,7 @@ def doctor(
 
 def show(found: Diagnosis, to: Console) -> None:
     """Prints the diagnosis for people."""
-    for table in (_facts(found.host, found.measured), _kernels(found.host), _models(found.forecasts)):
+    for table in (_facts(found.host, found.measured), _kernels(found.host), _models(found.forecasts, to.width)):
         to.print(table)
     to.print(
         "[dim]convert: while a checkpoint in bf16 becomes this version. load: what admission asks for. with KV: when "
@@ -98,20 +98,20 @@ def _kernels(host: Host) -> Table:
     return table
 
 
-def _models(forecasts: Iterable[Forecast]) -> Table:
+def _models(forecasts: Iterable[Forecast], width: int) -> Table:
+    """Returns the table of models; without what an import needs where the terminal is narrow."""
+    imported = ("import, disk", "convert") if width >= _WIDTH else ()
     table = Table(title="what models would need here, and how fast they would be", title_justify="left", box=None)
     for name in ("model", "precision"):
         table.add_column(name, no_wrap=True)
-    for name in ("import, disk", "convert", "load", "with KV", "tok/s 1", "8", "32", "prefill"):
+    for name in (*imported, "load", "with KV", "tok/s 1", "8", "32", "prefill"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in forecasts:
         fits = "no" if not (each.fits_disk and each.fits_converting) else each.fits
-        sizes = (each.importing_disk_bytes, each.converting_bytes, each.loading_bytes, each.serving_bytes)
-        style = "dim" if fits == "no" else ""
-        table.add_row(
-            each.model, each.precision, *map(gigabytes, sizes[:3]), gigabytes(sizes[3]) + _FITS[fits], *_speeds(each),
-            style=style,
-        )  # fmt: skip
+        sizes = [each.importing_disk_bytes, each.converting_bytes] if imported else []
+        served = gigabytes(each.serving_bytes) + _FITS[fits]
+        cells = (*map(gigabytes, [*sizes, each.loading_bytes]), served, *_speeds(each))
+        table.add_row(each.model, each.precision, *cells, style="dim" if fits == "no" else "")
     return table
 
 

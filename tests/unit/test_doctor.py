@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import socket
 import subprocess
@@ -17,15 +18,17 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 from typer.testing import CliRunner
 
 from models.repository import Repository
 from models.shapes import TYPICAL
 from models.starter import WEIGHTS, publish_demo
 from service import cli, machine
+from service.cli.doctor import show
 from service.doctor import measured as measuring
 from service.doctor.checks import Check, State, Surroundings, checks
-from service.doctor.diagnosis import Diagnosis
+from service.doctor.diagnosis import Diagnosis, forecasts
 from service.doctor.measured import CannotMeasure, Measured
 from service.doctor.surroundings import look
 from service.machine import Disk, Graphics, Host, Memory, Threads
@@ -285,6 +288,18 @@ def test_what_prevents_serving_is_the_exit_status(data_dir: Path) -> None:
     assert result.exit_code == 1
     assert "problem port" in result.output and "DOSIRAK_PORT" in result.output
     assert "TinyLlama-1.1B" in result.output and not data_dir.exists()
+
+
+@pytest.mark.parametrize("width", [80, 110, 200])
+def test_no_figure_is_cut_off(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = replace(MEASURED, processor=machine.processor().name)
+    told = Diagnosis("0", True, HOST, figures, tuple(forecasts(Settings(), HOST, figures)), tuple(found()))
+    with (to := Console(width=width, file=io.StringIO())).capture() as capture:
+        show(told, to)
+    lines = capture.get().splitlines()
+    rows = [line for line in lines if any(f" {shape.name} " in line for shape in TYPICAL)]
+    assert len(rows) == 3 * len(TYPICAL) and not any("…" in line for line in rows)
+    assert any("convert" in line and "prefill" in line for line in lines) == (width >= 110)
 
 
 def test_the_json_has_no_other_fields_than_its_schema(data_dir: Path) -> None:
