@@ -15,11 +15,11 @@ from service.deployments.memory import loaded_bytes
 from service.runner.kv_size import LayerShape, block_bytes, choose_num_blocks
 from service.settings import Settings
 
-PROCESS_BYTES: Final = 768 << 20
+PROCESS_BYTES: Final = 288 << 20
 """A process that converts, without tensors: interpreter, torch and transformers."""
-QUANTIZING_BYTES: Final = 14
-"""Of each weight of the largest matrix while `models.quantize.quantize_rows` works: bf16 as read (2), fp32 (4), the
-quotient (4), and the quotient rounded (4)."""
+QUANTIZING_BYTES: Final = 12
+"""Of each weight of the largest matrix while `models.quantize.quantize_rows` works: fp32, the quotient, and the quotient
+rounded. The bf16 weights are pages of a file, which the kernel can drop."""
 
 
 @dataclass(frozen=True, slots=True)
