@@ -18,7 +18,7 @@ from service.settings import Settings
 PROCESS_BYTES: Final = 288 << 20
 """A process that converts, without tensors: interpreter, torch and transformers."""
 QUANTIZING_BYTES: Final = 12
-"""Of each weight of the largest matrix while `models.quantize.quantize_rows` works: fp32, the quotient, and the quotient
+"""Of each weight of the largest matrix while `models.quantize.quantize_rows` works: fp32, the quotient, the same
 rounded. The bf16 weights are pages of a file, which the kernel can drop."""
 
 
