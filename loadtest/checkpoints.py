@@ -28,6 +28,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
+from models.starter import DEMO as DEMO_NAME
+from models.starter import WEIGHTS
+
 FIRST_PLAIN_ID: Final = 300
 REPEAT: Final = 48
 WINDOW: Final = 8192
@@ -64,6 +67,25 @@ class Shape:
 
 TINYLLAMA: Final = Shape("tinyllama", 22, 2048, 32, 4, 5632, 32000, tied=False)
 SMALL: Final = Shape("small", 30, 576, 9, 3, 1536, 49152, tied=True)
+
+
+def demo_shape() -> Shape:
+    """Returns the shape of the demo model as it ships. Its text is its own, so nothing that depends on text is measured
+    on it."""
+    config = json.loads((WEIGHTS / "config.json").read_text(encoding="utf-8"))
+    return Shape(
+        DEMO_NAME,
+        config["num_hidden_layers"],
+        config["hidden_size"],
+        config["num_attention_heads"],
+        config["num_key_value_heads"],
+        config["intermediate_size"],
+        config["vocab_size"],
+        config["tie_word_embeddings"],
+    )
+
+
+DEMO: Final = demo_shape()
 
 
 def next_token(shape: Shape, token: int) -> int:

@@ -20,11 +20,11 @@ import torch
 from bitsandbytes.nn.modules import Int8Params, Linear8bitLt
 from torch import Tensor
 
-from loadtest.limits import seconds
 from models.calibration import THRESHOLD
 from models.loading import Outliers
 from models.quantize import quantize_rows
 from service.host import usable_cores
+from service.runner.limits import seconds
 from service.runner.linear import Int8Linear, activation_reach
 from service.runner.native.library import library
 

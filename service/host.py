@@ -15,7 +15,7 @@ def usable_cores() -> int:
     if not hasattr(os, "sched_getaffinity"):
         return max(1, (os.cpu_count() or 2) // 2)
     cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
-    quota, _, period = _read(CGROUP / "cpu.max").partition(" ")
+    quota, _, period = read(CGROUP / "cpu.max").partition(" ")
     limit = int(quota) // int(period) if quota.isdigit() and period.strip().isdigit() else len(cores)
     return max(1, min(len(cores), limit))
 
@@ -23,12 +23,12 @@ def usable_cores() -> int:
 def available_memory() -> int:
     """Returns the bytes that can still be allocated: the smaller of the machine's and the cgroup's remainder. The
     cgroup's file cache counts as free where the kernel can reclaim it."""
-    fields = dict(line.split(":", 1) for line in _read(Path("/proc/meminfo")).splitlines() if ":" in line)
+    fields = dict(line.split(":", 1) for line in read(Path("/proc/meminfo")).splitlines() if ":" in line)
     machine = int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else _portable_memory()
-    limit, used = _read(CGROUP / "memory.max").strip(), _read(CGROUP / "memory.current").strip()
+    limit, used = read(CGROUP / "memory.max").strip(), read(CGROUP / "memory.current").strip()
     if not (limit.isdigit() and used.isdigit()):
         return machine
-    statistics = dict(line.split(" ", 1) for line in _read(CGROUP / "memory.stat").splitlines() if " " in line)
+    statistics = dict(line.split(" ", 1) for line in read(CGROUP / "memory.stat").splitlines() if " " in line)
     return max(0, min(machine, int(limit) - int(used) + int(statistics.get("inactive_file", 0))))
 
 
@@ -37,16 +37,24 @@ def has_gpu() -> bool:
     return Path("/proc/driver/nvidia/version").exists()
 
 
+def total_memory() -> int:
+    """Returns the bytes that the machine has."""
+    lines = read(Path("/proc/meminfo")).splitlines()
+    total = next((line.split()[1] for line in lines if line.startswith("MemTotal:")), "")
+    return int(total) * 1024 if total else _portable_memory()
+
+
 def _siblings(cpu: int) -> str:
-    return _read(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu)
+    return read(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu)
 
 
 def _portable_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
+    """Returns the text of a file of the kernel; "" where there is none."""
     try:
-        return path.read_text(encoding="ascii")
+        return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""

@@ -284,6 +284,14 @@ def child_environment(settings: Settings, *, for_terminal: bool = False) -> dict
     return given
 
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY")
+
+
+def thread_environment() -> dict[str, str]:
+    """Returns what an engine process will find of the variables that OpenMP itself reads."""
+    return {name: value for name, value in engine_environment().items() if name in THREAD_VARIABLES}
+
+
 def engine_environment() -> dict[str, str]:
     """Returns the environment for an engine process. By default its OpenMP threads spin for about the time between two
     steps and then sleep: threads that spin on make a step 30 times slower as soon as other work wants a core

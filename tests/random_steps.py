@@ -23,7 +23,8 @@ from torch import Tensor
 from models.loading import DTYPES, LowRankWeights, Outliers
 from service.runner import kv_cache
 from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
-from service.runner.kv_cache import SCALE_BYTES, KVCache, LayerShape
+from service.runner.kv_cache import KVCache
+from service.runner.kv_size import SCALE_BYTES, LayerShape
 from service.runner.loading.blueprint import ACTIVATIONS, HEAD, PRODUCTS, Blueprint, LayerOutline, LayerPlan, Outline
 from service.runner.native import library as native_library
 from service.runner.native import linear as native_linear

@@ -61,6 +61,7 @@ def prepare(cache: Cache, chosen: Sequence[System]) -> dict[str, str]:
     cache.root.mkdir(parents=True, exist_ok=True)
     try:
         cache.prepare_ours((SMALL, TINYLLAMA))
+        cache.prepare_demo()
     except CannotMake as error:
         raise SystemExit(f"the checkpoints could not be made: {error}") from None
     absent = {}

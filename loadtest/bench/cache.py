@@ -18,6 +18,7 @@ from typing import Final
 
 from loadtest.checkpoints import Shape, save
 from models.repository import Repository
+from models.starter import WEIGHTS, publish_demo
 
 ROOT: Final = Path(__file__).parent.parent.parent
 TORCH: Final = "torch==2.13.0"
@@ -94,6 +95,10 @@ class Cache:
             whole(self.checkpoint(shape), partial(save, shape))
             if shape.name not in Repository(self.repository).models():
                 self._import(shape, "int8")
+
+    def prepare_demo(self) -> None:
+        """Publishes the demo model as it ships."""
+        publish_demo(Repository(self.repository), WEIGHTS)
 
     def prepare_fp32(self, shape: Shape) -> None:
         """Publish version 3 of `shape`, for processors that are slow in bf16. Raises CannotMake."""

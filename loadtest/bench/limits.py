@@ -10,22 +10,23 @@ from typing import Final
 
 import torch
 
-from loadtest.limits import DEPTH, OUTPUTS, memory_read, seconds, ways
 from service.host import usable_cores
+from service.runner.limits import DEPTH, memory_read, seconds, ways, weight_memory
 
 PREFILL_ROWS: Final = 1024
 REPEATS: Final = 3
+WEIGHT_BYTES: Final = 128 << 20
 KINDS: Final = {"int8": "int8_gemm_gop_s", "bfloat16": "bf16_gemm_gflop_s", "float32": "fp32_gemm_gflop_s"}
 
 
-def products() -> dict[str, float]:
+def products(memory: torch.Tensor) -> dict[str, float]:
     """1e9 operations a second, the best of the ways of each kind: a limit is what some way reaches."""
-    rows, chosen = torch.randn(PREFILL_ROWS, DEPTH), ways()
+    rows, chosen = torch.randn(PREFILL_ROWS, DEPTH), ways(memory)
     taken = seconds([lambda way=way: way.run(rows) for way in chosen], REPEATS)  # type: ignore[misc]
     best: dict[str, float] = {}
     for way, took in zip(chosen, taken, strict=True):
         key = KINDS[way.name.split()[0]]
-        best[key] = max(best.get(key, 0.0), 2e-9 * PREFILL_ROWS * OUTPUTS * DEPTH * way.layers / took)
+        best[key] = max(best.get(key, 0.0), 1e-9 * way.operations(PREFILL_ROWS) / took)
     return best
 
 
@@ -33,7 +34,8 @@ def measure() -> dict[str, float]:
     """On the threads that engines use."""
     torch.set_num_threads(usable_cores())
     with torch.inference_mode():
-        return {"memory_read_gb_s": memory_read(REPEATS), **products()}
+        memory = weight_memory()
+        return {"memory_read_gb_s": memory_read(memory, REPEATS), **products(memory[:WEIGHT_BYTES])}
 
 
 if __name__ == "__main__":

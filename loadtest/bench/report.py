@@ -14,7 +14,7 @@ from loadtest.bench.journal import Journal
 from loadtest.bench.plots import bars
 from loadtest.bench.session import MACHINE, START
 from loadtest.bench.systems import CORES, System
-from loadtest.checkpoints import SMALL, TINYLLAMA, Shape
+from loadtest.checkpoints import DEMO, SMALL, TINYLLAMA, Shape
 
 FLAGS: Final = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "amx_bf16")
 LIMITS: Final = {
@@ -102,6 +102,7 @@ def page(journal: Journal, systems: Sequence[System], context: Context, verdicts
         "![throughput](throughput-bf16.svg)",
         "## int8, 135M shape\n\n" + table(journal, _of(systems, SMALL, "int8"), SMALL_SPEED),
         "![throughput](throughput-135m.svg)",
+        "## int8, the demo model\n\n" + table(journal, _of(systems, DEMO, "int8"), (*SPEED, *LATENCY[:2])),
         "## Goals\n\n" + goals_table(verdicts),
         "## Not measured\n\n" + missing(journal, systems, context),
     ]

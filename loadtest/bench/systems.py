@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from loadtest.bench.cache import Cache
 from loadtest.bench.running import Dialect, Driven, Launch, Running, Served, free_port
 from loadtest.bench.wave import Asked
-from loadtest.checkpoints import SMALL, TINYLLAMA, Shape
+from loadtest.checkpoints import DEMO, SMALL, TINYLLAMA, Shape
 
 Precision = Literal["int8", "bf16", "fp32"]
 OURS: Final = "dosirak"
@@ -157,6 +157,8 @@ def catalogue() -> tuple[System, ...]:
         System("vllm bf16", "vllm", TINYLLAMA, "bf16", "engine in process, all cores", ("bfloat16",)),
         System("dosirak 135M http", OURS, SMALL, "int8", "the server, streaming", http=True),
         System("dosirak 135M offline", OURS, SMALL, "int8", "the engine alone"),
+        System("dosirak demo http", OURS, DEMO, "int8", "the server, streaming", http=True),
+        System("dosirak demo offline", OURS, DEMO, "int8", "the engine alone", ("no-lookup",)),
         System("llama.cpp 135M q8_0", "llama.cpp", SMALL, "int8", "server over HTTP, 32 slots", q8, http=True),
         System("openvino 135M int8 g128", "openvino", SMALL, "int8", "group 128, KV u8", ("128", "u8")),
         System("ctranslate2 135M int8", "ctranslate2", SMALL, "int8", "static batch", ("int8",)),

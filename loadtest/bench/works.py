@@ -15,7 +15,7 @@ from typing import Final
 from loadtest.bench.running import Running
 from loadtest.bench.systems import System
 from loadtest.bench.wave import Asked, decode_step, gaps, quantile, random_prompts, throughput
-from loadtest.checkpoints import FIRST_PLAIN_ID, REPEAT, SMALL, TINYLLAMA, Shape, next_token
+from loadtest.checkpoints import DEMO, FIRST_PLAIN_ID, REPEAT, SMALL, TINYLLAMA, Shape, next_token
 
 Figures = dict[str, float]
 PROMPT, NEW = 128, 64
@@ -154,6 +154,14 @@ def _large(system: System) -> bool:
     return system.shape is TINYLLAMA and not _paired(system)
 
 
+def _decoded(system: System) -> bool:
+    return _large(system) or system.shape is DEMO
+
+
+def _prefilled(system: System) -> bool:
+    return _int8(system) or system.shape is DEMO
+
+
 def _int8(system: System) -> bool:
     return _large(system) and system.precision == "int8"
 
@@ -175,12 +183,12 @@ def _small(system: System) -> bool:
 
 
 WORKS: Final = (
-    Work("decode-1", decode(1), _large),
-    Work("decode-8", decode(8), _large),
-    Work("decode-32", decode(32), _large),
+    Work("decode-1", decode(1), _decoded),
+    Work("decode-8", decode(8), _decoded),
+    Work("decode-32", decode(32), _decoded),
     Work("small-1", decode(1), _small),
     Work("small-32", decode(32), _small),
-    Work("prefill", prefill, _int8),
+    Work("prefill", prefill, _prefilled),
     Work("burst", burst, _int8),
     Work("disturbed", disturbed, _streaming),
     Work("chat", chat, _streaming),

@@ -15,6 +15,7 @@ from models import __version__
 from models.errors import RepositoryError
 from service.cli import guard, models
 from service.cli.completion import complete_reference
+from service.cli.doctor import doctor
 from service.cli.examples import COMMON, put_examples
 from service.cli.serve import serve
 from service.cli.settings import settings_or_exit
@@ -24,6 +25,7 @@ from service.errors import DosirakError
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(models.app, name="model")
 app.add_typer(guard.app, name="guard")
+app.command()(doctor)
 
 
 def _show_version(wanted: bool) -> None:

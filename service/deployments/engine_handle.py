@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
+from service.deployments.memory import loaded_bytes
 from service.engine.messages import EngineInfo, EngineStats, Request, StepOutput
 from service.engine_client.client import Engine, EngineFailed, EngineState
 from service.errors import Unavailable
@@ -27,9 +28,6 @@ from service.errors import Unavailable
 EngineFactory = Callable[[Manifest, int, int], Engine]
 """Makes the engine of one version, not yet started. The arguments are its manifest, the bytes that the KV caches of the
 engines beside it may take in all, and its replicas."""
-
-_ENGINE_BYTES = 256 << 20
-"""An engine process without its weights: interpreter, libraries, the least KV cache."""
 
 
 class SharedEngines:
@@ -52,7 +50,7 @@ class SharedEngines:
 
     def needed_bytes(self, manifest: Manifest) -> int:
         """Returns the memory that loading the version adds to the memory in use."""
-        return manifest.adapter_bytes if self._living(manifest) else manifest.size + _ENGINE_BYTES
+        return manifest.adapter_bytes if self._living(manifest) else loaded_bytes(manifest.size)
 
     def trust(self, manifest: Manifest) -> None:
         """Records that the version is loaded and its files are as published. If it is the starter of an engine, the

@@ -10,49 +10,17 @@ Each row (one token, one head) is quantized by itself. So stored values do not d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from service.host import available_memory
+from service.runner.kv_size import SCALE_BYTES, LayerShape, block_bytes
 from service.runner.memory import lazy_zeros
-
-FREE_MEMORY_SHARE = 0.4
-SCALE_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """One layer's heads in the cache. Key and value may differ in size (multi-head latent attention)."""
-
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-
-    @property
-    def dims(self) -> tuple[int, int]:
-        return self.key_dim, self.value_dim
 
 
 def bytes_per_block(shapes: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:
-    scales = SCALE_BYTES if dtype is torch.int8 else 0
-    rows = ((shape.kv_heads, dim * dtype.itemsize + scales) for shape in shapes for dim in shape.dims)
-    return block_size * sum(heads * row for heads, row in rows)
-
-
-def choose_num_blocks(kv_cache_bytes: int, block_bytes: int, tokens_wanted: int, block_size: int, free: int) -> int:
-    """Returns the number of blocks. `kv_cache_bytes` > 0 decides alone. Otherwise it is the number for `tokens_wanted`,
-    within a share of `free` bytes. Raises MemoryError if not one block fits."""
-    wanted = -(-tokens_wanted // block_size)
-    blocks = (
-        kv_cache_bytes // block_bytes if kv_cache_bytes else min(wanted, int(free * FREE_MEMORY_SHARE) // block_bytes)
-    )
-    if blocks < 1:
-        raise MemoryError(
-            f"the KV cache needs at least {block_bytes} bytes for one block; raise its size or free memory"
-        )
-    return blocks
+    return block_bytes(shapes, block_size, dtype.itemsize)
 
 
 def free_bytes(device: torch.device) -> int:

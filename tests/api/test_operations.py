@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from service.doctor import measured
 from service.engine.messages import EngineStats
 from service.engine_client.engine import EngineState
+from service.machine import Host, processor
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
 from tests.fake_service import URL, WINDOW, World, until
+from tests.hosts import MEASURED
 
 CHAT = [{"role": "user", "content": "안녕하세요"}]
 
@@ -34,6 +39,21 @@ async def test_info_has_tgis_words_and_masks_the_key(serve: Serve) -> None:
         assert body["settings"]["max_in_progress"] == 512
         assert body["precision"] == "bf16"
         assert KEY not in response.text
+
+
+async def test_info_describes_the_host_and_measures_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "service.doctor.measured.subprocess.run", lambda *_, **__: pytest.fail("a request must not measure")
+    )
+    body = (await world.client.get("/info")).json()
+    assert body["host"].keys() == msgspec.json.schema(Host)["$defs"]["Host"]["properties"].keys()
+    assert body["host"]["memory"]["total"] >= body["host"]["memory"]["available"] > 0
+    assert body["measured"] is None, "the doctor never ran"
+    directory = Path(body["settings"]["data_dir"])
+    measured.keep(msgspec.structs.replace(MEASURED, processor=processor().name), directory)
+    assert (await world.client.get("/info")).json()["measured"]["memory_read_gb_s"] == 40.0
+    measured.keep(MEASURED, directory)
+    assert (await world.client.get("/info")).json()["measured"] is None, "another processor's"
 
 
 async def test_tokenize_in_tgis_shape(world: World) -> None:

@@ -16,7 +16,8 @@ from torch import Tensor
 from models.loading import LowRankWeights, Outliers
 from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
 from service.runner.forwards.forward import CannotServe
-from service.runner.kv_cache import KVCache, LayerShape
+from service.runner.kv_cache import KVCache
+from service.runner.kv_size import LayerShape
 from service.runner.native.library import Library
 from service.runner.native.linear import NativeLinear
 from service.runner.step import Step

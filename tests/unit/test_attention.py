@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from service.runner.forwards.attention import KV_TILE, AttentionPlan, AttentionSpec, SequenceRows, matmul_dtype
-from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, decode, encode
+from service.runner.kv_cache import KVCache, bytes_per_block, decode, encode
+from service.runner.kv_size import LayerShape, choose_num_blocks
 from service.runner.row_blocks import bmm_row_quantum
 from tests.kernels import KERNELS, use
 

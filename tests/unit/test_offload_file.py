@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from service.engine.batch import BlockCopy
-from service.runner.kv_cache import KVCache, LayerShape
+from service.runner.kv_cache import KVCache
+from service.runner.kv_size import LayerShape
 from service.runner.offload_file import OffloadFile
 
 BLOCKS = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -16,7 +17,9 @@ from service.api.schemas.answers.operations import Batching, DeploymentList, Dep
 from service.api.schemas.base import MAX_SEQUENCES, MAX_STOPS
 from service.api.schemas.native import DeploymentBody
 from service.deployments.deployment import Deployment, DeploymentState
+from service.doctor import measured
 from service.errors import Unavailable
+from service.machine import describe
 from service.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["operations"])
@@ -54,12 +57,13 @@ async def metrics(service: ServiceDep) -> Response:
 
 @router.get("/info", response_model=Info)
 async def info(service: ServiceDep) -> Response:
-    """Returns TGI's `/info` about the default model, with its version and digest, the engine and the effective
-    settings."""
+    """Returns TGI's `/info` about the default model, with its version and digest, the engine, the effective settings
+    and the host. Nothing is measured: the figures are those that `dosirak doctor` left, if it ran on this host."""
     manifest = service.deployments.resolve(None)
     deployment = _serving(service, manifest.reference)
     engine = deployment.engine.info if deployment else None
     settings = service.settings
+    host = await asyncio.to_thread(describe, settings)
     shown: dict[str, Any] = {
         "model_id": manifest.reference,
         "model_sha": manifest.digest,
@@ -80,6 +84,8 @@ async def info(service: ServiceDep) -> Response:
         "architecture": manifest.architecture,
         "engine": engine,
         "settings": settings.shown(),
+        "host": host,
+        "measured": measured.known(settings.data_dir, host.processor),
     }
     return json_response(shown)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from service.runner.forwards.attention import AttentionSpec
 from service.runner.forwards.forward import CannotServe
-from service.runner.kv_cache import LayerShape
+from service.runner.kv_size import LayerShape
 
 if TYPE_CHECKING:
     import transformers

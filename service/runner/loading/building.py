@@ -24,7 +24,8 @@ from service.host import usable_cores
 from service.runner.forwards.attention import KV_TILE, matmul_dtype
 from service.runner.forwards.decoder import FusedDecoder
 from service.runner.forwards.forward import CannotServe, Forward
-from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, free_bytes
+from service.runner.kv_cache import KVCache, bytes_per_block, free_bytes
+from service.runner.kv_size import LayerShape, choose_num_blocks
 from service.runner.linear import (
     DenseLinear,
     Int8Linear,

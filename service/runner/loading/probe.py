@@ -20,7 +20,8 @@ from service.engine.batch import Batch, Scheduled
 from service.engine.messages import Request, SamplingParams
 from service.engine.sequence import Sequence
 from service.runner.forwards.forward import CannotServe, Forward
-from service.runner.kv_cache import KVCache, LayerShape
+from service.runner.kv_cache import KVCache
+from service.runner.kv_size import LayerShape
 from service.runner.step import RowRules, pack
 
 if TYPE_CHECKING:

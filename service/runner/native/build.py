@@ -37,6 +37,15 @@ LEVELS: dict[str, list[str]] = {
 }
 """Flags of each instruction set, the most capable first. `dosirak_supported` of a library says whether it runs here."""
 
+_AVX512_FEATURES = frozenset({"avx512bw", "avx512vl", "avx512dq", "avx512_vnni"})
+FEATURES: dict[str, frozenset[str]] = {
+    "avx512-bf16": _AVX512_FEATURES | {"avx512_bf16"},
+    "avx512": _AVX512_FEATURES,
+    "avx2": frozenset({"avx2", "fma"}),
+    "portable": frozenset(),
+}
+"""What a level needs of a processor, as Linux spells it; the same as `dosirak_supported` asks for."""
+
 
 class CannotBuild(Exception):
     """There is no compiler, or it failed. The message has the compiler's output."""

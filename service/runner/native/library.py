@@ -180,12 +180,17 @@ class Library:
         self._quantize.restype = None
         self._quantize.argtypes = (c_void_p, c_int64, c_void_p, POINTER(c_float))
 
+    def packed_bytes(self, kind: int, outputs: int, depth: int) -> int:
+        """Returns the bytes of the packed weights [outputs, depth] of a kind."""
+        size: int = self._packed_bytes(kind, outputs, depth)
+        return size
+
     def pack(self, parts: Seq[Tensor], kind: int) -> tuple[Tensor, Tensor]:
         """Packs the parts' weights [out, in], one below the other. Returns the form that the kernels of a kind read
         [bytes] uint8, and the sums that 8-bit kernels need too [out] int32. The parts are of one dtype: fp32, bf16 or
         int8."""
         depth, outputs = parts[0].shape[1], sum(len(part) for part in parts)
-        size = self._packed_bytes(kind, outputs, depth)
+        size = self.packed_bytes(kind, outputs, depth)
         if self.arena is not None:
             start = -(-size // _ALIGNMENT) * _ALIGNMENT
             memory = self.arena.take(f"{self.level} {kind} {outputs} {depth}", start + 4 * outputs)

@@ -39,7 +39,8 @@ class Root(Shown):
 
 
 class Info(Shown):
-    """TGI's fields, then ours. `engine` is null while the default model is not loaded."""
+    """TGI's fields, then ours. `engine` is null while the default model is not loaded. `host` and `measured` are as in
+    `dosirak doctor --json`; `measured` is null before it ran."""
 
     model_id: str
     model_sha: str
@@ -60,6 +61,8 @@ class Info(Shown):
     architecture: str
     engine: Object | None
     settings: Object
+    host: Object
+    measured: Object | None
 
 
 class Blocks(Shown):

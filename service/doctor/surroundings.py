@@ -1,0 +1,95 @@
+"""This module finds what is around the host: the port, the data directory's owner, the default model, a compiler.
+
+It tries things as serving would, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from models.errors import RepositoryError
+from models.repository import Repository
+from models.starter import DEMO, WEIGHTS, demo_is_wanted
+from service.deployments.memory import loaded_bytes
+from service.doctor.checks import Surroundings
+from service.runner.native.build import COMPILERS
+from service.serving import address, authorization
+from service.settings import Settings
+
+_COPIES: Final = 3  # of the demo's bf16 files at its publishing: both versions, and the one under way
+
+
+def look(settings: Settings) -> Surroundings:
+    """Returns what serving with these settings would find."""
+    unwritable = _unwritable(settings.data_dir)
+    model, loading, no_model, new_disk = _default_model(settings)
+    return Surroundings(
+        address(settings),
+        _port_taken_by(settings),
+        unwritable,
+        model,
+        loading,
+        no_model,
+        new_disk,
+        settings.device,
+        next(filter(None, map(shutil.which, COMPILERS)), ""),
+    )
+
+
+def _port_taken_by(settings: Settings) -> str:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            return "dosirak" if _is_dosirak(settings) else error.strerror or str(error)
+    return ""
+
+
+def _is_dosirak(settings: Settings) -> bool:
+    try:
+        answer = httpx.get(f"{address(settings)}/info", headers=authorization(settings), timeout=2)
+        return answer.status_code == 200 and answer.json().get("router") == "dosirak"
+    except (httpx.HTTPError, ValueError, AttributeError):
+        return False
+
+
+def _unwritable(directory: Path) -> str:
+    """Returns why the directory, or the nearest parent that exists, takes no file; "" where it takes one."""
+    there = next(path for path in (directory, *directory.parents) if path.exists())
+    if not there.is_dir():
+        return f"{there} is a file"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return "permission denied"
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"dosirak")
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _default_model(settings: Settings) -> tuple[str, int | None, str, int]:
+    """Returns the default model's reference, the memory that it needs, why there is none, and the disk that its
+    publishing takes. A directory without a repository stays as it is."""
+    wanted = settings.default_model
+    name = wanted.partition(":")[0].partition("@")[0]
+    try:
+        store = Repository(settings.data_dir) if (settings.data_dir / "models").is_dir() else None
+        if name == DEMO and (store is None or demo_is_wanted(store)):
+            size = sum(path.stat().st_size for path in WEIGHTS.iterdir())
+            return f"{wanted}, published at the first start", loaded_bytes(size), "", _COPIES * size
+        if store is None:
+            return wanted, None, f"there is no version of the default model {wanted}: the repository is empty", 0
+        manifest = store.resolve(wanted)
+    except (RepositoryError, OSError) as error:
+        return wanted, None, f"the default model {wanted} cannot be served: {error}", 0
+    return manifest.reference, loaded_bytes(manifest.size), "", 0
