@@ -87,7 +87,7 @@ def quantize(
 
 
 def _published(store: Repository, manifest: Manifest, evaluate: str, json: bool) -> None:
-    report = None if evaluate == "none" else _measured(store, manifest, evaluate, None)
+    report = None if evaluate == "none" else _measured(store, manifest, evaluate, None, json)
     if json:
         print_json(_shown(store, manifest))
         return
@@ -106,20 +106,25 @@ def evaluate_version(
     """Measure quality against the parent, and speed on this host; the report is kept with the version."""
     store = repository()
     manifest = store.resolve(reference)
-    report = _measured(store, manifest, effort, text)
+    report = _measured(store, manifest, effort, text, json)
     if json:
         print_json(report)
     else:
         _print_reports([(manifest, report)])
 
 
-def _measured(store: Repository, manifest: Manifest, effort: str, text: Path | None) -> Report:
-    from service.evaluation.evaluate import EFFORTS, evaluate
+def _measured(store: Repository, manifest: Manifest, effort: str, text: Path | None, json: bool) -> Report:
+    from service.evaluation.evaluate import evaluate, shown_seconds
+    from service.evaluation.planning import EFFORTS
+
+    def say_forecast(seconds: float) -> None:
+        if not json:
+            console.print(f"measuring {manifest.reference} will take about {shown_seconds(seconds)}", highlight=False)
 
     if effort not in EFFORTS:
         raise InvalidReference(f"{effort[:40]!r} is no effort; choose one of {', '.join(EFFORTS)}")
     with _progress(f"measuring {manifest.reference}") as progress:
-        return evaluate(settings_or_exit(console), store, manifest, effort, text, progress)
+        return evaluate(settings_or_exit(console), store, manifest, effort, text, progress, say_forecast)
 
 
 @app.command("list")
