@@ -16,6 +16,7 @@ from models.intervals import Interval
 from models.manifest import Manifest
 
 Effort = Literal["quick", "full"]
+ReportState = Literal["not_measured", "measuring", "measured"]
 UNTOLD: Final = "not told"
 """The recall cell whose facts the model was never told (`models.demo.recall`)."""
 

@@ -129,6 +129,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.context.partition",  # receipts are numbers there, and are read as lists
         "service.context.stored_receipt",
     },
+    "service.deployments.activity": set(),
     "service.deployments": {
         "models",
         "service.errors",
@@ -139,6 +140,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.host",
         "service.text",
         "service.tasks",
+        "service.deployments.activity",
     },
     "service.answers": {
         "models",
@@ -201,6 +203,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.batch",
         "service.engine.core",
         "service.engine.scheduling.scheduler",
+        "service.engine.scheduling.cost",
         "service.runner",
         "service.deployments",
         "service.text",
@@ -213,6 +216,8 @@ ALLOWED: dict[str, set[str]] = {
         "service.child_process",
         "service.evaluation",
         "service.tasks",
+        "service.host",
+        "service.deployments.activity",
     },
     "service.cli": {
         "models",

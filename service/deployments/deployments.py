@@ -21,6 +21,7 @@ import structlog
 from models.manifest import Manifest
 from models.repository import Repository
 from models.rollouts import Rollout
+from service.deployments.activity import Activity
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.engine_handle import EngineFactory, SharedEngines
 from service.deployments.rollouts import Rollouts
@@ -70,6 +71,7 @@ class Deployments:
         tasks: BackgroundTasks | None = None,
     ) -> None:
         self.repository = repository
+        self.activity = Activity()
         self._router = Router(repository, default_model)
         self._engines = SharedEngines(repository, engine_factory)
         self._preload = preload
@@ -230,6 +232,10 @@ class Deployments:
         """Returns the `data` of `GET /v1/deployments`."""
         return [deployment.describe() for deployment in self._by_reference.values()]
 
+    def served(self) -> tuple[Manifest, ...]:
+        """Returns the versions that would answer a request at once."""
+        return tuple(each.manifest for each in self._by_reference.values() if each.is_serving)
+
     def all(self) -> tuple[Deployment, ...]:
         """Returns every deployment in any state, oldest first."""
         return tuple(self._by_reference.values())
@@ -283,7 +289,7 @@ class Deployments:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
         if deployment is None or deployment.state is DeploymentState.FAILED:
             needed = self._engines.needed_bytes(manifest)
-            deployment = Deployment(manifest, self._engines.engine(manifest, replicas), needed)
+            deployment = Deployment(manifest, self._engines.engine(manifest, replicas), needed, self.activity)
             self._by_reference[manifest.reference] = deployment
             self._tasks.run(LOAD, partial(self._load, deployment))
         return deployment
@@ -370,7 +376,8 @@ class Deployments:
     async def _load(self, deployment: Deployment) -> None:
         manifest = deployment.manifest
         try:
-            await deployment.load(self.repository)
+            with self.activity.busy():
+                await deployment.load(self.repository)
         except Exception:  # handling the failure failed as well; waiting requests must not wait for ever
             deployment.settle(DeploymentState.FAILED, "loading it failed; the server's log says why")
             raise
