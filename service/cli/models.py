@@ -137,15 +137,18 @@ def list_models(json: Json = False) -> None:
     if json:
         print_json([_shown(store, manifest) for manifest in manifests])
         return
-    whole = ("model", "precision", "parameters", "size", "window", "digest")
-    table = Table(
-        *(Column(name, no_wrap=True) for name in whole),
-        "aliases",
-        "report",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    widths = {
+        "model": 6,
+        "precision": 9,
+        "weights": 7,
+        "size": 6,
+        "window": 6,
+        "digest": 12,
+        "aliases": 10,
+        "report": 12,
+    }
+    columns = [Column(name, overflow="fold", min_width=width) for name, width in widths.items()]
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for manifest in manifests:
         table.add_row(
             manifest.reference,

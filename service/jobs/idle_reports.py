@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 REPORT_WHEN_IDLE: Final = "report_when_idle"
 IDLE_SECONDS: Final = 10.0
 LONGEST_IDLE_SECONDS: Final = 600.0
-_LOOK_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 1.0
 _PROCESS_BYTES: Final = 768 << 20
 """What a job's process takes beside the weights: libraries, distributions of the texts, KV cache in use."""
 
@@ -46,6 +46,7 @@ class IdleReports:
         tasks: BackgroundTasks,
         memory: Callable[[], int] = available_memory,
         idle_seconds: float = IDLE_SECONDS,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._repository = repository
         self._jobs = jobs
@@ -54,6 +55,7 @@ class IdleReports:
         self._tasks = tasks
         self._memory = memory
         self._first_idle_seconds = self._idle_seconds = idle_seconds
+        self._look_seconds = look_seconds
         self._given_up: set[str] = set()
         """Digests of versions whose report failed or was cancelled; this server does not try them again."""
         self._too_large: set[str] = set()
@@ -64,7 +66,7 @@ class IdleReports:
 
     async def _look(self) -> None:
         """Looks once, and makes one report where there is time and memory for it."""
-        await asyncio.sleep(min(_LOOK_SECONDS, self._first_idle_seconds))
+        await asyncio.sleep(self._look_seconds)
         if self._activity.idle_seconds < self._idle_seconds or not self._jobs.is_idle:
             return
         missing = await asyncio.to_thread(self._missing, tuple(self._served()))

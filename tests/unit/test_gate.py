@@ -84,7 +84,7 @@ def test_chance_alone_refuses_no_version(
 @pytest.mark.parametrize(
     ("losses", "phrases"),
     [
-        ((105.0, 206.0, 297.0, 400.0), ("perplexity +10.06% (+7.27% to +12.92%), at most +2.00% of demo:1",)),
+        ((105.0, 206.0, 297.0, 400.0), ("perplexity +10.06% (+7.32% to +12.87%), at most +2.00% of demo:1",)),
         ((130.0, 190.0, 300.0, 395.0), ()),
     ],
 )
