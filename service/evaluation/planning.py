@@ -32,7 +32,7 @@ _LEAST_TEXTS: Final = 4
 _ANSWER_SIZES: Final = ((64, 1 << 20), (32, 64), (16, 32))
 """Tokens of an answer, and the most of its prompt."""
 _LEAST_ANSWERS: Final = 2
-_SPEED_SIZES: Final = ((512, 32), (256, 32), (128, 8), (64, 8), (64, 2))
+_SPEED_SIZES: Final = ((512, 32), (256, 32), (128, 8), (64, 2), (32, 2))
 """Tokens of a prefill, and of a prompt before decoding."""
 
 
@@ -67,15 +67,22 @@ class Planner:
     """Plans each part just before it runs, so that a wrong forecast of one part shortens the next. Without a time limit
     the plan is the whole extent."""
 
-    def __init__(self, extent: Extent, forecasts: Sequence[Forecast], started: float) -> None:
-        """Takes `started`, the `time.monotonic()` of the report's begin, and a forecast for each version."""
+    def __init__(
+        self,
+        extent: Extent,
+        forecasts: Sequence[Forecast],
+        started: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes `started`, the clock's time of the report's begin, and a forecast for each version."""
         self._extent = extent
         self._forecasts = forecasts
         self._started = started
+        self._clock = clock
 
     def _share(self, of: float) -> float:
         """Returns a share of the seconds that are left."""
-        return of * max(0.0, _SAFE * self._extent.seconds - (time.monotonic() - self._started))
+        return of * max(0.0, _SAFE * self._extent.seconds - (self._clock() - self._started))
 
     def texts(self, texts_of: Callable[[Length], list[Text]]) -> list[Text]:
         """Returns the longest texts of which at least eight fit the time; else the least number of short ones."""
