@@ -141,7 +141,7 @@ async def test_another_job_goes_first(tmp_path: Path) -> None:
 
 async def test_a_report_that_cannot_be_made_is_not_tried_again(tmp_path: Path) -> None:
     async with running(tmp_path, "no number") as server:
-        await until(lambda: server.jobs.all() and server.jobs.all()[0].ended)
+        await until(lambda: server.jobs.all() and server.jobs.is_idle)
         await looks()
         (job,) = server.jobs.all()
         assert job.state == "failed" and "no number" in (job.error or "")

@@ -62,9 +62,9 @@ def test_a_faster_machine_measures_more_and_longer_texts() -> None:
 
 def test_machines_of_about_the_same_speed_measure_the_same() -> None:
     amounts = {
-        len(Planner(QUICK, [forecast(speed)], time.monotonic()).texts(texts_of)) for speed in (500.0, 510.0, 520.0)
+        len(Planner(QUICK, [forecast(speed)], time.monotonic()).texts(texts_of)) for speed in range(300, 900, 20)
     }
-    assert len(amounts) == 1
+    assert amounts <= {8, 12, 16, 24}
 
 
 def test_without_time_the_least_is_measured() -> None:
