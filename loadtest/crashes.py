@@ -61,6 +61,7 @@ class Service:
             "BENTOML_HOME": str(data_dir),
             "BENTOML_DO_NOT_TRACK": "true",
             "DOSIRAK_THREADS": "1",
+            "DOSIRAK_IDLE_REPORTS": "false",
             **({"DOSIRAK_DATABASE_URL": database} if database else {}),
         }
 

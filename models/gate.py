@@ -5,13 +5,19 @@
                                                                         perplexity on the same text, recall, speed
 
 A version that was trained again disagrees with the old one where it is better. So the gate asks it for no agreement.
+
+A figure breaks a limit only if its whole 95 % interval does: chance alone never refuses a version. Figures without an
+interval, as in reports of earlier releases, are compared as they are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from models import intervals
+from models.intervals import Range
 from models.manifest import Manifest
 from models.report import Report
 
@@ -60,27 +66,55 @@ def _against_reference(manifest: Manifest, report: Report, limits: Limits) -> It
         return
     of = f"of {compared.reference}"
     is_converted = manifest.is_conversion and compared.digest == manifest.lineage.parent_digest
-    if is_converted and compared.top1_agreement < limits.top1_agreement:
-        yield f"top-1 agreement {compared.top1_agreement:.2%}, at least {limits.top1_agreement:.2%} {of}"
-    if not compared.perplexity_change <= limits.perplexity_change:  # a NaN is worse than any limit
-        yield _perplexity(compared.perplexity_change, limits, of)
+    agreement = _range(report, "compared.top1_agreement", compared.top1_agreement)
+    if is_converted and agreement[1] < limits.top1_agreement:
+        value = f"{compared.top1_agreement:.2%}{_shown(agreement, '.2%')}"
+        yield f"top-1 agreement {value}, at least {limits.top1_agreement:.2%} {of}"
+    change = _range(report, "compared.perplexity_change", compared.perplexity_change)
+    yield from _perplexity(compared.perplexity_change, change, limits, of)
     for batch, ratio in compared.decode_ratio.items():
-        if ratio < limits.decode_ratio:
-            yield f"decode at {batch} {ratio:.2f}x, at least {limits.decode_ratio:g}x {of}"
+        speed = _range(report, f"compared.decode_ratio.{batch}", ratio)
+        if speed[1] < limits.decode_ratio:
+            yield f"decode at {batch} {ratio:.2f}x{_shown(speed, '.2f')}, at least {limits.decode_ratio:g}x {of}"
 
 
 def _against_incumbent(report: Report, theirs: Report, reference: str, limits: Limits) -> Iterator[str]:
     of = f"of {reference}"
-    if report.texts.sha256 == theirs.texts.sha256:
-        change = report.perplexity / theirs.perplexity - 1
-        if not change <= limits.perplexity_change:
-            yield _perplexity(change, limits, of)
+    if (found := _change(report, theirs)) is not None:
+        yield from _perplexity(*found, limits, of)
     mine, other = report.recall_share, theirs.recall_share
     if report.recall_cells != theirs.recall_cells or mine is None or other is None:
         return  # they were not asked alike
-    if other - mine > limits.recall_loss:
+    loss = other - mine, other - mine
+    if "recall" in report.intervals and "recall" in theirs.intervals:
+        loss = intervals.difference_of_shares(theirs.recall_counts, report.recall_counts)
+    if loss[0] > limits.recall_loss:
         yield f"recall {mine:.1%} after {other:.1%}, at most {limits.recall_loss:.1%} less than that {of}"
 
 
-def _perplexity(change: float, limits: Limits, of: str) -> str:
-    return f"perplexity {change:+.2%}, at most {limits.perplexity_change:+.2%} {of}"
+def _change(report: Report, theirs: Report) -> tuple[float, Range] | None:
+    """Returns the perplexity's change on the texts that both reports have, and its interval. The texts pair the two
+    versions, so that a hard text counts for neither. None for reports without a common text."""
+    others = {part.sha256: part for part in theirs.texts.parts}
+    pairs = [(part, others[part.sha256]) for part in report.texts.parts if part.sha256 in others]
+    if not pairs:
+        change = report.perplexity / theirs.perplexity - 1
+        return (change, (change, change)) if report.texts.sha256 == theirs.texts.sha256 else None
+    sums, sizes = [mine.loss - other.loss for mine, other in pairs], [mine.tokens for mine, _ in pairs]
+    change = math.expm1(min(sum(sums) / sum(sizes), intervals.LARGEST_EXPONENT))
+    return change, intervals.of_exponential(intervals.mean_of_groups(sums, sizes)) or (change, change)
+
+
+def _range(report: Report, figure: str, value: float) -> Range:
+    found = report.intervals.get(figure)
+    return (found.low, found.high) if found else (value, value)
+
+
+def _perplexity(change: float, interval: Range, limits: Limits, of: str) -> Iterator[str]:
+    if not interval[0] <= limits.perplexity_change:  # a NaN is worse than any limit
+        yield f"perplexity {change:+.2%}{_shown(interval, '+.2%')}, at most {limits.perplexity_change:+.2%} {of}"
+
+
+def _shown(interval: Range, form: str) -> str:
+    low, high = interval
+    return f" ({low:{form}} to {high:{form}})" if low < high else ""

@@ -1,7 +1,8 @@
 """A report holds the measured quality of a version against its parent, and its speed on one host. It measures nothing.
 
 Reports lie beside the versions, not in them, because a version never changes but may be measured again. A report names
-the digests of the measured version, of the version for comparison, and of the texts.
+the digests of the measured version, of the version for comparison, and of the texts. Reports of earlier releases have
+no intervals, amounts and parts of texts; they are read all the same.
 """
 
 from __future__ import annotations
@@ -11,19 +12,31 @@ from typing import Final, Literal
 import msgspec
 
 from models.errors import Corrupt
+from models.intervals import Interval
 from models.manifest import Manifest
 
 Effort = Literal["quick", "full"]
+ReportState = Literal["not_measured", "measuring", "measured"]
 UNTOLD: Final = "not told"
 """The recall cell whose facts the model was never told (`models.demo.recall`)."""
 
 
+class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One text of the set: the beginning of its `sha256`, the tokens that count, and the sum of their -ln p in nats."""
+
+    sha256: str
+    tokens: int
+    loss: float
+
+
 class TextSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The predicted text: `sha256` of its token ids' texts as they were scored, and `tokens`, the number that count."""
+    """The predicted text: `sha256` of its token ids' texts as they were scored, and `tokens`, the number that count.
+    `parts` are its texts one by one, so that reports of different length are compared on the texts that both have."""
 
     name: str
     sha256: str
     tokens: int
+    parts: tuple[TextPart, ...] = ()
 
 
 class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +68,19 @@ class Speed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     decode_tokens_per_second: dict[str, float]
 
 
+class Amounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was measured within the time: texts, greedy answers and the tokens of each, recall questions, and of speed
+    the rounds, the tokens of one prefill, and the tokens of one prompt before decoding."""
+
+    texts: int
+    answers: int
+    answer_tokens: int
+    questions: int
+    rounds: int
+    prefill_tokens: int
+    prompt_tokens: int
+
+
 class Recalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One cell of the demo model's recall table."""
 
@@ -71,7 +97,11 @@ class Recalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`perplexity` is exp of the mean negative logprob of the scored tokens; `compared` is None for a version that has
-    nothing to be compared with; `recall` is empty but for the demo model."""
+    nothing to be compared with; `recall` is empty but for the demo model.
+
+    `intervals` are the 95 % intervals by the figure's path, as `compared.kl` or `speed.decode_tokens_per_second.8`. A
+    figure that rests on too little for an interval has none. `budget_seconds` is what the whole may take, loading
+    included; None without a limit."""
 
     digest: str
     created_at: str
@@ -83,12 +113,20 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speed: Speed
     recall: tuple[Recalled, ...]
     tools: tuple[str, ...]
+    intervals: dict[str, Interval] = {}
+    amounts: Amounts | None = None
+    budget_seconds: float | None = None
+
+    @property
+    def recall_counts(self) -> tuple[int, int]:
+        """The numbers of right answers and of questions."""
+        return sum(cell.good for cell in self.recall), sum(cell.asked for cell in self.recall)
 
     @property
     def recall_share(self) -> float | None:
         """The share of right answers; None for a version that was asked nothing."""
-        asked = sum(cell.asked for cell in self.recall)
-        return sum(cell.good for cell in self.recall) / asked if asked else None
+        right, asked = self.recall_counts
+        return right / asked if asked else None
 
     @property
     def recall_cells(self) -> frozenset[tuple[str, str]]:

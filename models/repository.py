@@ -29,8 +29,8 @@ from models import gate
 from models.checkpoint.layers import stored_layers
 from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
 from models.manifest import DEFAULT_ALIAS, Facts, Manifest, ModelReference
-from models.report import Report
-from models.storage import bento_store, durable, journal, leases, staging
+from models.report import Report, ReportState
+from models.storage import bento_store, durable, journal, leases, measuring, staging
 from models.storage.blobs import Blobs
 from models.storage.journal import Action, Entry, History, deleted, timestamp, undo_stack
 from models.storage.layout import Layout
@@ -107,6 +107,24 @@ class Repository:
             return Report.from_json(self.layout.report(manifest.name, manifest.version).read_bytes(), manifest)
         except FileNotFoundError:
             return None
+
+    def has_report(self, manifest: Manifest) -> bool:
+        """Returns whether a version has a report, readable or damaged."""
+        return self.layout.report(manifest.name, manifest.version).exists()
+
+    def measuring(self, manifest: Manifest) -> AbstractContextManager[None]:
+        """Marks a version as being measured, for all processes, while inside. Raises Conflict where it is already."""
+        return measuring.marked(self.path(manifest) / staging.MANIFEST)
+
+    def report_state(self, manifest: Manifest, report: Report | None) -> ReportState:
+        """Returns how far the version's report is; `report` is the present one. A version that is measured again is
+        `measuring`."""
+        if self.is_being_measured(manifest):
+            return "measuring"
+        return "measured" if report else "not_measured"
+
+    def is_being_measured(self, manifest: Manifest) -> bool:
+        return measuring.is_marked(self.path(manifest) / staging.MANIFEST)
 
     def lease(self, manifest: Manifest) -> leases.Lease:
         """Keeps a version from being deleted, by any process, until it is released. Raises NotFound."""

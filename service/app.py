@@ -50,6 +50,7 @@ from service.engine_client.poison import PoisonRegister
 from service.engine_client.process import Started
 from service.engine_client.replicas import Replicas
 from service.guard import read_guard
+from service.jobs.idle_reports import IdleReports
 from service.jobs.jobs import Jobs
 from service.logs import configure_logging
 from service.metrics import Metrics
@@ -127,6 +128,7 @@ def create_app(
     )
     described = cache(lambda: document(app))
     app.state.deployments = deployments
+    app.state.idle_reports = IdleReports(deployments.repository, jobs, deployments.activity, deployments.served, tasks)
     app.state.tasks = tasks
     app.state.service = Service(settings, deployments, jobs, answers, metrics, __version__, described)
     handlers.install(app)
@@ -159,6 +161,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     tasks: BackgroundTasks = app.state.tasks
     await app.state.service.jobs.start()
     await deployments.start()
+    if app.state.service.settings.idle_reports:
+        app.state.idle_reports.start()
     conversations: Conversations = app.state.service.answers.conversations
     conversations.start()
     try:

@@ -93,6 +93,11 @@ class Settings(BaseSettings):
         description="A version that nobody used for so long is unloaded, and loaded again on demand; 0 keeps all. "
         "Never the default model, nor what `POST /v1/deployments` asked for.",
     )
+    idle_reports: bool = Field(
+        default=True,
+        description="Measure a served version that has no report, with a quick one, while no request is there; a "
+        "request ends that work at once.",
+    )
     drain_seconds: float = Field(default=30.0, ge=0, description="Time that running answers get to finish at shutdown.")
     actor: str | None = Field(
         default=None,

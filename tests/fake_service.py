@@ -220,7 +220,9 @@ async def serving(
 ) -> AsyncIterator[World]:
     """A `demo:1` that is served. `engine`: fields of ScriptedEngine; `worker`: the module that runs jobs; keyword
     arguments: settings."""
-    chosen = Settings(data_dir=directory, **{"load_timeout_seconds": 5, "drain_seconds": 0, **settings})
+    chosen = Settings(
+        data_dir=directory, **{"load_timeout_seconds": 5, "drain_seconds": 0, "idle_reports": False, **settings}
+    )
     repository, metrics, engines = Repository(chosen.data_dir), Metrics(), list[ScriptedEngine]()
     if not repository.models():
         publish(repository)

@@ -137,6 +137,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.context.stored_receipt",
     },
     "service.deployments.memory": set(),
+    "service.deployments.activity": set(),
     "service.deployments": {
         "service.deployments.memory",
         "models",
@@ -148,6 +149,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.host",
         "service.text",
         "service.tasks",
+        "service.deployments.activity",
     },
     "service.doctor.measured": {"models", "service.machine", "service.settings"},
     "service.doctor.measuring": {  # a process of its own, the only part of the doctor with torch behind it
@@ -233,6 +235,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.batch",
         "service.engine.core",
         "service.engine.scheduling.scheduler",
+        "service.engine.scheduling.cost",
         "service.runner",
         "service.deployments",
         "service.text",
@@ -246,6 +249,8 @@ ALLOWED: dict[str, set[str]] = {
         "service.evaluation",
         "service.runner",  # the KV cache's share of memory, for what a checkpoint will need
         "service.tasks",
+        "service.host",
+        "service.deployments.activity",
     },
     "service.cli": {
         "models",

@@ -78,6 +78,7 @@ class System:
             "DOSIRAK_DEFAULT_MODEL": self._model(cache),
             "DOSIRAK_KV_CACHE_BYTES": str(KV_BYTES),
             "DOSIRAK_LOG_FORMAT": "json",
+            "DOSIRAK_IDLE_REPORTS": "false",
             "GOMP_SPINCOUNT": "10000",
             **self.variables,
         }

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from models.errors import InvalidReference
 from models.manifest import Manifest, ModelReference
@@ -19,6 +20,7 @@ from models.report import Report
 from models.repository import Repository
 from service.cli.aliases import history, promote, rollback
 from service.cli.completion import complete_reference
+from service.cli.reports import print_reports, shown_state
 from service.cli.rollouts import rollout
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, Reason, Reference, Version, console, print_json, repository, who
@@ -88,13 +90,13 @@ def quantize(
 
 
 def _published(store: Repository, manifest: Manifest, evaluate: str, json: bool) -> None:
-    report = None if evaluate == "none" else _measured(store, manifest, evaluate, None)
+    report = None if evaluate == "none" else _measured(store, manifest, evaluate, None, json)
     if json:
         print_json(_shown(store, manifest))
         return
     console.print(f"published {manifest.reference} ({manifest.precision}, digest {manifest.short_digest})")
     if report is not None:
-        _print_reports([(manifest, report)])
+        print_reports(store, [manifest])
 
 
 @app.command("evaluate")
@@ -107,20 +109,25 @@ def evaluate_version(
     """Measure quality against the parent, and speed on this host; the report is kept with the version."""
     store = repository()
     manifest = store.resolve(reference)
-    report = _measured(store, manifest, effort, text)
+    report = _measured(store, manifest, effort, text, json)
     if json:
         print_json(report)
     else:
-        _print_reports([(manifest, report)])
+        print_reports(store, [manifest])
 
 
-def _measured(store: Repository, manifest: Manifest, effort: str, text: Path | None) -> Report:
-    from service.evaluation.evaluate import EFFORTS, evaluate
+def _measured(store: Repository, manifest: Manifest, effort: str, text: Path | None, json: bool) -> Report:
+    from service.evaluation.evaluate import evaluate, shown_seconds
+    from service.evaluation.planning import EFFORTS
+
+    def say_forecast(seconds: float) -> None:
+        if not json:
+            console.print(f"measuring {manifest.reference} will take about {shown_seconds(seconds)}", highlight=False)
 
     if effort not in EFFORTS:
         raise InvalidReference(f"{effort[:40]!r} is no effort; choose one of {', '.join(EFFORTS)}")
     with _progress(f"measuring {manifest.reference}") as progress:
-        return evaluate(settings_or_exit(console), store, manifest, effort, text, progress)
+        return evaluate(settings_or_exit(console), store, manifest, effort, text, progress, say_forecast)
 
 
 @app.command("list")
@@ -131,7 +138,18 @@ def list_models(json: Json = False) -> None:
     if json:
         print_json([_shown(store, manifest) for manifest in manifests])
         return
-    table = Table("model", "precision", "parameters", "size", "window", "digest", "aliases")
+    widths = {
+        "model": 6,
+        "precision": 9,
+        "weights": 7,
+        "size": 6,
+        "window": 6,
+        "digest": 12,
+        "aliases": 10,
+        "report": 12,
+    }
+    columns = [Column(name, overflow="fold", min_width=width) for name, width in widths.items()]
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for manifest in manifests:
         table.add_row(
             manifest.reference,
@@ -141,6 +159,7 @@ def list_models(json: Json = False) -> None:
             str(manifest.context_window),
             manifest.short_digest,
             ", ".join(_aliases(store, manifest)),
+            shown_state(store, manifest),
         )
     console.print(table)
 
@@ -158,7 +177,7 @@ def show(reference: Reference, json: Json = False) -> None:
         if name == "lineage":
             for key, told in value.items():
                 facts.add_row(key, ", ".join(told) if isinstance(told, tuple) else str(told or "–"))
-        elif name != "report":
+        elif name not in ("report", "report_state"):
             facts.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
     files = Table("file", "bytes", "sha256")
     for file in manifest.files:
@@ -167,10 +186,7 @@ def show(reference: Reference, json: Json = False) -> None:
     for layer in manifest.layers:
         layers.add_row(layer.pattern, layer.dtype)
     console.print(facts, files, *([layers] if manifest.layers else ()))
-    if report := store.report(manifest):
-        _print_reports([(manifest, report)])
-    else:
-        console.print(f"not measured yet: dosirak model evaluate {manifest.reference}", soft_wrap=True)
+    print_reports(store, [manifest])
 
 
 @app.command()
@@ -186,7 +202,7 @@ def compare(
     if json:
         print_json([_shown(store, manifest) for manifest in manifests])
         return
-    _print_reports([(manifest, store.report(manifest)) for manifest in manifests])
+    print_reports(store, manifests)
 
 
 @app.command()
@@ -274,57 +290,5 @@ def _shown(store: Repository, manifest: Manifest) -> dict[str, Any]:
         "aliases": _aliases(store, manifest),
         **facts,
         "report": store.report(manifest),
+        "report_state": store.report_state(manifest, store.report(manifest)),
     }
-
-
-def _print_reports(measured: list[tuple[Manifest, Report | None]]) -> None:
-    """Prints a column for each version, and a row for each figure."""
-    table = Table("", *(manifest.reference for manifest, _ in measured))
-    for label, figure in _FIGURES.items():
-        cells = [figure(manifest, report) for manifest, report in measured]
-        if any(cells):
-            table.add_row(label, *(cell or "–" for cell in cells))
-    console.print(table)
-    for manifest, report in measured:
-        if report is None:
-            console.print(f"{manifest.reference} was never measured: dosirak model evaluate {manifest.reference}")
-
-
-def _rates(name: str) -> Callable[[Manifest, Report | None], str]:
-    def figure(manifest: Manifest, report: Report | None) -> str:
-        found = report.speed.decode_tokens_per_second.get(name) if report else None
-        ratio = report.compared.decode_ratio.get(name) if report and report.compared else None
-        return "" if found is None else f"{found:,.0f}" + (f" ({ratio:.2f}x)" if ratio else "")
-
-    return figure
-
-
-def _recalled(manifest: Manifest, report: Report | None) -> str:
-    if report is None or report.recall_share is None:
-        return ""
-    return f"{report.recall_share:.1%} of {sum(cell.asked for cell in report.recall)}"
-
-
-_FIGURES: dict[str, Callable[[Manifest, Report | None], str]] = {
-    "precision": lambda manifest, report: manifest.precision,
-    "size": lambda manifest, report: f"{manifest.size / 1e6:.1f} MB",
-    "digest": lambda manifest, report: manifest.short_digest,
-    "compared with": lambda manifest, report: report.compared.reference if report and report.compared else "",
-    "perplexity": lambda manifest, report: f"{report.perplexity:.4f}" if report else "",
-    "... change": lambda manifest, report: (
-        f"{report.compared.perplexity_change:+.2%}" if report and report.compared else ""
-    ),
-    "KL, nats": lambda manifest, report: f"{report.compared.kl:.5f}" if report and report.compared else "",
-    "top-1 agreement": lambda manifest, report: (
-        f"{report.compared.top1_agreement:.2%}" if report and report.compared else ""
-    ),
-    "greedy agreement": lambda manifest, report: (
-        f"{report.compared.greedy_agreement:.1%}" if report and report.compared else ""
-    ),
-    "recall": _recalled,
-    "memory": lambda manifest, report: f"{report.speed.memory_bytes / 1e6:.1f} MB" if report else "",
-    "load": lambda manifest, report: f"{report.speed.load_seconds:.1f} s" if report else "",
-    "prefill, tokens/s": lambda manifest, report: f"{report.speed.prefill_tokens_per_second:,.0f}" if report else "",
-    **{f"decode at {batch}, tokens/s": _rates(batch) for batch in ("1", "8", "32")},
-    "text": lambda manifest, report: f"{report.texts.name}, {report.texts.tokens:,} tokens" if report else "",
-}

@@ -13,6 +13,7 @@ from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
+from service.deployments.activity import Activity
 from service.engine.messages import Request, StepOutput
 from service.engine.scheduling.cost import decode_ratio
 from service.engine_client.engine import Engine, EngineState
@@ -34,8 +35,9 @@ class DeploymentState(StrEnum):
 class Deployment:
     """A version that is loading, serving, draining or failed. It lives in the event loop. LOADING ends once."""
 
-    def __init__(self, manifest: Manifest, engine: Engine, needed_bytes: int) -> None:
-        """Takes `needed_bytes`: the memory that loading this version adds to the memory in use."""
+    def __init__(self, manifest: Manifest, engine: Engine, needed_bytes: int, activity: Activity | None = None) -> None:
+        """Takes `needed_bytes`, the memory that loading this version adds to the memory in use, and the server's
+        `activity`, which counts this version's requests too."""
         self.manifest = manifest
         self.engine = engine
         self.needed_bytes = needed_bytes
@@ -47,6 +49,7 @@ class Deployment:
         self.pinned = False
         """Loaded by its own name, and so unloaded only by its own name."""
         self.used_at = time.monotonic()
+        self._activity = activity or Activity()
         self._occupants = 0
         self._decode_ratio: float | None = None
         self._tokenizer: Tokenizer | None = None
@@ -177,38 +180,37 @@ class Deployment:
         if self.state is not DeploymentState.READY:
             raise self._unavailable()
         self._occupants += 1
-        self._enter()
         try:
-            yield
+            with self._entered():
+                yield
         finally:
             self._occupants -= 1
-            self._leave()
 
     async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
         """Yields the engine's outputs of one request; closing this iterator aborts it. Raises Unavailable unless READY,
         or draining for a request that came before the draining."""
         if self.state is not DeploymentState.READY and not (self.state is DeploymentState.DRAINING and self._occupants):
             raise self._unavailable()
-        self._enter()
-        try:
+        with self._entered():
             async with aclosing(self.engine.generate(request)) as outputs:
                 async for output in outputs:
                     yield output
-        finally:
-            self._leave()
 
     def _unavailable(self) -> Unavailable:
         return Unavailable(f"{self.manifest.reference} is {self.state}; try again shortly", retry_after=1)
 
-    def _enter(self) -> None:
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
         self.in_flight += 1
         self._idle.clear()
-
-    def _leave(self) -> None:
-        self.in_flight -= 1
-        self.used_at = time.monotonic()
-        if not self.in_flight:
-            self._idle.set()
+        try:
+            with self._activity.busy():
+                yield
+        finally:
+            self.in_flight -= 1
+            self.used_at = time.monotonic()
+            if not self.in_flight:
+                self._idle.set()
 
     async def drain(self, seconds: float) -> None:
         """Takes no more requests, waits up to so many seconds for the requests in flight, then ends the engine

@@ -20,6 +20,7 @@ import structlog
 from models.manifest import Manifest
 from models.repository import Repository
 from models.rollouts import Rollout
+from service.deployments.activity import Activity
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.engine_handle import EngineFactory
 from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions
@@ -220,6 +221,15 @@ class Deployments:
     def describe(self) -> list[dict[str, object]]:
         """Returns the `data` of `GET /v1/deployments`."""
         return [deployment.describe() for deployment in self.all()]
+
+    @property
+    def activity(self) -> Activity:
+        """Says whether any version answers or loads."""
+        return self._loaded.activity
+
+    def served(self) -> tuple[Manifest, ...]:
+        """Returns the versions that would answer a request at once."""
+        return tuple(each.manifest for each in self.all() if each.is_serving)
 
     def all(self) -> tuple[Deployment, ...]:
         """Returns every deployment in any state, oldest first."""

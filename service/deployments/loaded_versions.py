@@ -12,6 +12,7 @@ import structlog
 
 from models.manifest import Manifest
 from models.repository import Repository
+from service.deployments.activity import Activity
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.engine_handle import EngineFactory, SharedEngines
 from service.errors import Unavailable
@@ -29,6 +30,7 @@ class LoadedVersions:
     def __init__(
         self, repository: Repository, engine_factory: EngineFactory, drain_timeout: float, tasks: BackgroundTasks
     ) -> None:
+        self.activity = Activity()
         self._repository = repository
         self._engines = SharedEngines(repository, engine_factory)
         self._drain_timeout = drain_timeout
@@ -62,7 +64,7 @@ class LoadedVersions:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
         if deployment is None or deployment.state is DeploymentState.FAILED:
             needed = self._engines.needed_bytes(manifest)
-            deployment = Deployment(manifest, self._engines.engine(manifest, replicas), needed)
+            deployment = Deployment(manifest, self._engines.engine(manifest, replicas), needed, self.activity)
             self._by_reference[manifest.reference] = deployment
             self._tasks.run(LOAD, partial(self._load, deployment))
         return deployment
@@ -82,7 +84,8 @@ class LoadedVersions:
     async def _load(self, deployment: Deployment) -> None:
         manifest = deployment.manifest
         try:
-            await deployment.load(self._repository)
+            with self.activity.busy():
+                await deployment.load(self._repository)
         except Exception:  # handling the failure failed as well; waiting requests must not wait for ever
             deployment.settle(DeploymentState.FAILED, "loading it failed; the server's log says why")
             raise

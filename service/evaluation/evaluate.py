@@ -1,64 +1,45 @@
-"""This module makes the report of one version: quality against its parent and speed on this host, by one command or
+"""This module makes the report of one version: quality against its baseline and speed on this host, by one command or
 job.
 
-    baseline   its parent; else the version that `production` points to, else the newest other version of the model
     quality    perplexity, KL and agreement on a text set (`predictions`); drift of greedy answers; the demo's recall
     speed      prefill and decode, in turn with the baseline (`speed`)
 
-`quick` is bounded to about a minute for a model that loads in seconds.
+`quick` takes at most a minute where the versions load within half of it: how much it measures follows from the first
+steps (`forecast`, `planning`). `full` measures a fixed amount and says beforehand how long that will take.
 """
 
 from __future__ import annotations
 
-import platform
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
+from math import isfinite
 from pathlib import Path
-from statistics import mean, median
+from typing import Final
 
 from models import __version__
 from models.agreement import agreement
-from models.checkpoint.decoder_start import decoder_start
-from models.demo.recall import cases
-from models.errors import RepositoryError
-from models.manifest import DEFAULT_ALIAS, Manifest
+from models.manifest import Manifest
 from models.progress import Progress, silent
-from models.report import Comparison, Effort, Recalled, Report, Speed
+from models.report import Amounts, Effort, Recalled, Report
 from models.repository import Repository
-from models.starter import WEIGHTS as DEMO_FILES
 from models.storage.journal import timestamp
 from service.engine.messages import Request, SamplingParams
-from service.evaluation import texts as text_sets
+from service.evaluation import figures
+from service.evaluation.figures import Measured
+from service.evaluation.forecast import SEATS, Forecast
 from service.evaluation.offline import Loaded, load, run_all
+from service.evaluation.planning import EFFORTS, AnswerPlan, Planner
 from service.evaluation.predictions import Predictions, predict
-from service.evaluation.recall import SEED, rows
-from service.evaluation.speed import Pace, paces
+from service.evaluation.recall import NEW_TOKENS, rows
+from service.evaluation.speed import ROUNDS, SpeedPlan, paces
+from service.evaluation.subject import Subject
 from service.evaluation.texts import Text
 from service.settings import Settings
-from service.text.tokenizer import Tokenizer
 
-GREEDY_TOKENS = 64
-TEMPLATE = "chat_template.jinja"
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The amount of measuring: dialogues, tokens of a file, greedy answers, questions in a cell, seconds of speed."""
-
-    dialogues: int
-    tokens: int
-    answers: int
-    questions: int
-    seconds: float
-
-
-EFFORTS: dict[Effort, Extent] = {
-    "quick": Extent(12, 2_048, 4, 4, 16.0),
-    "full": Extent(100, 32_768, 16, 100, 90.0),
-}
+LONGEST_WINDOW: Final = 2048
+"""The longest context that speed is measured at."""
 
 
 def evaluate(
@@ -68,85 +49,63 @@ def evaluate(
     effort: Effort = "quick",
     text_file: Path | None = None,
     progress: Progress = silent,
+    on_forecast: Callable[[float], object] = lambda seconds: None,
 ) -> Report:
-    """Measures `manifest` and keeps the report in the repository. Raises InvalidRequest for a text that cannot be used,
-    and the errors of a model that cannot be loaded."""
+    """Measures `manifest` and keeps the report in the repository. `on_forecast` gets the seconds that a report without
+    a time limit will take from then on. Raises InvalidRequest for a text that cannot be used, Conflict where the
+    version is being measured already, and the errors of a model that cannot be loaded."""
     started = time.monotonic()
-    with repository.lease(manifest):
-        report = _Evaluation(settings, repository, manifest, EFFORTS[effort], progress).run(effort, text_file, started)
+    with repository.lease(manifest), repository.measuring(manifest):
+        subject = Subject(repository, manifest, EFFORTS[effort], text_file)
+        progress(0.0, "loading")
+        versions = [each for each in (subject.baseline, manifest) if each is not None]
+        seated = settings.model_copy(update={"max_num_seqs": max(SEATS, settings.max_num_seqs)})
+        loaded = [load(seated, repository, each) for each in versions]
+        report = _Evaluation(subject, loaded, effort, started, progress).run(on_forecast)
         repository.put_report(manifest, report)
     return report
 
 
-def baseline_of(repository: Repository, manifest: Manifest) -> Manifest | None:
-    """Returns the version to compare with; None where no version splits text in the same way."""
-    names = [manifest.lineage.parent, f"{manifest.name}@{DEFAULT_ALIAS}"]
-    names += [each.reference for each in reversed(repository.versions(manifest.name))]
-    for name in filter(None, names):
-        try:
-            found = repository.resolve(name)
-        except RepositoryError:
-            continue
-        if found.digest != manifest.digest and found.vocab_size == manifest.vocab_size:
-            return found
-    return None
-
-
 class _Evaluation:
+    """Of `loaded` the last is the version and, of two, the first its baseline."""
+
     def __init__(
-        self, settings: Settings, repository: Repository, manifest: Manifest, much: Extent, progress: Progress
+        self, subject: Subject, loaded: Sequence[Loaded], effort: Effort, started: float, progress: Progress
     ) -> None:
-        self._settings = settings.model_copy(update={"max_num_seqs": max(32, settings.max_num_seqs)})
-        self._repository = repository
-        self._manifest = manifest
-        self._much = much
+        self._subject = subject
+        self._loaded = loaded
+        self._effort = effort
+        self._started = started
         self._progress = progress
-        self._tokenizer = Tokenizer.load(repository.path(manifest))
-        self._baseline: Manifest | None = None
+        self._extent = EFFORTS[effort]
+        self._window = min(subject.manifest.context_window, LONGEST_WINDOW)
+        self._expected_end: float | None = None
 
-    def run(self, effort: Effort, text_file: Path | None, started: float) -> Report:
-        name, texts = self._texts(self._manifest, self._tokenizer, text_file)
-        self._progress(0.0, "loading")
-        loaded = [load(self._settings, self._repository, each) for each in self._versions(texts, text_file)]
-        predicted = self._predict(loaded, texts)
-        self._progress(0.5, "measuring speed")
-        window = min(self._manifest.context_window, 2048)
-        pace = paces(loaded, window, self._manifest.vocab_size, self._much.seconds)
-        self._progress(0.8, "answering")
-        mine = loaded[-1]
-        return Report(
-            digest=self._manifest.digest,
-            created_at=timestamp(datetime.now(UTC)),
-            effort=effort,
-            texts=text_sets.described(name, texts),
-            perplexity=predicted[-1].perplexity,
-            compared=self._compared(loaded, texts, predicted, pace) if len(loaded) > 1 else None,
-            speed=_speed(mine, pace[-1]),
-            recall=self._recall(mine),
-            tools=(f"torch {installed('torch')}", f"dosirak {__version__}"),
-            seconds=round(time.monotonic() - started, 1),
-        )
+    def run(self, on_forecast: Callable[[float], object]) -> Report:
+        self._say(0.1, "timing the first steps")
+        vocabulary, first = self._subject.manifest.vocab_size, self._subject.texts()[0]
+        forecasts = [Forecast.measured(each, first, vocabulary) for each in self._loaded]
+        planner = Planner(self._extent, forecasts, self._started)
+        texts = planner.texts(self._subject.texts)
+        if not isfinite(self._extent.seconds):
+            seconds = planner.expected_seconds(texts, self._window, self._subject.one_question_a_cell, NEW_TOKENS)
+            self._expected_end = time.monotonic() + seconds
+            on_forecast(seconds)
+        predicted = self._predict(texts)
+        speed = planner.speed(self._window)
+        self._say(0.5, "measuring speed")
+        pace = paces(self._loaded, self._window, vocabulary, speed)
+        answers = planner.answers(texts) if self._subject.baseline else AnswerPlan((), 0)
+        drift = self._drift(answers)
+        measured = Measured(predicted, pace, drift, self._recall(planner))
+        return self._report(texts, measured, _amounts(texts, measured, speed, answers))
 
-    def _texts(self, manifest: Manifest, tokenizer: Tokenizer, text_file: Path | None) -> tuple[str, list[Text]]:
-        window = manifest.context_window
-        if text_file is not None:
-            name, texts = text_file.name, text_sets.of_file(tokenizer, window, text_file, self._much.tokens)
-        else:
-            name, texts = text_sets.DIALOGUES, text_sets.dialogues(tokenizer, window, self._much.dialogues)
-        if decoder_start(self._repository.path(manifest)):
-            texts = [text.behind_encoder() for text in texts]
-        return name, texts
+    def _say(self, fraction: float, doing: str) -> None:
+        if self._expected_end is not None:
+            doing += f", about {shown_seconds(max(0.0, self._expected_end - time.monotonic()))} left"
+        self._progress(fraction, doing)
 
-    def _versions(self, texts: list[Text], text_file: Path | None) -> list[Manifest]:
-        """Returns the baseline, if it splits these texts as this version does, and this version."""
-        baseline = baseline_of(self._repository, self._manifest)
-        if baseline is not None:
-            tokenizer = Tokenizer.load(self._repository.path(baseline))
-            if self._texts(baseline, tokenizer, text_file)[1] == texts:
-                self._baseline = baseline
-        return [each for each in (self._baseline, self._manifest) if each is not None]
-
-    def _predict(self, loaded: Sequence[Loaded], texts: Sequence[Text]) -> list[Predictions]:
+    def _predict(self, texts: Sequence[Text]) -> list[Predictions]:
         from service.runner.scoring import Distributions
 
         done = 0
@@ -154,51 +113,70 @@ class _Evaluation:
         def advance() -> None:
             nonlocal done
             done += 1
-            self._progress(0.1 + 0.4 * done / (len(texts) * len(loaded)), "predicting text")
+            self._say(0.15 + 0.35 * done / (len(texts) * len(self._loaded)), "predicting text")
 
         with Distributions() as kept:
-            return [predict(each, texts, kept, at == 0, advance) for at, each in enumerate(loaded)]
+            return [predict(each, texts, kept, at == 0, advance) for at, each in enumerate(self._loaded)]
 
-    def _compared(
-        self, loaded: Sequence[Loaded], texts: Sequence[Text], predicted: Sequence[Predictions], pace: Sequence[Pace]
-    ) -> Comparison:
-        theirs, mine = predicted
-        assert self._baseline is not None  # two versions were loaded
-        prompts = [text.token_ids[: max(1, len(text.token_ids) // 2)] for text in texts[: self._much.answers]]
-        drift = [agreement(a, b) for a, b in zip(*(_greedy(each, prompts) for each in loaded), strict=True)]
-        return Comparison(
-            reference=self._baseline.reference,
-            digest=self._baseline.digest,
-            perplexity_change=mine.perplexity / theirs.perplexity - 1,
-            kl=mine.mean_kl,
-            top1_agreement=mine.agreement(theirs),
-            greedy_agreement=mean(drift),
-            decode_ratio={str(batch): ratio for batch, ratio in pace[1].decode_ratio(pace[0]).items()},
-        )
+    def _drift(self, answers: AnswerPlan) -> list[float]:
+        """Returns the agreement of each greedy answer with the baseline's; nothing without a baseline."""
+        if self._subject.baseline is None:
+            return []
+        self._say(0.8, "answering")
+        theirs, mine = (_greedy(each, answers) for each in self._loaded)
+        return [agreement(a, b) for a, b in zip(theirs, mine, strict=True)]
 
-    def _recall(self, loaded: Loaded) -> tuple[Recalled, ...]:
+    def _recall(self, planner: Planner) -> tuple[Recalled, ...]:
         """Measures recall where the version's template is the demo model's."""
-        theirs = self._repository.path(self._manifest) / TEMPLATE
-        if not theirs.is_file() or theirs.read_bytes() != (DEMO_FILES / TEMPLATE).read_bytes():
+        prompts = self._subject.one_question_a_cell
+        if not prompts:
             return ()
-        asked = cases(SEED, per_cell=self._much.questions)
-        found = rows(loaded.core(), self._tokenizer, asked)
+        self._say(0.9, "asking for facts")
+        asked = self._subject.questions(planner.questions(prompts, NEW_TOKENS))
+        found = rows(self._loaded[-1].core(), self._subject.tokenizer, asked)
         return tuple(Recalled(each.cell, each.wording, each.right, each.asked) for each in found)
 
+    def _report(self, texts: Sequence[Text], measured: Measured, amounts: Amounts) -> Report:
+        baseline = self._subject.baseline
+        return Report(
+            digest=self._subject.manifest.digest,
+            created_at=timestamp(datetime.now(UTC)),
+            effort=self._effort,
+            texts=figures.text_set(self._subject.text_name, texts, measured.predicted[-1]),
+            perplexity=measured.predicted[-1].perplexity,
+            compared=figures.comparison(baseline, measured) if baseline else None,
+            speed=figures.speed(self._loaded[-1].info, measured.pace[-1]),
+            recall=measured.recall,
+            tools=(f"torch {installed('torch')}", f"dosirak {__version__}"),
+            seconds=round(time.monotonic() - self._started, 1),
+            intervals=figures.all_intervals(measured),
+            amounts=amounts,
+            budget_seconds=self._extent.seconds if isfinite(self._extent.seconds) else None,
+        )
 
-def _speed(loaded: Loaded, pace: Pace) -> Speed:
-    return Speed(
-        host=f"{platform.machine()}, {', '.join(loaded.info.kernels)}",
-        threads=loaded.info.threads,
-        memory_bytes=loaded.info.memory_bytes,
-        load_seconds=round(loaded.info.load_seconds, 3),
-        prefill_tokens_per_second=round(median(pace.prefill), 2),
-        decode_tokens_per_second={str(batch): round(median(rates), 2) for batch, rates in pace.decode.items()},
+
+def shown_seconds(seconds: float) -> str:
+    """Returns a duration in words of one or two numbers, as `40 s`, `6 min` or `1 h 10 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _amounts(texts: Sequence[Text], measured: Measured, speed: SpeedPlan, answers: AnswerPlan) -> Amounts:
+    return Amounts(
+        texts=len(texts),
+        answers=len(answers.prompts),
+        answer_tokens=answers.new_tokens,
+        questions=sum(cell.asked for cell in measured.recall),
+        rounds=ROUNDS,
+        prefill_tokens=speed.prefill_tokens,
+        prompt_tokens=speed.prompt_tokens,
     )
 
 
-def _greedy(loaded: Loaded, prompts: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    params = SamplingParams(max_tokens=GREEDY_TOKENS, min_tokens=GREEDY_TOKENS)
-    asked = [Request(str(at), prompt, params, arrival=at) for at, prompt in enumerate(prompts)]
+def _greedy(loaded: Loaded, answers: AnswerPlan) -> list[list[int]]:
+    params = SamplingParams(max_tokens=answers.new_tokens, min_tokens=answers.new_tokens)
+    asked = [Request(str(at), prompt, params, arrival=at) for at, prompt in enumerate(answers.prompts)]
     made = run_all(loaded.core(), asked)
     return [[id for output in outputs for id in output.token_ids] for outputs in made.values()]

@@ -58,7 +58,7 @@ def rows(
 
     def answer(asked: Sequence[RecallCase]) -> list[str]:
         requests = (
-            Request(str(number), tuple(_prompt(tokenizer, case)), params, arrival=number)
+            Request(str(number), tuple(prompt_of(tokenizer, case)), params, arrival=number)
             for number, case in enumerate(asked)
         )
         made = run_all(core, requests, on_end)
@@ -67,7 +67,8 @@ def rows(
     return table(asked, answer)
 
 
-def _prompt(tokenizer: Tokenizer, case: RecallCase) -> list[int]:
+def prompt_of(tokenizer: Tokenizer, case: RecallCase) -> list[int]:
+    """Returns the tokens of the chat that ends with the case's question."""
     messages = [Message(each["role"], each["content"]) for each in case.messages]
     documents = [Document(each["text"], each.get("title")) for each in case.documents]
     return tokenizer.render_chat(messages, documents=documents)

@@ -1,6 +1,6 @@
 """This module measures tokens a second of prefill and of decode, with an engine of its own in this process.
 
-It measures two versions in turn, round by round, so that other load on the machine affects both: their ratio is the
+It measures all versions in turn, round by round, so that other load on the machine affects each: their ratio is the
 median of the rounds' ratios.
 """
 
@@ -11,16 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import median
+from typing import Final
 
 from service.engine.core import EngineCore
 from service.engine.messages import Request, SamplingParams
 from service.evaluation.offline import Loaded
 
-BATCHES = (1, 8, 32)
-PROMPT_TOKENS = 32
-PREFILL_TOKENS = 512
-NEW_TOKENS = 256
-ROUNDS = 3
+BATCHES: Final = (1, 8, 32)
+ROUNDS: Final = 6
+"""The fewest values whose median has a 95 % interval."""
+NEW_TOKENS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedPlan:
+    """The amount of measuring: tokens of a prefill, tokens of each prompt before decoding, seconds of decoding in
+    all."""
+
+    prefill_tokens: int
+    prompt_tokens: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,75 +40,97 @@ class Pace:
     prefill: tuple[float, ...]
     decode: dict[int, tuple[float, ...]]
 
-    def decode_ratio(self, other: Pace) -> dict[int, float]:
-        """Returns this version's rate divided by the other's, the median of the rounds."""
+    def decode_ratios(self, other: Pace) -> dict[int, list[float]]:
+        """Returns this version's rate divided by the other's, round by round."""
         return {
-            batch: median(mine / theirs for mine, theirs in zip(rates, other.decode[batch], strict=True))
+            batch: [mine / theirs for mine, theirs in zip(rates, other.decode[batch], strict=True)]
             for batch, rates in self.decode.items()
         }
 
+    def decode_ratio(self, other: Pace) -> dict[int, float]:
+        """Returns the median of the rounds' ratios."""
+        return {batch: median(ratios) for batch, ratios in self.decode_ratios(other).items()}
 
-def paces(versions: Sequence[Loaded], window: int, vocabulary: int, seconds: float) -> list[Pace]:
-    """Returns the pace of each version, measured in turn within about `seconds` in all."""
-    share = seconds / (len(versions) * ROUNDS * (len(BATCHES) + 1))
-    prefill: list[list[float]] = [[] for _ in versions]
-    decode: list[dict[int, list[float]]] = [{batch: [] for batch in BATCHES} for _ in versions]
-    for number in range(ROUNDS):
-        for at, loaded in enumerate(versions):
-            draw = Random(number)
-            core = loaded.core(speculation=False)
-            prefill[at].append(_prefill(core, min(PREFILL_TOKENS, window - 1), vocabulary, draw))
-            for batch, rates in decode[at].items():
-                rates.append(_decode(core, batch, min(PROMPT_TOKENS, window // 4), window, vocabulary, draw, share))
+
+def paces(versions: Sequence[Loaded], window: int, vocabulary: int, plan: SpeedPlan) -> list[Pace]:
+    """Returns the pace of each version, measured in turn."""
+    racers = [_Racer(loaded.core(speculation=False), window, vocabulary) for loaded in versions]
+    prefill = [[racer.prefill(plan.prefill_tokens) for racer in racers] for _ in range(ROUNDS)]
+    decode = {batch: _decode(racers, batch, plan) for batch in BATCHES}
     return [
-        Pace(tuple(mine), {batch: tuple(rates) for batch, rates in theirs.items()})
-        for mine, theirs in zip(prefill, decode, strict=True)
+        Pace(
+            tuple(rates[at] for rates in prefill),
+            {batch: tuple(rates[at] for rates in rounds) for batch, rounds in decode.items()},
+        )
+        for at in range(len(racers))
     ]
 
 
-def _prefill(core: EngineCore, tokens: int, vocabulary: int, draw: Random) -> float:
-    request = _request("prefill", tokens, 1, vocabulary, draw)
-    core.add(request)
-    started = time.perf_counter()
-    while core.has_work:
-        core.step()
-    return tokens / (time.perf_counter() - started)
+def _decode(racers: Sequence[_Racer], batch: int, plan: SpeedPlan) -> list[list[float]]:
+    """Returns each round's rate of each version. A round has as many steps as the first step says."""
+    steps_seconds = sum(racer.begin(batch, plan.prompt_tokens) for racer in racers)
+    fitting = plan.seconds / (len(BATCHES) * ROUNDS * steps_seconds)
+    steps = max(1, int(min(fitting, min(racer.room for racer in racers) // ROUNDS)))
+    rounds = [[racer.decode(steps) for racer in racers] for _ in range(ROUNDS)]
+    for racer in racers:
+        racer.end()
+    return rounds
 
 
-def _decode(
-    core: EngineCore, batch: int, prompt: int, window: int, vocabulary: int, draw: Random, seconds: float
-) -> float:
-    """Runs steps in which all of `batch` decode, for about `seconds` and at least four steps."""
-    requests = [
-        _request(f"{batch}-{at}", prompt, min(NEW_TOKENS, window - prompt), vocabulary, draw) for at in range(batch)
-    ]
-    for request in requests:
-        core.add(request)
-    told: dict[str, int] = {request.id: 0 for request in requests}
-    while not all(told.values()):
-        _step(core, told)
-    steps, tokens, started = 0, 0, time.perf_counter()
-    while steps < 4 or time.perf_counter() - started < seconds:
-        made = _step(core, told)
-        if not made:
-            break  # every answer has all its tokens
-        steps, tokens = steps + 1, tokens + made
-    rate = tokens / (time.perf_counter() - started)
-    core.abort(told)
-    while core.has_work:
-        core.step()
-    return rate
+class _Racer:
+    """One version's engine with random texts, which no prefix cache has."""
 
+    def __init__(self, core: EngineCore, window: int, vocabulary: int) -> None:
+        self._core = core
+        self._window = window
+        self._vocabulary = vocabulary
+        self._draw = Random(0)
+        self._told: dict[str, int] = {}
+        self._new_tokens = 0
 
-def _step(core: EngineCore, told: dict[str, int]) -> int:
-    made = 0
-    for output in core.step():
-        told[output.request_id] += len(output.token_ids)
-        made += len(output.token_ids)
-    return made
+    @property
+    def room(self) -> int:
+        """The steps in which every sequence of the batch still decodes."""
+        return self._new_tokens - max(self._told.values())
 
+    def prefill(self, tokens: int) -> float:
+        self._core.add(self._request("prefill", tokens, 1))
+        started = time.perf_counter()
+        self._drain()
+        return tokens / (time.perf_counter() - started)
 
-def _request(id: str, tokens: int, new: int, vocabulary: int, draw: Random) -> Request:
-    """Returns a request with random text that no prefix cache has, and an answer that no stop token ends."""
-    prompt = tuple(draw.randrange(vocabulary) for _ in range(tokens))
-    return Request(id, prompt, SamplingParams(max_tokens=new, min_tokens=new), arrival=time.monotonic())
+    def begin(self, batch: int, prompt: int) -> float:
+        """Prefills the prompts. Returns the seconds of the first step in which all sequences decode."""
+        self._new_tokens = min(NEW_TOKENS, self._window - prompt)
+        self._told = {f"{batch}-{at}": 0 for at in range(batch)}
+        for id in self._told:
+            self._core.add(self._request(id, prompt, self._new_tokens))
+        while not all(self._told.values()):
+            self._step()
+        started = time.perf_counter()
+        self._step()
+        return time.perf_counter() - started
+
+    def decode(self, steps: int) -> float:
+        started = time.perf_counter()
+        tokens = sum(self._step() for _ in range(steps))
+        return tokens / (time.perf_counter() - started)
+
+    def end(self) -> None:
+        self._core.abort(self._told)
+        self._drain()
+
+    def _drain(self) -> None:
+        while self._core.has_work:
+            self._core.step()
+
+    def _step(self) -> int:
+        made = 0
+        for output in self._core.step():
+            self._told[output.request_id] += len(output.token_ids)
+            made += len(output.token_ids)
+        return made
+
+    def _request(self, id: str, tokens: int, new: int) -> Request:
+        prompt = tuple(self._draw.randrange(self._vocabulary) for _ in range(tokens))
+        return Request(id, prompt, SamplingParams(max_tokens=new, min_tokens=new), arrival=time.monotonic())

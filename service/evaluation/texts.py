@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from models.demo.dialogue import Dialogue
 from models.demo.grammar import Style, dialogue
@@ -35,6 +36,14 @@ class Text:
     token_ids: tuple[int, ...]
     positions: tuple[int, ...]
 
+    def cut(self, tokens: int) -> Text:
+        """Returns the text's beginning; all of its positions count where none would be left."""
+        kept = tuple(at for at in self.positions if at < tokens)
+        return Text(self.token_ids[:tokens], kept or tuple(range(1, min(tokens, len(self.token_ids)))))
+
+    def digest(self) -> str:
+        return hashlib.sha256(repr((self.token_ids, self.positions)).encode()).hexdigest()
+
     def behind_encoder(self) -> Text:
         """Returns the text for a version whose encoder reads the first half (see `runner.scoring`): what its decoder
         predicts."""
@@ -42,19 +51,39 @@ class Text:
         return Text(self.token_ids, tuple(at for at in self.positions if at >= half))
 
 
-def dialogues(tokenizer: Tokenizer, window: int, count: int, first: int = FIRST_DIALOGUE) -> list[Text]:
+@dataclass(frozen=True, slots=True)
+class Length:
+    """The length of texts: the style of dialogues, the most tokens of one, and the most of a piece of a file."""
+
+    style: Style
+    dialogue_tokens: int
+    piece_tokens: int
+
+
+LENGTHS: Final = (
+    Length(Style((6, 12)), 1 << 20, PIECE_TOKENS),
+    Length(Style((2, 4), shop_facts=2, rows=2), 256, 256),
+    Length(Style((1, 2), shop_facts=1, rows=1), 128, 128),
+)
+"""Long first: a model that is too slow for enough long texts gets shorter ones."""
+
+
+def dialogues(
+    tokenizer: Tokenizer, window: int, count: int, first: int = FIRST_DIALOGUE, length: Length = LENGTHS[0]
+) -> list[Text]:
     """Returns dialogues with values and wordings that the demo model's training never saw. The version's own chat
     template renders them; without a template they are written line by line. Dialogues that do not fit `window` are
     cut."""
     texts = []
+    window = min(window, length.dialogue_tokens)
     for number in range(count):
-        made = dialogue(first + number, Style((6, 12)), "test", "test")
+        made = dialogue(first + number, length.style, "test", "test")
         try:
             texts.append(_chat(tokenizer, window, made))
         except InvalidRequest:  # no template, or the template refuses such a chat
             lines = "\n".join(message["content"] for message in made.messages)
             texts += _pieces(tokenizer.encode(lines), window)
-    return texts
+    return [text for text in texts if text.positions]
 
 
 def calibration(directory: Path, window: int) -> list[tuple[int, ...]]:
@@ -63,15 +92,15 @@ def calibration(directory: Path, window: int) -> list[tuple[int, ...]]:
     return [text.token_ids for text in texts]
 
 
-def of_file(tokenizer: Tokenizer, window: int, path: Path, most: int) -> list[Text]:
-    """Returns a UTF-8 text file in pieces of 512 tokens, at most `most` tokens of it. Raises InvalidRequest."""
+def of_file(tokenizer: Tokenizer, window: int, path: Path, most: int, piece_tokens: int = PIECE_TOKENS) -> list[Text]:
+    """Returns a UTF-8 text file in pieces, at most `most` tokens of it. Raises InvalidRequest."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InvalidRequest(f"{path.name} is larger than {MAX_FILE_BYTES} bytes: give a shorter text")
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path.name} cannot be read as UTF-8 text: {type(error).__name__}") from None
-    texts = _pieces(tokenizer.encode(content)[:most], min(PIECE_TOKENS, window))
+    texts = _pieces(tokenizer.encode(content)[:most], min(piece_tokens, window))
     if not texts:
         raise InvalidRequest(f"{path.name} holds fewer than two tokens: give a longer text")
     return texts

@@ -53,6 +53,7 @@ class Jobs:
         self._worker = worker
         self._jobs: dict[str, Job] = {}
         self._wanted = asyncio.Event()
+        self._changed = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._running = ""
         self._tasks = tasks or BackgroundTasks()
@@ -99,10 +100,43 @@ class Jobs:
         if job.ended:
             raise Conflict(f"{job.id} has {job.state}; there is nothing to cancel")
         job = self._change(job, state="cancelled", doing="")
+        self._kill(id)
+        return job
+
+    @property
+    def is_idle(self) -> bool:
+        """Returns whether no job waits or runs."""
+        return not self._running and all(job.ended for job in self._jobs.values())
+
+    async def until_wanted(self, id: str) -> Job:
+        """Waits until a job has ended, or until another job waits for its place. Returns the job. One caller at a
+        time."""
+        while not (self.get(id).ended or self._waits_behind(id)):
+            self._changed.clear()
+            await self._changed.wait()
+        return self.get(id)
+
+    async def withdraw(self, id: str) -> None:
+        """Ends a job at once and forgets it, as if it had never been submitted. A job that has ended stays. Writes no
+        file before the job's process has ended, because a request waits for the processor."""
+        job = self.get(id)
+        if job.ended:
+            return
+        self._jobs[id] = msgspec.structs.replace(job, state="cancelled")
+        self._kill(id)
+        while self._running == id:
+            self._changed.clear()
+            await self._changed.wait()
+        await asyncio.to_thread(self._files.remove, job)
+        self._jobs.pop(id, None)
+
+    def _waits_behind(self, id: str) -> bool:
+        return any(job.state == "queued" for job in self._jobs.values() if job.id != id)
+
+    def _kill(self, id: str) -> None:
         if self._process is not None and self._running == id:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-        return job
 
     async def _run_next(self) -> None:
         """Waits until a job is queued, and runs the oldest."""
@@ -113,6 +147,13 @@ class Jobs:
 
     async def _run_one(self, job: Job) -> None:
         self._running = job.id
+        try:
+            await self._run_to_end(job)
+        finally:
+            self._running = ""
+            self._changed.set()
+
+    async def _run_to_end(self, job: Job) -> None:
         self._change(job, state="running")
         log.info("job_started", job=job.id, kind=job.kind)
         try:
@@ -139,6 +180,8 @@ class Jobs:
             env=self._env,
             limit=LONGEST_LINE,
         )
+        if self.get(id).ended:  # cancelled while the process started
+            process.kill()
         try:
             await self._follow(id, process)
             code = await asyncio.wait_for(process.wait(), _END_SECONDS)  # a kill here could take its exit code
@@ -183,6 +226,7 @@ class Jobs:
     def _put(self, job: Job) -> None:
         self._files.put(job)
         self._jobs[job.id] = job
+        self._changed.set()
         ended = [each for each in self._jobs.values() if each.ended]
         for old in ended[: max(0, len(ended) - MOST_KEPT)]:
             self._files.remove(old)

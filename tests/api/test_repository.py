@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from models.intervals import Interval
+from models.report import Amounts
 from models.repository import Repository
 from models.storage.journal import History
 from tests.api.conftest import KEY
@@ -63,6 +65,26 @@ async def test_a_version_shows_its_files_and_its_report(world: World) -> None:
     listed = (await world.client.get(f"{MODELS}/demo")).json()
     assert [each["model"] for each in listed["versions"]] == ["demo:3", "demo:2", "demo:1"]
     assert listed["versions"][2]["aliases"] == ["production"] and listed["versions"][2]["report"] is None
+    assert [each["report_state"] for each in listed["versions"]] == ["measured", "not_measured", "not_measured"]
+    with world.deployments.repository.measuring(world.deployments.repository.get("demo", "2")):
+        listed = (await world.client.get(f"{MODELS}/demo")).json()
+    assert [each["report_state"] for each in listed["versions"]] == ["measured", "measuring", "not_measured"]
+
+
+async def test_a_report_with_intervals_is_shown_whole(world: World) -> None:
+    repository = world.deployments.repository
+    manifest = repository.get("demo", "2")
+    amounts, interval = Amounts(2, 8, 64, 0, 6, 512, 32), Interval(1.2, 1.3, 120)
+    made = msgspec.structs.replace(
+        report(manifest, None, losses=(1.5, 2.5)),
+        intervals={"perplexity": interval},
+        amounts=amounts,
+        budget_seconds=60.0,
+    )
+    repository.put_report(manifest, made)
+    shown = (await world.client.get(f"{MODELS}/demo/versions/2")).json()["report"]
+    assert shown["intervals"] == {"perplexity": {"low": 1.2, "high": 1.3, "items": 120}}
+    assert shown["amounts"]["answer_tokens"] == 64 and [part["loss"] for part in shown["texts"]["parts"]] == [1.5, 2.5]
 
 
 @pytest.mark.parametrize(

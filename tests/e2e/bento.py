@@ -42,4 +42,10 @@ def build(home: Path) -> Bento:
 def environment(home: Path, **variables: str) -> dict[str, str]:
     """Of this process, but for its modules: what runs must come from the bento."""
     known = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "BENTOML_PORT")}
-    return {**known, "BENTOML_HOME": str(home), "BENTOML_DO_NOT_TRACK": "true", **variables}
+    return {
+        **known,
+        "BENTOML_HOME": str(home),
+        "BENTOML_DO_NOT_TRACK": "true",
+        "DOSIRAK_IDLE_REPORTS": "false",
+        **variables,
+    }

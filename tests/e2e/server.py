@@ -73,6 +73,7 @@ def starting(command: list[str], data_dir: Path, log: Path, port: int, cwd: Path
     """`command` with its data in `data_dir`, just begun; the caller ends it."""
     environment = {**os.environ, "DOSIRAK_DATA_DIR": str(data_dir), "DOSIRAK_PORT": str(port)}
     environment |= {"BENTOML_HOME": str(data_dir), "BENTOML_DO_NOT_TRACK": "true", "DOSIRAK_LOG_FORMAT": "json"}
+    environment |= {"DOSIRAK_IDLE_REPORTS": "false"}
     environment |= variables
     with log.open("w") as output:
         process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=output, stderr=output, text=True)

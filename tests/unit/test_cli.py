@@ -107,7 +107,7 @@ def test_every_listing_speaks_json(data_dir: Path) -> None:
     assert json.loads(run("model", "verify", "demo:1", "--json"))["ok"] is True
     assert json.loads(run("model", "compare", "demo:1", "demo:1", "--json"))[1]["model"] == "demo:1"
     assert json.loads(run("model", "gc", "--json"))["versions"] == []
-    assert "never measured" in run("model", "compare", "demo:1", "demo@production")
+    assert "not measured yet" in run("model", "compare", "demo:1", "demo@production")
 
 
 def test_export_delete_import(tmp_path: Path, data_dir: Path) -> None:

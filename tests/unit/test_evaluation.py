@@ -12,6 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from models.baseline import baseline_of
 from models.checkpoint.decoder_start import decoder_start
 from models.errors import NotFound
 from models.importing import import_source
@@ -19,8 +20,8 @@ from models.manifest import ADAPTER_WEIGHTS
 from models.quantize import quantize
 from models.repository import Repository
 from service.errors import InvalidRequest
-from service.evaluation import evaluate as evaluation
-from service.evaluation.evaluate import Extent, baseline_of, evaluate
+from service.evaluation.evaluate import evaluate
+from service.evaluation.planning import EFFORTS, Extent
 from service.evaluation.speed import Pace
 from service.evaluation.texts import Text, of_file
 from service.settings import Settings
@@ -39,7 +40,7 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(evaluation.EFFORTS, "quick", Extent(1, 256, 1, 1, 0.5))
+    monkeypatch.setitem(EFFORTS, "quick", Extent(2, 256, 1, 1, 0.5))
 
 
 def settings(repository: Repository) -> Settings:
@@ -78,7 +79,17 @@ def test_a_report_of_the_demo_model(repository: Repository) -> None:
     assert set(compared.decode_ratio) == {"1", "8", "32"} == set(made.speed.decode_tokens_per_second)
     assert made.texts.tokens > 50 and 1 < made.perplexity < 3
     assert {cell.asked for cell in made.recall} == {1}
+    assert made.amounts is not None and (made.amounts.texts, made.amounts.questions) == (2, len(made.recall))
+    assert sum(part.tokens for part in made.texts.parts) == made.texts.tokens
+    assert set(made.intervals) == {"perplexity", "recall", "speed.prefill_tokens_per_second"} | {
+        f"{figure}.{batch}"
+        for figure in ("speed.decode_tokens_per_second", "compared.decode_ratio")
+        for batch in (1, 8, 32)
+    } | {f"compared.{figure}" for figure in ("perplexity_change", "kl", "top1_agreement")}, "one answer has no interval"
+    change = made.intervals["compared.perplexity_change"]
+    assert change.low <= compared.perplexity_change <= change.high and change.items == made.texts.tokens
     again = evaluate(settings(repository), repository, small)
+    assert again.texts.parts == made.texts.parts, "the same texts cost the same"
     assert (again.texts, again.perplexity, again.compared and again.compared.kl) == (
         made.texts,
         made.perplexity,
@@ -158,7 +169,7 @@ def test_a_report_of_other_architectures(repository: Repository, tmp_path: Path,
     assert 0 < made.compared.kl < 0.05 and made.compared.top1_agreement > 0.8
     want = _perplexity(repository.path(parent), of_file(Tokenizer.load(source), parent.context_window, text, 256))
     assert whole.perplexity == pytest.approx(want, rel=1e-4)
-    assert whole.texts == made.texts
+    assert whole.texts.sha256 == made.texts.sha256
 
 
 def _perplexity(directory: Path, texts: Sequence[Text]) -> float:

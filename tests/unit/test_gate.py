@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from models.errors import Conflict, Corrupt
 from models.gate import Limits, Measured, broken
+from models.intervals import Interval
 from models.manifest import ADAPTER_WEIGHTS
 from models.report import Recalled, Report, TextSet
 from models.repository import Repository
@@ -39,6 +41,76 @@ def test_each_limit(repository: Repository, change: dict[str, object], phrase: s
     parent = publish(repository, "one")
     child = publish(repository, "two", parent=parent)
     assert broken(Measured(child, report(child, beside(parent, **change))), LIMITS) == (phrase,)
+
+
+@pytest.mark.parametrize(
+    ("figure", "change", "within", "beyond", "phrase"),
+    [
+        (
+            "compared.top1_agreement",
+            {"top1_agreement": 0.97},
+            Interval(0.95, 0.981, 500),
+            Interval(0.95, 0.979, 500),
+            "top-1 agreement 97.00% (95.00% to 97.90%), at least 98.00% of demo:1",
+        ),
+        (
+            "compared.perplexity_change",
+            {"perplexity_change": 0.05},
+            Interval(0.019, 0.08, 500),
+            Interval(0.021, 0.08, 500),
+            "perplexity +5.00% (+2.10% to +8.00%), at most +2.00% of demo:1",
+        ),
+        (
+            "compared.decode_ratio.8",
+            {"decode_ratio": {"8": 0.7}},
+            Interval(0.5, 0.81, 6),
+            Interval(0.5, 0.79, 6),
+            "decode at 8 0.70x (0.50 to 0.79), at least 0.8x of demo:1",
+        ),
+    ],
+)
+def test_chance_alone_refuses_no_version(
+    repository: Repository, figure: str, change: dict[str, object], within: Interval, beyond: Interval, phrase: str
+) -> None:
+    """A figure past its limit refuses only if its whole interval is past it."""
+    parent = publish(repository, "one")
+    child = publish(repository, "two", parent=parent)
+    made = report(child, beside(parent, **change))
+    for interval, phrases in ((within, ()), (beyond, (phrase,))):
+        known = msgspec.structs.replace(made, intervals={figure: interval})
+        assert broken(Measured(child, known), LIMITS) == phrases
+
+
+@pytest.mark.parametrize(
+    ("losses", "phrases"),
+    [
+        ((105.0, 206.0, 297.0, 400.0), ("perplexity +10.06% (+7.32% to +12.87%), at most +2.00% of demo:1",)),
+        ((130.0, 190.0, 300.0, 395.0), ()),
+    ],
+)
+def test_perplexity_is_compared_on_the_texts_that_both_were_measured_on(
+    repository: Repository, losses: tuple[float, ...], phrases: tuple[str, ...]
+) -> None:
+    """The slower version was measured on fewer texts; the incumbent's other texts are not looked at."""
+    incumbent, trained = publish(repository, "one"), publish(repository, "trained")
+    before = report(incumbent, None, losses=(100.0, 200.0, 290.0, 395.0, 9000.0))
+    known = report(trained, None, losses=losses)
+    assert broken(Measured(trained, known), LIMITS, Measured(incumbent, before)) == phrases
+
+
+def test_a_loss_of_recall_within_chance_refuses_no_version(repository: Repository) -> None:
+    """Of 20 questions, 18 after 20 is chance; of 200 it is not."""
+    incumbent, trained = publish(repository, "one"), publish(repository, "trained")
+    for asked, phrases in ((20, ()), (200, ("recall 85.0% after 100.0%, at most 5.0% less than that of demo:1",))):
+        before, after = (
+            msgspec.structs.replace(
+                report(version, None),
+                recall=(Recalled("1 turn", "test", right, asked),),
+                intervals={"recall": Interval(0.0, 1.0, asked)},
+            )
+            for version, right in ((incumbent, asked), (trained, asked * 17 // 20))
+        )
+        assert broken(Measured(trained, after), LIMITS, Measured(incumbent, before)) == phrases
 
 
 def test_what_was_never_measured_or_compared_breaks_nothing(repository: Repository) -> None:
@@ -150,7 +222,20 @@ def test_reports_are_kept_with_their_version_and_checked(repository: Repository)
 
 def test_a_report_survives_its_json(repository: Repository) -> None:
     manifest = publish(repository, "one")
-    assert Report.from_json(report(manifest).to_json(), manifest) == report(manifest)
+    for made in (report(manifest), report(manifest, losses=(1.5, 2.5))):
+        assert Report.from_json(made.to_json(), manifest) == made
+
+
+def test_a_report_of_an_earlier_release_is_read_and_compared_as_it_is(repository: Repository) -> None:
+    """Without intervals, amounts and parts of texts."""
+    manifest = publish(repository, "one")
+    fields = json.loads(report(manifest, beside(manifest, perplexity_change=0.021)).to_json())
+    for field in ("intervals", "amounts", "budget_seconds"):
+        del fields[field]
+    del fields["texts"]["parts"]
+    read = Report.from_json(json.dumps(fields).encode(), manifest)
+    assert read.intervals == {} and read.amounts is None and read.texts.parts == ()
+    assert broken(Measured(manifest, read), LIMITS) == ("perplexity +2.10%, at most +2.00% of demo:1",)
 
 
 def test_histories_from_before_the_gate_are_read(repository: Repository) -> None:

@@ -116,8 +116,9 @@ async def compare(service: ServiceDep, name: str, a: Text, b: Text) -> Response:
     return json_response(await asyncio.to_thread(_comparison, service.deployments.repository, name, a, b))
 
 
-def shown_version(manifest: Manifest, aliases: dict[str, str], report: Report | None) -> dict[str, Any]:
+def shown_version(repository: Repository, manifest: Manifest, aliases: dict[str, str]) -> dict[str, Any]:
     """Returns a version as a list shows it: its facts, without its files."""
+    report = _report(repository, manifest)
     return {
         "model": manifest.reference,
         "version": manifest.version,
@@ -134,6 +135,7 @@ def shown_version(manifest: Manifest, aliases: dict[str, str], report: Report | 
         "aliases": sorted(alias for alias, version in aliases.items() if version == manifest.version),
         "lineage": asdict(manifest.lineage),
         "report": report,
+        "report_state": repository.report_state(manifest, report),
     }
 
 
@@ -164,7 +166,7 @@ def _model(repository: Repository, name: str) -> dict[str, Any]:
     if not versions:
         repository.resolve(name)  # raises with the names that exist
     aliases = repository.aliases(name)
-    shown = [shown_version(each, aliases, _report(repository, each)) for each in reversed(versions)]
+    shown = [shown_version(repository, each, aliases) for each in reversed(versions)]
     return {"name": name, "aliases": aliases, "versions": shown}
 
 
@@ -172,7 +174,7 @@ def _version(repository: Repository, name: str, version: str) -> dict[str, Any]:
     manifest = repository.get(name, version)
     card = repository.path(manifest) / CARD
     text = card.read_bytes()[:CARD_BYTES].decode("utf-8", errors="replace") if card.is_file() else None
-    shown = shown_version(manifest, repository.aliases(name), _report(repository, manifest))
+    shown = shown_version(repository, manifest, repository.aliases(name))
     files, layers = ([asdict(each) for each in listed] for listed in (manifest.files, manifest.layers))
     return {**shown, "digest": manifest.digest, "files": files, "layers": layers, "card": text}
 
@@ -191,13 +193,15 @@ def _comparison(repository: Repository, name: str, a: str, b: str) -> dict[str, 
         raise InvalidRequest("a and b are missing: name two versions, as in ?a=1&b=2")
     first, second = repository.get(name, a), repository.get(name, b)
     aliases = repository.aliases(name)
-    shown = [shown_version(each, aliases, _report(repository, each)) for each in (first, second)]
+    shown = [shown_version(repository, each, aliases) for each in (first, second)]
     files = [{file.path: file.sha256 for file in each.files} for each in (first, second)]
     paths = sorted(files[0].keys() | files[1].keys())
     return {
         "a": shown[0],
         "b": shown[1],
-        "differs": sorted(key for key in shown[0] if key not in ("report", "model") and shown[0][key] != shown[1][key]),
+        "differs": sorted(
+            key for key in shown[0] if key not in ("report", "report_state", "model") and shown[0][key] != shown[1][key]
+        ),
         "files": {
             "same": [path for path in paths if files[0].get(path) == files[1].get(path)],
             "differ": [path for path in paths if files[0].get(path) != files[1].get(path)],

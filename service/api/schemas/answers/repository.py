@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from service.api.schemas.answers.base import Object, Page, Precision, Shown, Time
 
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -32,10 +34,19 @@ class LineageShown(Shown):
     author: str
 
 
+class TextPartShown(Shown):
+    """One text: the beginning of its sha256, the tokens that count, and the sum of their -ln p in nats."""
+
+    sha256: str
+    tokens: int
+    loss: float
+
+
 class TextSetShown(Shown):
     name: str
     sha256: str
     tokens: int
+    parts: list[TextPartShown] = Field(default_factory=list)
 
 
 class ComparisonShown(Shown):
@@ -66,8 +77,29 @@ class RecalledShown(Shown):
     asked: int
 
 
+class IntervalShown(Shown):
+    """The 95 % interval of a figure, and the number of scored tokens, answers, questions or rounds behind it."""
+
+    low: float
+    high: float
+    items: int
+
+
+class AmountsShown(Shown):
+    """What was measured within the time."""
+
+    texts: int
+    answers: int
+    answer_tokens: int
+    questions: int
+    rounds: int
+    prefill_tokens: int
+    prompt_tokens: int
+
+
 class ReportShown(Shown):
-    """The measurements of a version; `compared` is null for a version without a parent."""
+    """The measurements of a version; `compared` is null for a version without a parent. `intervals` are by the figure's
+    path, as `compared.kl`; reports of earlier releases have none, and no `amounts`."""
 
     digest: str
     created_at: Time
@@ -79,10 +111,14 @@ class ReportShown(Shown):
     speed: SpeedShown
     recall: list[RecalledShown]
     tools: list[str]
+    intervals: dict[str, IntervalShown] = Field(default_factory=dict)
+    amounts: AmountsShown | None = None
+    budget_seconds: float | None = None
 
 
 class VersionShown(Shown):
-    """`report` is null before the first measurement. `bytes` is the size of its files."""
+    """`report` is null before the first measurement, and `report_state` says whether one is being made now. `bytes` is
+    the size of its files."""
 
     model: str
     version: str
@@ -99,6 +135,7 @@ class VersionShown(Shown):
     aliases: list[str]
     lineage: LineageShown
     report: ReportShown | None
+    report_state: Literal["not_measured", "measuring", "measured"]
 
 
 class FileShown(Shown):

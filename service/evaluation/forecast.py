@@ -1,0 +1,94 @@
+"""The forecast says how many seconds parts of a report will take, from the first steps of each version.
+
+A few short steps fit the cost line of each version. One scored chunk says by how much scoring, which needs the logits
+of every position, takes longer than the line says. Nothing here decides how much is measured.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from service.engine.messages import Request, SamplingParams
+from service.engine.scheduling.cost import CostLine, Work, chunk_attention
+from service.evaluation.offline import Loaded, run_all
+from service.evaluation.predictions import predict
+from service.evaluation.texts import Text
+
+CHUNK_TOKENS: Final = 256
+"""Positions of one scored step (`runner.scoring`)."""
+_BATCH: Final = 8
+_PROMPT: Final = 8
+_NEW: Final = 4
+_CHUNK: Final = 64
+SEATS: Final = 32
+"""Sequences that decode side by side in a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The cost line of one version, and the multiple of it that scoring takes."""
+
+    line: CostLine
+    scoring_ratio: float
+
+    @classmethod
+    def measured(cls, loaded: Loaded, text: Text, vocabulary: int) -> Forecast:
+        """Runs a version's first steps, which also warm it up. `text` is any text to score."""
+        core, draw = loaded.core(speculation=False), Random(0)
+        prompts = [_PROMPT] * _BATCH, [_PROMPT], [min(2 * _CHUNK, loaded.config.max_model_len // 2)]
+        for number, lengths in enumerate(prompts):
+            requests = [
+                Request(
+                    f"{number}-{at}",
+                    tuple(draw.randrange(vocabulary) for _ in range(tokens)),
+                    SamplingParams(max_tokens=_NEW, min_tokens=_NEW),
+                    arrival=time.monotonic(),
+                )
+                for at, tokens in enumerate(lengths)
+            ]
+            run_all(core, requests)
+        line = core.scheduler.policy.cost
+        return cls(line, _scoring_ratio(loaded, text, line))
+
+    def scoring(self, texts: Sequence[Text]) -> float:
+        """Returns the seconds to score these texts."""
+        return self.scoring_ratio * sum(_prefill(self.line, len(text.token_ids)) for text in texts)
+
+    def answering(self, prompts: Sequence[int], new_tokens: int) -> float:
+        """Returns the seconds to answer prompts of these lengths with so many tokens each."""
+        seated = [prompts[at : at + SEATS] for at in range(0, len(prompts), SEATS)]
+        prefill = sum(_prefill(self.line, tokens) for tokens in prompts)
+        return prefill + new_tokens * sum(self.step(len(each), sum(each)) for each in seated)
+
+    def prefill(self, tokens: int) -> float:
+        return _prefill(self.line, tokens)
+
+    def step(self, sequences: int, kv_tokens: int = 0) -> float:
+        """Returns the seconds of a step in which so many sequences decode."""
+        return self.line.predict(Work(sequences, kv_tokens))
+
+
+def _prefill(line: CostLine, tokens: int) -> float:
+    """Returns the seconds of a prefill in chunks."""
+    whole = range(0, tokens, CHUNK_TOKENS)
+    chunks = [(at, min(CHUNK_TOKENS, tokens - at)) for at in whole]
+    return sum(line.predict(Work(size, 0, chunk_attention(at, size))) for at, size in chunks)
+
+
+def _scoring_ratio(loaded: Loaded, text: Text, line: CostLine) -> float:
+    """Scores a short text twice, because the first time is the slower one."""
+    from service.runner.scoring import Distributions
+
+    short = text.cut(_CHUNK)
+    seconds = math.inf
+    with Distributions() as kept:
+        for _ in range(2):
+            started = time.perf_counter()
+            predict(loaded, [short], kept, is_first=True)
+            seconds = min(seconds, time.perf_counter() - started)
+    return seconds / _prefill(line, len(short.token_ids))
