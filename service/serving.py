@@ -51,20 +51,9 @@ class _Serving:
             self._warn(warning)
             repository = Repository(directory)
             self._warn(checks.check_space(repository, directory))
-            self._publish_first_models(repository)
             if self.settings.preload:
                 checks.check_model(repository, self.settings.default_model)
             return self._run_child(listening)
-
-    def _publish_first_models(self, repository: Repository) -> None:
-        """Publishes the demo model where it is wanted. Raises CannotStart with the reason where that fails."""
-        command = checks.first_models_command(repository, self.settings.data_dir)
-        if command is None:
-            return
-        with self.console.status("publishing the demo model"):
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise checks.CannotStart(done.stderr.strip().rpartition("\n")[2] or "publishing the demo model failed")
 
     def _run_child(self, listening: str) -> int:
         settings, shared = self.settings, sys.stdout.isatty() and sys.stderr.isatty()
@@ -78,6 +67,10 @@ class _Serving:
                     return self._watch(child, client, screen)
                 except KeyboardInterrupt:
                     return self._interrupted(child, client)
+                except checks.CannotStart:
+                    child.terminate()
+                    process.wait(child)
+                    raise
         finally:
             if screen is not None:
                 screen.finish(LAST_LINES_SECONDS)

@@ -11,7 +11,6 @@ import os
 import pwd
 import shutil
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +20,9 @@ from typing import Final
 import httpx
 
 from models.errors import RepositoryError
+from models.manifest import ModelReference
 from models.repository import Repository
-from models.starter import WEIGHTS, demo_is_wanted
+from models.starter import DEMO, WEIGHTS, demo_is_wanted
 from service.errors import DosirakError
 from service.settings import Settings
 
@@ -155,14 +155,12 @@ def _mb(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def first_models_command(repository: Repository, directory: Path) -> list[str] | None:
-    """Returns the command that publishes the demo model; None where it is not wanted. Its process imports torch."""
-    return [sys.executable, "-m", "models.starter", str(directory)] if demo_is_wanted(repository) else None
-
-
 def check_model(repository: Repository, reference: str) -> None:
-    """Raises CannotStart where the default model is not in the repository."""
+    """Raises CannotStart where the default model is not in the repository, nor the demo model that the server publishes
+    there at its start."""
     try:
+        if demo_is_wanted(repository) and ModelReference.parse(reference).name == DEMO:
+            return
         repository.resolve(reference)
     except RepositoryError as error:
         there = repository.models()

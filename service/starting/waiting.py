@@ -11,8 +11,12 @@ from typing import Any, Final
 import httpx
 from rich.console import Console
 
+from service.starting.checks import CannotStart
+
 POLL_SECONDS: Final = 0.1
 POLLS_PER_LOOK: Final = 10  # at what the start is busy with
+STARTED: Final = "started"
+"""What the server says when its start is over."""
 NATIVE: Final = "native kernels: "
 """What the engine says before the instruction set of its kernels."""
 X86: Final = ("x86_64", "amd64")
@@ -20,7 +24,8 @@ X86: Final = ("x86_64", "amd64")
 
 def wait_until_ready(client: httpx.Client, console: Console, alive: Callable[[], bool], seconds: float) -> bool:
     """Shows the work of the start until the default model is ready. Returns False when the server ended, or after
-    `seconds`. A model that cannot be loaded is told once for each reason: the server goes on trying."""
+    `seconds`. A model that cannot be loaded is told once for each reason: the server goes on trying. Raises CannotStart
+    where the start is over and there is no default model."""
     deadline = time.monotonic() + seconds
     told: set[str] = set()
     polls = count()
@@ -33,6 +38,7 @@ def wait_until_ready(client: httpx.Client, console: Console, alive: Callable[[],
                     deployed = _deployments(client)
                     status.update(_phase(deployed))
                     _tell_failures(deployed, told, console)
+                    _require_model(client)
             except httpx.HTTPError:
                 pass  # not listening yet
             time.sleep(POLL_SECONDS)
@@ -53,6 +59,12 @@ def _tell_failures(deployed: list[dict[str, Any]], told: set[str], console: Cons
         if each["state"] == "failed" and each["error"] and each["error"] not in told:
             told.add(each["error"])
             console.print(f"[yellow]{each['model']} cannot be loaded[/]: {each['error']}. It is tried again.")
+
+
+def _require_model(client: httpx.Client) -> None:
+    shown = client.get("/").raise_for_status().json()
+    if shown["model"] is None and shown["state"] == STARTED:
+        raise CannotStart("there is no default model: the lines above say why; mend that and start again")
 
 
 def why_not_ready(client: httpx.Client) -> str:

@@ -48,6 +48,7 @@ def is_running(terminal: Terminal) -> bool:
 
 def command_of(terminal: Terminal) -> str:
     """The command that the start shows."""
+    terminal.until("  curl ")
     until(lambda: bool([line for line in terminal.lines[:-1] if line.startswith("  curl ")]))
     return next(line for line in terminal.lines if line.startswith("  curl ")).strip()
 
@@ -187,6 +188,17 @@ def test_what_stops_a_start_is_one_sentence(
     assert told in ended.stdout and "Traceback" not in ended.stdout + ended.stderr
     told_lines = [line for line in ended.stdout.splitlines() if line and not line.startswith("warning: another server")]
     assert len(told_lines) == 1
+
+
+def test_a_demo_model_that_cannot_be_published_ends_the_start(tmp_path: Path) -> None:
+    """No file may be as large as its weights."""
+    limited = ["bash", "-c", 'ulimit -f 2048; exec "$@"', "bash", *SERVE]
+    environment = {**os.environ, "DOSIRAK_DATA_DIR": str(tmp_path), "DOSIRAK_PORT": str(free_port())}
+    ended = subprocess.run(limited, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "the first models could not be published: " in ended.stderr
+    assert "error: there is no default model: the lines above say why" in ended.stdout
+    assert "Traceback" not in ended.stdout + ended.stderr
 
 
 def copied(target: Path, *kernels: str) -> Path:

@@ -183,9 +183,13 @@ def test_a_default_model_that_is_not_there(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     with pytest.raises(CannotStart, match=r"There is no model nobody.* Import it, as in dosirak model import"):
         checks.check_model(repository, "nobody")
+    for reference in ("demo", "demo:2", "demo@production"):
+        checks.check_model(repository, reference)  # the server publishes it
+    publish(repository, "one", "other")
     publish(repository, "one")
+    repository.promote("demo", "production", "1", "first")
     for reference in ("nobody", "demo:7", "demo@staging", "no such"):
-        with pytest.raises(CannotStart, match="or set DOSIRAK_DEFAULT_MODEL to one of: demo"):
+        with pytest.raises(CannotStart, match="or set DOSIRAK_DEFAULT_MODEL to one of: demo, other"):
             checks.check_model(repository, reference)
     checks.check_model(repository, "demo:1")
 
@@ -331,12 +335,31 @@ def test_a_model_that_cannot_be_loaded_is_told_once_and_tried_again() -> None:
     def handle(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/readyz":
             return httpx.Response(200 if next(looks) > 25 else 503)
+        if request.url.path == "/":
+            return httpx.Response(200, json={"model": "demo:2", "state": "failed"})
         return httpx.Response(200, json={"data": [failed]})
 
     to = console()
     with httpx.Client(transport=httpx.MockTransport(handle), base_url="http://x") as asking:
         assert wait_until_ready(asking, to, lambda: True, 60)
     assert text_of(to).count("demo:2 cannot be loaded: weights.safetensors has changed. It is tried again.") == 1
+
+
+@pytest.mark.parametrize(("state", "hopeless"), [("started", True), ("preparing the model repository", False)])
+def test_a_start_that_is_over_without_a_default_model(state: str, hopeless: bool) -> None:
+    looks = iter(range(100))
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/readyz":
+            return httpx.Response(200 if next(looks) > 15 else 503)
+        return httpx.Response(200, json={"data": [], "model": None, "state": state})
+
+    with httpx.Client(transport=httpx.MockTransport(handle), base_url="http://x") as asking:
+        if hopeless:
+            with pytest.raises(CannotStart, match="there is no default model: the lines above say why"):
+                wait_until_ready(asking, console(), lambda: True, 60)
+        else:
+            assert wait_until_ready(asking, console(), lambda: True, 60)
 
 
 FAMILY = """
