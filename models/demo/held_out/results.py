@@ -62,7 +62,9 @@ def goals(answers: Iterable[Answered]) -> list[Count]:
 
     return [
         of("plain facts of the chat", lambda each, asks: asks.source == "chat" and each.dialogue.style == "plain"),
-        of("paraphrased facts of the chat", lambda each, asks: asks.source == "chat" and each.dialogue.style != "plain"),
+        of(
+            "paraphrased facts of the chat", lambda each, asks: asks.source == "chat" and each.dialogue.style != "plain"
+        ),
         of("facts of system prompt and documents", lambda each, asks: asks.source in ("system", "document")),
         of("not told", lambda each, asks: asks.kind == "not_told"),
         of("off topic, refused", lambda each, asks: asks.kind == "off_topic"),

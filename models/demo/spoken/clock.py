@@ -36,6 +36,9 @@ def hours(rng: random.Random, lang: Lang) -> str:
             f"아침 {opens}시{tails[0]}부터 저녁 {closes - 12}시{tails[1]}까지",
             f"{opens}시~{closes}시",
             f"오전 {opens}시 ~ 오후 {closes - 12}시",
+            f"{ampm[0]} {opens}시 오픈, {ampm[1]} {closes - 12}시 마감",
+            f"{ampm[0]} {opens}시{tails[0]} ~ {ampm[1]} {closes - 12}시{tails[1]}",
+            f"월~토 {digital}",
             digital,
             digital,
         ]
@@ -49,6 +52,12 @@ def hours(rng: random.Random, lang: Lang) -> str:
         f"{opens}{minutes[0]}{gap}{am}-{closes - 12}{minutes[1]}{gap}pm",
         f"from {opens}{minutes[0]} {am} until {closes - 12}{minutes[1]} pm",
         f"from {SPELLED[opens - 1]} to {SPELLED[closes - 13]}",
+        f"{'noon' if opens == 12 else SPELLED[opens - 1]} to {SPELLED[closes - 13]}",
+        f"{opens} to {closes - 12}",
+        f"{opens}-{closes - 12}",
+        f"at {opens} {am[0]}.m. and close at {closes - 12} p.m.",
+        f"from {opens}{minutes[0]} {am[0]}.m. to {closes - 12}{minutes[1]} p.m.",
+        f"{rng.choice(('Mon-Sat', 'Wed-Sun', 'Tue-Sun', 'Mon–Fri'))} {opens}{minutes[0]}-{closes - 12}{minutes[1]}",
         digital,
     ]
     return rng.choice(words) + rng.choice(("", "", "", "", " every day", " on weekdays", ", Monday to Saturday"))

@@ -6,6 +6,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 from models.demo.dialogue import Dialogue
 from models.demo.lexicon import Lang
@@ -13,10 +14,11 @@ from models.demo.spoken import lines, orders, speech, values
 from models.demo.spoken.desk import TOLD, Desk
 from models.demo.spoken.orders import COUNTS, UNITS, Item
 from models.demo.spoken.shop import MAIN, MORE, shop
+from models.demo.spoken.words import words
 
 TALK = "greeting thanks bye complaint language who able okay wait praise hungry tired how sorry utensils fresh".split()
-TALK += "warm portion received chatter".split()
-TALK_SHARES = [3, 4, 1, 5, 5, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 0.5, 0.5, 0.5, 1, 2]
+TALK += "warm portion received chatter request".split()
+TALK_SHARES = [3, 4, 1, 5, 5, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 0.5, 0.5, 0.5, 1, 2, 3]
 FREQUENT = ("name", "time", "phone", "address", "budget", "drink", "allergy", "dislike")
 PLURAL = {"your ": "my ", "you dislike": "I dislike", "you want": "I want"}
 
@@ -36,6 +38,12 @@ def chat(seed: int, most: int = 18) -> Dialogue:
         customer.lang = first if at < switch else other
         customer.turn()
     return customer.desk.finish()
+
+
+@cache
+def lowered(key: str, lang: Lang) -> frozenset[str]:
+    """The words of a list in small letters."""
+    return frozenset(word.lower() for word in words(key, lang))
 
 
 @dataclass(slots=True)
@@ -135,11 +143,21 @@ class Customer:
                 return Item(dish, number, unit)
 
     def called(self, name: str) -> str:
-        """How the customer calls a dish of the menu: in full, in small letters, or without its last word."""
-        short = name.removesuffix("도시락").strip() if name.endswith("도시락") else name.rsplit(" ", 1)[0]
+        """How the customer calls a dish of the menu: in full, in small letters, or without what only describes it."""
+        short = self.shortened(name)
         unique = short and sum(short.lower() in dish.lower() for dish in self.desk.shop.menu) == 1
         name = short if unique and self.rng.random() < 0.35 else name
         return name.lower() if name.isascii() and self.rng.random() < 0.6 else name
+
+    def shortened(self, name: str) -> str:
+        """The dish without the word for its form (box, 도시락) or without its first word, if that describes it."""
+        head, _, rest = name.partition(" ")
+        start, _, last = name.rpartition(" ")
+        if rest and head.lower() in lowered("dish_modifiers", self.lang) and self.rng.random() < 0.5:
+            return rest
+        if start and last.lower() in lowered("dish_styles", self.lang):
+            return start
+        return name.removesuffix("도시락").strip()
 
     def ask(self) -> None:
         """Ask for a fact of the chat, by a line of its kind or by its usual noun."""
@@ -162,7 +180,10 @@ class Customer:
         return noun if self.lang == "en" or self.rng.random() < 0.6 else f"제 {noun}"
 
     def ask_missing(self) -> None:
-        """Ask for what was never told or stated."""
+        """Ask for what was never told or stated, also for what nobody tells a shop."""
+        if self.rng.random() < 0.3:
+            key, reply = self.rng.choice((("other.ask", "other.untold"), ("detail.ask", "detail.absent")))
+            return self.desk.answer(self.plain(key), lines.first(reply, self.lang), [""], told=False)
         if self.rng.random() < 0.6:
             kinds = [kind for kind in FREQUENT if kind not in self.desk.facts]
             if kinds:

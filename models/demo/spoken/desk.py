@@ -16,7 +16,20 @@ from models.demo.spoken.shop import Shop
 from models.demo.wording import attach_particles
 
 ASSENT = re.compile(r"^(네|안녕하세요|Okay|Got it|Sure|Hello [^,]*|Thanks|Noted), ")
-TOLD = ("name", "time", "phone", "address", "budget", "drink", "allergy", "dislike", "picker", "code", "people", "spice")
+TOLD = (
+    "name",
+    "time",
+    "phone",
+    "address",
+    "budget",
+    "drink",
+    "allergy",
+    "dislike",
+    "picker",
+    "code",
+    "people",
+    "spice",
+)
 
 
 @dataclass(slots=True)
@@ -52,6 +65,8 @@ class Desk:
         for kind in sorted(told, key=lambda kind: kind != "order"):
             value = orders.repeated(self.items, lang) if kind == "order" else told[kind]
             text = lines.mostly_first(self.rng, f"{kind}.confirm", lang)
+            if kind == "name" and len(told) > 1:  # its other confirmations greet, which is for a message of its own
+                text = lines.last("name.confirm", lang)
             replies.append(text.replace("{items}" if kind == "order" else "{" + kind + "}", value))
             right.append(value)
         self.answer(said, joined(replies), right)

@@ -26,6 +26,7 @@ FILES = (
     "off_topic",
     "around",
     "raw",
+    "more",
 )
 SHORT_PARTICLES = {"{은}": "(은/는)", "{이}": "(이/가)", "{으로}": "(으/로)", "{이랑}": "(이)랑"}
 PLACES = re.compile(r"\{(\w+)\}")
@@ -42,6 +43,11 @@ def pick(rng: random.Random, key: str, lang: Lang) -> str:
 def first(key: str, lang: Lang) -> str:
     """The first line of a section, with the first of its alternatives: the usual wording."""
     return _usual(section(key, lang)[0])
+
+
+def last(key: str, lang: Lang) -> str:
+    """The last line of a section, with the first of its alternatives."""
+    return _usual(section(key, lang)[-1])
 
 
 def mostly_first(rng: random.Random, key: str, lang: Lang) -> str:

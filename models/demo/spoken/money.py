@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Writing: TypeAlias = Literal["원", "plain 원", "spaced 원", "won", "₩", "$", "dollars"]
+Writing: TypeAlias = Literal["원", "plain 원", "spaced 원", "won", "₩", "$", "dollars", "bare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Currency:
         if self.writing in ("$", "dollars"):
             return _dollars(amount, self.writing)
         digits = str(amount) if self.writing == "plain 원" else f"{amount:,}"
-        forms = {"won": f"{digits} won", "₩": f"₩{digits}", "spaced 원": f"{digits} 원"}
+        forms = {"bare": digits, "won": f"{digits} won", "₩": f"₩{digits}", "spaced 원": f"{digits} 원"}
         return forms.get(self.writing, f"{digits}원")
 
     def price(self, rng: random.Random, cheap: bool = False) -> int:
@@ -41,5 +41,5 @@ def _dollars(amount: int, writing: Writing) -> str:
 def currency(rng: random.Random, korean: bool) -> Currency:
     """A currency as a shop of the language writes it."""
     if korean:
-        return Currency(rng.choices(("원", "plain 원", "spaced 원"), (0.8, 0.15, 0.05))[0])
-    return Currency(rng.choices(("$", "dollars", "won", "₩", "원"), (0.6, 0.05, 0.22, 0.06, 0.07))[0])
+        return Currency(rng.choices(("원", "plain 원", "spaced 원", "bare"), (0.77, 0.15, 0.04, 0.04))[0])
+    return Currency(rng.choices(("$", "dollars", "won", "₩", "원", "bare"), (0.58, 0.05, 0.21, 0.05, 0.05, 0.06))[0])

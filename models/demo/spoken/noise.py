@@ -11,12 +11,58 @@ from models.demo.lexicon import Lang
 
 MARK, UNMARK = "\ue000", "\ue001"
 VALUES = re.compile(f"({MARK}[^{UNMARK}]*{UNMARK})")
-KOREAN = [("예요", "에요"), ("돼", "되"), ("했", "햇"), ("있", "잇"), ("았", "앗"), ("습니다", "슴다"), ("요", "용"), ("요", "여")]
-KOREAN += [("세요", "세여"), ("뭐", "머"), ("어떻게", "어케"), ("그런데", "근데"), ("주세요", "주세영"), ("이름", "이릉"), ("네", "넹")]
-KOREAN += [("않", "안"), ("됐", "됬"), ("얼마", "얼만"), ("안녕하세요", "안녕하세여"), ("감사합니다", "감사함다"), ("거예요", "거에요")]
-ENGLISH = [("please", "pls"), ("you", "u"), ("your", "ur"), ("are", "r"), ("thanks", "thx"), ("what is", "whats"), ("I'm", "im")]
-ENGLISH += [("don't", "dont"), ("what's", "whats"), ("can't", "cant"), ("because", "cuz"), ("the", "teh"), ("want", "wanna")]
-ENGLISH += [("going to", "gonna"), ("I'd like", "id like"), ("I will", "ill"), ("number", "nr"), ("okay", "ok"), ("and", "&")]
+KOREAN = [
+    ("예요", "에요"),
+    ("돼", "되"),
+    ("했", "햇"),
+    ("있", "잇"),
+    ("았", "앗"),
+    ("습니다", "슴다"),
+    ("요", "용"),
+    ("요", "여"),
+]
+KOREAN += [
+    ("세요", "세여"),
+    ("뭐", "머"),
+    ("어떻게", "어케"),
+    ("그런데", "근데"),
+    ("주세요", "주세영"),
+    ("이름", "이릉"),
+    ("네", "넹"),
+]
+KOREAN += [
+    ("않", "안"),
+    ("됐", "됬"),
+    ("얼마", "얼만"),
+    ("안녕하세요", "안녕하세여"),
+    ("감사합니다", "감사함다"),
+    ("거예요", "거에요"),
+]
+ENGLISH = [
+    ("please", "pls"),
+    ("you", "u"),
+    ("your", "ur"),
+    ("are", "r"),
+    ("thanks", "thx"),
+    ("what is", "whats"),
+    ("I'm", "im"),
+]
+ENGLISH += [
+    ("don't", "dont"),
+    ("what's", "whats"),
+    ("can't", "cant"),
+    ("because", "cuz"),
+    ("the", "teh"),
+    ("want", "wanna"),
+]
+ENGLISH += [
+    ("going to", "gonna"),
+    ("I'd like", "id like"),
+    ("I will", "ill"),
+    ("number", "nr"),
+    ("okay", "ok"),
+    ("and", "&"),
+]
 TAILS: dict[Lang, tuple[str, ...]] = {
     "ko": ("~", "!", "!!", "..", "...", "ㅎㅎ", "ㅋㅋ", "ㅠㅠ", " ㅎㅎ", ";;", "^^", ".", "~~", " ㅜㅜ", "요"),
     "en": ("!", "!!", "...", ".", " :)", " haha", "?!", " lol", "..", " ;)"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from models.demo.lexicon import Lang
 from models.demo.spoken import lines
 from models.demo.spoken.money import Currency
+from models.demo.wording import attach_particles
 
 ALONE = "하나 둘 셋 넷 다섯 여섯 일곱 여덟 아홉 열 열하나 열둘".split()
 BEFORE = "한 두 세 네 다섯 여섯 일곱 여덟 아홉 열 열한 열두".split()
@@ -63,23 +64,40 @@ def _said_ko(rng: random.Random, item: Item) -> str:
     if item.number == 1 and rng.random() < 0.25:
         return item.dish
     text = number_said(rng, item.number, "ko", item.unit)
+    if item.unit == "개" and rng.random() < 0.06:
+        text = rng.choice((f"{item.number}명분", f"{item.number}인분", f"총 {text}", f"딱 {text}"))
+        if "인분" in text or "명분" in text:
+            return f"{item.dish} {text}"
     if item.unit == "개" and rng.random() < 0.04:
         text = str(item.number)
     if rng.random() < 0.08:
         return f"{item.dish}{text}"
+    if rng.random() < 0.08:
+        return attach_particles(f"{item.dish}(으/로) {text}") if rng.random() < 0.6 else f"{item.dish}, {text}"
     return f"{item.dish} {text}" if rng.random() < 0.93 else f"{text} {item.dish}".replace("하나", "한 개")
 
 
 def _said_en(rng: random.Random, item: Item) -> str:
     if item.number == 1:
         article = "an" if item.dish[0].lower() in "aeiou" else "a"
-        return rng.choice((f"{article} {item.dish}", f"one {item.dish}", f"1 {item.dish}", f"the {item.dish}", item.dish))
+        if rng.random() < 0.06:
+            return f"{item.dish}, {rng.choice(('just the one', 'just one', 'one of those'))}"
+        return rng.choice(
+            (f"{article} {item.dish}", f"one {item.dish}", f"1 {item.dish}", f"the {item.dish}", item.dish)
+        )
     if item.number in (2, 12) and rng.random() < 0.1:
         return f"a {'couple of' if item.number == 2 else 'dozen'} {plural(item.dish)}"
     text = number_said(rng, item.number, "en")
+    if rng.random() < 0.08:
+        tail = (f", {text} of them", f", {text} of em", f", {text}", f" - {text}", f" times {text}", f", {text} please")
+        return plural(item.dish) + rng.choice(tail)
     if plural(item.dish) == item.dish and rng.random() < 0.35:
-        return f"{text} {rng.choice(('orders of', 'portions of', 'servings of', 'plates of', 'x', 'of the'))} {item.dish}"
-    return rng.choice((f"{text} {plural(item.dish)}",) * 6 + (f"{item.number}x {item.dish}", f"{item.dish} x{item.number}"))
+        return (
+            f"{text} {rng.choice(('orders of', 'portions of', 'servings of', 'plates of', 'x', 'of the'))} {item.dish}"
+        )
+    return rng.choice(
+        (f"{text} {plural(item.dish)}",) * 6 + (f"{item.number}x {item.dish}", f"{item.dish} x{item.number}")
+    )
 
 
 def said(rng: random.Random, items: list[Item], lang: Lang) -> str:
@@ -90,7 +108,9 @@ def said(rng: random.Random, items: list[Item], lang: Lang) -> str:
     if lang == "en":
         last = rng.choice((" and ", " and ", " and ", ", and ", " plus ", " & ", ", ", " with "))
         return ", ".join(texts[:-1]) + last + texts[-1]
-    joint = rng.choice(("(이)랑 ", "(이)랑 ", "하고 ", ", ", ", ", "(과/와) ", " 그리고 ", "에 ", " ", "(이)랑요 ", ", 그리고 "))
+    joint = rng.choice(
+        ("(이)랑 ", "(이)랑 ", "하고 ", ", ", ", ", "(과/와) ", " 그리고 ", "에 ", " ", "(이)랑요 ", ", 그리고 ")
+    )
     return joint.join(texts)
 
 
@@ -111,7 +131,9 @@ def total(items: list[Item], prices: dict[str, int], currency: Currency, lang: L
         item, price = rows[0]
         key = "total.same" if item.number == 1 else "total.one"
         text = lines.first(key, lang)
-        return text.replace("{n}", str(item.number)).replace("{unit}", currency.text(price)).replace("{sum}", amount), amount
+        return text.replace("{n}", str(item.number)).replace("{unit}", currency.text(price)).replace(
+            "{sum}", amount
+        ), amount
     parts = [_row(item, price, currency, lang) for item, price in rows]
     if fee:
         parts.append(lines.first("total.fee", lang).replace("{fee}", currency.text(fee)))

@@ -37,7 +37,9 @@ def shop(rng: random.Random, lang: Lang) -> Shop:
     made = Shop(lang, currency(rng, lang == "ko"))
     if rng.random() < 0.27:
         return made
-    kinds = rng.sample(MAIN, rng.choice((0, 1, 2, 3, 3, 4, 5, 6, 8, 10))) + rng.sample(MORE, rng.choice((0, 0, 0, 1, 2, 3)))
+    kinds = rng.sample(MAIN, rng.choice((0, 1, 2, 3, 3, 4, 5, 6, 8, 10))) + rng.sample(
+        MORE, rng.choice((0, 0, 0, 1, 2, 3))
+    )
     rng.shuffle(kinds)
     made.facts = {kind: values.value(rng, kind, lang, made.currency) for kind in kinds}
     if rng.random() < 0.62:
@@ -92,8 +94,11 @@ def _facts(rng: random.Random, made: Shop, kinds: list[str], notice: bool = Fals
         for _ in range(rng.choice((0, 1, 2)) if notice else rng.choice((0, 0, 0, 1))):
             texts.insert(rng.randint(0, len(texts)), _sentence(lines.pick(rng, "notice_prose", lang)))
         return rng.choice((" ", " ", "\n")).join(texts)
-    colon = rng.choice((": ", ": ", ": ", " - ", " ", " : ", " = "))
-    labelled = [f"{_capital(lines.pick(rng, f'{kind}.label', lang), rng)}{colon}{made.facts[kind]}" for kind in kinds]
+    colon = rng.choice((": ", ": ", ": ", " - ", " ", " : ", " = ", " — "))
+    labels = [_capital(lines.pick(rng, f"{kind}.label", lang), rng) for kind in kinds]
+    if rng.random() < 0.06:
+        labels, colon = [f"[{label}]" for label in labels], " "
+    labelled = [f"{label}{colon}{made.facts[kind]}" for label, kind in zip(labels, kinds, strict=True)]
     if shape < 0.75:
         bullet = rng.choice(BULLETS)
         return "\n".join(bullet + each for each in labelled)
@@ -128,7 +133,11 @@ def _prices(rng: random.Random, made: Shop) -> str:
         bullet = rng.choice(BULLETS)
         return (intro + "\n" if intro else "") + "\n".join(bullet + each for each in texts)
     if shape < 0.8:
-        return (intro + " " if intro else "") + rng.choice((", ", ", ", " / ", "; ", " | ")).join(texts) + rng.choice(("", "."))
+        return (
+            (intro + " " if intro else "")
+            + rng.choice((", ", ", ", " / ", "; ", " | ")).join(texts)
+            + rng.choice(("", "."))
+        )
     if made.lang == "ko":
         said = [f"{dish}(은/는) {price}" for dish, price in rows]
         return attach_particles(rng.choice(("(이고/고), ", ", ")).join(said)) + rng.choice(("입니다.", "이에요."))

@@ -49,7 +49,11 @@ def _opening(rng: random.Random, lang: Lang) -> str:
 
 
 def _joined(rng: random.Random, sentences: list[str], lang: Lang) -> str:
-    joint = rng.choice((". ", ". ", ", ", " ", "! ", "\n")) if lang == "ko" else rng.choice((". ", ". ", ", ", " and ", "! "))
+    joint = (
+        rng.choice((". ", ". ", ", ", " ", "! ", "\n"))
+        if lang == "ko"
+        else rng.choice((". ", ". ", ", ", " and ", "! "))
+    )
     text = sentences[0]
     for each in sentences[1:]:
         text += (" " if text.endswith(("?", "!", ".", "~")) else joint) + each

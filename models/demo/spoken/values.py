@@ -12,6 +12,9 @@ from models.demo.spoken import clock
 from models.demo.spoken.money import Currency
 from models.demo.spoken.words import dishes, words
 
+SINO = ("", "일", "이", "삼", "사", "오", "육", "칠", "팔", "구", "십")
+DOLLARS = {10: "ten", 12: "twelve", 15: "fifteen", 20: "twenty", 25: "twenty-five", 30: "thirty", 35: "thirty-five"}
+DOLLARS |= {40: "forty", 45: "forty-five", 50: "fifty", 60: "sixty", 70: "seventy", 75: "seventy-five", 80: "eighty"}
 OPEN = frozenset("name picker owner chef phone address code wifi shop shop_phone shop_address budget".split())
 
 
@@ -47,16 +50,29 @@ def _money(rng: random.Random, kind: str, lang: Lang, currency: Currency) -> str
         return "무료" if lang == "ko" else "free"
     if lang == "ko" and currency.writing.endswith("원"):
         amount = rng.randint(1, 12) * 500 if kind == "fee" else rng.randint(5, 100) * 1000
-        spoken = (f"{amount // 10000}만 {amount % 10000 // 1000}천원" if amount % 10000 else f"{amount // 10000}만원")
         if amount >= 10000 and rng.random() < (0.5 if kind == "budget" else 0.15):
-            return rng.choice((spoken, spoken.replace(" ", ""), spoken.replace("원", " 원")))
+            return _spoken(rng, amount)
         return currency.text(amount)
     if currency.writing in ("$", "dollars"):
         cents = rng.randint(2, 16) * 50 if kind == "fee" else rng.randint(8, 80) * 100
-        if kind == "budget" and rng.random() < 0.3:
-            return f"{cents // 100} {rng.choice(('dollars', 'bucks'))}"
+        if kind == "budget" and rng.random() < 0.4:
+            whole = cents // 100
+            number = DOLLARS.get(whole, str(whole)) if rng.random() < 0.7 else str(whole)
+            return f"{number} {rng.choice(('dollars', 'dollars', 'bucks'))}"
         return currency.text(cents)
     return currency.text(rng.randint(1, 12) * 500 if kind == "fee" else rng.randint(5, 80) * 1000)
+
+
+def _spoken(rng: random.Random, amount: int) -> str:
+    """Won from ten thousand on, as they are said: 3만 5천 원, 만오천원, 이십만 원."""
+    tens, thousands = amount // 10000, amount % 10000 // 1000
+    if rng.random() < 0.35:
+        head = "" if tens == 1 else SINO[tens // 10] * (tens > 19) + "십" * (tens > 9) + SINO[tens % 10]
+        tail = ("" if thousands == 1 else SINO[thousands]) + "천" if thousands else ""
+        text = f"{head}만{rng.choice(('', ' ')) if tail else ''}{tail}원"
+    else:
+        text = f"{tens}만 {thousands}천원" if thousands else f"{tens}만원"
+    return rng.choice((text, text.replace(" ", ""), text.replace("원", " 원")))
 
 
 def phone(rng: random.Random, lang: Lang) -> str:
@@ -78,9 +94,22 @@ def address(rng: random.Random, lang: Lang) -> str:
     if lang == "ko":
         town, street = rng.choice(words("towns", "ko")), rng.choice(words("streets", "ko"))
         building, part = rng.choice(words("buildings", "ko")), rng.choice(words("rooms", "ko"))
-        forms = [f"{street} {number}", f"{street} {number}번길 {rng.randint(1, 60)}", f"{town} {number}-{room % 60 + 1}"]
-        forms += [f"{building} {room}호", f"{building} {rng.randint(101, 130)}동 {room}호", f"{building} {room % 30 + 1}층"]
-        forms += [f"{town} {building} {room}호", f"{street} {number} {building}", f"{building} {part}", f"{town} {number}번지"]
+        forms = [
+            f"{street} {number}",
+            f"{street} {number}번길 {rng.randint(1, 60)}",
+            f"{town} {number}-{room % 60 + 1}",
+        ]
+        forms += [
+            f"{building} {room}호",
+            f"{building} {rng.randint(101, 130)}동 {room}호",
+            f"{building} {room % 30 + 1}층",
+        ]
+        forms += [
+            f"{town} {building} {room}호",
+            f"{street} {number} {building}",
+            f"{building} {part}",
+            f"{town} {number}번지",
+        ]
         return rng.choice([*forms, f"{rng.randint(1, 30)}층 {part}", f"{building} {rng.choice('ABCD')}동 {room}호"])
     road = f"{number} {rng.choice(words('streets', 'en'))} {rng.choice(words('roads', 'en'))}"
     building = rng.choice(words("buildings", "en"))
@@ -93,7 +122,11 @@ def drink(rng: random.Random, lang: Lang) -> str:
     found = rng.choice(words("drinks", lang))
     if rng.random() < 0.2:
         return f"{rng.choice(words('chills', lang))} {found}"
-    return f"{found[:-2]} {found[-2:]}" if lang == "ko" and found.endswith(("주스", "우유")) and rng.random() < 0.3 else found
+    return (
+        f"{found[:-2]} {found[-2:]}"
+        if lang == "ko" and found.endswith(("주스", "우유")) and rng.random() < 0.3
+        else found
+    )
 
 
 def food(rng: random.Random, lang: Lang, key: str = "foods") -> str:
@@ -112,7 +145,21 @@ def shop(rng: random.Random, lang: Lang) -> str:
         return lexicon.shop(rng, lang)
     start, end = rng.choice(words("shops", lang)), rng.choice(words("shop_ends", lang))
     if lang == "ko":
+        if rng.random() < 0.25:
+            start += (
+                rng.choice(words("given_last", "ko")) if rng.random() < 0.5 else rng.choice(("네", "의", "한", "찬"))
+            )
+        if rng.random() < 0.3:
+            return start + rng.choice(words("shops", "ko")) if rng.random() < 0.5 else f"{end} {start}"
         return rng.choice((f"{start} {end}", start + end, f"{start}{rng.choice(words('given_first', 'ko'))} {end}"))
+    if rng.random() < 0.3:
+        start = rng.choice(
+            (
+                f"{start} & {rng.choice(words('shops', 'en'))}",
+                rng.choice(words("streets", "en")),
+                lexicon.made_up(rng, lang).title(),
+            )
+        )
     return rng.choice((f"{start} {end}", f"{start} {end}", f"The {start} {end}", f"{start}'s {end}"))
 
 
@@ -120,8 +167,22 @@ def parking(rng: random.Random, lang: Lang) -> str:
     level, count = rng.randint(1, 5), rng.randint(2, 40)
     if lang == "ko":
         place = rng.choice(words("buildings", "ko"))
-        forms = [f"건물 지하 {level}층", "가게 앞", f"가게 앞 {count}대", f"건물 뒤편 {count}대", "건물 뒤 주차장", f"{place} 주차장"]
-        forms += ["길 건너 공영주차장", "근처 공영주차장", f"지하주차장 {level}시간 무료", "매장 옆 공터", "가게 뒤 골목"]
+        forms = [
+            f"건물 지하 {level}층",
+            "가게 앞",
+            f"가게 앞 {count}대",
+            f"건물 뒤편 {count}대",
+            "건물 뒤 주차장",
+            f"{place} 주차장",
+        ]
+        forms += [
+            "길 건너 공영주차장",
+            "근처 공영주차장",
+            f"지하주차장 {level}시간 무료",
+            "매장 옆 공터",
+            "가게 뒤 골목",
+        ]
+        forms += ["옆 골목 공영주차장", f"맞은편 {place} 지하 {level}층", f"{place} 주차타워", f"건물 뒤 {level}대"]
         return rng.choice([*forms, f"{place} 지하 {level}층", "맞은편 교회 주차장", "시장 공영주차장", "건물 1층"])
     place = rng.choice(words("buildings", "en"))
     forms = ["behind the shop", "in front of the shop", "behind the building", "on the street", "in the lot next door"]
@@ -130,11 +191,22 @@ def parking(rng: random.Random, lang: Lang) -> str:
 
 
 def wifi(rng: random.Random, lang: Lang) -> str:
-    start = rng.choice(("dosirak", "bento", "lunch", "bap", "shop", "hello", "welcome", "rice", "guest", "yum", "kimchi"))
+    start = rng.choice(
+        ("dosirak", "bento", "lunch", "bap", "shop", "hello", "welcome", "rice", "guest", "yum", "kimchi")
+    )
     made = lexicon.made_up(rng, "en")
     number = str(rng.randrange(10, 10_000))
-    forms = [start + number, made + number, lexicon.code(rng, lang), number + made, f"{start}-{number}", start.title() + number]
-    return rng.choice([*forms, f"{start}{number}!", f"{made}_{number}", f"{rng.randrange(10**7, 10**8)}", f"{start}{made}"])
+    forms = [
+        start + number,
+        made + number,
+        lexicon.code(rng, lang),
+        number + made,
+        f"{start}-{number}",
+        start.title() + number,
+    ]
+    return rng.choice(
+        [*forms, f"{start}{number}!", f"{made}_{number}", f"{rng.randrange(10**7, 10**8)}", f"{start}{made}"]
+    )
 
 
 def minutes(rng: random.Random, lang: Lang) -> str:
@@ -202,12 +274,43 @@ POOLS: dict[str, Pool] = {
     "wifi": wifi,
     "delivery_time": minutes,
     "soup": phrase(*dishes("ko")[60:75], "miso soup", "seaweed soup", "tomato soup", "chicken soup", "egg soup"),
-    "side": phrase("콩나물무침", "시금치나물", "멸치볶음", "감자조림", "어묵볶음", "pickled radish", "kimchi", "coleslaw", "potato salad"),
-    "spice": phrase("아주 맵게", "안 맵게", "덜 맵게", "보통", "조금만 맵게", "very spicy", "mild", "medium hot", "not spicy", "extra hot"),
-    "payment": phrase("카드", "현금", "카드와 현금", "계좌이체", "card and cash", "card only", "cash only", "card or phone"),
-    "restroom": phrase("2층", "건물 1층", "계산대 옆", "복도 끝", "on the second floor", "behind the counter", "in the hallway"),
+    "side": phrase(
+        "콩나물무침",
+        "시금치나물",
+        "멸치볶음",
+        "감자조림",
+        "어묵볶음",
+        "pickled radish",
+        "kimchi",
+        "coleslaw",
+        "potato salad",
+    ),
+    "spice": phrase(
+        "아주 맵게",
+        "안 맵게",
+        "덜 맵게",
+        "보통",
+        "조금만 맵게",
+        "very spicy",
+        "mild",
+        "medium hot",
+        "not spicy",
+        "extra hot",
+    ),
+    "payment": phrase(
+        "카드", "현금", "카드와 현금", "계좌이체", "card and cash", "card only", "cash only", "card or phone"
+    ),
+    "restroom": phrase(
+        "2층", "건물 1층", "계산대 옆", "복도 끝", "on the second floor", "behind the counter", "in the hallway"
+    ),
     "seats": phrase("#석", "#자리", "테이블 #개", "# seats", "# tables", "# chairs"),
-    "discount": phrase("# 개 주문 시 음료 무료", "첫 주문 #% 할인", "도시락 #개 사면 하나 더", "#% off for students", "a free drink for # boxes"),
+    "discount": phrase(
+        "# 개 주문 시 음료 무료",
+        "첫 주문 #% 할인",
+        "도시락 #개 사면 하나 더",
+        "#% off for students",
+        "a free drink for # boxes",
+    ),
     "origin": phrase("국내산", "이천 쌀", "철원 쌀", "여주 쌀", "local farms", "Icheon", "Japan", "California"),
     "area": phrase("반경 #km", "시내 전 지역", "강남구 전체", "the city center", "within # km", "downtown only"),
     "reservation": phrase("하루 전", "#일 전", "전날 저녁 6시", "one day ahead", "# hours ahead", "# days before"),
