@@ -119,7 +119,7 @@ class Desk:
         prices = {item.dish: self.shop.menu.get(self.priced.get(item.dish, ""), 0) for item in self.items}
         if not all(prices.values()):
             return self.answer(said, lines.first("total.unpriced", lang), [""], told=False)
-        reply, _ = orders.total(self.items, prices, self.shop.currency, lang, fee)
+        reply = attach_particles(orders.total(self.items, prices, self.shop.currency, lang, fee))
         return self.answer(said, reply, [reply.rstrip(".")])
 
     def price(self, said: str, dish: str, lang: Lang) -> None:

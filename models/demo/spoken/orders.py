@@ -122,28 +122,33 @@ def repeated(items: list[Item], lang: Lang) -> str:
     return ", ".join(texts)
 
 
-def total(items: list[Item], prices: dict[str, int], currency: Currency, lang: Lang, fee: int = 0) -> tuple[str, str]:
-    """What the shop answers to "how much is it?", and the sum in it; `prices` has a price for each dish."""
-    rows = [(item, prices[item.dish]) for item in items]
-    whole = sum(item.number * price for item, price in rows) + fee
-    amount = currency.text(whole)
-    if len(rows) == 1 and not fee:
-        item, price = rows[0]
-        key = "total.same" if item.number == 1 else "total.one"
-        text = lines.first(key, lang)
-        return text.replace("{n}", str(item.number)).replace("{unit}", currency.text(price)).replace(
-            "{sum}", amount
-        ), amount
-    parts = [_row(item, price, currency, lang) for item, price in rows]
+def total(items: list[Item], prices: dict[str, int], currency: Currency, lang: Lang, fee: int = 0) -> str:
+    """What the shop answers to "how much is it?"; `prices` has a price for each dish. Particles are not chosen yet."""
+    parts = [item.number * prices[item.dish] for item in items]
+    amount = currency.text(sum(parts) + fee)
+    if len(items) == 1 and not fee:
+        unit = currency.text(prices[items[0].dish])
+        key = "total.same" if items[0].number == 1 else "total.one"
+        return _reply(key, lang, n=str(items[0].number), unit=unit, sum=amount)
+    rows = [
+        _reply(
+            "total.row",
+            lang,
+            dish=item.dish,
+            n=str(item.number),
+            unit=currency.text(prices[item.dish]),
+            part=currency.text(part),
+        )
+        for item, part in zip(items, parts, strict=True)
+    ]
     if fee:
-        parts.append(lines.first("total.fee", lang).replace("{fee}", currency.text(fee)))
-    return lines.first("total.sum", lang).replace("{rows}", ", ".join(parts)).replace("{sum}", amount), amount
+        rows.append(_reply("total.fee", lang, fee=currency.text(fee)))
+    return _reply("total.sum", lang, rows=", ".join(rows), sum=amount)
 
 
-def _row(item: Item, price: int, currency: Currency, lang: Lang) -> str:
-    values = {"dish": item.dish, "n": str(item.number), "unit": currency.text(price)}
-    text = lines.first("total.row", lang)
-    for place, value in (*values.items(), ("part", currency.text(item.number * price))):
+def _reply(key: str, lang: Lang, **values: str) -> str:
+    text = lines.first(key, lang)
+    for place, value in values.items():
         text = text.replace("{" + place + "}", value)
     return text
 
