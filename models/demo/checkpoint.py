@@ -1,6 +1,7 @@
 """This module writes a trained network as a transformers checkpoint.
 
-The checkpoint has the weights in bf16 (in shards of 15 MiB where they are larger), config.json and generation_config.json.
+The checkpoint has the weights in bf16, in shards of 15 MiB where they are larger, config.json and
+generation_config.json.
 """
 
 import json

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from models.demo.dialogue import Dialogue
 from models.demo.encoding import Row, Weights, encode, encode_text
 from models.demo.grammar import Style, dialogue
-from models.demo.spoken.customer import chat
+from models.demo.spoken.chat import chat
 from models.demo.spoken.raw import passage
 
 ALL_TURNS = 18

@@ -1,4 +1,4 @@
-"""The state of a run lies in files of at most 15 MiB: parameters, optimizers and place, replaced whole or not at all."""
+"""The state of a run lies in files of at most 15 MiB: parameters, optimizers, place. It is replaced whole or not."""
 
 import json
 import shutil

@@ -35,7 +35,7 @@ REPORT_STEPS = 25
 
 
 def rate(progress: float, decay: float) -> float:
-    """Share of the peak learning rate: warm-up, plateau, then a linear decay to 1 % over the last `decay` of the run."""
+    """Share of the peak learning rate: warm-up, plateau, a linear decay to 1 % over the last `decay` of the run."""
     if progress < WARMUP:
         return max(progress, WARMUP / 10) / WARMUP
     return min(1.0, max(0.01, (1 - progress) / decay))
@@ -142,8 +142,8 @@ class Clock:
         self.losses.clear()
         left = self.place.seconds * (1 - share) / max(share, 1e-9) / 60
         print(
-            f"step {self.place.steps} loss {mean:.4f} {share:.2%} of the run, {self.place.tokens / 1e6:.2f}M positions, "
-            f"{speed:.0f} a second, {left:.0f} min left",
+            f"step {self.place.steps} loss {mean:.4f} {share:.2%} of the run, "
+            f"{self.place.tokens / 1e6:.2f}M positions, {speed:.0f} a second, {left:.0f} min left",
             flush=True,
         )
 

@@ -59,7 +59,7 @@ def _prompt(tokenizer: Tokenizer, dialogue: HeldOut, texts: Sequence[str]) -> li
 
 def measured(weights: Path, dialogues: Sequence[HeldOut], int8: bool) -> dict[str, list[Answered]]:
     """The answers of the checkpoint in bf16 and, with `int8`, of the version that is made from it."""
-    found = {}
+    found: dict[str, list[Answered]] = {}
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder))
         repository = Repository(settings.data_dir)

@@ -2,14 +2,14 @@
 
 import random
 
-from models.demo.lexicon import Lang
+from models.demo.lexicon import Lang, words
 
-HOURS = "한 두 세 네 다섯 여섯 일곱 여덟 아홉 열 열한 열두".split()
+HOURS = words("한 두 세 네 다섯 여섯 일곱 여덟 아홉 열 열한 열두")
 TENS = {5: "오", 10: "십", 15: "십오", 20: "이십", 25: "이십오", 30: "삼십", 35: "삼십오", 40: "사십", 45: "사십오"}
 TENS |= {50: "오십", 55: "오십오"}
-SPELLED = "one two three four five six seven eight nine ten eleven twelve".split()
-DAYS_KO = "월요일 화요일 수요일 목요일 금요일 토요일 일요일".split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+SPELLED = words("one two three four five six seven eight nine ten eleven twelve")
+DAYS_KO = words("월요일 화요일 수요일 목요일 금요일 토요일 일요일")
+DAYS = words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 
 
 def time(rng: random.Random, lang: Lang) -> str:

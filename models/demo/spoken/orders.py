@@ -6,13 +6,13 @@ It knows no menu and no dialogue; the caller gives the prices.
 import random
 from dataclasses import dataclass, replace
 
-from models.demo.lexicon import Lang
+from models.demo.lexicon import Lang, words
 from models.demo.spoken import lines
 from models.demo.spoken.money import Currency
 from models.demo.wording import attach_particles
 
-ALONE = "하나 둘 셋 넷 다섯 여섯 일곱 여덟 아홉 열 열하나 열둘".split()
-BEFORE = "한 두 세 네 다섯 여섯 일곱 여덟 아홉 열 열한 열두".split()
+ALONE = words("하나 둘 셋 넷 다섯 여섯 일곱 여덟 아홉 열 열하나 열둘")
+BEFORE = words("한 두 세 네 다섯 여섯 일곱 여덟 아홉 열 열한 열두")
 COUNTS = (1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 8, 9, 10, 11, 12, 15, 20)
 UNITS = ("인분", "세트", "그릇", "줄", "박스", "팩", "통")
 PLURALS = ("box", "bowl", "set", "bento", "plate", "lunch box", "combo", "wrap", "roll", "special", "platter", "meal")
@@ -56,7 +56,7 @@ def number_said(rng: random.Random, number: int, lang: Lang, unit: str = "개") 
     return f"{number}{unit}" if rng.random() < 0.85 else f"{number} {unit}"
 
 
-SPELLED = {at + 1: word for at, word in enumerate("one two three four five six seven eight nine ten".split())}
+SPELLED = {at + 1: word for at, word in enumerate(words("one two three four five six seven eight nine ten"))}
 SPELLED |= {11: "eleven", 12: "twelve", 15: "fifteen", 20: "twenty"}
 
 

@@ -4,7 +4,7 @@ import random
 
 from models.demo.lexicon import Lang
 from models.demo.spoken import lines, values
-from models.demo.spoken.customer import chat
+from models.demo.spoken.chat import chat
 from models.demo.spoken.money import currency
 from models.demo.wording import attach_particles
 

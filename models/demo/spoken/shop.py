@@ -12,7 +12,18 @@ from models.demo.spoken.money import Currency, currency
 from models.demo.wording import attach_particles
 
 MAIN = ("shop", "hours", "closing", "special", "fee", "owner", "parking", "wifi", "chef", "delivery_time", "minimum")
-MORE = ("shop_phone", "shop_address", "payment", "restroom", "seats", "discount", "soup", "side", "origin", "area")
+MORE: tuple[str, ...] = (
+    "shop_phone",
+    "shop_address",
+    "payment",
+    "restroom",
+    "seats",
+    "discount",
+    "soup",
+    "side",
+    "origin",
+    "area",
+)
 MORE += ("reservation", "break", "refund")
 BULLETS = ("- ", "• ", "* ", "", "", "· ", "– ")
 

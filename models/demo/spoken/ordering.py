@@ -1,21 +1,27 @@
-"""Changes of an order: another dish, another number, one more, one less, none at all. The newest counts."""
-
-from __future__ import annotations
+"""An order and its changes: another dish, another number, one more, one less, none at all. The newest counts."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from models.demo.spoken import lines, orders, speech
+from models.demo.spoken.customer import Customer
 from models.demo.spoken.orders import COUNTS, Item, number_said
 
-if TYPE_CHECKING:
-    from models.demo.spoken.customer import Customer
+
+def order(customer: Customer) -> None:
+    """Order; a second order becomes a change."""
+    if customer.desk.items:
+        return change(customer)
+    told = {"order": customer.new_order()}
+    said = [speech.filled(lines.pick(customer.rng, "order.tell", customer.lang), told)]
+    return customer.desk.heard(customer.say(said), told, customer.lang)
 
 
 def change(customer: Customer) -> None:
-    """One change of the order of `customer`, who has ordered."""
+    """One change of the order; a customer who has not ordered orders."""
+    if not customer.desk.items:
+        return order(customer)
     kinds = (_replace, _count, _add, _more, _remove, _cancel)
-    customer.rng.choices(kinds, (0.3, 0.3, 0.2, 0.09, 0.09, 0.03))[0](customer)
+    return customer.rng.choices(kinds, (0.3, 0.3, 0.2, 0.09, 0.09, 0.03))[0](customer)
 
 
 def _replace(customer: Customer) -> None:
