@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.demo.network import Llama, Shape
-from models.demo.state import shards
+from models.demo.state import SHARD_BYTES, shards
 from models.demo.tokenizer import BEGIN, END, PAD
 
 
@@ -34,7 +34,7 @@ def _save_weights(state: dict[str, Tensor], folder: Path) -> None:
     """One file, or the Hub's sharded layout where that file would be larger than SHARD_BYTES."""
     for old in folder.glob("model*.safetensors*"):
         old.unlink()
-    groups = shards(state)
+    groups = shards(state, SHARD_BYTES)
     if len(groups) == 1:
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         return

@@ -14,15 +14,17 @@ NOT_TOLD: dict[Lang, tuple[str, ...]] = {
 }
 TALK = ("greeting", "thanks", "complaint", "language")
 RUN = re.compile(r"(.)\1{3,}|(.{2,6}?)\2{3,}", re.DOTALL)
-KOREAN_END = re.compile(r"[가-힣][^가-힣A-Za-z]*$")
+KOREAN_END = re.compile(r"[요다죠까네야지][^가-힣A-Za-z]*$")
+LATIN = re.compile("[A-Za-z]{2,}")
 HANGUL = re.compile("[가-힣]")
 
 
 def language_of(text: str) -> Lang:
-    """The language of a line: Korean if it holds Hangul and, where it also holds Latin words, ends in it."""
+    """The language of a line that may hold words of the other: Korean by how it ends, English by how it begins."""
     if not HANGUL.search(text):
         return "en"
-    return "ko" if KOREAN_END.search(text) or not re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", text) else "en"
+    is_english = len(LATIN.findall(text)) > 1 and text.lstrip()[0].isascii() and not KOREAN_END.search(text)
+    return "en" if is_english else "ko"
 
 
 def holds(text: str, value: str) -> bool:
