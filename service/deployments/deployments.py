@@ -13,7 +13,6 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import structlog
@@ -22,7 +21,8 @@ from models.manifest import Manifest
 from models.repository import Repository
 from models.rollouts import Rollout
 from service.deployments.deployment import Deployment, DeploymentState
-from service.deployments.engine_handle import EngineFactory, SharedEngines
+from service.deployments.engine_handle import EngineFactory
+from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions
 from service.deployments.rollouts import Rollouts
 from service.deployments.routing import Router
 from service.errors import Conflict, DosirakError, NotFound, Unavailable
@@ -33,8 +33,6 @@ log = structlog.get_logger(__name__)
 START: Final = "start"
 FOLLOW_ALIASES: Final = "follow_aliases"
 UNLOAD_IDLE: Final = "unload_idle"
-LOAD: Final = "load"
-UNLOAD: Final = "unload"
 TASKS: Final = (START, FOLLOW_ALIASES, UNLOAD_IDLE, LOAD, UNLOAD)
 
 _WATCH_SECONDS = 1.0
@@ -71,24 +69,20 @@ class Deployments:
     ) -> None:
         self.repository = repository
         self._router = Router(repository, default_model)
-        self._engines = SharedEngines(repository, engine_factory)
         self._preload = preload
         self._load_timeout = load_timeout
-        self._drain_timeout = drain_timeout
         self._idle_timeout = idle_timeout
         self._prepare = prepare
-        self._by_reference: dict[str, Deployment] = {}
         self._standing: dict[str, Deployment] = {}
         """By reference without a version: the deployment that answers until the reference's new version is ready."""
         self.rollouts = Rollouts(repository)
         self._trials: set[str] = set()
         self._tasks = tasks or BackgroundTasks()
+        self._loaded = LoadedVersions(repository, engine_factory, drain_timeout, self._tasks)
         self._following: KeptTask | None = None
         self._prepared = asyncio.Event()
         self._stopping = False
         self._retry_seconds = _FIRST_RETRY_SECONDS
-        self._unloaded: set[str] = set()
-        """Versions that a caller unloaded by name and that no request has wanted since."""
         self._phase = "starting"
 
     @property
@@ -128,7 +122,7 @@ class Deployments:
         standing = self._standing.get(self._router.moving(None) or "")
         if standing is not None and standing.state is DeploymentState.READY:
             return standing
-        return self._by_reference.get(self._router.resolve(None).reference)
+        return self._loaded.get(self._router.resolve(None).reference)
 
     async def start(self) -> None:
         """Returns at once; preparing the repository and loading the default model go on in the background."""
@@ -138,9 +132,7 @@ class Deployments:
         """Refuses new work, lets answers in flight finish within the drain time, ends every engine process."""
         self._stopping = True
         await self._tasks.stop(TASKS)
-        drains = [self._tasks.run(UNLOAD, partial(self._unload, each)) for each in self.all()]
-        await asyncio.gather(*drains)
-        self._by_reference.clear()
+        await self._loaded.drain_all()
         self._standing.clear()
 
     def resolve(self, reference: str | None) -> Manifest:
@@ -158,7 +150,7 @@ class Deployments:
             raise Unavailable(f"The server is starting ({self.phase}); try again shortly", retry_after=2)
         while True:
             moving = self._router.moving(reference)
-            deployment = self._follow(moving) if moving else self._begin(self.resolve(reference))
+            deployment = self._follow(moving) if moving else self._loaded.begin_loading(self.resolve(reference))
             if deployment.state is DeploymentState.READY:
                 return deployment
             await deployment.settled(self._load_timeout)
@@ -183,13 +175,13 @@ class Deployments:
         deployment is tried again. Raises Conflict for a deployment that has another number of replicas."""
         self._refuse_when_stopping()
         manifest = self.resolve(reference)
-        running = self._engines.replicas_of(manifest)
+        running = self._loaded.replicas_of(manifest)
         if running is not None and replicas not in (None, running):
             raise Conflict(
                 f"{manifest.reference}, or another version of its base, is deployed with {running} replicas: unload it "
                 "first"
             )
-        deployment = self._begin(manifest, replicas or 1)
+        deployment = self._loaded.begin_loading(manifest, replicas or 1)
         deployment.pinned = True
         return deployment
 
@@ -207,8 +199,8 @@ class Deployments:
         for rollout in self.rollouts.all():
             self._on_trial(rollout)
         for ended in self._trials - trials:
-            if ended in self._by_reference:
-                self._retire(self._by_reference[ended])
+            if (deployment := self._loaded.get(ended)) is not None:
+                self._retire(deployment)
         self._trials = trials
 
     async def unload(self, reference: str) -> Deployment:
@@ -216,23 +208,22 @@ class Deployments:
 
         Raises NotFound when it is not deployed, Conflict when it is still loading.
         """
-        deployment = self._by_reference.get(self.resolve(reference).reference)
+        deployment = self._loaded.get(self.resolve(reference).reference)
         if deployment is None:
             raise NotFound(f"{reference} is not deployed; GET /v1/deployments lists what is", param="model")
         if deployment.state is DeploymentState.LOADING:
             raise Conflict(f"{reference} is still loading; delete the deployment when it is ready")
-        self._unloaded.add(deployment.manifest.reference)
         self._forget(deployment)
-        self._begin_unloading(deployment)
+        self._loaded.begin_unloading(deployment, by_name=True)
         return deployment
 
     def describe(self) -> list[dict[str, object]]:
         """Returns the `data` of `GET /v1/deployments`."""
-        return [deployment.describe() for deployment in self._by_reference.values()]
+        return [deployment.describe() for deployment in self.all()]
 
     def all(self) -> tuple[Deployment, ...]:
         """Returns every deployment in any state, oldest first."""
-        return tuple(self._by_reference.values())
+        return self._loaded.all()
 
     def _follow(self, reference: str) -> Deployment:
         """Returns the deployment that now answers for a reference without a version. Begins to load the reference's
@@ -244,7 +235,7 @@ class Deployments:
             if standing is None or standing.state is not DeploymentState.READY:
                 raise
             return standing
-        wanted = self._by_reference.get(target.reference)
+        wanted = self._loaded.get(target.reference)
         if wanted is not None and wanted.state is DeploymentState.READY:
             self._standing[reference] = wanted
             if standing is not None and standing is not wanted:
@@ -257,18 +248,18 @@ class Deployments:
                 self._retire(standing)
             return wanted
         if standing is None or standing.state is not DeploymentState.READY:
-            return self._begin(target)
+            return self._loaded.begin_loading(target)
         if wanted is None or (wanted.state is DeploymentState.FAILED and wanted.failed_for(_RETRY_SECONDS)):
-            self._begin(target)
+            self._loaded.begin_loading(target)
         return standing
 
     def _on_trial(self, rollout: Rollout) -> Deployment | None:
         """Returns the candidate if it can answer now. Begins to load it, and rolls it back where it cannot be
         loaded."""
-        candidate = self._by_reference.get(rollout.reference)
+        candidate = self._loaded.get(rollout.reference)
         if candidate is None:
             try:
-                self._begin(self.resolve(rollout.reference))
+                self._loaded.begin_loading(self.resolve(rollout.reference))
             except DosirakError as error:
                 self.rollouts.withdraw(rollout, error.message)
             return None
@@ -276,24 +267,12 @@ class Deployments:
             self.rollouts.withdraw(rollout, f"it could not be loaded: {candidate.failure}")
         return candidate if candidate.state is DeploymentState.READY else None
 
-    def _begin(self, manifest: Manifest, replicas: int = 1) -> Deployment:
-        self._unloaded.discard(manifest.reference)
-        deployment = self._by_reference.get(manifest.reference)
-        if deployment is not None and deployment.state is DeploymentState.DRAINING:
-            raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
-        if deployment is None or deployment.state is DeploymentState.FAILED:
-            needed = self._engines.needed_bytes(manifest)
-            deployment = Deployment(manifest, self._engines.engine(manifest, replicas), needed)
-            self._by_reference[manifest.reference] = deployment
-            self._tasks.run(LOAD, partial(self._load, deployment))
-        return deployment
-
     def _retire(self, deployment: Deployment) -> None:
         """Drains a deployment that no alias leads to any more, unless it was loaded by its own name."""
         if deployment.pinned or deployment in self._standing.values() or self._is_on_trial(deployment):
             return
         if deployment.state is DeploymentState.READY:
-            self._begin_unloading(deployment)
+            self._loaded.begin_unloading(deployment)
 
     async def _follow_moved(self) -> None:
         """Checks the aliases once: other processes move them as well."""
@@ -307,7 +286,7 @@ class Deployments:
         for deployment in self.all():
             if self._is_idle(deployment):
                 self._forget(deployment)
-                self._begin_unloading(deployment)
+                self._loaded.begin_unloading(deployment)
 
     def _retry_default(self) -> None:
         """Loads the default model if it is missing or if its load has failed: a server that is not ready gets no
@@ -319,10 +298,10 @@ class Deployments:
             default, manifest = self._default(), self.resolve(None)
             if default is not None and default.is_serving:
                 self._retry_seconds = _FIRST_RETRY_SECONDS
-            is_missing = default is None and manifest.reference not in self._unloaded
+            is_missing = default is None and not self._loaded.was_unloaded(manifest.reference)
             if is_missing or (default is not None and default.failed_for(self._retry_seconds)):
                 self._retry_seconds = min(2 * self._retry_seconds, _RETRY_SECONDS)
-                self._begin(manifest)
+                self._loaded.begin_loading(manifest)
 
     def _is_idle(self, deployment: Deployment) -> bool:
         """Returns whether no request has used the deployment for the idle time. The default model, a rollout's
@@ -366,36 +345,3 @@ class Deployments:
             await self._prepare()
         except Exception as error:  # serving the present versions is better than not starting; the reason is logged
             log.error("repository_not_prepared", reason=str(error))
-
-    async def _load(self, deployment: Deployment) -> None:
-        manifest = deployment.manifest
-        try:
-            await deployment.load(self.repository)
-        except Exception:  # handling the failure failed as well; waiting requests must not wait for ever
-            deployment.settle(DeploymentState.FAILED, "loading it failed; the server's log says why")
-            raise
-        if deployment.state is DeploymentState.READY:
-            self._engines.trust(manifest)
-        log.info(
-            "deployment_" + deployment.state.value,
-            model=manifest.reference,
-            digest=manifest.short_digest,
-            seconds=round(deployment.load_seconds, 3),
-            reason=deployment.failure or None,
-        )
-
-    def _begin_unloading(self, deployment: Deployment) -> None:
-        self._tasks.run(UNLOAD, partial(self._unload, deployment))
-
-    async def _unload(self, deployment: Deployment) -> None:
-        try:
-            await deployment.drain(self._drain_timeout)
-        except Exception:  # a failed drain must not prevent the next load
-            self._remove(deployment)
-            raise
-        self._remove(deployment)
-        log.info("deployment_unloaded", model=deployment.manifest.reference)
-
-    def _remove(self, deployment: Deployment) -> None:
-        if self._by_reference.get(deployment.manifest.reference) is deployment:
-            del self._by_reference[deployment.manifest.reference]

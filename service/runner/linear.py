@@ -1,4 +1,4 @@
-"""Linear layers are dense (bf16, fp32) or 8-bit. Row padding keeps their rows independent of the batch.
+"""Linear layers are dense (bf16, fp32) or 8-bit. `row_blocks` keeps their rows independent of the batch.
 
 They know weights and rows, but no model. 8-bit weights are signed, with one scale per output channel. Activations are
 UNSIGNED, with one scale per row, so a row's result depends on that row only. The sum is in integers, so it is exact.
@@ -9,7 +9,7 @@ UNSIGNED, with one scale per row, so a row's result depends on that row only. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -24,11 +24,9 @@ ACTIVATION_DTYPE = torch.uint8
 """oneDNN has fast kernels for unsigned activations only. Signed ones use a reference loop, thousands of times
 slower."""
 
-QUANTA = (1, 2, 4, 8, 16)
-
 
 class DenseLinear(nn.Module):
-    """y = x @ weight.T + bias for rows [n, in] whose number the step has padded (see `row_quantum`)."""
+    """y = x @ weight.T + bias for rows [n, in] whose number the step has padded (see `row_blocks`)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
@@ -175,38 +173,3 @@ def int8_kernel(device: torch.device) -> str:
         return "native"
     has_operator = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")  # type: ignore[no-untyped-call]
     return "onednn" if device.type == "cpu" and has_operator else "dequantized"
-
-
-def row_quantum(weights: Iterable[Tensor]) -> int:
-    """Returns the row quantum: with rows padded to its multiples, every row of `F.linear` with these weights is bitwise
-    independent of the number of rows. It is the smallest such number, measured on one weight of each shape, because
-    kernels switch by shape."""
-    shapes = {(tuple(weight.shape), weight.dtype): weight for weight in weights}
-    return max((_linear_quantum(weight) for weight in shapes.values()), default=1)
-
-
-def _linear_quantum(weight: Tensor) -> int:
-    weight = weight[:4096]
-    rows = _noise(64, weight.shape[1]).to(weight.device, weight.dtype)
-    whole = F.linear(rows, weight)
-    return _smallest(lambda n: torch.equal(F.linear(rows[:n], weight), whole[:n]), 64)
-
-
-def bmm_row_quantum(depth: int, width: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Works as `row_quantum`, for batched products of [rows, depth] by [depth, width]."""
-    left = _noise(64, depth).expand(4, -1, -1).to(device, dtype)
-    right = _noise(width, depth).expand(4, -1, -1).to(device, dtype).transpose(1, 2)
-    whole = torch.bmm(left, right)
-    return _smallest(lambda n: torch.equal(torch.bmm(left[:, :n].contiguous(), right), whole[:, :n]), 64)
-
-
-def _noise(rows: int, depth: int) -> Tensor:
-    return torch.randn(rows, depth, generator=torch.Generator().manual_seed(0))
-
-
-def _smallest(same: Callable[[int], bool], limit: int) -> int:
-    for quantum in QUANTA:
-        sizes = {*range(quantum, 8 * quantum, quantum), limit // 2, limit // 2 + quantum, limit - quantum}
-        if all(same(size) for size in sorted(sizes) if size < limit and size % quantum == 0):
-            return quantum
-    return QUANTA[-1]

@@ -24,7 +24,8 @@ NO_ROWS: Final = range(0)
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Row paddings that make results independent of the batch: of the linear layers and of attention's products."""
+    """Row paddings that make results independent of the batch: of the linear layers and of attention's products
+    (see `row_blocks`)."""
 
     linear: int = 1
     attention: int = 1

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from service.runner.forwards.attention import KV_TILE, AttentionPlan, AttentionSpec, SequenceRows, matmul_dtype
 from service.runner.kv_cache import KVCache, LayerShape, bytes_per_block, choose_num_blocks, decode, encode
-from service.runner.linear import bmm_row_quantum
+from service.runner.row_blocks import bmm_row_quantum
 from tests.kernels import KERNELS, use
 
 CPU = torch.device("cpu")

@@ -168,7 +168,7 @@ async def test_nobody_is_served_from_files_that_are_not_as_published(world: Worl
 
 async def test_a_broken_adapter_fails_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.answer("demo:1")
-    monkeypatch.setattr(world.deployments._engines, "directory", lambda manifest: "broken")
+    monkeypatch.setattr(world.deployments._loaded._engines, "directory", lambda manifest: "broken")
     with pytest.raises(Unavailable, match="its files do not fit"):
         await world.answer("demo:2")
     await world.answer("demo:1")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +9,7 @@ from torch.nn import functional as F
 
 from service.runner import linear
 from service.runner.forwards.decoder import fuse
-from service.runner.linear import DenseLinear, Int8Linear, activation_reach, quantize_rows, row_quantum
+from service.runner.linear import DenseLinear, Int8Linear, activation_reach, quantize_rows
 from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
 from tests.kernels import KERNELS, use
@@ -131,23 +129,3 @@ def test_fusing_changes_nothing() -> None:
     assert torch.equal(fuse(parts)(x), torch.cat([part(x) for part in parts], dim=1))
     dense = [DenseLinear(rows(count)) for count in (4, 8)]
     torch.testing.assert_close(fuse(dense)(x), torch.cat([part(x) for part in dense], dim=1))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize(("out", "depth"), [(64, 64), (768, 256), (200, 96), (256, 640)])
-def test_padded_rows_of_dense_layers_are_independent(out: int, depth: int, dtype: torch.dtype) -> None:
-    weight = torch.randn(out, depth, generator=torch.Generator().manual_seed(3)).to(dtype)
-    quantum = row_quantum([weight])
-    x = rows(512, depth).to(dtype)
-    whole = F.linear(x, weight)
-    for count in (1, 2, 3, 5, 8, 15, 30, 70, 130, 250):
-        padded = -(-count // quantum) * quantum
-        assert torch.equal(F.linear(x[:padded], weight)[:count], whole[:count])
-
-
-def test_the_quantum_can_tell_a_kernel_whose_rows_depend_on_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    def uneven(x: Tensor, weight: Tensor) -> Tensor:
-        return F.linear(x.double(), weight.double()).float() + (1e-3 if len(x) < 3 else 0.0)
-
-    monkeypatch.setattr("service.runner.linear.F", SimpleNamespace(linear=uneven))
-    assert row_quantum([torch.ones(8, 8)]) == 4

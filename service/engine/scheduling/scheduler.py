@@ -140,9 +140,9 @@ class Scheduler:
     def update(self, batch: Batch, sampled: SequenceOf[SampledToken | None], now: float) -> list[StepOutput]:
         """Takes in the step's results; `sampled` is parallel to `batch.scheduled`.
 
-        Returns the outputs of all sequences, including those that ended since the last call. The blocks of ended sequences
-        are free at return. A sequence that should sample and got no token ends with ERROR; its blocks are never shared
-        again.
+        Returns the outputs of all sequences, including those that ended since the last call. The blocks of ended
+        sequences are free at return. A sequence that should sample and got no token ends with ERROR; its blocks are
+        never shared again.
         """
         batch_size, take_in = len(batch.scheduled), self.outputs.take_in
         for item, result in zip(batch.scheduled, sampled, strict=True):

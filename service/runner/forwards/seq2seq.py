@@ -25,8 +25,8 @@ from service.runner.forwards.attention import AttentionPlan, AttentionSpec, Dist
 from service.runner.forwards.foreign import LayerInBlocks, replace_linears
 from service.runner.forwards.forward import CannotServe, vocab_size_of
 from service.runner.kv_cache import KVCache
-from service.runner.linear import QUANTA
 from service.runner.native.library import library
+from service.runner.row_blocks import LAST_RESORT
 from service.runner.step import Encoded, Step
 
 INTERFACE = "dosirak-seq2seq"
@@ -181,7 +181,7 @@ class Seq2SeqForward:
             parts.append(self._encoder(input_ids=token_ids, **{CALL_ARGUMENT: _Whole()}).last_hidden_state)
             sequences.append(SequenceRows(row, each.count, 0, each.block_table))
             row += each.count
-        padding = -row % QUANTA[-1]
+        padding = -row % LAST_RESORT.quantum  # a multiple of every quantum
         states = nn.functional.pad(torch.cat(parts, dim=1), (0, 0, 0, padding))
         return states, AttentionPlan(self._cache, sequences, row + padding, 1, device)
 

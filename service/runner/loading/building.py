@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,10 +29,8 @@ from service.runner.linear import (
     DenseLinear,
     Int8Linear,
     activation_reach,
-    bmm_row_quantum,
     int8_kernel,
     release,
-    row_quantum,
 )
 from service.runner.loading import record
 from service.runner.loading.arena import Arena, Differs
@@ -43,6 +41,7 @@ from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
 from service.runner.offload_file import OffloadFile
+from service.runner.row_blocks import RowBlocks, bmm_row_quantum, divide_rows, row_blocks
 from service.runner.step import RowRules
 
 if TYPE_CHECKING:
@@ -195,24 +194,33 @@ def _offload(config: EngineConfig, cache: KVCache) -> OffloadFile | None:
 
 def _row_rules(model: torch.nn.Module, cache: KVCache, dtype: torch.dtype) -> RowRules:
     """Measures the row rules on the weights in use, because kernels and their paddings differ by processor and
-    shape."""
-    weights: list[Tensor] = []
+    shape. Divides the rows of the layers whose products torch computes."""
+    measured: dict[tuple[torch.Size, torch.dtype], RowBlocks] = {}
+    for layer, weight in _dense_layers(model):
+        kind = weight.shape, weight.dtype
+        if kind not in measured:
+            measured[kind] = row_blocks(weight)
+        divide_rows(layer, measured[kind].most)
+    quantum = max((blocks.quantum for blocks in measured.values()), default=1)
+    compute, device = matmul_dtype(dtype, cache.device), cache.device
+    if device.type == "cpu" and library() is not None:
+        return RowRules(quantum, 1)
+    products = {(shape.key_dim, KV_TILE) for shape in cache.shapes} | {(KV_TILE, s.value_dim) for s in cache.shapes}
+    attention = max(bmm_row_quantum(depth, width, compute, device) for depth, width in products)
+    return RowRules(quantum, attention)
+
+
+def _dense_layers(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Tensor]]:
+    """Yields the layers whose products torch computes, each with its weight [out, in] as it is multiplied."""
     widened: dict[torch.Size, Tensor] = {}
     for module in model.modules():
         if isinstance(module, (torch.nn.Linear, DenseLinear)):
-            weights.append(module.weight)
+            yield module, module.weight
         elif isinstance(module, Int8Linear) and module.kernel == "dequantized":
-            if module.weight.shape not in widened:
-                widened[module.weight.shape] = module.weight.to(torch.bfloat16)
+            shape = module.weight.shape
+            yield module, widened.setdefault(shape, widened.get(shape, module.weight.to(torch.bfloat16)))
         elif type(module).__name__ == "Conv1D":  # the library's, [in, out]
-            weights.append(module.get_parameter("weight").T)
-    weights += widened.values()
-    compute, device = matmul_dtype(dtype, cache.device), cache.device
-    if device.type == "cpu" and library() is not None:
-        return RowRules(row_quantum(weights), 1)
-    products = {(shape.key_dim, KV_TILE) for shape in cache.shapes} | {(KV_TILE, s.value_dim) for s in cache.shapes}
-    attention = max(bmm_row_quantum(depth, width, compute, device) for depth, width in products)
-    return RowRules(row_quantum(weights), attention)
+            yield module, module.get_parameter("weight").T
 
 
 def _info(

@@ -1,0 +1,110 @@
+"""LoadedVersions holds at most one deployment of each exact version: it loads and drains them in background tasks. It
+knows no alias and no rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+import structlog
+
+from models.manifest import Manifest
+from models.repository import Repository
+from service.deployments.deployment import Deployment, DeploymentState
+from service.deployments.engine_handle import EngineFactory, SharedEngines
+from service.errors import Unavailable
+from service.tasks import BackgroundTasks
+
+log = structlog.get_logger(__name__)
+
+LOAD: Final = "load"
+UNLOAD: Final = "unload"
+
+
+class LoadedVersions:
+    """The event loop owns the deployments here, in any state, from the begin of a load to the end of a drain."""
+
+    def __init__(
+        self, repository: Repository, engine_factory: EngineFactory, drain_timeout: float, tasks: BackgroundTasks
+    ) -> None:
+        self._repository = repository
+        self._engines = SharedEngines(repository, engine_factory)
+        self._drain_timeout = drain_timeout
+        self._tasks = tasks
+        self._by_reference: dict[str, Deployment] = {}
+        self._unloaded: set[str] = set()
+        """Versions that a caller unloaded by name and that no request has wanted since."""
+
+    def get(self, reference: str) -> Deployment | None:
+        """Returns the deployment of an exact version, as in `demo:2`."""
+        return self._by_reference.get(reference)
+
+    def all(self) -> tuple[Deployment, ...]:
+        """Returns every deployment in any state, oldest first."""
+        return tuple(self._by_reference.values())
+
+    def was_unloaded(self, reference: str) -> bool:
+        """Returns whether a caller unloaded this version by name and no request has wanted it since."""
+        return reference in self._unloaded
+
+    def replicas_of(self, manifest: Manifest) -> int | None:
+        """Returns how many replicas the version, or another version of its base, runs with; None if none is loaded."""
+        return self._engines.replicas_of(manifest)
+
+    def begin_loading(self, manifest: Manifest, replicas: int = 1) -> Deployment:
+        """Returns the version's deployment; begins to load it where it is missing or has failed. Raises Unavailable
+        while it drains."""
+        self._unloaded.discard(manifest.reference)
+        deployment = self._by_reference.get(manifest.reference)
+        if deployment is not None and deployment.state is DeploymentState.DRAINING:
+            raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
+        if deployment is None or deployment.state is DeploymentState.FAILED:
+            needed = self._engines.needed_bytes(manifest)
+            deployment = Deployment(manifest, self._engines.engine(manifest, replicas), needed)
+            self._by_reference[manifest.reference] = deployment
+            self._tasks.run(LOAD, partial(self._load, deployment))
+        return deployment
+
+    def begin_unloading(self, deployment: Deployment, by_name: bool = False) -> None:
+        """Begins to drain a deployment; it is gone when its answers have ended. `by_name`: a caller asked for it."""
+        if by_name:
+            self._unloaded.add(deployment.manifest.reference)
+        self._tasks.run(UNLOAD, partial(self._unload, deployment))
+
+    async def drain_all(self) -> None:
+        """Drains every deployment at once, and returns when the last process has ended."""
+        drains = [self._tasks.run(UNLOAD, partial(self._unload, each)) for each in self.all()]
+        await asyncio.gather(*drains)
+        self._by_reference.clear()
+
+    async def _load(self, deployment: Deployment) -> None:
+        manifest = deployment.manifest
+        try:
+            await deployment.load(self._repository)
+        except Exception:  # handling the failure failed as well; waiting requests must not wait for ever
+            deployment.settle(DeploymentState.FAILED, "loading it failed; the server's log says why")
+            raise
+        if deployment.state is DeploymentState.READY:
+            self._engines.trust(manifest)
+        log.info(
+            "deployment_" + deployment.state.value,
+            model=manifest.reference,
+            digest=manifest.short_digest,
+            seconds=round(deployment.load_seconds, 3),
+            reason=deployment.failure or None,
+        )
+
+    async def _unload(self, deployment: Deployment) -> None:
+        try:
+            await deployment.drain(self._drain_timeout)
+        except Exception:  # a failed drain must not prevent the next load
+            self._remove(deployment)
+            raise
+        self._remove(deployment)
+        log.info("deployment_unloaded", model=deployment.manifest.reference)
+
+    def _remove(self, deployment: Deployment) -> None:
+        if self._by_reference.get(deployment.manifest.reference) is deployment:
+            del self._by_reference[deployment.manifest.reference]
