@@ -71,6 +71,11 @@ def ask_missing(customer: Customer) -> None:
 
 
 def ask_shop(customer: Customer) -> None:
+    """Ask for what the shop states: a fact, or the delivery fee of a region."""
+    regions = list(customer.desk.shop.regions)
+    if regions and customer.rng.random() < 0.4:
+        region = customer.rng.choice(regions)
+        return customer.desk.region(customer.plain("region_fee.ask", region=region), region, customer.lang)
     if not customer.desk.shop.facts:
         return talk(customer) if customer.rng.random() < 0.7 else ask_missing(customer)
     kind = customer.rng.choice(list(customer.desk.shop.facts))

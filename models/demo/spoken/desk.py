@@ -17,18 +17,8 @@ from models.demo.wording import attach_particles
 
 ASSENT = re.compile(r"^(네|안녕하세요|Okay|Got it|Sure|Hello [^,]*|Thanks|Noted), ")
 TOLD = (
-    "name",
-    "time",
-    "phone",
-    "address",
-    "budget",
-    "drink",
-    "allergy",
-    "dislike",
-    "picker",
-    "code",
-    "people",
-    "spice",
+    *("name", "time", "phone", "address", "budget", "drink", "allergy", "dislike"),
+    *("picker", "code", "people", "spice", "companion"),
 )
 
 
@@ -48,7 +38,7 @@ class Desk:
     def __post_init__(self) -> None:
         if self.shop.system:
             self.messages.append({"role": "system", "content": self.shop.system})
-        self.values |= {*self.shop.facts.values(), *self.shop.menu}
+        self.values |= {*self.shop.facts.values(), *self.shop.menu, *self.shop.regions}
 
     def answer(self, said: str, reply: str, right: list[str] | None = None, told: bool = True) -> None:
         """One exchange. `right` are the parts of the reply that the chat, the prompt or arithmetic gives."""
@@ -95,6 +85,12 @@ class Desk:
             return self.answer(said, lines.first("absent", lang).replace("{label}", label), [""], told=False)
         value = self.shop.facts[kind]
         return self.answer(said, lines.first(f"{kind}.answer", lang).replace("{v}", value), [value])
+
+    def region(self, said: str, region: str, lang: Lang) -> None:
+        """The customer asked for the delivery fee of a region."""
+        fee = self.shop.regions[region]
+        reply = lines.first("region_fee.answer", lang).replace("{region}", region).replace("{v}", fee)
+        return self.answer(said, reply, [region, fee])
 
     def order(self, said: str, lang: Lang, key: str = "order.answer") -> None:
         """The customer asked what was ordered, or how many (`quantity.answer`)."""

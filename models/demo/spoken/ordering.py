@@ -11,9 +11,24 @@ def order(customer: Customer) -> None:
     """Order; a second order becomes a change."""
     if customer.desk.items:
         return change(customer)
+    if customer.rng.random() < 0.12:
+        return _order_apart(customer)
     told = {"order": customer.new_order()}
     said = [speech.filled(lines.pick(customer.rng, "order.tell", customer.lang), told)]
     return customer.desk.heard(customer.say(said), told, customer.lang)
+
+
+def _order_apart(customer: Customer) -> None:
+    """Order a dish and its number in words that stand apart, perhaps with an allergy."""
+    item, rng = customer.item(), customer.rng
+    customer.desk.items = [item]
+    text = lines.pick(rng, "order_apart.tell", customer.lang)
+    said = {"dish": customer.counted(item) if item.number > 1 else item.dish}
+    said["n"] = number_said(rng, item.number, customer.lang, item.unit)
+    told = {"order": said["dish"]}
+    if "{allergy}" in text:
+        told["allergy"] = said["allergy"] = customer.value("allergy")
+    customer.desk.heard(_said(customer, text, said), told, customer.lang)
 
 
 def change(customer: Customer) -> None:

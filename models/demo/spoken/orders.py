@@ -105,6 +105,8 @@ def said(rng: random.Random, items: list[Item], lang: Lang) -> str:
     texts = [item.said(rng, lang) for item in items]
     if len(texts) == 1:
         return texts[0]
+    if len(texts) == 2 and rng.random() < 0.07:
+        return _shared(rng, texts, lang)
     if lang == "en":
         last = rng.choice((" and ", " and ", " and ", ", and ", " plus ", " & ", ", ", " with "))
         return ", ".join(texts[:-1]) + last + texts[-1]
@@ -112,6 +114,13 @@ def said(rng: random.Random, items: list[Item], lang: Lang) -> str:
         ("(이)랑 ", "(이)랑 ", "하고 ", ", ", ", ", "(과/와) ", " 그리고 ", "에 ", " ", "(이)랑요 ", ", 그리고 ")
     )
     return joint.join(texts)
+
+
+def _shared(rng: random.Random, texts: list[str], lang: Lang) -> str:
+    """Two items, one for the customer and one for somebody else."""
+    if lang == "ko":
+        return f"제 건 {texts[0]}, {rng.choice(('친구', '동료', '남편', '아내', '아이'))} 건 {texts[1]}"
+    return f"{texts[0]} for me and {texts[1]} for my {rng.choice(('dad', 'mum', 'friend', 'boss', 'wife', 'son'))}"
 
 
 def repeated(items: list[Item], lang: Lang) -> str:

@@ -50,6 +50,16 @@ def address(rng: random.Random, lang: Lang) -> str:
     return rng.choice([*forms, f"{road}, unit {rng.randint(1, 90)}", f"suite {room}, {road}"])
 
 
+def region(rng: random.Random, lang: Lang) -> str:
+    """A part of a town."""
+    if lang == "ko":
+        town = rng.choice(words("towns", "ko"))
+        return town if rng.random() < 0.5 else f"{town.removesuffix('동')}구"
+    return rng.choice(words("streets", "en")) + rng.choice(
+        ("side", "field", "ton", " Hill", " Park", " District", "ville")
+    )
+
+
 def parking(rng: random.Random, lang: Lang) -> str:
     level, count = rng.randint(1, 5), rng.randint(2, 40)
     if lang == "ko":

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from models.demo.lexicon import Lang
-from models.demo.spoken import lines, values
+from models.demo.spoken import lines, places, values
 from models.demo.spoken.money import Currency, currency
 from models.demo.wording import attach_particles
 
@@ -30,7 +30,7 @@ BULLETS = ("- ", "• ", "* ", "", "", "· ", "– ")
 
 @dataclass(slots=True)
 class Shop:
-    """Facts by kind, prices by dish as the menu names it, and what was written of them."""
+    """Facts by kind, prices by dish as the menu names it, delivery fees by region, and what was written of them."""
 
     lang: Lang
     currency: Currency
@@ -38,6 +38,7 @@ class Shop:
     menu: dict[str, int] = field(default_factory=dict)
     system: str = ""
     documents: list[dict[str, str]] = field(default_factory=list)
+    regions: dict[str, str] = field(default_factory=dict)
 
     def written_prices(self) -> dict[str, str]:
         return {dish: self.currency.text(price) for dish, price in self.menu.items()}
@@ -55,6 +56,9 @@ def shop(rng: random.Random, lang: Lang) -> Shop:
     made.facts = {kind: values.value(rng, kind, lang, made.currency) for kind in kinds}
     if rng.random() < 0.62:
         made.menu = _menu(rng, lang, made.currency)
+    if rng.random() < 0.06:
+        names = [places.region(rng, lang) for _ in range(rng.randint(2, 3))]
+        made.regions = {name: values.value(rng, "fee", lang, made.currency) for name in names}
     _write(rng, made)
     return made
 
@@ -82,6 +86,10 @@ def _write(rng: random.Random, made: Shop) -> None:
     blocks = [_facts(rng, made, kinds[:cut])] if kinds[:cut] else []
     if made.menu and not menu_apart:
         blocks.insert(rng.randint(0, len(blocks)), _prices(rng, made))
+    if made.regions and rng.random() < 0.5:
+        blocks.append(_regions(rng, made))
+    elif made.regions:
+        made.documents.append(_document(rng, made, _regions(rng, made), "title"))
     persona = [_sentence(lines.pick(rng, "persona", made.lang)) for _ in range(rng.choice((0, 1, 1, 1, 2, 3)))]
     joint = rng.choice((" ", "\n", "\n", "\n\n"))
     made.system = joint.join([*([" ".join(persona)] if persona else []), *blocks])
@@ -90,6 +98,13 @@ def _write(rng: random.Random, made: Shop) -> None:
     if menu_apart:
         made.documents.append(_document(rng, made, _prices(rng, made), "menu_title"))
     rng.shuffle(made.documents)
+
+
+def _regions(rng: random.Random, made: Shop) -> str:
+    """The delivery fee of each region."""
+    line = lines.pick(rng, "region_fee.line", made.lang)
+    rows = [line.replace("{region}", region).replace("{v}", fee) for region, fee in made.regions.items()]
+    return rng.choice((" ", "\n")).join(_sentence(attach_particles(row)) for row in rows)
 
 
 def _document(rng: random.Random, made: Shop, text: str, title: str) -> dict[str, str]:

@@ -13,7 +13,9 @@ from models.demo.spoken.money import Currency, amount
 from models.demo.spoken.places import address, parking, phone, shop, wifi
 from models.demo.spoken.words import dishes, words
 
-OPEN = frozenset(lexicon.words("name picker owner chef phone address code wifi shop shop_phone shop_address budget"))
+OPEN = frozenset(
+    lexicon.words("name companion picker owner chef phone address code wifi shop shop_phone shop_address budget")
+)
 
 
 def value(rng: random.Random, kind: str, lang: Lang, currency: Currency) -> str:
@@ -60,7 +62,7 @@ def food(rng: random.Random, lang: Lang, key: str = "foods") -> str:
         return lexicon.food(rng, lang)
     found = rng.sample(words(key, lang), 2)
     if rng.random() < 0.1:
-        joint = rng.choice((" and ", " and ", ", ")) if lang == "en" else rng.choice(("랑 ", "하고 ", ", ", "이랑 "))
+        joint = rng.choice((" and ", " and ", ", ")) if lang == "en" else rng.choice(("하고 ", ", "))
         return joint.join(found)
     return found[0].replace("매운", "매운 ").replace("음식", " 음식").strip() if rng.random() < 0.5 else found[0]
 
@@ -109,6 +111,7 @@ def phrase(*choices: str) -> Pool:
 POOLS: dict[str, Pool] = {
     "name": name,
     "picker": name,
+    "companion": name,
     "owner": name,
     "chef": name,
     "phone": phone,
