@@ -52,8 +52,8 @@ bento: $(READY)  ## publish the demo model into BentoML's store (BENTOML_HOME) a
 	@$(BIN)/python -m models.starter "$${BENTOML_HOME:-$$HOME/bentoml}"
 	@BENTOML_DO_NOT_TRACK=true $(BIN)/bentoml build
 
-demo-model: $(READY)  ## train the demo model again from its seed
-	$(BIN)/python -m models.demo.train
+demo-model: $(READY)  ## train the demo model into OUT (PRESET=gpu or cpu); goes on where it was ended
+	$(BIN)/python -m models.demo.train --preset $(or $(PRESET),cpu) --out $(or $(OUT),demo-model) --resume
 
 recall: $(READY) $(KERNELS)  ## recall table of the demo model, bf16 and int8, through the engine
 	@$(BIN)/dosirak recall

@@ -1,6 +1,7 @@
 """This module writes a trained network as a transformers checkpoint.
 
-The checkpoint has model.safetensors in bf16, config.json and generation_config.json.
+The checkpoint has the weights in bf16, in shards of 15 MiB where they are larger, config.json and
+generation_config.json.
 """
 
 import json
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from models.demo.network import Llama, Shape
+from models.demo.state import SHARD_BYTES, shards
 from models.demo.tokenizer import BEGIN, END, PAD
 
 
@@ -19,7 +22,7 @@ def save_checkpoint(model: Llama, folder: Path) -> None:
     state = {
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()
     }
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    _save_weights(state, folder)
     _write(folder / "config.json", config(model.shape))
     _write(
         folder / "generation_config.json",
@@ -27,9 +30,28 @@ def save_checkpoint(model: Llama, folder: Path) -> None:
     )
 
 
+def _save_weights(state: dict[str, Tensor], folder: Path) -> None:
+    """One file, or the Hub's sharded layout where that file would be larger than SHARD_BYTES."""
+    for old in folder.glob("model*.safetensors*"):
+        old.unlink()
+    groups = shards(state, SHARD_BYTES)
+    if len(groups) == 1:
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    names = [f"model-{at + 1:05d}-of-{len(groups):05d}.safetensors" for at in range(len(groups))]
+    for name, group in zip(names, groups, strict=True):
+        save_file(group, folder / name, metadata={"format": "pt"})
+    places = {tensor: name for name, group in zip(names, groups, strict=True) for tensor in group}
+    size = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    _write(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": places})
+
+
 def load_checkpoint(model: Llama, folder: Path) -> None:
     """Set the parameters of `model` to those that `save_checkpoint` wrote to `folder`, which are rounded to bf16."""
-    model.load_state_dict(load_file(folder / "model.safetensors"))
+    state: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        state |= load_file(path)
+    model.load_state_dict(state)
 
 
 def config(shape: Shape) -> dict[str, object]:

@@ -2,14 +2,12 @@
 
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from tokenizers import Tokenizer
 
 from models.demo.dialogue import Asked, Dialogue
-from models.demo.grammar import Style, dialogue
 from models.demo.tokenizer import BEGIN, END, SPECIAL_TOKENS, WINDOW
 
 WORD = re.compile(r"[^\W\d]{3,}|[가-힣]{2,}")
@@ -28,17 +26,28 @@ class Row:
     weights: list[float]
 
 
-def encode(dialogue: Dialogue, tokenizer: Tokenizer, rng: random.Random | None = None, untold: float = UNTOLD) -> Row:
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights in the loss: of an answer that says a fact was not told, of replies without a fact."""
+
+    untold: float = UNTOLD
+    chat: float = CHAT
+
+
+def encode(
+    dialogue: Dialogue, tokenizer: Tokenizer, rng: random.Random | None = None, weights: Weights | None = None
+) -> Row:
     """The row of `dialogue`: system prompt, documents, then the turns, each closed by END; cut to the window.
 
     With `rng`, some words that are not the assistant's are split (subword regularisation, Kudo, 2018).
     """
+    weights = weights or Weights()
     row = Row([BEGIN], [0.0])
     kept = {word for value in dialogue.values for word in value.split()}
 
     def read(role: str, text: str, asked: list[Asked] | None = None) -> None:
         if rng is None or role == "assistant":
-            _append(row, tokenizer, role, [text], asked, untold)
+            _append(row, tokenizer, role, [text], asked, weights)
         else:
             _append(row, tokenizer, role, pieces(text, kept, rng))
 
@@ -72,11 +81,12 @@ def _append(
     role: str,
     parts: list[str],
     asked: list[Asked] | None = None,
-    untold: float = UNTOLD,
+    learned: Weights | None = None,
 ) -> None:
     """One message of which `parts` are tokenized apart; weights need it in one part."""
     encodings = [tokenizer.encode(part, add_special_tokens=False) for part in parts]
-    base = 0.0 if role != "assistant" else ANSWER if asked else CHAT
+    learned = learned or Weights()
+    base = 0.0 if role != "assistant" else ANSWER if asked else learned.chat
     weights = [base] * sum(len(encoding.ids) for encoding in encodings)
     for entry in asked or []:
         (text,) = parts
@@ -84,32 +94,13 @@ def _append(
         last = first + len(entry.fact.value) if entry.told else len(text)
         for place, (begin, end) in enumerate(encodings[0].offsets):
             if begin < last and end > first:
-                weights[place] = VALUE if entry.told else untold
+                weights[place] = VALUE if entry.told else learned.untold
     ids = [token for encoding in encodings for token in encoding.ids]
     row.token_ids.extend([SPECIAL_TOKENS.index(f"<|{role}|>"), *ids, END])
     row.weights.extend([0.0, *weights, base])
 
 
-def batches(
-    tokenizer: Tokenizer, styles: list[tuple[float, Style]], first: int, tokens: int, untold: float = UNTOLD
-) -> Iterator[list[Row]]:
-    """Batches of at most `tokens` ids, padding included, unless one row is longer; rows of like length meet.
-
-    One call covers 96 dialogues, numbered from `first`, of `styles` in their proportions.
-    """
-    rng = random.Random(first)
-    weights = [weight for weight, _ in styles]
-    drawn = rng.choices([style for _, style in styles], weights, k=96)
-    made = (encode(dialogue(first + at, style), tokenizer, rng, untold) for at, style in enumerate(drawn))
-    rows = sorted(made, key=_length)
-    cut: list[list[Row]] = [[]]
-    for row in rows:
-        if cut[-1] and (len(cut[-1]) + 1) * _length(row) > tokens:
-            cut.append([])
-        cut[-1].append(row)
-    rng.shuffle(cut)
-    yield from cut
-
-
-def _length(row: Row) -> int:
-    return len(row.token_ids)
+def encode_text(text: str, tokenizer: Tokenizer) -> Row:
+    """The row of a text that is no chat: every token counts."""
+    ids = tokenizer.encode(text, add_special_tokens=False).ids[: WINDOW - 2]
+    return Row([BEGIN, *ids, END], [0.0, *[ANSWER] * len(ids), ANSWER])

@@ -13,15 +13,16 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """About the nearest semi-orthogonal matrix, by five Newton-Schulz steps."""
+    """About the nearest semi-orthogonal matrix, by five Newton-Schulz steps; also for a stack [n, rows, columns]."""
     a, b, c = COEFFICIENTS
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if tall else matrix
-    x = x / (x.norm() + 1e-7)
+    tall = matrix.shape[-2] > matrix.shape[-1]
+    x = matrix.mT if tall else matrix
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
+    multiply_add = torch.addmm if x.ndim == 2 else torch.baddbmm
     for _ in range(5):
-        gram = x @ x.T
-        x = torch.addmm(x, b * gram + c * gram @ gram, x, beta=a)
-    return x.T if tall else x
+        gram = x @ x.mT
+        x = multiply_add(x, b * gram + c * gram @ gram, x, beta=a)
+    return x.mT if tall else x
 
 
 class Muon(torch.optim.Optimizer):
@@ -41,15 +42,27 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             update = partial(self._update, lr=group["lr"], momentum=group["momentum"], decay=group["weight_decay"])
-            list(self.threads.map(update, [weight for weight in group["params"] if weight.grad is not None]))
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if weights and weights[0].is_cuda:  # one product for all matrices of a shape: a device likes few and large
+                shapes = {weight.shape: [each for each in weights if each.shape == weight.shape] for weight in weights}
+                list(map(update, shapes.values()))
+            else:
+                list(self.threads.map(update, [[weight] for weight in weights]))
 
     @torch.no_grad()
-    def _update(self, weight: Tensor, lr: float, momentum: float, decay: float) -> None:
+    def _update(self, weights: list[torch.nn.Parameter], lr: float, momentum: float, decay: float) -> None:
+        """Update `weights`, which have one shape."""
+        leads = [self._lead(weight, momentum) for weight in weights]
+        updates = orthogonal(leads[0]).unsqueeze(0) if len(leads) == 1 else orthogonal(torch.stack(leads))
+        for weight, update in zip(weights, updates, strict=True):
+            weight.mul_(1 - lr * decay)
+            weight.add_(update, alpha=-lr * 0.2 * max(weight.shape) ** 0.5)
+
+    def _lead(self, weight: torch.nn.Parameter, momentum: float) -> Tensor:
+        """The gradient with Nesterov momentum, which is updated."""
         assert weight.grad is not None
         state = self.state[weight]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(weight)
         state["momentum"].lerp_(weight.grad, 1 - momentum)
-        update = orthogonal(weight.grad.lerp(state["momentum"], momentum))
-        weight.mul_(1 - lr * decay)
-        weight.add_(update, alpha=-lr * 0.2 * max(weight.shape) ** 0.5)
+        return weight.grad.lerp(state["momentum"], momentum)

@@ -1,65 +1,40 @@
 """This module trains the demo model's byte-level BPE tokenizer on the corpus and saves it for AutoTokenizer.
 
-Digits, punctuation and Hangul syllables are tokens of their own; words and endings of the wordings stay whole. So a
-value has the same tokens at every place and is easy to copy. Text that the corpus never held is spelled in bytes.
+Digits, punctuation and Hangul syllables are tokens of their own, so a value has the same tokens at every place and is
+easy to copy, and an ending that training never met is read syllable by syllable. Text that the corpus never held is
+spelled in bytes.
 """
 
 import json
-import re
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from models.demo.dialogue import Dialogue
 from models.demo.lexicon import LOWER_CASE, words
-from models.demo.smalltalk import SMALL_TALK
-from models.demo.wordings_ko import KO, KO_FILLERS
 
 SPECIAL_TOKENS = ["<|pad|>", "<|begin|>", "<|end|>", "<|system|>", "<|documents|>", "<|user|>", "<|assistant|>"]
 PAD, BEGIN, END = 0, 1, 2
-VOCABULARY = 3072
+VOCABULARY = 4096
 WINDOW = 2048
-ENDINGS = words(
+WHOLE = words(
     """
     습니다 입니다 주세요 이에요 예요 어요 아요 세요 해요 할게요 이라고 라고 으로 에서 까지 부터 에게 한테 인데요
-    있어요
+    있어요 도시락 주문 알레르기 얼마 기억 시간 배달 픽업 안녕 감사 죄송 가게 메뉴 음료 주소 번호
     """
 )
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
-def korean_words(limit: int = 640) -> list[str]:
-    """Words of two or more syllables of the trained Korean wordings: kept whole where a word begins."""
-    texts = [
-        text for words in KO.values() for text in (words.nouns, words.tells, words.asks, words.answer, words.known)
-    ]
-    texts += [
-        KO_FILLERS.tell_frames,
-        KO_FILLERS.ask_frames,
-        KO_FILLERS.corrections,
-        KO_FILLERS.openings,
-        KO_FILLERS.closers,
-    ]
-    texts += [KO_FILLERS.json, KO_FILLERS.untold, KO_FILLERS.absent, *KO_FILLERS.acks.split("|")]
-    texts += [text for said, reply in SMALL_TALK["ko"] for text in (*said, reply)]
-    trained = [part for text in texts for part in text.split("|") if not part.startswith("*")]
-    counts = Counter(word for part in trained for word in re.findall(r"(?<![가-힣})])[가-힣]{2,}", part))
-    ranked = sorted((word for word in counts if not word.startswith("도시락")), key=lambda word: (-counts[word], word))
-    return ["도시락", *ranked[:limit]]
-
-
 def pre_tokenizer_pattern() -> str:
     """Returns the pattern of pieces. BPE merges inside a piece, never across pieces."""
-    kept = "|".join(sorted(korean_words(), key=lambda word: (-len(word), word)))
-    endings = "|".join(sorted(ENDINGS, key=lambda word: (-len(word), word)))
-    hangul = f"(?: |(?<![가-힣]))(?:{kept})|(?:{endings})|[가-힣]"
+    whole = "|".join(sorted(WHOLE, key=lambda word: (-len(word), word)))
     latin = r" [a-z]+| I(?![A-Za-z])|'[a-z]+|[A-Z]?[a-z]+|[A-Z]"
-    return rf"{hangul}|{latin}|[0-9]|\s|."
+    return rf"(?:{whole})|[가-힣]|{latin}|[0-9]|\s|."
 
 
-def train_tokenizer(dialogues: Iterator[Dialogue]) -> Tokenizer:
+def train_tokenizer(dialogues: Iterable[Dialogue]) -> Tokenizer:
     """A tokenizer of VOCABULARY tokens trained on the texts of `dialogues`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -85,7 +60,7 @@ def train_tokenizer(dialogues: Iterator[Dialogue]) -> Tokenizer:
     return tokenizer
 
 
-def _texts(dialogues: Iterator[Dialogue]) -> Iterator[str]:
+def _texts(dialogues: Iterable[Dialogue]) -> Iterator[str]:
     for dialogue in dialogues:
         for message in dialogue.messages:
             yield message["content"]
@@ -94,8 +69,8 @@ def _texts(dialogues: Iterator[Dialogue]) -> Iterator[str]:
     for _ in range(300):
         for word in sorted(LOWER_CASE):
             yield from (word, f" {word}")  # so that they are whole, with a space before them or without
-        for word in korean_words():
-            yield "".join(f"x{syllable}" for syllable in word)  # so that their syllables are whole in other words
+        for word in WHOLE:
+            yield "x".join(word)  # so that their syllables are whole in other words
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

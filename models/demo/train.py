@@ -1,211 +1,178 @@
-"""This command trains the demo model from a seed: `python -m models.demo.train --out DIR`.
+"""This command trains the demo model: `python -m models.demo.train --preset gpu|cpu --out DIR`.
 
-The grammar makes the corpus during training; every dialogue is seen once. Work is counted in tokens, so the same
-arguments give the same schedule on a fast and on a slow machine. Three courses follow each other. Each starts from the
-saved weights of the course before it: recall, trust in the recalled fact, and recall in a full window.
+Worker processes make the corpus during training; every row is seen once. Work is counted in rows, so the same preset
+and seed give the same schedule on a fast and on a slow machine, whole or in pieces. A run may be killed at any time:
+`--resume` goes on from the state that it saved last. `--minutes N` ends this command, not the run, after N minutes.
 """
 
-import argparse
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import torch
-from tokenizers import Tokenizer
+import typer
 
-from models.demo.checkpoint import load_checkpoint, save_checkpoint
-from models.demo.encoding import Row, batches
-from models.demo.grammar import Style, dialogue
+from models.demo import state
+from models.demo.checkpoint import save_checkpoint
+from models.demo.corpus import sample
+from models.demo.encoding import Row
+from models.demo.feed import Source, chunks
 from models.demo.muon import Muon
-from models.demo.network import Llama, Shape
+from models.demo.network import Llama
+from models.demo.presets import PRESETS, Preset
 from models.demo.replicas import Replicas
+from models.demo.state import Place
 from models.demo.tokenizer import save_tokenizer, train_tokenizer
 
-WARMUP = 0.01  # share of a course's tokens
+WARMUP = 0.01  # share of the run
+TOKENIZER_ROWS = 6000
+SAVE_SECONDS = 180.0
+REPORT_STEPS = 25
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """A learning rate that rises, stays and falls, and the dialogues of the course.
-
-    tokens: its share of the plan's; peak: the rate as a share of the plan's; decay: the share of its tokens over which
-    the rate falls; stages: styles and their proportions, each until a share of the tokens; untold: the weight in the
-    loss of an answer that says the fact was not told; first: number of its first dialogue.
-    """
-
-    tokens: float
-    peak: float
-    decay: float
-    stages: list[tuple[float, list[tuple[float, Style]]]]
-    untold: float
-    first: int
-
-
-LONGER, LONGEST = Style((20, 36), 12, 10, 0.1), Style((60, 72), 12, 10, 0.1)
-RECALL = Course(
-    17 / 29,
-    1.0,
-    0.30,
-    [
-        (0.12, [(1.0, Style((2, 4), 1, 1, 0.7))]),
-        (0.30, [(1.0, Style((3, 7), 3, 3, 0.5))]),
-        (0.55, [(1.0, Style((5, 12), 5, 5, 0.3))]),
-        (1.00, [(0.86, Style((6, 16), 8, 6, 0.1)), (0.10, LONGER), (0.04, LONGEST)]),
-    ],
-    4.0,
-    1_000_000,
-)
-# After the first course Korean, the other language and corrections are weak, and "not told" comes too often.
-WEAK = Style((6, 16), 8, 6, 0.1, languages=(0.20, 0.48, 0.32), corrections=0.12)
-TRUST = Course(4 / 29, 0.35, 0.80, [(1.0, [(0.86, WEAK), (0.10, LONGER), (0.04, LONGEST)])], 0.8, 50_000_000)
-# After both courses long chats are weak: a seventh of the dialogues, mostly corrections.
-FULL = Course(8 / 29, 0.25, 0.85, [(1.0, [(0.40, WEAK), (0.20, LONGER), (0.40, LONGEST)])], 0.8, 90_000_000)
-COURSES = (RECALL, TRUST, FULL)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run does; `tokens` counts padded positions."""
-
-    out: Path
-    tokens: int
-    batch_tokens: int
-    lr: float
-    seed: int
-    device: str
-    replicas: int
-    threads: int
-
-
-def rate(course: Course, progress: float) -> float:
-    """Share of the plan's learning rate: warm-up, plateau, then a linear decay to 2 % of the peak."""
+def rate(progress: float, decay: float) -> float:
+    """Share of the peak learning rate: warm-up, plateau, a linear decay to 1 % over the last `decay` of the run."""
     if progress < WARMUP:
-        return course.peak * progress / WARMUP
-    return course.peak * min(1.0, max(0.02, (1 - progress) / course.decay))
+        return max(progress, WARMUP / 10) / WARMUP
+    return min(1.0, max(0.01, (1 - progress) / decay))
 
 
-def rows_from(tokenizer: Tokenizer, plan: Plan, course: Course, start: "Progress") -> Iterator[list[Row]]:
-    """The batches of a course; its stages follow the tokens of `start`, whose dialogues are counted here."""
-    while True:
-        share = start.tokens / start.goal
-        at = next((at for at, (until, _) in enumerate(course.stages) if share < until), -1)
-        styles = course.stages[at][1]
-        size = plan.batch_tokens // 2 if styles[0][1].turns[1] < 6 else plan.batch_tokens
-        first = plan.seed * 1_000_000_000 + start.dialogues
-        start.dialogues += 96
-        yield from batches(tokenizer, styles, first, size, course.untold)
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a course is: positions seen and to be seen, the next dialogue, optimizer steps."""
-
-    goal: int
-    dialogues: int
-    tokens: int = 0
-    steps: int = 0
-
-
-def optimizers(model: Llama, plan: Plan, threads: ThreadPoolExecutor) -> list[torch.optim.Optimizer]:
+def optimizers(model: Llama, lr: float, threads: ThreadPoolExecutor) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
     hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     chosen = {id(p) for p in hidden}
     rest = [p for p in model.parameters() if id(p) not in chosen]
-    adam: torch.optim.Optimizer = torch.optim.AdamW(rest, lr=plan.lr, betas=(0.9, 0.95), weight_decay=0.01)
-    return [adam, Muon(hidden, plan.lr, threads)]
+    adam: torch.optim.Optimizer = torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
+    return [adam, Muon(hidden, lr, threads)]
 
 
-def train(plan: Plan, course: Course, model: Llama, tokenizer: Tokenizer) -> None:
-    """Run `course` on `model`, which it mutates; saves to `plan.out` every four minutes and at the end."""
-    threads = ThreadPoolExecutor(plan.threads, initializer=torch.set_num_threads, initargs=(1,))
-    tools, progress = optimizers(model, plan, threads), Progress(int(plan.tokens * course.tokens), course.first)
-    replicas = Replicas(model, plan.replicas, threads, plan.device)
-    clock, work = Clock(), rows_from(tokenizer, plan, course, progress)
-    while progress.tokens < progress.goal:
-        for tool in tools:
+class Run:
+    """A run of a preset: the network, its optimizers and the place; owns them all."""
+
+    def __init__(self, preset: Preset, out: Path, seed: int, device: str) -> None:
+        torch.manual_seed(seed)
+        self.preset, self.out, self.place = preset, out, Place()
+        self.source = Source(
+            out / "tokenizer.json", seed, preset.chunk, max(1, preset.dialogues // preset.chunk), preset.batch_tokens
+        )
+        threads = ThreadPoolExecutor(preset.threads, initializer=torch.set_num_threads, initargs=(1,))
+        self.model = Llama(preset.shape).to(device)
+        self.tools = optimizers(self.model, preset.lr, threads)
+        self.replicas = Replicas(self.model, preset.replicas, threads, device)
+
+    def resume(self) -> None:
+        """Go on from the state in `out`."""
+        self.place = state.load(self.out, self.model, self.tools)
+
+    def save(self) -> None:
+        """Keep the state, and a checkpoint that can be served."""
+        state.save(self.out, self.model, self.tools, self.place)
+        save_checkpoint(self.model, self.out)
+
+    def train(self, workers: int, minutes: float | None) -> bool:
+        """Train to the end, or for about `minutes`; returns whether the run is complete."""
+        clock = Clock(self.place)
+        for work in self._steps(workers):
+            self._step(work, clock)
+            if minutes is not None and clock.seconds > minutes * 60:
+                break
+            if clock.save_is_due():
+                self.save()
+        else:
+            self.place.chunk, self.place.used = self.source.chunks, 0
+        self.save()
+        return self.place.chunk >= self.source.chunks
+
+    def _step(self, work: list[list[Row]], clock: "Clock") -> None:
+        for tool in self.tools:
             for group in tool.param_groups:
-                group["lr"] = plan.lr * rate(course, progress.tokens / progress.goal)
-        loss, tokens = replicas.gradient([next(work) for _ in range(plan.replicas)])
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for tool in tools:
+                group["lr"] = self.preset.lr * rate(self.place.chunk / self.source.chunks, self.preset.decay)
+        loss, tokens = self.replicas.gradient(work)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for tool in self.tools:
             tool.step()
-        progress.tokens += tokens
-        progress.steps += 1
-        clock.report(progress, loss)
-        if clock.save_is_due():
-            save_checkpoint(model, plan.out)
-    save_checkpoint(model, plan.out)
+        self.place.tokens += tokens
+        self.place.steps += 1
+        clock.report(loss, self.place.chunk / self.source.chunks)
+
+    def _steps(self, workers: int) -> Iterator[list[list[Row]]]:
+        """The batches of each step, from the place on; the place moves with them. Batches that fill no step are left
+        out at the end of the run."""
+        work: list[list[Row]] = []
+        skip = self.place.used
+        for number, made in chunks(self.source, self.place.chunk, workers):
+            for at, rows in enumerate(made[skip:], skip):
+                work.append(rows)
+                if len(work) == self.preset.replicas:
+                    self.place.chunk, self.place.used = number, at + 1
+                    yield work
+                    work = []
+            skip = 0
 
 
 class Clock:
     """Says how a run proceeds, and when it is to be saved."""
 
-    def __init__(self) -> None:
-        self.began, self.saved, self.losses = time.time(), time.time(), list[float]()
+    def __init__(self, place: Place) -> None:
+        self.place, self.before = place, place.seconds
+        self.began = self.saved = time.monotonic()
+        self.first, self.losses = place.tokens, list[float]()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
 
     def save_is_due(self) -> bool:
-        due = time.time() - self.saved > 240
-        self.saved = time.time() if due else self.saved
+        due = time.monotonic() - self.saved > SAVE_SECONDS
+        self.saved = time.monotonic() if due else self.saved
         return due
 
-    def report(self, progress: Progress, loss: float) -> None:
+    def report(self, loss: float, share: float) -> None:
         """One line every 25 steps."""
+        self.place.seconds = self.before + self.seconds
         self.losses.append(loss)
-        if progress.steps % 25:
+        if self.place.steps % REPORT_STEPS:
             return
-        speed = progress.tokens / (time.time() - self.began)
-        left = (progress.goal - progress.tokens) / speed / 60
+        speed = (self.place.tokens - self.first) / self.seconds
         mean = sum(self.losses) / len(self.losses)
         self.losses.clear()
-        tokens = progress.tokens / 1e6
+        left = self.place.seconds * (1 - share) / max(share, 1e-9) / 60
         print(
-            f"step {progress.steps} loss {mean:.3f} tokens {tokens:.2f}M {speed:.0f} tok/s ETA {left:.1f} min",
+            f"step {self.place.steps} loss {mean:.4f} {share:.2%} of the run, "
+            f"{self.place.tokens / 1e6:.2f}M positions, {speed:.0f} a second, {left:.0f} min left",
             flush=True,
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "weights")
-    parser.add_argument("--tokens", type=float, default=29e6, help="positions to train on, padding included")
-    parser.add_argument("--batch-tokens", type=int, default=1024)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--replicas", type=int, default=4, help="batches a step")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--shape", type=int, nargs=4, default=(192, 5, 6, 448))
-    parser.add_argument(
-        "--first",
-        type=int,
-        default=1,
-        choices=range(1, len(COURSES) + 1),
-        help="course to begin with; from the second on with what --out holds",
-    )
-    args = parser.parse_args()
-    plan = Plan(
-        args.out,
-        int(args.tokens),
-        args.batch_tokens,
-        args.lr,
-        args.seed,
-        args.device,
-        args.replicas,
-        args.threads,
-    )
-    torch.manual_seed(plan.seed)
-    tokenizer = train_tokenizer(dialogue(number) for number in range(6000))
-    plan.out.mkdir(parents=True, exist_ok=True)
-    save_tokenizer(tokenizer, plan.out)
-    size, layers, heads, wide = args.shape
-    model = Llama(Shape(tokenizer.get_vocab_size(), size, layers, heads, wide)).to(plan.device)
-    for course in COURSES[args.first - 1 :]:
-        if course is not RECALL:
-            load_checkpoint(model, plan.out)
-        train(plan, course, model, tokenizer)
+def main(
+    out: Annotated[Path, typer.Option(help="folder of the checkpoint and of the state of the run")],
+    preset: Annotated[str, typer.Option(help=f"recipe: {' or '.join(PRESETS)}")] = "cpu",
+    minutes: Annotated[float | None, typer.Option(help="end this command after so many minutes; resume later")] = None,
+    resume: Annotated[bool, typer.Option(help="go on from the state in --out; begin where there is none")] = False,
+    dialogues: Annotated[int | None, typer.Option(help="rows of the whole run instead of the preset's")] = None,
+    seed: Annotated[int, typer.Option(help="another seed gives another corpus and another start")] = 7,
+    workers: Annotated[int, typer.Option(help="processes that make the corpus; 0 makes it here")] = 1,
+    device: Annotated[str, typer.Option(help="cuda or cpu; by default a GPU if there is one")] = "",
+) -> None:
+    """Train the demo model."""
+    if preset not in PRESETS:
+        sys.exit(f"there is no preset {preset}: choose {' or '.join(PRESETS)}")
+    chosen = replace(PRESETS[preset], dialogues=dialogues) if dialogues else PRESETS[preset]
+    out.mkdir(parents=True, exist_ok=True)
+    if not (resume and (out / "tokenizer.json").exists()):
+        save_tokenizer(train_tokenizer(sample(TOKENIZER_ROWS)), out)
+    run = Run(chosen, out, seed, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if resume and any((out / name).exists() for name in (state.STATE, f"{state.STATE}.old")):
+        run.resume()
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    print(f"{preset}: {parameters:,} parameters, {run.source.chunks} chunks of {chosen.chunk} rows", flush=True)
+    complete = run.train(workers, minutes)
+    print("the run is complete" if complete else "the run is not complete: go on with --resume", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from models.demo.lexicon import Split
 
-PARTICLES = re.compile(r"(.?)\((은|이에|이|을|으)(?:/(는|예|가|를|로))?\)")
+PARTICLES = re.compile(
+    r"(.?)\((은|이에|이고요|이고|이었|인데요|인데|이랑|이라고|이|을|으|과)(?:/(는|예|고요|고|였|인데요|인데|랑|라고|가|를|로|와))?\)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def pick(rng: random.Random, text: str, split: Split = "train") -> str:
 
 
 def attach_particles(text: str) -> str:
-    """Resolve every (은/는), (이/가), (을/를), (으/로), (이에/예) and (이) by the sound before it.
+    """Resolve every (은/는), (이/가), (을/를), (으/로), (이에/예), (이) and the like by the sound before it.
 
     A Latin letter counts as ending in a vowel, a digit as it is read.
     """

@@ -1,0 +1,105 @@
+"""Training the demo model: one run in pieces is the run in one, whatever makes its rows; files stay small."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from models.demo import checkpoint, state
+from models.demo.corpus import batches, stage_at
+from models.demo.feed import Source, chunks
+from models.demo.network import Llama, Shape
+from models.demo.presets import PRESETS, Preset
+from models.demo.train import Run, rate
+
+TOKENIZER = Path(__file__).parents[2] / "models" / "demo" / "weights" / "tokenizer.json"
+TINY = Preset(Shape(4096, 32, 1, 1, 48), 24, 6, 512, 2, 1, 3e-3, 0.4)
+
+
+def run_in(folder: Path) -> Run:
+    folder.mkdir()
+    shutil.copy(TOKENIZER, folder / "tokenizer.json")
+    return Run(TINY, folder, 7, "cpu")
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in run.model.state_dict().items()}
+
+
+def test_a_run_in_pieces_is_the_run_in_one(tmp_path: Path) -> None:
+    whole = run_in(tmp_path / "whole")
+    assert whole.train(0, None)
+    pieces = run_in(tmp_path / "pieces")
+    complete, rounds = pieces.train(0, 0.0), 0
+    while not complete:
+        again = Run(TINY, tmp_path / "pieces", 7, "cpu")
+        again.resume()
+        assert again.place == pieces.place
+        complete, pieces, rounds = again.train(0, 0.0), again, rounds + 1
+    assert rounds > 2
+    mine = weights(whole)
+    assert all(torch.equal(mine[name], value) for name, value in weights(pieces).items())
+
+
+def test_worker_processes_make_the_same_chunks_in_order() -> None:
+    source = Source(TOKENIZER, 7, 4, 3, 512)
+    assert list(chunks(source, 1, 2)) == list(chunks(source, 1, 0))
+
+
+def test_without_a_state_there_is_nothing_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="start without --resume"):
+        run_in(tmp_path / "none").resume()
+
+
+def test_a_kill_while_the_state_is_replaced_leaves_the_old_one(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    run.place.chunk = 2
+    run.save()
+    (tmp_path / "run" / state.STATE).rename(tmp_path / "run" / f"{state.STATE}.old")
+    (tmp_path / "run" / f"{state.STATE}.new").mkdir()
+    again = Run(TINY, tmp_path / "run", 7, "cpu")
+    again.resume()
+    assert again.place.chunk == 2
+
+
+def test_large_weights_are_shards_that_transformers_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Llama(TINY.shape)
+    monkeypatch.setattr(checkpoint, "SHARD_BYTES", 200_000)
+    checkpoint.save_checkpoint(model, tmp_path)
+    parts = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(parts) > 1 and not (tmp_path / "model.safetensors").exists()
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
+    mine = {name: value for part in parts for name, value in load_file(part).items()}
+    assert all(torch.equal(theirs[name], value) for name, value in mine.items())
+    other = Llama(TINY.shape)
+    checkpoint.load_checkpoint(other, tmp_path)
+    assert all(torch.equal(value.bfloat16(), mine[name]) for name, value in other.state_dict().items())
+
+
+def test_presets_keep_to_the_size_that_is_shipped() -> None:
+    for preset in PRESETS.values():
+        model = Llama(replace(preset.shape, window=16))
+        assert sum(parameter.numel() for parameter in model.parameters()) <= 10_000_000
+
+
+def test_the_rate_rises_stays_and_falls() -> None:
+    assert (
+        rate(0.0, 0.4) < rate(0.005, 0.4) < rate(0.01, 0.4) == rate(0.5, 0.4) == 1.0 > rate(0.8, 0.4) > rate(0.99, 0.4)
+    )
+
+
+def test_chats_grow_longer_during_a_run() -> None:
+    assert stage_at(0.0).mixture.turns < stage_at(0.1).mixture.turns < stage_at(0.5).mixture.turns
+    assert stage_at(1.0) == stage_at(0.5)
+
+
+def test_batches_stay_within_their_tokens() -> None:
+    from tokenizers import Tokenizer
+
+    made = batches(100, 24, 0.5, Tokenizer.from_file(str(TOKENIZER)), 2048)
+    assert sum(len(rows) for rows in made) == 24
+    assert all(len(rows) == 1 or len(rows) * max(len(row.token_ids) for row in rows) <= 2048 for rows in made)
