@@ -25,6 +25,8 @@ ROOT: Final = Path(__file__).parent.parent.parent
 START_SECONDS: Final = 300.0
 END_SECONDS: Final = 15.0
 LINE_BYTES: Final = 1 << 26
+HOST: Final = "Host: 127.0.0.1\r\n"
+"""A server without a key answers requests that name its own machine, and no others."""
 
 
 class Failed(Exception):
@@ -160,7 +162,7 @@ class Served:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         except OSError:
             return False
-        writer.write(f"GET {self._dialect.ready_path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n".encode())
+        writer.write(f"GET {self._dialect.ready_path} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n".encode())
         status = await reader.readline()
         writer.close()
         return b" 200 " in status
@@ -173,7 +175,7 @@ class Served:
 
     async def _ask(self, asked: Asked, started: float) -> Told:
         payload = json.dumps(self._dialect.body(asked)).encode()
-        head = f"POST {self._dialect.path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        head = f"POST {self._dialect.path} HTTP/1.1\r\n{HOST}Content-Type: application/json\r\n"
         head += f"Connection: close\r\nContent-Length: {len(payload)}\r\n\r\n"
         await asyncio.sleep(max(0.0, started + asked.at - time.perf_counter()))
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=LINE_BYTES)

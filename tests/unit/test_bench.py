@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -13,11 +15,13 @@ from loadtest.bench.journal import Journal, Record
 from loadtest.bench.plots import bars
 from loadtest.bench.report import Column, missing, table
 from loadtest.bench.report import Context as Page
+from loadtest.bench.running import Launch, Served
 from loadtest.bench.systems import DIALECTS, HELD_BACK, catalogue
 from loadtest.bench.wave import Asked, Told, check, decode_step, gaps, quantile, random_prompts, throughput
 from loadtest.bench.works import misleading, repeating, walk
 from loadtest.checkpoints import FIRST_PLAIN_ID, REPEAT, SMALL, TINYLLAMA, next_token, tokenizer
 from loadtest.peers.driver import Emit, StaticBatches, run_wave
+from service.api.loopback import is_local_authority
 
 HTTP, OFFLINE = "dosirak int8 http", "dosirak int8 offline no lookup"
 
@@ -242,3 +246,23 @@ def test_static_batches_are_held_back_until_their_size_or_their_wait() -> None:
     assert sizes == [2, 2, 1]
     run_wave(static(sizes, size=2, wait=5.0), [asked[0], asked[1] | {"at": 0.02}])
     assert sizes[3:] == [2]  # the first waited for the second
+
+
+async def test_a_server_without_a_key_takes_the_benchmarks_requests(tmp_path: Path) -> None:
+    """It answers requests that come from this machine by every header, so the `Host` must name it."""
+    heads: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b'HTTP/1.1 200 OK\r\n\r\ndata:{"token": {"id": 7}}\n\n')
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        launch = Launch([sys.executable, "-c", "input()"], tmp_path / "log", {})
+        port = server.sockets[0].getsockname()[1]
+        served = Served(launch, await launch.start(piped=True), DIALECTS["dosirak"], port)
+        [told] = await served.wave([Asked([1, 2], 1)])
+        await served.end()
+    assert told.token_ids == [7]
+    hosts = [line.partition(": ")[2] for head in heads for line in head.split("\r\n") if line.startswith("Host")]
+    assert len(hosts) == len(heads) and all(map(is_local_authority, hosts))
