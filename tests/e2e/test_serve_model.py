@@ -74,7 +74,7 @@ def test_a_kill_costs_only_what_it_interrupted(hub: FakeHub, llama: Path, tmp_pa
     size = (llama / "model.safetensors").stat().st_size
 
     downloading = starting(serve(TINY), data, log, free_port(), ROOT, **told)
-    until(lambda: any(each.stat().st_size >= 8 * PIECE for each in downloads.glob("*/*.part")), SECONDS)
+    until(lambda: any(each.stat().st_size >= 8 * PIECE for each in downloads.glob("*/model.safetensors.part")), SECONDS)
     killed(downloading)
     arrived = next(downloads.glob("*/model.safetensors.part")).stat().st_size
     assert 0 < arrived < size and Repository(data).models() == []
@@ -143,7 +143,9 @@ def test_ctrl_c_while_a_checkpoint_is_fetched(hub: FakeHub, llama: Path, tmp_pat
     hub.stall_after = 12 * PIECE
     told = hub_variables(tmp_path, hub.url)
     server = starting(serve(TINY), tmp_path / "data", tmp_path / "log", free_port(), ROOT, **told)
-    until(lambda: any(each.stat().st_size for each in tmp_path.glob("data/downloads/*/*.part")), SECONDS)
+    until(
+        lambda: any(each.stat().st_size for each in tmp_path.glob("data/downloads/*/model.safetensors.part")), SECONDS
+    )
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(SECONDS) == 130
     assert "Traceback" not in server.log.read_text()
