@@ -80,8 +80,8 @@ def starting(command: list[str], data_dir: Path, log: Path, port: int, cwd: Path
     return Server(f"http://127.0.0.1:{port}", process, log)
 
 
-def until_ready(server: Server) -> None:
-    deadline = time.monotonic() + START_SECONDS
+def until_ready(server: Server, seconds: float = START_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and server.process.poll() is None:
         try:
             if httpx.get(f"{server.url}/readyz", timeout=2).status_code == 200:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,7 @@ import pytest
 
 from models.repository import Repository
 from tests.checkpoints import save_llama
-from tests.e2e.server import ROOT, Server, command_of, free_port, python, running, starting
+from tests.e2e.server import ROOT, Server, command_of, end, free_port, python, starting, until_ready
 from tests.e2e.test_serve import until
 from tests.fake_hub import PIECE, FakeHub
 
@@ -61,6 +62,17 @@ def killed(server: Server) -> None:
     until(lambda: not [each for each in family if command_of(each)], SECONDS)
 
 
+@contextmanager
+def serving(data_dir: Path, log: Path, told: dict[str, str]) -> Iterator[Server]:
+    """`dosirak serve` of the model, ready at entry; its start fetches and converts."""
+    server = starting(serve(TINY), data_dir, log, free_port(), ROOT, **told)
+    try:
+        until_ready(server, SECONDS)
+        yield server
+    finally:
+        end(server)
+
+
 def hub_variables(tmp_path: Path, url: str) -> dict[str, str]:
     return {name: value for name, value in variables(tmp_path, url).items() if name.startswith("HF_")}
 
@@ -74,7 +86,7 @@ def test_a_kill_costs_only_what_it_interrupted(hub: FakeHub, llama: Path, tmp_pa
     size = (llama / "model.safetensors").stat().st_size
 
     downloading = starting(serve(TINY), data, log, free_port(), ROOT, **told)
-    until(lambda: any(each.stat().st_size >= 8 * PIECE for each in downloads.glob("*/*.part")), SECONDS)
+    until(lambda: any(each.stat().st_size >= 8 * PIECE for each in downloads.glob("*/model.safetensors.part")), SECONDS)
     killed(downloading)
     arrived = next(downloads.glob("*/model.safetensors.part")).stat().st_size
     assert 0 < arrived < size and Repository(data).models() == []
@@ -90,7 +102,7 @@ def test_a_kill_costs_only_what_it_interrupted(hub: FakeHub, llama: Path, tmp_pa
     assert Repository(data).aliases("tiny-chat") == {}
     hub.requests.clear()
 
-    with running(serve(TINY), data, log, free_port(), ROOT, **told) as server, server.client() as client:
+    with serving(data, log, told) as server, server.client() as client:
         answer = client.post("/generate", json={"messages": [{"role": "user", "content": "Hello"}]}).json()
         assert answer["model"] == "tiny-chat:2"
         assert [each.reference for each in Repository(data).versions("tiny-chat")] == ["tiny-chat:1", "tiny-chat:2"]
@@ -101,7 +113,7 @@ def test_the_first_answer_and_a_start_without_a_hub(hub: FakeHub, llama: Path, t
     hub.push(TINY, llama)
     data, log = tmp_path / "data", tmp_path / "log"
     for url in (hub.url, UNREACHABLE):
-        with running(serve(TINY), data, log, free_port(), ROOT, **hub_variables(tmp_path, url)) as server:
+        with serving(data, log, hub_variables(tmp_path, url)) as server:
             until(lambda: "ready at" in server.log.read_text(), SECONDS)
             shown = server.log.read_text()
             assert "serving tiny-chat:2 (int8" in shown and "tokens at" in shown and "Traceback" not in shown
@@ -143,7 +155,9 @@ def test_ctrl_c_while_a_checkpoint_is_fetched(hub: FakeHub, llama: Path, tmp_pat
     hub.stall_after = 12 * PIECE
     told = hub_variables(tmp_path, hub.url)
     server = starting(serve(TINY), tmp_path / "data", tmp_path / "log", free_port(), ROOT, **told)
-    until(lambda: any(each.stat().st_size for each in tmp_path.glob("data/downloads/*/*.part")), SECONDS)
+    until(
+        lambda: any(each.stat().st_size for each in tmp_path.glob("data/downloads/*/model.safetensors.part")), SECONDS
+    )
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(SECONDS) == 130
     assert "Traceback" not in server.log.read_text()
