@@ -132,11 +132,11 @@ def test_versions_that_split_text_differently_are_not_compared(repository: Repos
     assert made.compared is None and made.recall == ()
 
 
-@pytest.mark.usefixtures("short")
 def test_a_full_report_says_beforehand_how_long_it_will_take(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(EFFORTS, "full", Extent(2, 256, 1, 1, 0.2))
+    monkeypatch.setitem(EFFORTS, "quick", Extent(2, 256, 1, 1, 0.2, seconds=600.0))
     manifest = import_source(repository, str(DEMO), "demo")
     heard: list[str] = []
     for effort in ("full", "quick"):
