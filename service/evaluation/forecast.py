@@ -21,10 +21,11 @@ from service.evaluation.texts import Text
 
 CHUNK_TOKENS: Final = 256
 """Positions of one scored step (`runner.scoring`)."""
-_BATCH: Final = 8
-_PROMPT: Final = 8
-_NEW: Final = 4
-_CHUNK: Final = 64
+_PROMPTS: Final = ((4,) * 8, (4,), (64,))
+"""Lengths of the prompts that are answered side by side: a small batch, one alone, and a chunk of a prefill. They are
+short, because a large model takes a second for a hundred tokens."""
+_NEW_TOKENS: Final = 3
+_SCORED_TOKENS: Final = 32
 SEATS: Final = 32
 """Sequences that decode side by side in a report."""
 
@@ -40,13 +41,13 @@ class Forecast:
     def measured(cls, loaded: Loaded, text: Text, vocabulary: int) -> Forecast:
         """Runs a version's first steps, which also warm it up. `text` is any text to score."""
         core, draw = loaded.core(speculation=False), Random(0)
-        prompts = [_PROMPT] * _BATCH, [_PROMPT], [min(2 * _CHUNK, loaded.config.max_model_len // 2)]
-        for number, lengths in enumerate(prompts):
+        longest = loaded.config.max_model_len // 2
+        for number, lengths in enumerate(_PROMPTS):
             requests = [
                 Request(
                     f"{number}-{at}",
-                    tuple(draw.randrange(vocabulary) for _ in range(tokens)),
-                    SamplingParams(max_tokens=_NEW, min_tokens=_NEW),
+                    tuple(draw.randrange(vocabulary) for _ in range(min(tokens, longest))),
+                    SamplingParams(max_tokens=_NEW_TOKENS, min_tokens=_NEW_TOKENS),
                     arrival=time.monotonic(),
                 )
                 for at, tokens in enumerate(lengths)
@@ -84,7 +85,7 @@ def _scoring_ratio(loaded: Loaded, text: Text, line: CostLine) -> float:
     """Scores a short text twice, because the first time is the slower one."""
     from service.runner.scoring import Distributions
 
-    short = text.cut(_CHUNK)
+    short = text.cut(_SCORED_TOKENS)
     seconds = math.inf
     with Distributions() as kept:
         for _ in range(2):
