@@ -242,6 +242,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.context",
     },
     "service.jobs": {
+        "service.runner.kv_size",
         "models",
         "service.errors",
         "service.settings",

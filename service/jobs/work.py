@@ -109,7 +109,8 @@ def _needs(
     """What a checkpoint that is not here yet will need on this machine; `gpu_free` only where a GPU would serve it."""
     from models.loading import resolve_device
     from models.needs import Wanted, needs_of
-    from service.runner.kv_cache import FREE_MEMORY_SHARE, free_bytes
+    from service.runner.kv_cache import free_bytes
+    from service.runner.kv_size import FREE_MEMORY_SHARE
 
     device = resolve_device(settings.device)
     free = free_bytes(device)
