@@ -31,10 +31,7 @@ def doctor(
     ] = True,
 ) -> None:
     """What this host is, what is wrong and how to mend it, and which models it could serve how fast. Exit status 1
-    where something prevents serving.
-
-    Example: dosirak doctor --json > doctor.json
-    """
+    where something prevents serving."""
     from service.doctor.diagnosis import diagnose
 
     settings = settings_or_exit(console)

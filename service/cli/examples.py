@@ -38,6 +38,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "dosirak chat --url http://gpu.example:3000 --model chat:3 --temperature 0",
         "echo 안녕하세요 | dosirak chat --json",
     ),
+    "doctor": ("dosirak doctor", "dosirak doctor --json", "dosirak doctor --no-measure"),
     "recall": ("dosirak recall", "dosirak recall demo:2 --questions 20", "dosirak recall demo --policies"),
     "compare": ("dosirak compare demo:1 demo:2", "dosirak compare chat:1 chat:2 --texts 20 --int8-kv"),
     "model import": (
