@@ -1,6 +1,7 @@
 """A child job is a job that a command runs in a process of its own and waits for. No server knows of it.
 
-torch and the memory of a conversion end with that process, so that the command can go on to serve.
+torch and the memory of a conversion end with that process, so that the command can go on to serve. A person waits, so
+it has the priority of the command.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _followed(
     process: subprocess.Popen[bytes], kind: str, arguments: Mapping[str, object], progress: Progress
 ) -> dict[str, Any]:
     assert process.stdin is not None and process.stdout is not None  # both are pipes
-    process.stdin.write(msgspec.json.encode({"kind": kind, "arguments": arguments}))
+    process.stdin.write(msgspec.json.encode({"kind": kind, "arguments": arguments, "awaited": True}))
     process.stdin.close()
     for text in process.stdout:
         line = msgspec.json.decode(text, type=WorkerLine)

@@ -1,9 +1,10 @@
 """The worker is the process of one job, `python -m service.jobs.worker`. It reads the job from its standard input.
 
-    stdin    {"kind", "arguments"}
+    stdin    {"kind", "arguments", "awaited"?: true where a person waits for it and no server runs beside it}
     stdout   a line {"progress", "doing"} now and then, at last {"result"} or {"error"}
 
-It dies with the server that started it, and has a lower priority than serving: the kernel does both.
+It dies with the process that started it, and has a lower priority than serving unless it is awaited: the kernel does
+both.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class ProgressWriter:
 
 def main() -> int:
     die_with_parent()
-    os.nice(_NICE)
     writer = ProgressWriter()
     try:
         job = msgspec.json.decode(sys.stdin.buffer.read())
+        os.nice(0 if job.get("awaited") else _NICE)
         writer.send({"result": run(job["kind"], job["arguments"], Settings(), writer.progress)})
     except (RepositoryError, DosirakError) as error:
         writer.send({"error": shortened(str(error))})
