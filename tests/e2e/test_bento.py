@@ -36,11 +36,12 @@ EVALUATION = """
 import os, sys
 sys.path.insert(0, os.getcwd())
 from service.evaluation import evaluate as evaluation
-from service.evaluation.evaluate import Extent, evaluate
+from service.evaluation.evaluate import evaluate
+from service.evaluation.planning import EFFORTS, Extent
 from service.settings import Settings
 from models.repository import Repository
 assert evaluation.__file__.startswith(os.getcwd()), evaluation.__file__
-evaluation.EFFORTS["quick"] = Extent(1, 256, 1, 1, 0.2)
+EFFORTS["quick"] = Extent(1, 256, 1, 1, 0.2)
 settings = Settings()
 repository = Repository(settings.data_dir)
 report = evaluate(settings, repository, repository.get("demo", "2"))
