@@ -77,6 +77,7 @@ def hub_variables(tmp_path: Path, url: str) -> dict[str, str]:
     return {name: value for name, value in variables(tmp_path, url).items() if name.startswith("HF_")}
 
 
+@pytest.mark.nightly
 def test_a_kill_costs_only_what_it_interrupted(hub: FakeHub, llama: Path, tmp_path: Path) -> None:
     """kill -9 in the middle of the download, then of the conversion."""
     hub.push(TINY, llama)

@@ -11,9 +11,11 @@ from transformers import AutoModelForCausalLM
 
 from models.demo import checkpoint, state
 from models.demo.corpus import batches, stage_at
+from models.demo.encoding import Row
 from models.demo.feed import Source, chunks
-from models.demo.network import Llama, Shape
+from models.demo.network import Llama, Shape, attend
 from models.demo.presets import PRESETS, Preset
+from models.demo.replicas import PADDING, tensors
 from models.demo.train import Run, rate
 
 TOKENIZER = Path(__file__).parents[2] / "models" / "demo" / "weights" / "tokenizer.json"
@@ -103,3 +105,29 @@ def test_batches_stay_within_their_tokens() -> None:
     made = batches(100, 24, 0.5, Tokenizer.from_file(str(TOKENIZER)), 2048)
     assert sum(len(rows) for rows in made) == 24
     assert all(len(rows) == 1 or len(rows) * max(len(row.token_ids) for row in rows) <= 2048 for rows in made)
+
+
+def test_attention_in_products_is_the_fused_operation() -> None:
+    """Also its gradients, which are all that training sees of it."""
+    torch.manual_seed(1)
+    exact = [torch.randn(3, 2, 17, 8, requires_grad=True) for _ in range(3)]
+    rounded = [value.detach().bfloat16().requires_grad_() for value in exact]
+    upstream = torch.randn(3, 2, 17, 8)
+    fused, products = attend(*exact), attend(*rounded)
+    torch.testing.assert_close(products.float(), fused, atol=0.03, rtol=0.03)
+    for mine, theirs in zip(
+        torch.autograd.grad(products, rounded, upstream.bfloat16()),
+        torch.autograd.grad(fused, exact, upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine.float(), theirs, atol=0.05, rtol=0.05)
+
+
+def test_padding_changes_no_loss() -> None:
+    torch.manual_seed(1)
+    model = Llama(Shape(64, 32, 1, 1, 48))
+    row = Row(list(range(1, 42)), [0.0, *[1.0] * 40])
+    token_ids, targets, weights = tensors([row], "cpu")
+    assert token_ids.shape == targets.shape == weights.shape == (1, 2 * PADDING)
+    whole, bare = model(token_ids, targets, weights), model(token_ids[:, :40], targets[:, :40], weights[:, :40])
+    torch.testing.assert_close(whole, bare)
