@@ -14,14 +14,12 @@ from models.manifest import QUANTIZED
 
 _FLOAT_BYTES: Final = {"fp32": 4}
 _SCALE_BYTES: Final = 4
-_TOKENIZER_BYTES: Final = 64
-"""Of a tokenizer.json for each token of the vocabulary, about: 45 to 80 in published byte-level vocabularies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a Llama-shaped decoder. `kv_heads`: heads of keys and values. `window`: its positions. `tied`: one
-    matrix is embedding and head. `biased`: the products for queries, keys and values have a bias."""
+    """Sizes of a Llama-shaped decoder. `kv_heads`: heads of keys and values. `context_window`: its positions. `tied`:
+    one matrix is embedding and head. `biased`: the products for queries, keys and values have a bias."""
 
     name: str
     layers: int
@@ -31,7 +29,7 @@ class Shape:
     head_dim: int
     intermediate: int
     vocabulary: int
-    window: int
+    context_window: int
     tied: bool = True
     biased: bool = False
 
@@ -92,6 +90,11 @@ class Shape:
         return self.layers * self.layer_weights + (1 if self.tied else 2) * self.head_weights + norms + biases
 
     @property
+    def kv_layers(self) -> int:
+        """Layers that keep keys and values."""
+        return self.layers
+
+    @property
     def kv_values(self) -> int:
         """Elements of keys and values that one token has in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim
@@ -102,18 +105,17 @@ class Shape:
         return 4 * self.hidden + self.qkv_width + self.attention_width + 3 * self.intermediate
 
     @property
-    def largest_tensor(self) -> int:
+    def largest_matrix(self) -> int:
         """Weights of the largest matrix."""
         return self.hidden * max(self.vocabulary, self.intermediate, self.attention_width)
 
-    def file_bytes(self, precision: str) -> int:
-        """Returns the bytes of a version's files: as `models.quantize` writes them, and a tokenizer."""
-        tokenizer = _TOKENIZER_BYTES * self.vocabulary
+    def weight_bytes(self, precision: str) -> int:
+        """Returns the bytes of a version's weights, as `models.quantize` writes them."""
         if precision not in QUANTIZED:
-            return self.parameters * _FLOAT_BYTES.get(precision, 2) + tokenizer
+            return self.parameters * _FLOAT_BYTES.get(precision, 2)
         outputs = self.layers * (self.qkv_width + 2 * self.hidden + 2 * self.intermediate) + self.vocabulary
         rest = self.parameters - self.layers * self.layer_weights - (0 if self.tied else self.head_weights)
-        return self.linear_weights + _SCALE_BYTES * outputs + 2 * rest + tokenizer
+        return self.linear_weights + _SCALE_BYTES * outputs + 2 * rest
 
 
 TYPICAL: Final = (

@@ -5,15 +5,20 @@ transformers' own classes build it on the meta device. So it costs no memory and
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from models.checkpoint.config_policy import accept, as_text, read_json
 from models.errors import InvalidSource
+from models.manifest import QUANTIZED
 
 # T5 and its kin have relative positions and often state no limit; this is what they were trained on.
 _RELATIVE_POSITIONS = 512
+_DTYPE_BYTES = {"fp32": 4, "bf16": 2}
+_SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +34,8 @@ class Linear:
 @dataclass(frozen=True, slots=True)
 class Skeleton:
     """`linears` by canonical weight name; `tied` maps a weight name that checkpoints may omit to the one it shares.
-    `kv_values` is how many numbers the keys and values of one token are, in all layers of a decoder with ordinary
-    attention."""
+    `kv_heads` of `head_dim` numbers are the keys of one token in each of `kv_layers`, and again its values, in a
+    decoder with ordinary attention; 0 heads where the family names none and keeps something else."""
 
     linears: dict[str, Linear]
     tied: dict[str, str]
@@ -39,7 +44,23 @@ class Skeleton:
     parameters: int
     context_window: int
     vocab_size: int
-    kv_values: int
+    kv_layers: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def largest_matrix(self) -> int:
+        """Weights of the largest linear module."""
+        return max((each.out_features * each.in_features for each in self.linears.values()), default=0)
+
+    def weight_bytes(self, precision: str) -> int:
+        """Bytes of a version's weights. An 8-bit version has a tied head of its own beside the embedding."""
+        if precision not in QUANTIZED:
+            return self.parameters * _DTYPE_BYTES[precision]
+        coded = sum(each.out_features * each.in_features for each in self.linears.values())
+        scales = sum(each.out_features * _SCALE_BYTES for each in self.linears.values())
+        own = sum(each.out_features * each.in_features for name, each in self.linears.items() if name not in self.tied)
+        return coded + scales + (self.parameters - own) * _DTYPE_BYTES["bf16"]
 
     def canonical(self, name: str) -> str:
         """The model's own name of a checkpoint's tensor: older checkpoints leave out the base model's prefix."""
@@ -58,6 +79,7 @@ def build(directory: Path) -> Skeleton:
         raise InvalidSource(
             f"config.json does not describe a model that can be built: {type(error).__name__}"
         ) from error
+    layers, heads, width = _kept_for_a_token(config)
     return Skeleton(
         linears=_linears(model),
         tied=_tied(model),
@@ -66,8 +88,18 @@ def build(directory: Path) -> Skeleton:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         context_window=_context_window(config),
         vocab_size=int(config.vocab_size),
-        kv_values=_kv_values(config),
+        kv_layers=layers,
+        kv_heads=heads,
+        head_dim=width,
     )
+
+
+def of_config(config: Path) -> Skeleton:
+    """The skeleton of a `config.json` that was not checked yet. Raises InvalidSource for an architecture that is not
+    served."""
+    with TemporaryDirectory() as directory:
+        Path(directory, "config.json").write_text(as_text(accept(read_json(config)).config))
+        return build(Path(directory))
 
 
 def _linears(model: PreTrainedModel) -> dict[str, Linear]:
@@ -101,9 +133,8 @@ def _context_window(config: PreTrainedConfig) -> int:
     raise InvalidSource("config.json does not say how many positions the model has; add max_position_embeddings")
 
 
-def _kv_values(config: PreTrainedConfig) -> int:
-    """2 · layers · key-value heads · their size. A family that names no key-value heads has as many as it has heads. A
-    family that names no heads keeps something else, which counts as nothing."""
+def _kept_for_a_token(config: PreTrainedConfig) -> tuple[int, int, int]:
+    """Layers, key-value heads and their size. A family that names no key-value heads has as many as it has heads."""
 
     def told(*keys: str) -> int:
         values = (getattr(config, key, None) for key in keys)
@@ -111,4 +142,4 @@ def _kv_values(config: PreTrainedConfig) -> int:
 
     heads = told("num_attention_heads")
     width = told("head_dim", "d_kv") or (told("hidden_size", "d_model") // heads if heads else 0)
-    return 2 * told("num_decoder_layers", "num_hidden_layers") * (told("num_key_value_heads") or heads) * width
+    return told("num_decoder_layers", "num_hidden_layers"), told("num_key_value_heads") or heads, width

@@ -138,6 +138,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "service.deployments.memory": set(),
     "service.deployments.activity": set(),
+    "service.needs": {"models", "service.deployments.memory", "service.runner.kv_size", "service.settings"},
     "service.deployments": {
         "service.deployments.memory",
         "models",
@@ -166,7 +167,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.deployments.memory",
         "service.doctor.measured",
         "service.machine",
-        "service.runner.kv_size",
+        "service.needs",
         "service.runner.native.build",
         "service.serving",
         "service.settings",
@@ -242,13 +243,13 @@ ALLOWED: dict[str, set[str]] = {
         "service.context",
     },
     "service.jobs": {
-        "service.runner.kv_size",
         "models",
         "service.errors",
         "service.settings",
         "service.child_process",
         "service.evaluation",
-        "service.runner",  # the KV cache's share of memory, for what a checkpoint will need
+        "service.runner",  # the memory of the device, for what a checkpoint will need
+        "service.needs",
         "service.tasks",
         "service.host",
         "service.deployments.activity",
@@ -266,6 +267,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.doctor",
         "service.doctor.measured",
         "service.machine",
+        "service.needs",
     },
     "service": set(),
 }

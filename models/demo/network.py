@@ -88,7 +88,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     future = torch.full((length, length), float("-inf"), dtype=q.dtype).triu(1)
     scores = torch.baddbmm(future, q, k.mT, alpha=head_dim**-0.5)
-    return torch.bmm(torch.softmax(scores, -1, dtype=scores.dtype), v).unflatten(0, (batch, -1))
+    return torch.bmm(torch.softmax(scores, -1, dtype=scores.dtype), v).view(batch, -1, length, head_dim)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from models.errors import InvalidSource
-from models.needs import Needs
 from service.host import available_memory
+from service.needs import API_BYTES, Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def show(console: Console, title: str, needs: Needs, to_come: int, room: Room) -
         "to download": size(to_come),
         "disk": f"{size(needs.disk)}, of which {size(needs.kept)} stay; {size(room.disk)} are free",
         "memory to convert": f"{size(needs.converting)}; {size(room.memory)} are free",
-        "memory to serve": f"{size(needs.serving)}{cache}; {size(room.serving)} are free",
+        "memory to serve": f"{size(needs.loading + API_BYTES)}{cache}; {size(room.serving)} are free",
     }
     lines = [f"{title}: {needs.parameters / 1e6:,.1f} M parameters, window {needs.context_window:,} tokens"]
     lines += [f"  {name:<18}{told}" for name, told in rows.items()]
@@ -65,9 +65,9 @@ def refuse(name: str, needs: Needs, here: int, room: Room) -> None:
             f"{name} needs {size(needs.converting)} of memory to be converted and {size(room.memory)} are free: end "
             "other programs, or convert it on a larger machine and bring it with dosirak model export"
         )
-    if needs.serving > room.serving:
+    if (serving := needs.loading + API_BYTES) > room.serving:
         raise InvalidSource(
-            f"{name} needs {size(needs.serving)} of memory to be served and {size(room.serving)} are free: choose a "
+            f"{name} needs {size(serving)} of memory to be served and {size(room.serving)} are free: choose a "
             "smaller model, or another --precision (int8 needs the least)"
         )
 

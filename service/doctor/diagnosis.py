@@ -16,10 +16,10 @@ from service import machine
 from service.doctor import measured as measuring
 from service.doctor.checks import Check, checks
 from service.doctor.measured import CannotMeasure, Measured
-from service.doctor.needs import Needs, kv_bytes_per_token, needs
 from service.doctor.speed import ANSWER, LONG_PROMPT, PROMPT, Speed
 from service.doctor.surroundings import look
 from service.machine import Host
+from service.needs import Files, Needs, kv_bytes_per_token, needs_of
 from service.settings import Settings
 
 PRECISIONS: Final = ("bf16", "int8", "int8-weight")
@@ -37,8 +37,9 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """A model in a precision. Bytes as in `needs.Needs`. `fits` is no where it could not be loaded now, tight where its
-    KV cache may later outgrow the memory that is free; `fits_disk` and `fits_converting` are of its import."""
+    """A model in a precision. Bytes as in `service.needs.Needs`. `fits` is no where it could not be loaded now, tight
+    where its KV cache may later outgrow the memory that is free; `fits_disk` and `fits_converting` are of its
+    import."""
 
     model: str
     precision: str
@@ -98,30 +99,30 @@ def demo_shape() -> Shape:
 
 def forecast(shape: Shape, precision: str, settings: Settings, host: Host, measured: Measured | None) -> Forecast:
     free = host.memory.available
-    needed = needs(shape, precision, settings, free)
+    needed = needs_of(shape, Files(shape.weight_bytes("bf16")), precision, settings, free)
     return Forecast(
         model=shape.name,
         precision=precision,
         parameters=shape.parameters,
         download_bytes=needed.download,
-        version_bytes=needed.version,
-        importing_disk_bytes=needed.importing_disk,
+        version_bytes=needed.kept,
+        importing_disk_bytes=needed.disk,
         converting_bytes=needed.converting,
         loading_bytes=needed.loading,
         kv_cache_bytes=needed.kv_cache,
         kv_tokens=needed.kv_tokens,
         serving_bytes=needed.serving,
         fits=_fits(needed, free),
-        fits_disk=needed.importing_disk <= host.disk.free,
+        fits_disk=needed.disk <= host.disk.free,
         fits_converting=needed.converting <= free,
         expected=None if measured is None else expected(measured, shape, precision, settings),
     )
 
 
 def expected(measured: Measured, shape: Shape, precision: str, settings: Settings) -> Expected:
-    kv_bytes = kv_bytes_per_token(shape, settings)
+    kv_bytes = kv_bytes_per_token(shape, precision, settings)
     speed = Speed(measured, shape, precision, kv_bytes, settings.max_num_batched_tokens)
-    prompt = min(LONG_PROMPT, shape.window)
+    prompt = min(LONG_PROMPT, shape.context_window)
     return Expected(
         {batch: speed.tokens_per_second(batch) for batch in measured.engine.step},
         {batch: 1e3 * speed.step(batch, PROMPT + ANSWER / 2) for batch in measured.engine.step},

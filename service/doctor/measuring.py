@@ -68,7 +68,7 @@ def engine_times(int8: dict[int, float]) -> EngineTimes:
     alone = layers[1]
     value = {rows: max(0.0, found - alone) / (rows * shape.row_values) for rows, found in layers.items()}
     config = EngineConfig(
-        model_dir="", precision="int8", max_model_len=shape.window, block_size=BLOCK_SIZE, speculation=False
+        model_dir="", precision="int8", max_model_len=shape.context_window, block_size=BLOCK_SIZE, speculation=False
     )
     step = {}
     for batch in BATCHES:
@@ -80,7 +80,7 @@ def engine_times(int8: dict[int, float]) -> EngineTimes:
 def _decode_seconds(core: EngineCore, batch: int) -> float:
     """Returns the median time of a step in which all of `batch` decode. Their answers are as long as the window allows,
     so that the first has not ended when the last begins."""
-    most = narrow(1).window - CONTEXT
+    most = narrow(1).context_window - CONTEXT
     params = SamplingParams(max_tokens=most, min_tokens=most)
     for number in range(batch):
         core.add(Request(f"{number}", tuple(range(number, number + CONTEXT)), params, arrival=time.monotonic()))

@@ -108,20 +108,15 @@ def _needs(
 ) -> dict[str, Any]:
     """What a checkpoint that is not here yet will need on this machine; `gpu_free` only where a GPU would serve it."""
     from models.loading import resolve_device
-    from models.needs import Wanted, needs_of
+    from models.skeleton import of_config
+    from service.needs import Files, needs_of
     from service.runner.kv_cache import free_bytes
-    from service.runner.kv_size import FREE_MEMORY_SHARE
 
     device = resolve_device(settings.device)
     free = free_bytes(device)
-    wanted = Wanted(
-        precision_of(precision),
-        settings.kv_cache_dtype,
-        settings.kv_cache_bytes,
-        settings.max_num_seqs,
-        FREE_MEMORY_SHARE,
+    needs = needs_of(
+        of_config(Path(config)), Files(weight_bytes, largest_file), precision_of(precision), settings, free
     )
-    needs = needs_of(Path(config), weight_bytes, largest_file, wanted, free)
     return asdict(needs) | {"gpu_free": free if device.type == "cuda" else None}
 
 

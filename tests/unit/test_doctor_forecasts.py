@@ -13,9 +13,9 @@ from models.starter import WEIGHTS, publish_demo
 from service.deployments.engine_handle import SharedEngines
 from service.doctor.diagnosis import demo_shape, expected, forecast
 from service.doctor.measured import EngineTimes, Measured
-from service.doctor.needs import kv_bytes_per_token, needs
 from service.doctor.speed import Speed
 from service.machine import Memory
+from service.needs import Files, Needs, kv_bytes_per_token, needs_of
 from service.runner.kv_size import FREE_MEMORY_SHARE
 from service.settings import Settings
 from tests.hosts import GB, HOST, MEASURED
@@ -57,6 +57,10 @@ def test_typical_shapes_have_the_published_number_of_weights(number: int, parame
     assert TYPICAL[number].parameters == parameters
 
 
+def needs(shape: Shape, precision: str, free: int) -> Needs:
+    return needs_of(shape, Files(shape.weight_bytes("bf16")), precision, Settings(), free)
+
+
 def test_files_are_as_large_as_forecast(tmp_path: Path) -> None:
     shape = demo_shape()
     original, small = publish_demo(Repository(tmp_path), WEIGHTS)
@@ -64,15 +68,15 @@ def test_files_are_as_large_as_forecast(tmp_path: Path) -> None:
     for manifest in (original, small):
         weights = tmp_path / "models" / "demo" / manifest.version / "model.safetensors"
         header = 8 + int.from_bytes(weights.read_bytes()[:8], "little")
-        assert shape.file_bytes(manifest.precision) == weights.stat().st_size - header + 64 * shape.vocabulary
+        assert shape.weight_bytes(manifest.precision) == weights.stat().st_size - header
 
 
 def test_an_import_keeps_the_bf16_version_beside_the_8_bit_one() -> None:
     shape, free = TYPICAL[1], 64 * GB
-    plain, small = (needs(shape, precision, Settings(), free) for precision in ("bf16", "int8"))
-    assert (plain.download, plain.version) == (shape.file_bytes("bf16"),) * 2
-    assert (small.download, small.version) == (plain.download, plain.version + shape.file_bytes("int8"))
-    assert small.importing_disk == small.download + small.version
+    plain, small = (needs(shape, precision, free) for precision in ("bf16", "int8"))
+    assert (plain.download, plain.kept) == (shape.weight_bytes("bf16"),) * 2
+    assert (small.download, small.kept) == (plain.download, plain.kept + shape.weight_bytes("int8"))
+    assert small.disk == small.download + small.kept
     assert small.converting - plain.converting == 12 * 32000 * 2048, "the embedding is the largest matrix"
 
 
@@ -80,19 +84,19 @@ def test_serving_needs_what_admission_asks_for(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     manifest = publish_demo(store, WEIGHTS)[1]
     admitted = SharedEngines(store, lambda *_: pytest.fail("no engine is wanted")).needed_bytes(manifest)
-    told = needs(demo_shape(), "int8", Settings(), 8 * GB)
-    assert told.loading == pytest.approx(admitted, rel=0.001)
+    told = needs(demo_shape(), "int8", 8 * GB)
+    assert told.loading == pytest.approx(admitted, rel=0.002)
 
 
 def test_the_cache_is_sized_as_an_engine_sizes_it() -> None:
     shape = TYPICAL[1]
-    told = needs(shape, "int8", Settings(), 8 * GB)
-    assert kv_bytes_per_token(shape, Settings()) == 2 * 22 * 4 * 64 * 2
+    told = needs(shape, "int8", 8 * GB)
+    assert kv_bytes_per_token(shape, "int8", Settings()) == 2 * 22 * 4 * 64 * 2
     assert told.kv_tokens == 64 * 2048 and told.kv_cache == told.kv_tokens * 22528, "64 sequences of a whole window"
-    less = needs(shape, "int8", Settings(), 2 * GB)
+    less = needs(shape, "int8", 2 * GB)
     assert FREE_MEMORY_SHARE * 2 * GB - 16 * 22528 < less.kv_cache <= FREE_MEMORY_SHARE * 2 * GB
-    assert kv_bytes_per_token(shape, Settings(kv_cache_dtype="int8")) == 2 * 22 * 4 * (64 + 4)
-    assert needs(shape, "int8", Settings(), 1000).kv_tokens == 0, "not one block"
+    assert kv_bytes_per_token(shape, "int8", Settings(kv_cache_dtype="int8")) == 2 * 22 * 4 * (64 + 4)
+    assert needs(shape, "int8", 1000).kv_tokens == 0, "not one block"
 
 
 @pytest.mark.parametrize(("free", "fits"), [(64 * GB, "yes"), (10 * GB, "tight"), (GB, "no")])

@@ -197,10 +197,10 @@ def _row_rules(model: torch.nn.Module, cache: KVCache, dtype: torch.dtype) -> Ro
     """Measures the row rules on the weights in use, because kernels and their paddings differ by processor and
     shape. Divides the rows of the layers whose products torch computes."""
     measured: dict[tuple[torch.Size, torch.dtype], RowBlocks] = {}
-    for layer, weight in _dense_layers(model):
-        kind = weight.shape, weight.dtype
+    for layer, stored, multiplied in _dense_layers(model):
+        kind = stored.shape, multiplied
         if kind not in measured:
-            measured[kind] = row_blocks(weight)
+            measured[kind] = row_blocks(stored.to(multiplied))
         divide_rows(layer, measured[kind].most)
     quantum = max((blocks.quantum for blocks in measured.values()), default=1)
     compute, device = matmul_dtype(dtype, cache.device), cache.device
@@ -211,17 +211,17 @@ def _row_rules(model: torch.nn.Module, cache: KVCache, dtype: torch.dtype) -> Ro
     return RowRules(quantum, attention)
 
 
-def _dense_layers(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Tensor]]:
-    """Yields the layers whose products torch computes, each with its weight [out, in] as it is multiplied."""
-    widened: dict[torch.Size, Tensor] = {}
+def _dense_layers(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Tensor, torch.dtype]]:
+    """Yields the layers whose products torch computes, each with its stored weight [out, in] and the dtype in which it
+    is multiplied."""
     for module in model.modules():
         if isinstance(module, (torch.nn.Linear, DenseLinear)):
-            yield module, module.weight
+            yield module, module.weight, module.weight.dtype
         elif isinstance(module, Int8Linear) and module.kernel == "dequantized":
-            shape = module.weight.shape
-            yield module, widened.setdefault(shape, widened.get(shape, module.weight.to(torch.bfloat16)))
+            yield module, module.weight, torch.bfloat16
         elif type(module).__name__ == "Conv1D":  # the library's, [in, out]
-            yield module, module.get_parameter("weight").T
+            weight = module.get_parameter("weight").T
+            yield module, weight, weight.dtype
 
 
 def _info(

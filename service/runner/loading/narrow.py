@@ -41,7 +41,7 @@ def narrow_runner(shape: Shape, num_blocks: int) -> ModelRunner:
     """Returns a runner of a model of this shape, computed as served models are."""
     device, outline = torch.device("cpu"), _outline(shape)
     cache = KVCache(outline.shapes, num_blocks, BLOCK_SIZE, torch.bfloat16, device)
-    whole = assemble(outline, _Random(shape), shape.window)
+    whole = assemble(outline, _Random(shape), shape.context_window)
     forward: Forward = FusedDecoder(whole) if library() is None else NativeDecoder(whole, cache)
     return ModelRunner(forward, cache, RowRules(), device)
 
