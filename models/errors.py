@@ -11,6 +11,8 @@
 Every message is a sentence for the caller and says what to change. None contains a path of this machine.
 """
 
+import errno
+
 
 class RepositoryError(Exception):
     """Base of every error that `models` raises on purpose."""
@@ -38,3 +40,8 @@ class Corrupt(RepositoryError):
 
 class InvalidSource(RepositoryError):
     """The source of an import is refused; nothing was published."""
+
+
+def disk_is_full(error: Exception) -> bool:
+    """Returns whether the system refused to write because the disk, or a user's share of it, is used up."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

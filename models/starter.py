@@ -4,12 +4,11 @@
 directories, and the demo model only if the repository has nothing else.
 """
 
-import errno
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from models.errors import Corrupt, RepositoryError
+from models.errors import Corrupt, RepositoryError, disk_is_full
 from models.importing import import_source
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
 from models.progress import Progress, silent
@@ -17,7 +16,6 @@ from models.report import Report
 from models.repository import Repository
 
 DEMO = "demo"
-FULL = (errno.ENOSPC, errno.EDQUOT)
 AUTHOR = "dosirak"
 """The author of the demo model, which no person asked for."""
 WEIGHTS = Path(__file__).parent / "demo" / "weights"
@@ -28,6 +26,11 @@ REPORT = WEIGHTS.parent / "report.json"
 def demo_is_wanted(repository: Repository) -> bool:
     """Returns whether the repository has nothing but a part of the demo model: a fresh or interrupted installation."""
     return not (set(repository.models()) - {DEMO} or repository.history(DEMO, DEFAULT_ALIAS)) and WEIGHTS.is_dir()
+
+
+def publishing_bytes() -> int:
+    """Returns the bytes that publishing the demo model takes at most: both versions, and the one under way."""
+    return 3 * sum(path.stat().st_size for path in WEIGHTS.iterdir())
 
 
 def missing_of(repository: Repository, carried: Mapping[str, Path]) -> dict[str, Path]:
@@ -85,7 +88,7 @@ def main(data_dir: str, *pairs: str) -> None:
 
 
 def _why(error: RepositoryError | OSError) -> str:
-    if isinstance(error, OSError) and error.errno in FULL:
+    if disk_is_full(error):
         return "the first models could not be published: the disk of the data directory is full; make room there"
     return f"the first models could not be published: {error}"
 

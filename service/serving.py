@@ -18,6 +18,7 @@ from rich.text import Text
 from models.repository import Repository
 from service.settings import Settings, child_environment
 from service.starting import checks, process
+from service.starting.address import address, authorization
 from service.starting.first_answer import show_first_answer
 from service.starting.screen import Screen
 from service.starting.waiting import answers_in_progress, slow_kernels, wait_until_ready, why_not_ready
@@ -45,7 +46,7 @@ class _Serving:
 
     def run(self) -> int:
         directory = self.settings.data_dir
-        listening = checks.listening_address(self.settings, address(self.settings))
+        listening = checks.listening_address(self.settings)
         checks.check_directory(directory)
         with checks.marked(directory) as warning:
             self._warn(warning)
@@ -120,15 +121,3 @@ class _Serving:
     def _warn(self, sentence: str | None) -> None:
         if sentence:
             self.console.print(Text.assemble(("warning", "yellow"), f": {sentence}"), soft_wrap=True)
-
-
-def address(settings: Settings) -> str:
-    """Returns where a server with these settings is reached from its own machine."""
-    host = settings.host
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{reachable}:{settings.port}"
-
-
-def authorization(settings: Settings) -> dict[str, str]:
-    key = settings.admin_key
-    return {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}

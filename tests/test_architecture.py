@@ -169,7 +169,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.machine",
         "service.needs",
         "service.runner.native.build",
-        "service.serving",
+        "service.starting.address",
         "service.settings",
     },
     "service.answers": {
@@ -223,8 +223,9 @@ ALLOWED: dict[str, set[str]] = {
     "service.deferred": {"service.settings", "service.engine_client", "service.app"},
     "service.packaging": {"service.api", "service.errors"},
     "service.bento": {"service.settings", "service.api", "service.deferred", "service.packaging"},
-    "service.starting": {"models", "service.errors", "service.settings"},
-    "service.serving": {"models", "service.settings", "service.starting"},
+    "service.starting.address": {"service.settings"},
+    "service.starting": {"models", "service.errors", "service.settings", "service.starting.address"},
+    "service.serving": {"models", "service.settings", "service.starting", "service.starting.address"},
     "service.evaluation": {
         "models",
         "models.demo",
@@ -264,6 +265,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.host",
         "service.jobs",
         "service.starting",
+        "service.starting.address",
         "service.doctor",
         "service.doctor.measured",
         "service.machine",

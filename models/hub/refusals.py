@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from typing import Final
 
 from httpx2 import HTTPError, ProxyError
@@ -16,7 +15,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from models.errors import InvalidSource
+from models.errors import InvalidSource, disk_is_full
 from models.hub.source import HubSource
 
 ELSEWHERE: Final = "download it on another machine and give the directory instead"
@@ -65,7 +64,7 @@ def _status(source: HubSource, status: int) -> str:
 
 
 def _unreached(source: HubSource, error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if disk_is_full(error):
         return f"The disk is full and {source.id} has not arrived whole: free space and start again; {KEPT}"
     if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
         return f"{source.id} cannot be written here ({error.strerror}): mend the data directory and start again; {KEPT}"

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-from typing import Final
-
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from models.errors import RepositoryError
+from models.errors import RepositoryError, disk_is_full
 from service.api.dialects import is_openai
 from service.api.errors import response_of
 from service.deployments.routing import as_service_error
 from service.errors import DosirakError, InvalidRequest, MethodNotAllowed, NotFound, StorageFull
-
-FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def install(app: FastAPI) -> None:
@@ -45,7 +40,7 @@ async def _repository(request: Request, error: Exception) -> Response:
 
 async def _disk(request: Request, error: Exception) -> Response:
     """Answers a full disk. Any other failure of the system is a defect, for the layer above."""
-    if not isinstance(error, OSError) or error.errno not in FULL:
+    if not disk_is_full(error):
         raise error
     return await _refused(request, StorageFull("The server's disk is full: try again when the operator has made room"))
 

@@ -78,7 +78,7 @@ def talk(
     """Talk to a running server; see what of the chat fits its window. Piped in, a line is a message."""
     from service.cli.chat import run
     from service.cli.client import Client
-    from service.serving import address, authorization
+    from service.starting.address import address, authorization
 
     settings = settings_or_exit(console)
     fields = {"model": model, "policy": policy, "system": system}

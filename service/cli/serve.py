@@ -56,7 +56,6 @@ def serve(
     HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME and HTTPS_PROXY mean what
     they mean to huggingface_hub.
     """
-    from service.serving import address
     from service.serving import serve as run
 
     settings = settings_or_exit(console)
@@ -68,7 +67,7 @@ def serve(
         raise typer.Exit(run(settings, console))
     if _is_demo(settings, model):
         raise typer.Exit(run(settings.model_copy(update={"default_model": model}), console))
-    listening_address(settings, address(settings))  # before a download, not after it
+    listening_address(settings)  # before a download, not after it
     words = Words(model, precision_of(precision) if precision else None, name, evaluate, pull)
     preparation = Preparation(settings, words, console)
     prepared = preparation.run()

@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import tempfile
 from pathlib import Path
-from typing import Final
-
-import httpx
 
 from models.errors import RepositoryError
 from models.repository import Repository
-from models.starter import DEMO, WEIGHTS, demo_is_wanted
+from models.starter import DEMO, WEIGHTS, demo_is_wanted, publishing_bytes
 from service.deployments.memory import loaded_bytes
 from service.doctor.checks import Surroundings
 from service.runner.native.build import COMPILERS
-from service.serving import address, authorization
 from service.settings import Settings
-
-_COPIES: Final = 3  # of the demo's bf16 files at its publishing: both versions, and the one under way
+from service.starting.address import address, is_dosirak, resolve, try_to_listen
 
 
 def look(settings: Settings) -> Surroundings:
@@ -44,22 +38,11 @@ def look(settings: Settings) -> Surroundings:
 
 
 def _port_taken_by(settings: Settings) -> str:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((settings.host, settings.port))
-        except OSError as error:
-            return "dosirak" if _is_dosirak(settings) else error.strerror or str(error)
-    return ""
-
-
-def _is_dosirak(settings: Settings) -> bool:
     try:
-        answer = httpx.get(f"{address(settings)}/info", headers=authorization(settings), timeout=2)
-        return answer.status_code == 200 and answer.json().get("router") == "dosirak"
-    except (httpx.HTTPError, ValueError, AttributeError):
-        return False
+        try_to_listen(*resolve(settings.host, settings.port), settings.port)
+    except OSError as error:
+        return "dosirak" if is_dosirak(settings) else error.strerror or str(error)
+    return ""
 
 
 def _unwritable(directory: Path) -> str:
@@ -86,7 +69,7 @@ def _default_model(settings: Settings) -> tuple[str, int | None, str, int]:
         store = Repository(settings.data_dir) if (settings.data_dir / "models").is_dir() else None
         if name == DEMO and (store is None or demo_is_wanted(store)):
             size = sum(path.stat().st_size for path in WEIGHTS.iterdir())
-            return f"{wanted}, published at the first start", loaded_bytes(size), "", _COPIES * size
+            return f"{wanted}, published at the first start", loaded_bytes(size), "", publishing_bytes()
         if store is None:
             return wanted, None, f"there is no version of the default model {wanted}: the repository is empty", 0
         manifest = store.resolve(wanted)

@@ -17,21 +17,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import httpx
-
-from models.errors import RepositoryError
+from models.errors import RepositoryError, disk_is_full
 from models.manifest import ModelReference
 from models.repository import Repository
-from models.starter import DEMO, WEIGHTS, demo_is_wanted
+from models.starter import DEMO, demo_is_wanted, publishing_bytes
 from service.errors import DosirakError
 from service.settings import Settings
+from service.starting.address import is_dosirak, resolve, try_to_listen
 
 PORTS_TRIED: Final = 20
 FIRST_UNPRIVILEGED: Final = 1024
-FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 ELSEWHERE: Final = "or choose another directory with DOSIRAK_DATA_DIR"
-NEEDED_FOR_DEMO: Final = 3
-"""Bytes that the demo model's two versions and their load take, as a multiple of its weights' bytes."""
 LITTLE_SPACE: Final = 64 * 1024 * 1024
 """Less free disk than this is worth a warning: sessions, reports and imports are refused when it is used up."""
 
@@ -40,51 +36,39 @@ class CannotStart(DosirakError):
     """The server cannot start; the message says what to do."""
 
 
-def listening_address(settings: Settings, url: str) -> str:
-    """Returns the IP address to listen on; `url` is where the server would be reached. Raises CannotStart where this
-    machine cannot listen there."""
-    host, port = settings.host, settings.port
+def listening_address(settings: Settings) -> str:
+    """Returns the IP address to listen on. Raises CannotStart where this machine cannot listen there."""
     try:
-        family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, ip = resolve(settings.host, settings.port)
     except OSError:
-        raise CannotStart(f"{host} is no address: set DOSIRAK_HOST to an IP address of this machine") from None
+        raise CannotStart(f"{settings.host} is no address: set DOSIRAK_HOST to an IP address of this machine") from None
     try:
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-            probe.listen()
+        try_to_listen(family, ip, settings.port)
     except OSError as error:
-        raise CannotStart(_why_not_listening(str(where[0]), port, family, error, url)) from None
-    return str(where[0])
+        raise CannotStart(_why_not_listening(settings, family, ip, error)) from None
+    return ip
 
 
-def _why_not_listening(address: str, port: int, family: socket.AddressFamily, error: OSError, url: str) -> str:
+def _why_not_listening(settings: Settings, family: socket.AddressFamily, ip: str, error: OSError) -> str:
+    port = settings.port
     if error.errno == errno.EADDRINUSE:
-        free = _free_port(address, port, family)
+        free = _free_port(ip, port, family)
         another = f", or choose another port, as in DOSIRAK_PORT={free}" if free else ""
-        return f"port {port} is taken by {_taker(url)}: end it{another}"
+        taker = "a Dosirak that already serves there" if is_dosirak(settings) else "another program"
+        return f"port {port} is taken by {taker}: end it{another}"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{address} is no address of this machine: set DOSIRAK_HOST to one of its own, as in 127.0.0.1"
+        return f"{ip} is no address of this machine: set DOSIRAK_HOST to one of its own, as in 127.0.0.1"
     if error.errno in (errno.EACCES, errno.EPERM) and port < FIRST_UNPRIVILEGED:
         return f"port {port} is for the system's administrator: choose one from {FIRST_UNPRIVILEGED} on (DOSIRAK_PORT)"
-    return f"{address} port {port} cannot be listened on ({error.strerror}): choose others (DOSIRAK_HOST, DOSIRAK_PORT)"
+    return f"{ip} port {port} cannot be listened on ({error.strerror}): choose others (DOSIRAK_HOST, DOSIRAK_PORT)"
 
 
-def _free_port(address: str, taken: int, family: socket.AddressFamily) -> int | None:
+def _free_port(ip: str, taken: int, family: socket.AddressFamily) -> int | None:
     for port in range(taken + 1, min(taken + 1 + PORTS_TRIED, 65536)):
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            if probe.connect_ex((address, port)) != 0:
+            if probe.connect_ex((ip, port)) != 0:
                 return port
     return None
-
-
-def _taker(url: str) -> str:
-    """Names what listens there: a Dosirak without a key says so itself."""
-    try:
-        named = httpx.get(f"{url}/", timeout=1).json()["name"]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return "another program"
-    return "a Dosirak that already serves there" if named == "Dosirak" else "another program"
 
 
 def check_directory(directory: Path) -> None:
@@ -109,7 +93,7 @@ def _usable(path: Path) -> bool:
 
 
 def _why_not_written(directory: Path, error: OSError) -> str:
-    if error.errno in FULL:
+    if disk_is_full(error):
         return f"the disk of {directory} is full: make room, {ELSEWHERE}"
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         return f"the data directory {directory} is, or lies in, a file: remove the file, {ELSEWHERE}"
@@ -138,9 +122,7 @@ def _user(uid: int) -> str:
 def check_space(repository: Repository, directory: Path) -> str | None:
     """Returns a warning where little disk is free. Raises CannotStart where the demo model does not fit."""
     free = shutil.disk_usage(directory).free
-    needed = (
-        NEEDED_FOR_DEMO * sum(file.stat().st_size for file in WEIGHTS.iterdir()) if demo_is_wanted(repository) else 0
-    )
+    needed = publishing_bytes() if demo_is_wanted(repository) else 0
     if free < needed:
         raise CannotStart(
             f"the disk of {directory} has {_mb(free)} free and the demo model needs {_mb(needed)}: make room, "

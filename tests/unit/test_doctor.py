@@ -220,7 +220,7 @@ def listening(body: bytes) -> Iterator[int]:
 
 @pytest.mark.parametrize(
     ("body", "by"),
-    [(b'{"router": "dosirak"}', "dosirak"), (b"<html>", "in use"), (b"[]", "in use"), (b"\xff", "in use")],
+    [(b'{"name": "Dosirak"}', "dosirak"), (b"<html>", "in use"), (b"[]", "in use"), (b"\xff", "in use")],
 )
 def test_a_port_that_is_taken(body: bytes, by: str, tmp_path: Path) -> None:
     with listening(body) as port:

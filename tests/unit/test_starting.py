@@ -61,8 +61,7 @@ def answering(body: bytes) -> Iterator[int]:
 
 
 def address_of(**settings: Any) -> str:
-    chosen = Settings(**settings)
-    return checks.listening_address(chosen, f"http://127.0.0.1:{chosen.port}")
+    return checks.listening_address(Settings(**settings))
 
 
 def test_a_name_is_made_the_address_that_the_server_listens_on() -> None:
