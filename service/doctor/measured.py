@@ -1,4 +1,4 @@
-"""What was measured of a host: memory read, products, and the time of a step beside its products.
+"""This module keeps what was measured of a host: memory read, products, and the time of a step beside its products.
 
 A child process measures (`service.doctor.measuring`), so that a crash of a kernel is a sentence here. The result stays
 in the data directory, and `/info` shows it as long as it fits the host.

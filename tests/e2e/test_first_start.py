@@ -1,5 +1,5 @@
-"""What a new user sees at a terminal: the start, an answer that no log line runs into, a command that can be typed, an
-end that says what it waits for, and one sentence where something is missing."""
+"""These tests see what a new user sees at a terminal: the start, an answer that no log line runs into, a command that
+can be typed, an end that says what it waits for, and one sentence where something is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a hub lists arrives whole, only what is needed of it, and a download that was cut off goes on."""
+"""These tests show that what a hub lists arrives whole, only what is needed of it, and that a download which was cut
+off goes on."""
 
 from __future__ import annotations
 

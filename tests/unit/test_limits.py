@@ -1,4 +1,4 @@
-"""What the doctor and the benchmark measure of a machine, with every kernel that this one has."""
+"""These tests measure a machine as the doctor and the benchmark do, with every kernel that this one has."""
 
 from __future__ import annotations
 

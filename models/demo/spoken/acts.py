@@ -1,4 +1,4 @@
-"""What a customer may do in one turn: tell, order, ask, correct, or talk of other things; the desk replies.
+"""An act is what a customer does in one turn: tell, order, ask, correct, or talk of other things; the desk replies.
 
 Each act is one exchange. An act that cannot be done yet becomes another.
 """
