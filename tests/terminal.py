@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Mapping
@@ -28,10 +30,18 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 class Terminal:
-    """Runs `command` at once. `shown` is all that it wrote, with its control characters."""
+    """Runs `command` at once. `shown` is all that it wrote, with its control characters. `size`: rows and columns."""
 
-    def __init__(self, command: list[str], cwd: Path | None = None, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        cwd: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> None:
         self._ours, theirs = pty.openpty()
+        if size:
+            termios.tcsetwinsize(theirs, size)
         environment = {**os.environ, "COLUMNS": "200", "TERM": "xterm", **(variables or {})}
         self.process = subprocess.Popen(
             [sys.executable, "-c", CONTROLLED, *command],
@@ -75,7 +85,7 @@ class Terminal:
         self.process.wait()
 
     def _read(self) -> None:
-        pieces = b""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         while True:
             try:
                 piece = os.read(self._ours, 65536)
@@ -83,5 +93,4 @@ class Terminal:
                 return
             if not piece:
                 return
-            pieces += piece
-            self.shown = pieces.decode("utf-8", "replace")
+            self.shown += decoder.decode(piece)

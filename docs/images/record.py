@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import io
 import os
-import pty
-import select
 import signal
-import struct
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from fcntl import ioctl
 from itertools import groupby
 from pathlib import Path
-from termios import TIOCSWINSZ
 from typing import Final
 
 import pyte
@@ -30,6 +24,9 @@ from rich.console import Console
 from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.terminal import Terminal
 
 COLUMNS: Final = 126
 ROWS: Final = 120
@@ -52,39 +49,42 @@ SVG: Final = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns=
 """
 
 
-class Terminal:
-    """One command in a pseudo-terminal, and the screen that a person would see."""
+class Screen:
+    """What a person sees of one command: a terminal emulator reads all that the command printed."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        self.screen = pyte.Screen(COLUMNS, ROWS)
-        self._stream = pyte.ByteStream(self.screen)
-        self._owner, inner = pty.openpty()
-        ioctl(inner, TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self.process = subprocess.Popen(
-            command, stdin=inner, stdout=inner, stderr=inner, env=environment, start_new_session=True
-        )
-        os.close(inner)
+        self.terminal = Terminal(command, variables=environment, size=(ROWS, COLUMNS))
+        self._emulated = pyte.Screen(COLUMNS, ROWS)
+        self._stream, self._read = pyte.Stream(self._emulated), 0
 
     def until(self, seen: Callable[[str], bool]) -> None:
         """Reads what the command prints until `seen` is true of the screen's text. Raises TimeoutError."""
         deadline = time.monotonic() + LONGEST_SECONDS
-        while not seen("\n".join(self.screen.display)):
-            if time.monotonic() > deadline or self.process.poll() is not None:
-                raise TimeoutError("\n".join(line for line in self.screen.display if line.strip()))
-            if select.select([self._owner], [], [], 0.2)[0]:
-                self._stream.feed(os.read(self._owner, 65536))
+        while not seen(self._text()):
+            if time.monotonic() > deadline or self.terminal.process.poll() is not None:
+                raise TimeoutError(self._text())
+            time.sleep(0.1)
 
     def settle(self, seconds: float = 1.5) -> None:
         """Reads until the command has printed nothing for `seconds`."""
-        while select.select([self._owner], [], [], seconds)[0]:
-            self._stream.feed(os.read(self._owner, 65536))
+        printed = -1
+        while printed != len(self.terminal.shown):
+            printed = len(self.terminal.shown)
+            time.sleep(seconds)
+        self._text()
 
     def type(self, line: str) -> None:
-        os.write(self._owner, line.encode() + b"\n")
+        self.terminal.type(f"{line}\n")
 
     def end(self) -> None:
-        os.killpg(self.process.pid, signal.SIGTERM)
-        self.process.wait(60)
+        os.killpg(self.terminal.process.pid, signal.SIGTERM)
+        self.terminal.wait()
+
+    def _text(self) -> str:
+        shown = self.terminal.shown
+        self._stream.feed(shown[self._read :])
+        self._read = len(shown)
+        return "\n".join(line for line in self._emulated.display if line.strip())
 
     def text(self) -> Text:
         """Returns the screen up to its last line that is not empty."""
@@ -94,7 +94,7 @@ class Terminal:
         return Text("\n").join(lines)
 
     def _line(self, row: int) -> Text:
-        cells = [self.screen.buffer[row][column] for column in range(COLUMNS)]
+        cells = [self._emulated.buffer[row][column] for column in range(COLUMNS)]
         line = Text()
         for style, group in groupby(cells, key=lambda cell: (cell.fg, cell.bold, cell.italics)):
             colour, bold, italic = style
@@ -114,7 +114,7 @@ _NAMES: Final = {"brown": "yellow", **{f"bright{name}": f"bright_{name}" for nam
 
 @contextmanager
 def _server(environment: dict[str, str]):  # type: ignore[no-untyped-def]
-    terminal = Terminal(["dosirak", "serve"], environment)
+    terminal = Screen(["dosirak", "serve"], environment)
     try:
         terminal.until(lambda text: "Ctrl-C" in text)
         terminal.settle()
@@ -127,13 +127,13 @@ def record() -> Text:
     """Returns what the two commands show. Port 3000 must be free, for the picture shows it."""
     with tempfile.TemporaryDirectory() as data:
         environment = {
-            **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "TERM": "xterm-256color",
+            "COLUMNS": "",
             "DOSIRAK_DATA_DIR": data,
         }
         with _server(environment) as server:
-            chat = Terminal(["dosirak", "chat"], environment)
+            chat = Screen(["dosirak", "chat"], environment)
             chat.until(lambda text: "Ctrl-D leaves" in text)
             for number, line in enumerate(SAID, start=1):
                 chat.settle()
