@@ -300,6 +300,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         "service.api",
         "service.app",
         "service.bento",
+        "service.wrong_settings",
         "service.packaging.inputs",
         "service.settings",
         "service.cli",
