@@ -26,7 +26,9 @@ class Example:
 
 
 def _chat(text: str) -> Example:
-    return Example("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 64})
+    """Greedy, for OpenAI's default is to sample at temperature 1, where a small model says something else at times."""
+    messages = [{"role": "user", "content": text}]
+    return Example("/v1/chat/completions", {"messages": messages, "max_tokens": 64, "temperature": 0})
 
 
 DEMO: Final = _chat("안녕하세요")

@@ -169,8 +169,8 @@ async def test_shutting_down_leaves_no_task(tmp_path: Path) -> None:
     async with serving(tmp_path, start=False) as world:
         async with world.app.router.lifespan_context(world.app):
             await until(lambda: world.deployments.ready, 20)
-            names = {task.get_name() for task in asyncio.all_tasks() - before}
-            assert {"follow_aliases", "unload_idle", "run_jobs", "expire_sessions"} <= names
+            kept = {"follow_aliases", "unload_idle", "run_jobs", "expire_sessions"}
+            await until(lambda: kept <= {task.get_name() for task in asyncio.all_tasks() - before}, 20)
         await until(lambda: not asyncio.all_tasks() - before, 20)
 
 
