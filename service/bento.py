@@ -7,11 +7,7 @@ metrics (multiprocess files, raw paths as labels), its concurrency gate (no queu
 
 from __future__ import annotations
 
-import sys
-
-from pydantic import ValidationError
-
-from service.settings import Settings, leave_multiprocess_metrics
+from service.settings import leave_multiprocess_metrics
 
 leave_multiprocess_metrics()  # before any import of prometheus_client
 
@@ -24,16 +20,13 @@ from service.packaging.forwarding import answer  # noqa: E402
 from service.packaging.image import image  # noqa: E402
 from service.packaging.inputs import ChatInput, GenerateInput, generate_body  # noqa: E402
 from service.packaging.limit import BodyLimit  # noqa: E402
-from service.wrong_settings import sentences  # noqa: E402
+from service.wrong_settings import settings_or_exit  # noqa: E402
 
 ANSWER_SECONDS = 1800
 """BentoML's own limit, up to an answer's first byte; it keeps 0.8 KB a request for so long (docs/decisions/0002)."""
 GENERATE = "/generate"
 
-try:
-    settings = Settings()
-except ValidationError as error:  # `bentoml serve` reads this module first: a sentence instead of its traceback
-    sys.exit("\n".join(f"{name}: {sentence}" for name, sentence in sentences(error)))
+settings = settings_or_exit()
 app = DeferredApp(settings, carried_models)
 
 

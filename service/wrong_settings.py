@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from service.settings import Settings
+
+
+def settings_or_exit() -> Settings:
+    """Returns the settings; ends the process with a line for each wrong one. `bentoml serve` would show a traceback."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        sys.exit("\n".join(f"{name}: {sentence}" for name, sentence in sentences(error)))
 
 
 def sentences(error: ValidationError) -> Iterator[tuple[str, str]]:
