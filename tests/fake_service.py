@@ -34,6 +34,7 @@ from service.text.tokenizer import Tokenizer
 from tests.conformance import conforms
 from tests.tokenizers import write
 from tests.versions import FACTS, lineage, write_weights
+from tests.waiting import until
 
 WINDOW = 512
 URL = "http://localhost"
@@ -200,13 +201,6 @@ def publish(repository: Repository, name: str = "demo", parent: Manifest | None 
         write_weights(staged, f"weights of {name}")
         facts = replace(FACTS, context_window=WINDOW, vocab_size=400, lineage=lineage(parent))
         return repository.publish(staged, facts, name)
-
-
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
-    """Wait for what the product offers as a state only, not as an event."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @cache

@@ -12,8 +12,9 @@ from service.engine.messages import FinishReason
 from service.errors import Overloaded
 from tests.api.conftest import Serve
 from tests.api.reading import error, events
-from tests.fake_service import ScriptedEngine, World, until
+from tests.fake_service import ScriptedEngine, World
 from tests.fakes import FakeClock
+from tests.waiting import until
 
 
 async def test_more_than_the_places_are_refused_and_say_when(serve: Serve) -> None:

@@ -13,7 +13,8 @@ from huggingface_hub.errors import OverloadedError, ValidationError
 
 from service.errors import EngineKilled, Unavailable
 from tests.api.conftest import KEY, Serve
-from tests.fake_service import REPLY, over_http, until
+from tests.fake_service import REPLY, over_http
+from tests.waiting import until
 
 CHAT = [{"role": "user", "content": "안녕하세요"}]
 

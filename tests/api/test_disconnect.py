@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from tests.api.conftest import Serve
-from tests.fake_service import World, over_http, until
+from tests.fake_service import World, over_http
+from tests.waiting import until
 
 CHAT = [{"role": "user", "content": "hi"}]
 BODIES: list[tuple[str, dict[str, Any]]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -62,9 +63,10 @@ def told(world: World, shown: list[dict[str, Any]]) -> str:
 
 
 def reveals(text: str) -> list[str]:
-    """Parts of the secrets that are in the text."""
+    """Parts of the secrets that are in the text, but for its random ids, which may have the same digits by chance."""
     parts = [secret[at : at + 4] for secret in (SECRET, ADDRESS) for at in range(len(secret) - 3)]
-    return [part for part in parts if part in text]
+    words = re.sub(r"[0-9a-f]{32}", "", text)
+    return [part for part in parts if part in words]
 
 
 async def test_masked_whole_with_details(masking: World) -> None:

@@ -13,13 +13,14 @@ import httpx
 import pytest
 
 from service.errors import Unavailable
-from service.sessions import LEASE_SECONDS, SessionStore
+from service.sessions import LEASE_SECONDS, Claim, SessionStore
 from service.sessions.change import Change
 from service.sessions.idempotency import KEPT_SECONDS, Idempotency
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, events, openai_error
-from tests.fake_service import World, over_http, until
+from tests.fake_service import World, over_http
 from tests.sessions import Clock
+from tests.waiting import until
 
 REPLAYED = "idempotent-replayed"
 CHAT = [{"role": "user", "content": "hi"}]
@@ -214,7 +215,7 @@ async def test_a_client_that_waits_for_another_may_leave(serve: Serve, database:
 
 async def test_a_repetition_waits_no_longer_than_its_deadline(serve: Serve, database: str) -> None:
     async with serve(engine={"hold": asyncio.Event()}, database_url=database) as world:
-        body = {"inputs": "x", "deadline_ms": 300}
+        body = {"inputs": "x", "deadline_ms": 3000}
         first = asyncio.create_task(post(world, "/generate", body))
         await until(lambda: world.engine.alive)
         refused = error(await post(world, "/generate", body), 503, "unavailable")
@@ -236,14 +237,21 @@ async def test_an_answer_is_kept_for_a_day(serve: Serve, database: str) -> None:
 
 async def test_a_long_generation_keeps_its_claim(serve: Serve, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.api.stored_responses.RENEW_SECONDS", 0.01)
-    clock = Clock()
+    clock, renew, renewed = Clock(), Idempotency.renew, list[Claim]()
+
+    async def counted(of: Idempotency, claim: Claim) -> None:
+        await renew(of, claim)
+        renewed.append(claim)
+
+    monkeypatch.setattr(Idempotency, "renew", counted)
     async with serve(engine={"step_seconds": 0.03}, database_url=database) as world:
         at_time(world, clock)
         first = asyncio.create_task(post(world, "/generate", {"inputs": "x"}))
         await until(lambda: world.engine.alive)
         for _ in range(4):
             clock.move(LEASE_SECONDS * 0.6)
-            await asyncio.sleep(0.1)
+            enough = len(renewed) + 2  # one of the two began after the move
+            await until(partial(lambda enough: len(renewed) >= enough, enough))
         assert_repeated(await first, await post(world, "/generate", {"inputs": "x"}))
         assert len(world.engine.requests) == 1
 

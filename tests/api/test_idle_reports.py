@@ -8,7 +8,8 @@ import pytest
 
 from service.jobs.idle_reports import REPORT_WHEN_IDLE, IdleReports
 from service.tasks import BackgroundTasks
-from tests.fake_service import World, serving, until
+from tests.fake_service import World, serving
+from tests.waiting import until
 
 VERSION = "/v1/repository/models/demo/versions/1"
 
@@ -28,11 +29,11 @@ async def test_a_served_version_is_measured_until_a_request_comes(
         assert await state(world) == "not_measured"
         parts = repository, service.jobs, world.deployments.activity, world.deployments.served, tasks
         IdleReports(*parts, idle_seconds=0.05, look_seconds=0.01).start()
-        await until(lambda: repository.is_being_measured(manifest), seconds=60)
+        await until(lambda: repository.is_being_measured(manifest))
         assert await state(world) == "measuring"
         answer = await world.client.post("/generate", json={"inputs": "hello", "parameters": {"max_new_tokens": 2}})
         assert answer.status_code == 200
-        await until(lambda: not repository.is_being_measured(manifest), seconds=60)
+        await until(lambda: not repository.is_being_measured(manifest))
         await tasks.stop()
 
 

@@ -18,7 +18,8 @@ from service.deployments.deployment import Deployment
 from service.engine_client.client import EngineFailed
 from tests.api.conftest import Serve
 from tests.api.reading import error, openai_error
-from tests.fake_service import REPLY, ScriptedEngine, World, over_http, until
+from tests.fake_service import REPLY, ScriptedEngine, World, over_http
+from tests.waiting import until
 
 CHAT = [{"role": "user", "content": "hi"}]
 COMMENT = ": keep-alive"

@@ -18,8 +18,9 @@ from service.engine_client.engine import EngineState
 from service.machine import Host, processor
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
-from tests.fake_service import URL, WINDOW, World, until
+from tests.fake_service import URL, WINDOW, World
 from tests.hosts import MEASURED
+from tests.waiting import until
 
 CHAT = [{"role": "user", "content": "안녕하세요"}]
 

@@ -18,7 +18,8 @@ from service.logs import configure_logging
 from service.settings import Settings
 from tests.api.conftest import Serve
 from tests.api.test_disconnect import Client
-from tests.fake_service import World, until
+from tests.fake_service import World
+from tests.waiting import until
 
 SESSIONS = "/v1/sessions"
 CLIENT_LOGGERS = ("httpx", "httpcore")  # of the tests' own client, which is in this process

@@ -16,8 +16,9 @@ from models.repository import Repository
 from models.storage.journal import History
 from tests.api.conftest import KEY
 from tests.api.reading import error
-from tests.fake_service import World, publish, serving, until
+from tests.fake_service import World, publish, serving
 from tests.reports import beside, report
+from tests.waiting import until
 
 MODELS = "/v1/repository/models"
 

@@ -18,7 +18,8 @@ from service.sessions import History, SessionStore
 from service.text.messages import Message
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, events
-from tests.fake_service import REPLY, WINDOW, World, over_http, until
+from tests.fake_service import REPLY, WINDOW, World, over_http
+from tests.waiting import until
 
 SESSIONS = "/v1/sessions"
 SHORT = {"max_new_tokens": 16}

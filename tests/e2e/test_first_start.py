@@ -19,8 +19,9 @@ import psutil
 import pytest
 
 from tests.e2e.server import ROOT, Server, free_port, python, stream
-from tests.e2e.test_serve import body, until
+from tests.e2e.test_serve import body
 from tests.terminal import ANSI, CTRL_C, Terminal
+from tests.waiting import block_until
 
 KEY = "a key of 25 letters or so"
 SERVE = python("-m", "service.cli", "serve")
@@ -50,7 +51,7 @@ def is_running(terminal: Terminal) -> bool:
 def command_of(terminal: Terminal) -> str:
     """The command that the start shows."""
     terminal.until("  curl ")
-    until(lambda: bool([line for line in terminal.lines[:-1] if line.startswith("  curl ")]))
+    block_until(lambda: bool([line for line in terminal.lines[:-1] if line.startswith("  curl ")]))
     return next(line for line in terminal.lines if line.startswith("  curl ")).strip()
 
 
@@ -86,7 +87,7 @@ def a_long_answer(url: str, key: str = "") -> Iterator[list[dict[str, object]]]:
     asking = threading.Thread(target=ask)
     asking.start()
     with httpx.Client(base_url=url, headers=headers) as client:
-        until(lambda: client.get("/v1/deployments").json()["data"][0]["in_flight"] == 1)
+        block_until(lambda: client.get("/v1/deployments").json()["data"][0]["in_flight"] == 1)
     yield events
     asking.join(60)
 
@@ -108,7 +109,7 @@ def test_a_first_start_and_its_end(data_dir: Path, served: Server) -> None:
         assert f"uses {data_dir} too" in ANSI.sub("", terminal.shown), "as another server serves from it"
         assert command.startswith(f"curl http://127.0.0.1:{port}/v1/chat/completions -H") and "Bearer" not in command
         assert sensible(run(command))
-        until(lambda: any(map(REQUEST.fullmatch, terminal.lines)))
+        block_until(lambda: any(map(REQUEST.fullmatch, terminal.lines)))
         assert "\x1b[32m200" in terminal.shown
         family = family_of(terminal)
         with a_long_answer(f"http://127.0.0.1:{port}") as events:
@@ -116,7 +117,7 @@ def test_a_first_start_and_its_end(data_dir: Path, served: Server) -> None:
             terminal.until("waiting for 1 answer, at most 30 s; Ctrl-C again ends at once")
         assert terminal.wait() == 130
         assert events[-1].get("generated_text"), "it waited"
-        until(gone(family))
+        block_until(gone(family))
         assert "Traceback" not in terminal.shown
 
 
@@ -127,7 +128,7 @@ def test_a_key_no_colours_and_an_end_at_once(data_dir: Path, served: Server) -> 
         assert KEY not in terminal.shown and "$DOSIRAK_ADMIN_KEY" in command
         assert sensible(run(command, DOSIRAK_ADMIN_KEY=KEY))
         assert "code" in run(command, DOSIRAK_ADMIN_KEY="another")["error"]  # type: ignore[operator]
-        until(lambda: any(map(REQUEST.fullmatch, terminal.lines)))
+        block_until(lambda: any(map(REQUEST.fullmatch, terminal.lines)))
         assert not re.search(r"\x1b\[[0-9;]*3[1-6]m", terminal.shown), "NO_COLOR"
         family = family_of(terminal)
         with a_long_answer(f"http://127.0.0.1:{port}", KEY) as events:
@@ -135,12 +136,12 @@ def test_a_key_no_colours_and_an_end_at_once(data_dir: Path, served: Server) -> 
             terminal.until("Ctrl-C again ends at once")
             terminal.type(CTRL_C)
             assert terminal.wait() == 130
-            until(gone(family))
+            block_until(gone(family))
         assert events == [{"error": "cut"}]
 
 
 def test_piped_the_answer_has_its_own_lines_and_the_log_is_json(served: Server) -> None:
-    until(lambda: "  curl " in served.log.read_text())
+    block_until(lambda: "  curl " in served.log.read_text())
     lines = served.log.read_text().splitlines()
     assert "dosirak  이름은 김무슬이에요." in lines
     records = [json.loads(line) for line in lines if line.startswith("{")]
@@ -148,7 +149,7 @@ def test_piped_the_answer_has_its_own_lines_and_the_log_is_json(served: Server) 
 
 
 def test_the_shown_command_runs_as_typed(served: Server) -> None:
-    until(lambda: "  curl " in served.log.read_text())
+    block_until(lambda: "  curl " in served.log.read_text())
     line = next(line for line in served.log.read_text().splitlines() if line.startswith("  curl "))
     assert sensible(run(line.strip()))
 

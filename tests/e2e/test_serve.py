@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.e2e.server import ROOT, Server, free_port, python, running, stream, text_of
+from tests.waiting import block_until
 
 MIB = 1024 * 1024
 CHAT = {"messages": [{"role": "user", "content": "안녕하세요! 오늘 뭐가 맛있어요?"}]}
@@ -23,17 +24,8 @@ def body(**parameters: object) -> dict[str, object]:
     return {**CHAT, "parameters": {"max_new_tokens": 48, "ignore_eos": True, **parameters}}
 
 
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not come to pass")
-
-
 def test_start_ends_with_one_real_answer(served: Server) -> None:
-    until(lambda: "ready at" in served.log.read_text())
+    block_until(lambda: "ready at" in served.log.read_text())
     shown = served.log.read_text()
     assert "tokens at" in shown and "curl http://127.0.0.1" in shown
     assert "Traceback" not in shown
@@ -93,13 +85,19 @@ def test_an_engine_that_is_killed_is_a_pause(served: Server) -> None:
         killer.start()
         disturbed = stream(client, asked)
         killer.join()
-    until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    block_until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
     assert text_of(disturbed) == text_of(undisturbed)
     assert served.engines()[0].pid != engine.pid
 
 
 def test_a_vanished_client_frees_its_blocks(served: Server) -> None:
     with served.client() as client, served.client() as leaver:
+
+        def left() -> float:
+            shown = re.findall(r'request_success_total{finish_reason="abort".* (\S+)', client.get("/metrics").text)
+            return sum(map(float, shown))
+
+        before = left()
         with leaver.stream("POST", "/generate_stream", json=body(max_new_tokens=1500)) as response:
             next(response.iter_lines())
         with pytest.raises(httpx.ReadTimeout):
@@ -110,7 +108,8 @@ def test_a_vanished_client_frees_its_blocks(served: Server) -> None:
             blocks = replica["kv_blocks"]
             return bool(replica["running"] == 0 and blocks["free"] + blocks["cached"] == blocks["total"])
 
-        until(idle, 5)
+        block_until(idle)
+        assert left() > before
 
 
 def test_sigterm_finishes_what_runs_and_leaves_no_process(data_dir: Path, served: Server, tmp_path: Path) -> None:

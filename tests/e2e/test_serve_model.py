@@ -15,8 +15,8 @@ import pytest
 from models.repository import Repository
 from tests.checkpoints import save_llama
 from tests.e2e.server import ROOT, Server, command_of, end, free_port, python, starting, until_ready
-from tests.e2e.test_serve import until
 from tests.fake_hub import PIECE, FakeHub
+from tests.waiting import block_until
 
 TINY = "org/Tiny-Chat"
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
@@ -59,7 +59,7 @@ def killed(server: Server) -> None:
     family = psutil.Process(server.process.pid).children(recursive=True)
     server.process.kill()
     server.process.wait()
-    until(lambda: not [each for each in family if command_of(each)], SECONDS)
+    block_until(lambda: not [each for each in family if command_of(each)], SECONDS)
 
 
 @contextmanager
@@ -87,7 +87,9 @@ def test_a_kill_costs_only_what_it_interrupted(hub: FakeHub, llama: Path, tmp_pa
     size = (llama / "model.safetensors").stat().st_size
 
     downloading = starting(serve(TINY), data, log, free_port(), ROOT, **told)
-    until(lambda: any(each.stat().st_size >= 8 * PIECE for each in downloads.glob("*/model.safetensors.part")), SECONDS)
+    block_until(
+        lambda: any(each.stat().st_size >= 8 * PIECE for each in downloads.glob("*/model.safetensors.part")), SECONDS
+    )
     killed(downloading)
     arrived = next(downloads.glob("*/model.safetensors.part")).stat().st_size
     assert 0 < arrived < size and Repository(data).models() == []
@@ -96,8 +98,8 @@ def test_a_kill_costs_only_what_it_interrupted(hub: FakeHub, llama: Path, tmp_pa
     hub.requests.clear()
 
     converting = starting(serve(TINY), data, log, free_port(), ROOT, **told)
-    until(lambda: any(each.suffix != ".part" for each in downloads.iterdir()), SECONDS)
-    until(lambda: bool(converting.children("service.jobs.worker")), SECONDS)
+    block_until(lambda: any(each.suffix != ".part" for each in downloads.iterdir()), SECONDS)
+    block_until(lambda: bool(converting.children("service.jobs.worker")), SECONDS)
     killed(converting)
     assert [(each.first, each.sent) for each in hub.weights_sent()] == [(arrived, size - arrived)]
     assert Repository(data).aliases("tiny-chat") == {}
@@ -115,7 +117,7 @@ def test_the_first_answer_and_a_start_without_a_hub(hub: FakeHub, llama: Path, t
     data, log = tmp_path / "data", tmp_path / "log"
     for url in (hub.url, UNREACHABLE):
         with serving(data, log, hub_variables(tmp_path, url)) as server:
-            until(lambda: "ready at" in server.log.read_text(), SECONDS)
+            block_until(lambda: "ready at" in server.log.read_text(), SECONDS)
             shown = server.log.read_text()
             assert "serving tiny-chat:2 (int8" in shown and "tokens at" in shown and "Traceback" not in shown
             assert ("to download" in shown) == (url == hub.url)
@@ -156,7 +158,7 @@ def test_ctrl_c_while_a_checkpoint_is_fetched(hub: FakeHub, llama: Path, tmp_pat
     hub.stall_after = 12 * PIECE
     told = hub_variables(tmp_path, hub.url)
     server = starting(serve(TINY), tmp_path / "data", tmp_path / "log", free_port(), ROOT, **told)
-    until(
+    block_until(
         lambda: any(each.stat().st_size for each in tmp_path.glob("data/downloads/*/model.safetensors.part")), SECONDS
     )
     server.process.send_signal(signal.SIGINT)

@@ -225,7 +225,7 @@ async def test_a_deadline_holds_while_there_is_no_engine() -> None:
         kill(client)
         outputs = [output async for output in stream]
         assert outputs[-1].finish_reason is FinishReason.DEADLINE
-        assert time.monotonic() < started + 1.5
+        assert time.monotonic() < started + 15, "before the engine is back"
 
 
 async def test_the_engine_ends_a_request_at_its_deadline() -> None:

@@ -18,7 +18,8 @@ from service.engine_client.client import EngineClient, EngineState
 from service.errors import DosirakError, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.faults.test_engine_process import POISON, QUICK, answer, client_of, engine, kill
-from tests.unit.test_deployments import World, publish_with_tokenizer, until
+from tests.unit.test_deployments import World, publish_with_tokenizer
+from tests.waiting import until
 
 
 async def until_ready(client: EngineClient) -> None:

@@ -22,7 +22,8 @@ from models.repository import Repository
 from service.api.loopback import is_local_authority, is_local_origin, is_local_peer, is_loopback_address
 from tests.api.reading import error, openai_error
 from tests.e2e.server import end, free_port, python, starting
-from tests.fake_service import URL, World, publish, serving, until
+from tests.fake_service import URL, World, publish, serving
+from tests.waiting import until
 
 LOOPBACK_HOSTS = (
     "localhost",
@@ -41,6 +42,7 @@ LOOPBACK_HOSTS = (
     "[::ffff:127.0.0.1]:3000",
     "[::FFFF:7f00:1]",
 )
+
 FOREIGN_HOSTS = (
     "",
     "evil.com",

@@ -20,8 +20,9 @@ from service.metrics import Metrics
 from service.sessions import SessionStore
 from service.tasks import BackgroundTasks
 from tests.api.reading import error
-from tests.fake_service import World, publish, serving, until
+from tests.fake_service import World, publish, serving
 from tests.versions import FACTS, write_weights
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +64,7 @@ async def test_a_file_that_is_no_rollout_keeps_no_server_from_following(tmp_path
         assert (await world.client.post("/generate", json={"inputs": "x"})).json()["model"] == "demo:1"
         stray(tmp_path)
         repository.promote("demo", "production", "2", "second")
-        await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"], 20)
+        await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"])
         assert failures(world.metrics, "follow_aliases") == (0, 0)
 
 
@@ -74,14 +75,14 @@ async def test_a_server_that_cannot_follow_aliases_is_not_ready_until_it_can(
         assert (await world.client.get("/readyz")).status_code == 200
         with monkeypatch.context() as patched:
             patched.setattr(world.deployments.rollouts, "refresh", _broken)
-            await until(lambda: not world.deployments.ready, 20)
+            await until(lambda: not world.deployments.ready)
             refused = await world.client.get("/readyz")
             error(refused, 503, "unavailable")
             assert "aliases cannot be followed" in refused.json()["error"]
             counted, failing = failures(world.metrics, "follow_aliases")
             assert counted >= 5 and failing == 1
             assert (await world.client.post("/generate", json={"inputs": "x"})).status_code == 200, "it still answers"
-        await until(lambda: world.deployments.ready, 20)
+        await until(lambda: world.deployments.ready)
         assert failures(world.metrics, "follow_aliases")[1] == 0
 
 
@@ -97,7 +98,7 @@ async def test_a_start_that_fails_is_tried_again(tmp_path: Path, monkeypatch: py
 
         monkeypatch.setattr(world.deployments.rollouts, "refresh", refreshed)
         await world.deployments.start()
-        await until(lambda: world.deployments.ready, 20)
+        await until(lambda: world.deployments.ready)
         assert failures(world.metrics, "start") == (2, 0)
 
 
@@ -110,14 +111,14 @@ async def test_idle_versions_are_unloaded_though_aliases_cannot_be_followed(
     async with serving(tmp_path, idle_unload_seconds=0.01) as world:
         monkeypatch.setattr(world.deployments.rollouts, "refresh", _broken)
         await world.deployments.acquire("demo:1")
-        await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"], 20)
+        await until(lambda: [each.manifest.version for each in world.deployments.all()] == ["2"])
 
 
 async def test_an_engine_that_cannot_be_ended_is_not_in_the_way_of_the_next(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         _break_end(world)
         assert (await world.client.delete("/v1/deployments/demo:1")).status_code == 202
-        await until(lambda: not world.deployments.all(), 20)
+        await until(lambda: not world.deployments.all())
         assert failures(world.metrics, "unload") == (1, 1)
         assert (await world.client.post("/generate", json={"inputs": "x"})).status_code == 200
 
@@ -129,7 +130,7 @@ async def test_a_load_whose_clean_up_fails_has_failed(tmp_path: Path, monkeypatc
     async with serving(tmp_path, start=False, preload=False) as world:
         monkeypatch.setattr(Deployment, "load", load)
         await world.deployments.start()
-        await until(lambda: world.deployments.phase == "started", 20)
+        await until(lambda: world.deployments.phase == "started")
         refused = error(await world.client.post("/generate", json={"inputs": "x"}), 503, "unavailable")
         assert "could not be loaded" in refused["error"], "nobody waits for what will not come"
         assert world.deployments.all()[0].state is DeploymentState.FAILED
@@ -158,7 +159,7 @@ async def test_expired_sessions_are_removed_after_a_time_without_a_database(tmp_
     tasks = BackgroundTasks(metrics.background_task, first_delay=0.001)
     conversations = Conversations(open_store, sweep_seconds=0.001, tasks=tasks)
     conversations.start()
-    await until(lambda: len(tries) == 3 and failures(metrics, "expire_sessions")[1] == 0, 20)
+    await until(lambda: len(tries) == 3 and failures(metrics, "expire_sessions")[1] == 0)
     assert failures(metrics, "expire_sessions")[0] > 0
     await conversations.stop()
     await tasks.stop()
@@ -168,10 +169,10 @@ async def test_shutting_down_leaves_no_task(tmp_path: Path) -> None:
     before = asyncio.all_tasks()
     async with serving(tmp_path, start=False) as world:
         async with world.app.router.lifespan_context(world.app):
-            await until(lambda: world.deployments.ready, 20)
+            await until(lambda: world.deployments.ready)
             kept = {"follow_aliases", "unload_idle", "run_jobs", "expire_sessions"}
-            await until(lambda: kept <= {task.get_name() for task in asyncio.all_tasks() - before}, 20)
-        await until(lambda: not asyncio.all_tasks() - before, 20)
+            await until(lambda: kept <= {task.get_name() for task in asyncio.all_tasks() - before})
+        await until(lambda: not asyncio.all_tasks() - before)
 
 
 def test_a_search_by_ending_finds_no_write_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from tests.fakes import InProcessEngine, make_request
 from tests.tokenizers import write
 from tests.versions import FACTS, write_weights
+from tests.waiting import until
 
 
 class SlowEngine(InProcessEngine):
@@ -72,12 +73,6 @@ def publish_with_tokenizer(repository: Repository, content: str) -> None:
         write(staged)
         write_weights(staged, content)
         repository.publish(staged, FACTS, "demo")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture

@@ -19,8 +19,9 @@ from service.engine_client.engine import EngineFailed
 from service.errors import Conflict, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
 from tests.tokenizers import write
-from tests.unit.test_deployments import SlowEngine, until
+from tests.unit.test_deployments import SlowEngine
 from tests.versions import FACTS, write_weights
+from tests.waiting import until
 
 
 class World:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from service.tasks import BackgroundTasks
 from tests.fakes import FakeClock
 from tests.reports import report
 from tests.versions import publish
+from tests.waiting import until
 
 PLENTY = 1 << 40
 
@@ -66,12 +67,6 @@ async def running(
         yield server
     finally:
         await tasks.stop()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def looks(count: int = 5) -> None:

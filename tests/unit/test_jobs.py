@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -22,6 +21,7 @@ from service.settings import Settings
 from service.tasks import BackgroundTasks
 from tests.checkpoints import save_llama
 from tests.e2e.server import command_of
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -30,12 +30,6 @@ async def jobs(tmp_path: Path) -> AsyncIterator[Jobs]:
     await made.start()
     yield made
     await made.stop()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def children() -> list[psutil.Process]:

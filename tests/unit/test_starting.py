@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from service.starting.first_answer import show_first_answer
 from service.starting.screen import Screen
 from service.starting.waiting import slow_kernels, wait_until_ready
 from tests.versions import publish
+from tests.waiting import block_until
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -238,20 +239,13 @@ def test_lines_wait_while_an_answer_is_shown() -> None:
         with screen.quiet():
             to.out("dosirak  이름은 ", end="")
             written.write(b"a line\nand another\n")
-            wait_for(lambda: len(screen._waiting or ()) == 2)
+            block_until(lambda: len(screen._waiting or ()) == 2)
             to.out("김무슬이에요.")
         assert text_of(to).splitlines() == ["dosirak  이름은 김무슬이에요.", "a line", "and another"]
         written.write(b"\x1b[32m200\x1b[0m\rover it\nthe last, without an end")
         written.close()
         screen.finish(10)
     assert text_of(to).splitlines()[3:] == ["over it", "the last, without an end"]
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 DONE = {
@@ -375,7 +369,7 @@ def test_an_end_at_once_reaches_processes_with_sessions_of_their_own() -> None:
     family = psutil.Process(child.pid).children(recursive=True)
     assert len(family) == 1 and os.getpgid(child.pid) == child.pid != os.getpgrp()
     process.kill(child)
-    wait_for(lambda: not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE])
+    block_until(lambda: not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE])
     assert child.returncode == -9
     process.kill(child)
     child.stdout.close()
@@ -397,7 +391,7 @@ def test_two_quick_interrupts_are_two() -> None:
     def twice() -> None:
         for count in (1, 2):
             os.kill(os.getpid(), signal.SIGINT)
-            wait_for(lambda count=count: len(heard) == count)
+            block_until(partial(lambda count: len(heard) == count, count))
 
     before = signal.signal(signal.SIGINT, interrupt)
     child = process.start([sys.executable, "-c", "import time; time.sleep(5)"], dict(os.environ), piped=False)

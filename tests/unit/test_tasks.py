@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from service.tasks import BackgroundTasks
 from service.tasks.background import FAILING_AFTER
+from tests.waiting import until
 
 
 class Told:
@@ -24,12 +25,6 @@ class Told:
 
     def __call__(self, name: str, failures: int) -> None:
         self.heard.append((name, failures))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture
