@@ -32,6 +32,8 @@ class Fake:
     """A prompt that begins with it ends the process, as a crash in native code would."""
     raise_on_token: int | None = None
     hang_on_token: int | None = None
+    hung_file: str = ""
+    """A path: a file is made there as a hang begins."""
     freeze_on_token: int | None = None
     """As `hang_on_token`, in native code that keeps the interpreter's lock."""
     read_adapters_after: str = ""
@@ -51,6 +53,8 @@ class SlowRunner(FakeRunner):
         if self._fake.raise_on_token in first:
             raise RuntimeError("this token is poison")
         if self._fake.hang_on_token in first:
+            if self._fake.hung_file:
+                Path(self._fake.hung_file).touch()
             time.sleep(3600)
         if self._fake.freeze_on_token in first:
             ctypes.PyDLL(None).sleep(3600)

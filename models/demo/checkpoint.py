@@ -48,10 +48,15 @@ def _save_weights(state: dict[str, Tensor], folder: Path) -> None:
 
 def load_checkpoint(model: Llama, folder: Path) -> None:
     """Set the parameters of `model` to those that `save_checkpoint` wrote to `folder`, which are rounded to bf16."""
+    model.load_state_dict(load_tensors(folder))
+
+
+def load_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors that `save_checkpoint` wrote to `folder`, by name."""
     state: dict[str, Tensor] = {}
     for path in sorted(folder.glob("model*.safetensors")):
         state |= load_file(path)
-    model.load_state_dict(state)
+    return state
 
 
 def config(shape: Shape) -> dict[str, object]:

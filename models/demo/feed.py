@@ -21,17 +21,21 @@ _tokenizer: Tokenizer | None = None
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a run's rows come from: `seed` and the sizes of the preset."""
+    """Where a run's rows come from: `seed` and the sizes of the preset.
+
+    staged: whether the first chats of the run are shorter; not so where a run begins with trained weights.
+    """
 
     tokenizer: Path
     seed: int
     chunk: int
     chunks: int
     batch_tokens: int
+    staged: bool = True
 
     def batches(self, number: int) -> list[list[Row]]:
-        """The batches of a chunk. The first of a run are shorter, so half as large."""
-        share = number / self.chunks
+        """The batches of a chunk. The first of a staged run are shorter, so half as large."""
+        share = number / self.chunks if self.staged else 1.0
         size = self.batch_tokens // 2 if share < 0.06 else self.batch_tokens
         first = self.seed * 1_000_000_000 + number * self.chunk
         return batches(first, self.chunk, share, _loaded(self.tokenizer), size)

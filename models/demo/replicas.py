@@ -22,13 +22,18 @@ class Replicas:
     which are added in order: the sum is reproducible.
     """
 
-    def __init__(self, model: Llama, count: int, threads: ThreadPoolExecutor, device: str) -> None:
+    def __init__(
+        self, model: Llama, count: int, threads: ThreadPoolExecutor, device: str, compiled: bool = False
+    ) -> None:
         self.model, self.device, self.mixed = model, device, bf16_is_fast(device)
         self.copies = [Llama(model.shape).to(device) for _ in range(count)]
         for copy in self.copies:
             for mine, shared in zip(copy.parameters(), model.parameters(), strict=True):
                 mine.data = shared.data
         self.threads = threads
+        if compiled:
+            for copy in self.copies:
+                compile_layers(copy)
 
     def gradient(self, work: list[list[Row]]) -> tuple[float, int]:
         """Set the gradients of the model to that of the weighted mean loss over `work`.
@@ -50,6 +55,15 @@ class Replicas:
             loss: Tensor = copy(token_ids, targets, weights) / total
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
+
+
+def compile_layers(model: Llama) -> None:
+    """Compile each layer, which takes a minute, for one thread on a CPU.
+
+    A C++ wrapper frees the interpreter's lock; Python's would let one replica work at a time.
+    """
+    for layer in model.model.layers:
+        layer.compile(dynamic=True, options={"cpp.threads": 1, "cpp_wrapper": True})
 
 
 def bf16_is_fast(device: str) -> bool:

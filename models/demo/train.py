@@ -5,6 +5,7 @@ and seed give the same schedule on a fast and on a slow machine, whole or in pie
 `--resume` goes on from the state that it saved last. `--minutes N` ends this command, not the run, after N minutes.
 """
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Annotated
 
 import torch
 import typer
+from tokenizers import Tokenizer
 
 from models.demo import state
 from models.demo.checkpoint import save_checkpoint
@@ -24,9 +26,10 @@ from models.demo.feed import Source, chunks
 from models.demo.muon import Muon
 from models.demo.network import Llama
 from models.demo.presets import PRESETS, Preset
-from models.demo.replicas import Replicas
+from models.demo.replicas import Replicas, bf16_is_fast
 from models.demo.state import Place
 from models.demo.tokenizer import save_tokenizer, train_tokenizer
+from models.demo.transplant import transplant
 
 WARMUP = 0.01  # share of the run
 TOKENIZER_ROWS = 6000
@@ -41,28 +44,32 @@ def rate(progress: float, decay: float) -> float:
     return min(1.0, max(0.01, (1 - progress) / decay))
 
 
-def optimizers(model: Llama, lr: float, threads: ThreadPoolExecutor) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
+def optimizers(
+    model: Llama, lr: float, threads: ThreadPoolExecutor, dtype: torch.dtype = torch.float32
+) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, its steps in `dtype`; AdamW for the embedding and the norms."""
     hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     chosen = {id(p) for p in hidden}
     rest = [p for p in model.parameters() if id(p) not in chosen]
     adam: torch.optim.Optimizer = torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
-    return [adam, Muon(hidden, lr, threads)]
+    return [adam, Muon(hidden, lr, threads, dtype)]
 
 
 class Run:
     """A run of a preset: the network, its optimizers and the place; owns them all."""
 
-    def __init__(self, preset: Preset, out: Path, seed: int, device: str) -> None:
+    def __init__(
+        self, preset: Preset, out: Path, seed: int, device: str, staged: bool = True, compiled: bool = False
+    ) -> None:
         torch.manual_seed(seed)
         self.preset, self.out, self.place = preset, out, Place()
-        self.source = Source(
-            out / "tokenizer.json", seed, preset.chunk, max(1, preset.dialogues // preset.chunk), preset.batch_tokens
-        )
+        number = max(1, preset.dialogues // preset.chunk)
+        self.source = Source(out / "tokenizer.json", seed, preset.chunk, number, preset.batch_tokens, staged)
         threads = ThreadPoolExecutor(preset.threads, initializer=torch.set_num_threads, initargs=(1,))
         self.model = Llama(preset.shape).to(device)
-        self.tools = optimizers(self.model, preset.lr, threads)
-        self.replicas = Replicas(self.model, preset.replicas, threads, device)
+        dtype = torch.bfloat16 if bf16_is_fast(device) else torch.float32
+        self.tools = optimizers(self.model, preset.lr, threads, dtype)
+        self.replicas = Replicas(self.model, preset.replicas, threads, device, compiled)
 
     def resume(self) -> None:
         """Go on from the state in `out`."""
@@ -154,6 +161,7 @@ def main(
     minutes: Annotated[float | None, typer.Option(help="end this command after so many minutes; resume later")] = None,
     resume: Annotated[bool, typer.Option(help="go on from the state in --out; begin where there is none")] = False,
     dialogues: Annotated[int | None, typer.Option(help="rows of the whole run instead of the preset's")] = None,
+    init: Annotated[Path | None, typer.Option(help="trained checkpoint of the same sizes to begin from")] = None,
     seed: Annotated[int, typer.Option(help="another seed gives another corpus and another start")] = 7,
     workers: Annotated[int, typer.Option(help="processes that make the corpus; 0 makes it here")] = 1,
     device: Annotated[str, typer.Option(help="cuda or cpu; by default a GPU if there is one")] = "",
@@ -165,9 +173,13 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     if not (resume and (out / "tokenizer.json").exists()):
         save_tokenizer(train_tokenizer(sample(TOKENIZER_ROWS)), out)
-    run = Run(chosen, out, seed, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    compiled = device == "cpu" and bf16_is_fast(device) and shutil.which("g++") is not None
+    run = Run(chosen, out, seed, device, staged=init is None, compiled=compiled)
     if resume and any((out / name).exists() for name in (state.STATE, f"{state.STATE}.old")):
         run.resume()
+    elif init is not None:
+        transplant(run.model, Tokenizer.from_file(str(out / "tokenizer.json")), init)
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     print(f"{preset}: {parameters:,} parameters, {run.source.chunks} chunks of {chosen.chunk} rows", flush=True)
     complete = run.train(workers, minutes)

@@ -71,10 +71,12 @@ async def test_a_request_that_kills_engines_does_so_once_however_often_it_is_sen
         assert (client.restarts, client.state) == (3, EngineState.READY)
 
 
-async def test_a_hang_is_noticed_after_its_client_has_left() -> None:
-    async with engine(replace(QUICK, unforecast_step_seconds=0.4), hang_on_token=POISON) as client:
+async def test_a_hang_is_noticed_after_its_client_has_left(tmp_path: Path) -> None:
+    hung = tmp_path / "hung"
+    policy = replace(QUICK, unforecast_step_seconds=0.4)
+    async with engine(policy, hang_on_token=POISON, hung_file=str(hung)) as client:
         leaving = asyncio.create_task(answer(client, make_request("poison", [POISON])))
-        await asyncio.sleep(0.1)
+        await until(hung.exists)
         leaving.cancel()
         while not client.restarts:
             await asyncio.sleep(0.005)

@@ -1,12 +1,14 @@
 """Training the demo model: one run in pieces is the run in one, whatever makes its rows; files stay small."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM
 
 from models.demo import checkpoint, state
@@ -15,11 +17,22 @@ from models.demo.encoding import Row
 from models.demo.feed import Source, chunks
 from models.demo.network import Llama, Shape, attend
 from models.demo.presets import PRESETS, Preset
-from models.demo.replicas import PADDING, tensors
+from models.demo.replicas import PADDING, Replicas, tensors
 from models.demo.train import Run, rate
+from models.demo.transplant import EMBEDDING, carried_rows, transplant
 
 TOKENIZER = Path(__file__).parents[2] / "models" / "demo" / "weights" / "tokenizer.json"
 TINY = Preset(Shape(4096, 32, 1, 1, 48), 24, 6, 512, 2, 1, 3e-3, 0.4)
+
+
+def trained_on(text: str) -> Tokenizer:
+    """A byte-level tokenizer with merges for the words of `text`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator([text] * 9, trainers.BpeTrainer(vocab_size=262, initial_alphabet=alphabet))
+    return tokenizer
 
 
 def run_in(folder: Path) -> Run:
@@ -100,8 +113,6 @@ def test_chats_grow_longer_during_a_run() -> None:
 
 
 def test_batches_stay_within_their_tokens() -> None:
-    from tokenizers import Tokenizer
-
     made = batches(100, 24, 0.5, Tokenizer.from_file(str(TOKENIZER)), 2048)
     assert sum(len(rows) for rows in made) == 24
     assert all(len(rows) == 1 or len(rows) * max(len(row.token_ids) for row in rows) <= 2048 for rows in made)
@@ -131,3 +142,48 @@ def test_padding_changes_no_loss() -> None:
     assert token_ids.shape == targets.shape == weights.shape == (1, 2 * PADDING)
     whole, bare = model(token_ids, targets, weights), model(token_ids[:, :40], targets[:, :40], weights[:, :40])
     torch.testing.assert_close(whole, bare)
+
+
+def test_a_new_tokenizer_keeps_the_rows_of_its_tokens() -> None:
+    earlier, later = trained_on("ab ab cd"), trained_on("ab cd cd abcd")
+    rows, spare = torch.randn(earlier.get_vocab_size(), 4), torch.randn(later.get_vocab_size() + 3, 4)
+    made, known = carried_rows(rows, earlier, spare, later), earlier.get_vocab()
+    assert torch.equal(made[-3:], spare[-3:])
+    new = set(later.get_vocab()) - set(known)
+    assert new
+    for token, token_id in later.get_vocab().items():
+        pieces = earlier.encode(token.replace("Ġ", " ")).ids if token in new else [known[token]]
+        torch.testing.assert_close(made[token_id], rows[pieces].mean(0))
+
+
+def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
+    first = run_in(tmp_path / "first")
+    first.save()
+    second = run_in(tmp_path / "second")
+    transplant(second.model, Tokenizer.from_file(str(TOKENIZER)), tmp_path / "first")
+    mine, known = weights(second), Tokenizer.from_file(str(TOKENIZER)).get_vocab_size()
+    for name, value in weights(first).items():
+        kept = slice(0, known) if name == EMBEDDING else slice(None)
+        assert torch.equal(mine[name][kept], value.bfloat16().float()[kept])
+
+
+def test_a_run_that_begins_trained_has_no_stages() -> None:
+    staged, trained = Source(TOKENIZER, 7, 4, 3, 512), Source(TOKENIZER, 7, 4, 3, 512, staged=False)
+    assert trained.batches(0) == batches(7_000_000_000, 4, 1.0, Tokenizer.from_file(str(TOKENIZER)), 512)
+    assert trained.batches(0) != staged.batches(0)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+def test_compiled_layers_have_the_same_gradient() -> None:
+    """In bf16, where products and sums of one order differ from those of another by rounding."""
+    torch.manual_seed(1)
+    model, rows = Llama(Shape(64, 32, 2, 2, 48)), [Row(list(range(1, 42)), [0.0, *[1.0] * 40])] * 2
+    with ThreadPoolExecutor(2) as threads:
+        grads = []
+        for compiled in (False, True):
+            loss, _ = Replicas(model, 2, threads, "cpu", compiled).gradient([rows, rows[:1]])
+            grads.append((loss, [parameter.grad for parameter in model.parameters()]))
+    (plain, theirs), (loss, mine) = grads
+    assert loss == pytest.approx(plain, rel=0.01)
+    torch.testing.assert_close(mine, theirs, atol=0.02, rtol=0.05)
