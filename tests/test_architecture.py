@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -318,17 +318,27 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[str]:
+MODULES = {module_name(path) for path in SOURCES}
+
+
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
+def imports(path: Path) -> set[str]:
     """Every module that `path` imports, at the top or inside a function."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    names = set[str]()
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: relative import"
-            submodules = {module_name(source) for source in SOURCES}
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                yield full if full in submodules else node.module
+                names.add(full if full in MODULES else node.module)
+    return names
 
 
 def within(module: str, prefix: str) -> bool:
@@ -359,7 +369,7 @@ def test_libraries_stay_where_they_belong(path: Path) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
 def test_no_dangerous_calls(path: Path) -> None:
     dangerous = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load"}
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             assert called not in dangerous, f"{path}:{node.lineno} calls {called}"
@@ -369,7 +379,7 @@ def test_no_dangerous_calls(path: Path) -> None:
 def test_environment_is_read_in_settings_only(path: Path) -> None:
     if module_name(path) == "service.settings":
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Attribute | ast.Name):
             assert ast.unparse(node) not in {"os.environ", "os.getenv", "environ", "getenv"}, f"{path}:{node.lineno}"
 
@@ -387,7 +397,7 @@ SESSION_STATEMENTS = (
 def test_only_owner_bound_statements_reach_the_sessions(path: Path) -> None:
     """A query that forgets its owner cannot be written by accident: the tables and the words for it are not at hand."""
     module = module_name(path)
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if not isinstance(node, ast.ImportFrom):
             continue
         names = {alias.name for alias in node.names}
@@ -398,9 +408,8 @@ def test_only_owner_bound_statements_reach_the_sessions(path: Path) -> None:
 
 
 def test_the_table_names_only_parts_that_exist() -> None:
-    modules = {module_name(path) for path in SOURCES}
     for part in ALLOWED:
-        assert any(within(module, part) for module in modules), f"{part} is in the table but not in the tree"
+        assert any(within(module, part) for module in MODULES), f"{part} is in the table but not in the tree"
 
 
 def test_api_process_imports_no_torch() -> None:
@@ -431,7 +440,7 @@ def test_bento_service_stays_thin() -> None:
 @pytest.mark.parametrize("path", [path for path in SOURCES if "api" in path.parts], ids=module_name)
 def test_only_one_place_asks_for_answers(path: Path) -> None:
     """So that no dialect can forget what every answer owes to its client: its key, its headers, its log line."""
-    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    calls = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
     named = [ast.unparse(call) for call in calls if isinstance(call, ast.Attribute)]
     asked = [name for name in named if name.endswith("answers.stream")]
     assert bool(asked) == (module_name(path) == "service.api.responses"), f"{path}: {asked}"

@@ -31,14 +31,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def adapters(server: Server, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """meal:2 by a job, meal:3 by the command line."""
+    """meal:2 by a job, meal:3 from another process."""
     first, second = (train(DEMO, tmp_path_factory.mktemp("peft"), seed, r=4 + seed) for seed in (1, 2))
     with server.client() as client:
-        body = {"source": str(first), "adapter_of": "meal:1", "evaluate": "quick"}
+        body = {"source": str(first), "adapter_of": "meal:1", "evaluate": "none"}
         job = ended(client, client.post(f"{MODELS}/meal/versions", json=body).json()["id"])
         assert job["state"] == "succeeded", job
-        report = client.get(f"{MODELS}/meal/versions/2").json()["report"]
-        assert report["compared"]["reference"] == "meal:1" and report["compared"]["kl"] > 0.01
         unknown = client.post(f"{MODELS}/meal/versions", json={**body, "adapter_of": "meal:9"})
         assert unknown.status_code == 404
     import_source(Repository(server.log.parent / "data"), str(second), "meal", adapter_of="meal:1")
@@ -108,3 +106,13 @@ def test_the_last_to_leave_ends_the_process(server: Server) -> None:
             time.sleep(0.05)
         said(client, "meal:3")
         assert len(server.engines()) == 1
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("adapters")
+def test_a_job_compares_an_adapter_with_its_base(server: Server) -> None:
+    with server.client() as client:
+        job = ended(client, client.post(f"{MODELS}/meal/versions/2/evaluate", json={}).json()["id"])
+        assert job["state"] == "succeeded", job
+        report = client.get(f"{MODELS}/meal/versions/2").json()["report"]
+        assert report["compared"]["reference"] == "meal:1" and report["compared"]["kl"] > 0.01

@@ -28,15 +28,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize(("save", "forced"), [(save_t5, []), (save_bart, [65])], ids=["t5", "bart"])
-def test_imported_evaluated_and_served(
-    server: Server, tmp_path: Path, save: Callable[[Path], Path], forced: list[int]
-) -> None:
+def test_imported_and_served(server: Server, tmp_path: Path, save: Callable[[Path], Path], forced: list[int]) -> None:
     name, source = save.__name__.removeprefix("save_"), save(tmp_path / "source")
     with server.client() as client:
-        effort = "quick" if save is save_t5 else "none"  # a minute each
-        body = {"source": str(source), "precision": "fp32", "evaluate": effort}
+        body = {"source": str(source), "precision": "fp32", "evaluate": "none"}
         job = ended(client, client.post(f"{MODELS}/{name}/versions", json=body).json()["id"])
-        assert job["state"] == "succeeded" and "not_evaluated" not in job["result"], job  # type: ignore[operator]
+        assert job["state"] == "succeeded", job
         parameters = {"max_new_tokens": NEW_TOKENS, "details": True, "repetition_penalty": 3.0}
 
         def ask(prompt: str) -> dict[str, object]:
@@ -73,6 +70,15 @@ def test_what_an_encoder_cannot_do_is_refused_by_name(server: Server) -> None:
         assert "chat template" in refused(400, "invalid_request", "/v1/chat/completions", messages=chat)
         full = client.post("/v1/completions", json={"model": "bart", "prompt": "x" * 128, "max_tokens": 126})
         assert full.json()["usage"]["completion_tokens"] == 126
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("save", [save_t5, save_bart])
+def test_an_import_that_measures(server: Server, tmp_path: Path, save: Callable[[Path], Path]) -> None:
+    with server.client() as client:
+        body = {"source": str(save(tmp_path / "source")), "precision": "fp32", "evaluate": "quick"}
+        job = ended(client, client.post(f"{MODELS}/measured/versions", json=body).json()["id"])
+        assert job["state"] == "succeeded" and "not_evaluated" not in job["result"], job  # type: ignore[operator]
 
 
 def _generate(source: Path, prompt: str, forced: list[int]) -> list[int]:

@@ -5,23 +5,32 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from loadtest.crashes import run
 from tests.e2e.server import ROOT, Server, python
 from tests.sessions import needs_postgresql, new_database
 
 
 async def test_turns_survive_kills(tmp_path: Path) -> None:
-    outcome = await run(rounds=2, clients=8, turns=20, folder=tmp_path)
+    outcome = await run(rounds=1, clients=8, turns=20, folder=tmp_path)
     assert outcome.wrong == []
-    assert outcome.answered >= 16, "each client has one in each round"
+    assert outcome.answered >= 8, "each client has one"
+
+
+@pytest.mark.nightly
+async def test_turns_survive_one_kill_after_another(tmp_path: Path) -> None:
+    outcome = await run(rounds=4, clients=8, turns=20, folder=tmp_path)
+    assert outcome.wrong == []
+    assert outcome.answered >= 32, "each client has one in each round"
 
 
 @needs_postgresql
 async def test_turns_of_two_services_on_one_database_survive_kills(tmp_path: Path) -> None:
     database = new_database("postgresql", tmp_path)
-    outcome = await run(rounds=2, clients=8, turns=20, folder=tmp_path, database=database, instances=2)
+    outcome = await run(rounds=1, clients=8, turns=20, folder=tmp_path, database=database, instances=2)
     assert outcome.wrong == []
-    assert outcome.answered >= 16, "each client has one in each round"
+    assert outcome.answered >= 8, "each client has one"
 
 
 def test_chat_from_a_pipe(served: Server) -> None:

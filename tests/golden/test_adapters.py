@@ -127,7 +127,7 @@ def test_alone_or_in_a_crowd_of_adapters(
     for one in requests:
         alone.update(answer((loaded if one.adapter else plain).core(caching=False), {0: [one]}))
     rng, cached, accepted = random.Random(3), 0, 0
-    for _ in range(6):
+    for _ in range(3 if kernels == TORCH else 6):  # torch operations take four times as long
         order = rng.sample(requests, len(requests))
         arrivals = {rng.choice((0, 1, 4)): order[:7], 6: order[7:]}
         core = loaded.core(rng.choice((24, 50, 512)), True, None, rng.random() < 0.7)

@@ -21,8 +21,8 @@ from tests.golden.conftest import Load
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
 from tests.kernels import KERNELS, use
 
-MIXES = 16
-DEMO_MIXES = 100
+MIXES = 12
+DEMO_MIXES = 60
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 NEW_TOKENS = 20
 MODELS = [("llama", "fp32"), ("llama", "bf16"), ("llama", "int8"), ("gemma2", "bf16"), ("gpt2", "int8")]
@@ -109,7 +109,7 @@ def test_with_8_bit_keys_and_values(
 @pytest.mark.parametrize(("name", "precision"), MODELS)
 def test_without_native_kernels(load: Load, name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use("torch", monkeypatch)
-    _check(load(name, precision), VOCABULARY, MIXES // 2)
+    _check(load(name, precision), VOCABULARY, MIXES // 3)
 
 
 @pytest.fixture(scope="session")

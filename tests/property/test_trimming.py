@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from service.context import trimming
@@ -44,24 +44,33 @@ def chats(draw: st.DrawFn) -> tuple[Message, ...]:
     return (*system, *history, Message("user", draw(TEXTS)))
 
 
-@settings(
+DRAWN: dict[str, st.SearchStrategy[Any]] = {
+    "chat": chats(),
+    "window": st.integers(20, 400),
+    "reserve": st.integers(0, 60),
+    "policy": st.sampled_from(["window", "middle", "summarise", "retrieve"]),
+    "low_water": st.sampled_from([None, 0.1, 0.9]),
+    "pins": st.sets(st.integers(0, 24), max_size=3),
+    "documents": st.lists(TEXTS, max_size=2),
+    "passages": st.lists(TEXTS, max_size=2),
+    "summaries": st.lists(st.tuples(st.integers(0, 25), TEXTS), max_size=3),
+}
+SETTINGS = settings(
     max_examples=600,
     deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(
-    chat=chats(),
-    window=st.integers(20, 400),
-    reserve=st.integers(0, 60),
-    policy=st.sampled_from(["window", "middle", "summarise", "retrieve"]),
-    low_water=st.sampled_from([None, 0.1, 0.9]),
-    pins=st.sets(st.integers(0, 24), max_size=3),
-    documents=st.lists(TEXTS, max_size=2),
-    passages=st.lists(TEXTS, max_size=2),
-    summaries=st.lists(st.tuples(st.integers(0, 25), TEXTS), max_size=3),
-)
-def test_policies(
+UNSHRUNK = settings(SETTINGS, phases=[Phase.generate], database=None, print_blob=False)
+
+
+@SETTINGS
+@given(**DRAWN)
+def test_policies(tokenizer: Tokenizer, **drawn: Any) -> None:
+    _check(tokenizer, **drawn)
+
+
+def _check(
     tokenizer: Tokenizer,
     chat: tuple[Message, ...],
     window: int,
@@ -168,8 +177,14 @@ def test_calls_and_results_stay_together(
 
 def test_the_same_checks_find_a_lost_pin(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trimming, "_pinned", lambda pins, names: [False] * len(names))
+
+    @UNSHRUNK
+    @given(**DRAWN)
+    def without_pins(**drawn: Any) -> None:
+        _check(tokenizer, **drawn)
+
     with pytest.raises(AssertionError):
-        test_policies(tokenizer)
+        without_pins()
 
 
 def test_prefixes_are_stable_and_few_tokens_are_computed_again(tokenizer: Tokenizer) -> None:

@@ -43,6 +43,7 @@ def test_the_int8_version_comes_with_its_report(repository: Repository) -> None:
     assert repository.broken_limits(repository.get("demo", "2"), "production", Limits(measured=True)) == ()
 
 
+@pytest.mark.nightly
 def test_the_figures_that_ship_are_those_of_a_fresh_evaluation(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
