@@ -3,11 +3,13 @@
 A chunk of rows is made from its number, so a run goes on at any chunk. It knows no network.
 """
 
+import os
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -48,13 +50,25 @@ def _loaded(path: Path) -> Tokenizer:
     return _tokenizer
 
 
+def _end_with_the_run() -> None:
+    """In a worker: a run that is killed cannot end its workers, which would wait for ever."""
+
+    def wait() -> None:
+        run = parent_process()
+        assert run is not None
+        run.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def chunks(source: Source, first: int, workers: int) -> Iterator[tuple[int, list[list[Row]]]]:
     """The chunks of a run from number `first` on; with no workers they are made here."""
     if workers == 0:
         for number in range(first, source.chunks):
             yield number, source.batches(number)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_the_run) as pool:
         waiting: deque[tuple[int, Future[list[list[Row]]]]] = deque()
         ahead = iter(range(first, source.chunks))
         try:

@@ -1,10 +1,13 @@
 """Training the demo model: one run in pieces is the run in one, whatever makes its rows; files stay small."""
 
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,8 +23,10 @@ from models.demo.presets import PRESETS, Preset
 from models.demo.replicas import PADDING, Replicas, tensors
 from models.demo.train import Run, rate
 from models.demo.transplant import EMBEDDING, carried_rows, transplant
+from tests.waiting import block_until
 
-TOKENIZER = Path(__file__).parents[2] / "models" / "demo" / "weights" / "tokenizer.json"
+ROOT = Path(__file__).parents[2]
+TOKENIZER = ROOT / "models" / "demo" / "weights" / "tokenizer.json"
 TINY = Preset(Shape(4096, 32, 1, 1, 48), 24, 6, 512, 2, 1, 3e-3, 0.4)
 
 
@@ -63,6 +68,25 @@ def test_a_run_in_pieces_is_the_run_in_one(tmp_path: Path) -> None:
 def test_worker_processes_make_the_same_chunks_in_order() -> None:
     source = Source(TOKENIZER, 7, 4, 3, 512)
     assert list(chunks(source, 1, 2)) == list(chunks(source, 1, 0))
+
+
+def test_the_workers_of_a_run_that_is_killed_end() -> None:
+    program = f"""
+from pathlib import Path
+from models.demo.feed import Source, chunks
+if __name__ == "__main__":
+    for number, _ in chunks(Source(Path({str(TOKENIZER)!r}), 7, 4, 1000, 512), 0, 1):
+        print(number, flush=True)
+        input()
+"""
+    run = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
+    )
+    assert run.stdout is not None and run.stdout.readline() == "0\n"
+    workers = psutil.Process(run.pid).children(recursive=True)
+    run.kill()
+    run.communicate()
+    block_until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in workers))
 
 
 def test_without_a_state_there_is_nothing_to_resume(tmp_path: Path) -> None:
