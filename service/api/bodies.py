@@ -66,7 +66,7 @@ async def read_object(request: Request, may_be_empty: bool = False) -> Json:
         _check_type(request)
     raw = await _read_bounded(request, request.app.state.service.settings.max_body_bytes)
     note_body(request, raw)
-    value = {} if may_be_empty and not raw.strip() else parse(raw)
+    value = {} if may_be_empty and not raw else parse(raw)
     if not isinstance(value, dict):
         raise InvalidRequest('The body must be a JSON object, for example {"inputs": "…"}')
     return value

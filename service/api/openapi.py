@@ -78,11 +78,14 @@ STYLE: Final = (
 )
 
 
-def streams(event: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+def streams(event: type[BaseModel], last: str = "") -> dict[int | str, dict[str, Any]]:
     """Returns the `responses` of a route that answers with server-sent events. `event`, one of EVENTS, is the data of
-    each; the schema is that of one event, as OpenAPI 3.2 defines it for this media type."""
+    each, but of one behind them whose data is the word `last`; the schema is that of one event, as OpenAPI 3.2 defines
+    it for this media type."""
     shown = {"contentSchema": {"$ref": REFERENCE.format(model=event.__name__)}, "contentMediaType": "application/json"}
-    data = {"type": "string", "description": "JSON; `[DONE]` ends OpenAI's streams.", **shown}
+    data: dict[str, Any] = {"type": "string", "description": "JSON.", **shown}
+    if last:
+        data = {"anyOf": [data, {"const": last, "description": "The end of the stream."}]}
     kind = {"type": "string", "description": "`error` where the data is an error body."}
     properties = {"data": data, "event": kind}
     schema = {"title": event.__name__, "type": "object", "properties": properties, "required": ["data"]}

@@ -82,7 +82,6 @@ EMPTY: list[dict[str, Any]] = [
     {},
     {"content": b""},
     {"content": b"", "headers": {"Content-Type": "application/x-www-form-urlencoded"}},
-    {"content": b"  \n", "headers": {"Content-Type": "application/json"}},
     {"json": {}},
 ]
 
@@ -93,6 +92,13 @@ async def test_an_empty_body_is_an_empty_object_where_nothing_is_required(world:
     await world.client.put(ALIAS, json={"version": "2"})
     assert (await world.client.post(f"{ALIAS}/rollback", **sent)).status_code == 200
     assert (await world.client.post("/v1/repository/models/demo/versions/1/evaluate", **sent)).status_code == 202
+
+
+@pytest.mark.parametrize("raw", [b" ", b"\n", b"\x0b"])
+async def test_a_blank_body_is_no_json(world: World, raw: bytes) -> None:
+    typed = {"Content-Type": "application/json"}
+    refused = error(await world.client.post("/v1/sessions", content=raw, headers=typed), 422, "invalid_request")
+    assert "empty" in refused["error"]
 
 
 async def test_an_empty_body_is_refused_where_something_is_required(world: World) -> None:

@@ -17,7 +17,8 @@ from service.api.schemas.openai import OpenAISampling
 from service.context.prompt import Source
 from service.errors import DosirakError
 
-DONE: Final = b"data: [DONE]\n\n"
+LAST: Final = "[DONE]"
+DONE: Final = f"data: {LAST}\n\n".encode()
 PLACEHOLDERS: Final = frozenset({"tgi", "dummy"})
 """Values that huggingface_hub's clients send as `model` when the address alone decides."""
 FINISH_REASONS: Final = {FinishReason.DEADLINE: "length", FinishReason.ERROR: "length"}

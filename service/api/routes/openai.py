@@ -12,7 +12,7 @@ from service.answers import GenerationRequest
 from service.api.bodies import json_body
 from service.api.callers import note_caller
 from service.api.deps import Service, ServiceDep
-from service.api.dialects import openai_chat, openai_completions
+from service.api.dialects import openai, openai_chat, openai_completions
 from service.api.dialects.serialiser import Serialiser
 from service.api.openapi import streams, takes
 from service.api.responses import respond
@@ -25,7 +25,10 @@ COMPLETION: Final = json_body(CompletionBody)
 
 
 @router.post(
-    "/v1/chat/completions", response_model=ChatCompletion, responses=streams(ChatChunk), openapi_extra=takes(ChatBody)
+    "/v1/chat/completions",
+    response_model=ChatCompletion,
+    responses=streams(ChatChunk, openai.LAST),
+    openapi_extra=takes(ChatBody),
 )
 async def chat_completions(http: Request, service: ServiceDep, body: ChatBody = CHAT) -> Response:
     """OpenAI's chat completions."""
@@ -36,7 +39,7 @@ async def chat_completions(http: Request, service: ServiceDep, body: ChatBody = 
 @router.post(
     "/v1/completions",
     response_model=TextCompletion,
-    responses=streams(TextCompletion),
+    responses=streams(TextCompletion, openai.LAST),
     openapi_extra=takes(CompletionBody),
 )
 async def completions(http: Request, service: ServiceDep, body: CompletionBody = COMPLETION) -> Response:
