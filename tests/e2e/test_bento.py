@@ -173,6 +173,14 @@ def test_its_routes_need_the_key(served: Server) -> None:
         bentoml.SyncHTTPClient(served.url).generate(prompt=PROMPT)
 
 
+def test_a_path_with_a_line_feed_is_the_apps(served: Server) -> None:
+    for path in ("/v1/sessions/a%0Ab/regenerate", "/v1/models/%0A", "/%0A"):
+        headers = {"Authorization": f"Bearer {KEY}"}
+        refused = httpx.post(f"{served.url}{path}", headers=headers, json={})
+        assert refused.is_client_error and refused.json()["error"], refused.text
+        assert httpx.post(f"{served.url}{path}", json={}).status_code == 401
+
+
 def test_every_process_runs_the_bentos_sources(served: Server, bento: Bento) -> None:
     sources = bento.path / "src"
     for process in (served.api(), *served.engines()):
@@ -212,7 +220,7 @@ def test_the_image_installed_by_hand_serves_bentomls_client(bento: Bento, tmp_pa
     context = containerize(bento, tmp_path / "context")
     environment_of = install(context)
     listed = subprocess.run(
-        [environment_of / "bin" / "python", "-m", "pip", "list"], capture_output=True, text=True, check=True
+        [environment_of / "bin" / "python", "-I", "-m", "pip", "list"], capture_output=True, text=True, check=True
     )
     assert not [name for name in ("pytest", "mypy", "locust", "dosirak") if name in listed.stdout]
     port, home = free_port(), tmp_path / "home"
