@@ -5,7 +5,9 @@ The bound ends a wait that is lost. It is long, because a machine with other wor
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import psutil
 
 SECONDS = 60.0
 
@@ -23,3 +25,8 @@ def block_until(condition: Callable[[], object], seconds: float = SECONDS) -> No
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.005)
+
+
+def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended; a process that nobody has waited for yet has ended."""
+    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]

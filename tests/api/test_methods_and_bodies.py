@@ -1,4 +1,4 @@
-"""What clients of HTTP take for granted: HEAD, bodies left out, numbers for versions, quotas that are no disk."""
+"""Clients of HTTP take this for granted: HEAD, bodies left out, numbers for versions, quotas that are no disk."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import pytest
 from tests.e2e.server import ROOT, Server, free_port, python, stream
 from tests.e2e.test_serve import body
 from tests.terminal import ANSI, CTRL_C, Terminal
-from tests.waiting import block_until
+from tests.waiting import alive, block_until
 
 KEY = "a key of 25 letters or so"
 SERVE = python("-m", "service.cli", "serve")
@@ -97,7 +97,7 @@ def family_of(terminal: Terminal) -> list[psutil.Process]:
 
 
 def gone(family: list[psutil.Process]) -> Callable[[], bool]:
-    return lambda: not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    return lambda: not alive(family)
 
 
 def test_a_first_start_and_its_end(data_dir: Path, served: Server) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.e2e.server import ROOT, Server, free_port, python, running, stream, text_of
-from tests.waiting import block_until
+from tests.waiting import alive, block_until
 
 MIB = 1024 * 1024
 CHAT = {"messages": [{"role": "user", "content": "안녕하세요! 오늘 뭐가 맛있어요?"}]}
@@ -85,7 +85,7 @@ def test_an_engine_that_is_killed_is_a_pause(served: Server) -> None:
         killer.start()
         disturbed = stream(client, asked)
         killer.join()
-    block_until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    block_until(lambda: not alive([engine]))
     assert text_of(disturbed) == text_of(undisturbed)
     assert served.engines()[0].pid != engine.pid
 
@@ -129,7 +129,7 @@ def test_sigterm_finishes_what_runs_and_leaves_no_process(data_dir: Path, served
         asking.join(60)
         assert server.process.wait(60) == 0
         assert events and events[-1]["generated_text"] is not None
-        assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        assert not alive(family)
 
 
 @pytest.mark.parametrize(

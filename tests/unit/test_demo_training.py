@@ -23,7 +23,7 @@ from models.demo.presets import PRESETS, Preset
 from models.demo.replicas import PADDING, Replicas, tensors
 from models.demo.train import Run, rate
 from models.demo.transplant import EMBEDDING, carried_rows, transplant
-from tests.waiting import block_until
+from tests.waiting import alive, block_until
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ROOT / "models" / "demo" / "weights" / "tokenizer.json"
@@ -86,7 +86,7 @@ if __name__ == "__main__":
     workers = psutil.Process(run.pid).children(recursive=True)
     run.kill()
     run.communicate()
-    block_until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in workers))
+    block_until(lambda: not alive(workers))
 
 
 def test_without_a_state_there_is_nothing_to_resume(tmp_path: Path) -> None:

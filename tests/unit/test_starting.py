@@ -31,7 +31,7 @@ from service.starting.first_answer import show_first_answer
 from service.starting.screen import Screen
 from service.starting.waiting import slow_kernels, wait_until_ready
 from tests.versions import publish
-from tests.waiting import block_until
+from tests.waiting import alive, block_until
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -369,7 +369,7 @@ def test_an_end_at_once_reaches_processes_with_sessions_of_their_own() -> None:
     family = psutil.Process(child.pid).children(recursive=True)
     assert len(family) == 1 and os.getpgid(child.pid) == child.pid != os.getpgrp()
     process.kill(child)
-    block_until(lambda: not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE])
+    block_until(lambda: not alive(family))
     assert child.returncode == -9
     process.kill(child)
     child.stdout.close()
