@@ -59,7 +59,7 @@ class Desk:
                 text = lines.last("name.confirm", lang)
             replies.append(text.replace("{items}" if kind == "order" else "{" + kind + "}", value))
             right.append(value)
-        self.answer(said, joined(replies), right)
+        self.answer(said, joined(replies, right), right)
 
     def changed(self, said: str, items: list[Item], lang: Lang) -> None:
         """The customer changed the order to `items`, which may be none."""
@@ -149,7 +149,8 @@ class Desk:
         return Dialogue(tuple(self.messages), tuple(self.shop.documents), tuple(self.asked), values)
 
 
-def joined(replies: list[str]) -> str:
-    """Replies in one breath: only the first begins with a word of assent."""
+def joined(replies: list[str], values: list[str]) -> str:
+    """Replies in one breath: only the first begins with a word of assent. A value that begins one stays as it is."""
     rest = [ASSENT.sub("", reply) for reply in replies[1:]]
-    return " ".join([replies[0], *(each[0].upper() + each[1:] for each in rest)])
+    kept = tuple(values)
+    return " ".join([replies[0], *(each if each.startswith(kept) else each[0].upper() + each[1:] for each in rest)])

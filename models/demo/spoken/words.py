@@ -21,6 +21,13 @@ def dishes(lang: Lang) -> tuple[str, ...]:
 
 
 @cache
+def syllables() -> tuple[str, ...]:
+    """The Hangul syllables of all Korean words and dishes, each once."""
+    written = "".join((*dishes("ko"), *(word for found in _lists("ko").values() for word in found)))
+    return tuple(sorted({char for char in written if "가" <= char <= "힣"}))
+
+
+@cache
 def _lists(lang: Lang) -> dict[str, tuple[str, ...]]:
     lists: dict[str, tuple[str, ...]] = {}
     key = ""
