@@ -275,10 +275,13 @@ class Repository:
         """Returns the limits that keep `alias` from moving to a version: `gate.broken` against the alias's present
         version, else against production. A damaged incumbent never prevents its replacement. Raises Corrupt for a
         damaged report of the version."""
-        known = self.aliases(manifest.name)
         candidate = gate.Measured(manifest, self.report(manifest))
-        version = known.get(alias) or known.get(DEFAULT_ALIAS)
-        return gate.broken(candidate, limits, self._incumbent(manifest.name, version))
+        return gate.broken(candidate, limits, self._incumbent(manifest.name, alias))
+
+    def gate_checks(self, manifest: Manifest, alias: str, limits: gate.Limits) -> tuple[gate.Check, ...]:
+        """Returns every figure of a version's report beside its limit, as `broken_limits` judges them."""
+        candidate = gate.Measured(manifest, self.report(manifest))
+        return gate.checks(candidate, limits, self._incumbent(manifest.name, alias))
 
     def rollback(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
         """Undo the last promotion (or removal) of `alias`, then the one before; deleted versions are passed over.
@@ -317,9 +320,10 @@ class Repository:
         except Corrupt as error:
             raise Corrupt(f"{name}: {error}") from None
 
-    def _incumbent(self, name: str, version: str | None) -> gate.Measured | None:
+    def _incumbent(self, name: str, alias: str) -> gate.Measured | None:
+        known = self.aliases(name)
         try:
-            manifest = self.get(name, version or "")
+            manifest = self.get(name, known.get(alias) or known.get(DEFAULT_ALIAS) or "")
             return gate.Measured(manifest, self.report(manifest))
         except RepositoryError:
             return None

@@ -57,6 +57,8 @@ from service.metrics import Metrics
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
 from service.tasks import BackgroundTasks
+from service.ui import routes as ui
+from service.ui.frame import sign_in_page
 
 if TYPE_CHECKING:
     from service.sessions import SessionStore
@@ -146,10 +148,12 @@ def create_app(
         aliases,
         rollouts,
         jobs_routes,
+        ui,
     ):
         app.include_router(part.router)
     app.router.routes.append(unknown_route())
-    app.add_middleware(Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None)
+    key = settings.admin_key.get_secret_value() if settings.admin_key else None
+    app.add_middleware(Auth, admin_key=key, sign_in=sign_in_page)
     app.add_middleware(Edge, metrics=metrics)  # added last, so outermost
     metrics.serving(__version__)
     return app

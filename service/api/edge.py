@@ -23,6 +23,7 @@ from service.metrics import Metrics
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 POLLED: Final = frozenset({"/", "/livez", "/readyz", "/healthz", "/health", "/metrics", "/v1/deployments"})
+FILES: Final = "/ui/static/"
 CLIENT_GONE: Final = 499
 CATCH_ALL: Final = "/{path:path}"
 log = structlog.get_logger("dosirak.request")
@@ -111,7 +112,8 @@ class _Exchange:
         self._metrics.http_request(self._route, method, status)
         if "code" in self._fields:
             self._metrics.error(self._fields["code"])
-        polled = self._scope["path"] in POLLED and method in ("GET", "HEAD") and status < 500
+        path = self._scope["path"]
+        polled = (path in POLLED or path.startswith(FILES)) and method in ("GET", "HEAD") and status < 500
         write = log.debug if polled else log.info
         write(
             "request",

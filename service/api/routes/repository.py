@@ -13,7 +13,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from models.errors import RepositoryError
-from models.manifest import Manifest, ModelReference
+from models.gate import Limits
+from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
 from models.report import Report
 from models.repository import Repository
 from service.api.bodies import json_body
@@ -66,9 +67,10 @@ async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: 
 
 @router.get("/{name}/versions/{version}", response_model=VersionDetails)
 async def get_version(service: ServiceDep, name: str, version: str) -> Response:
-    """Returns manifest, files with their sha256, the precision of each module, lineage, model card, and the report of
-    the measurements."""
-    return json_response(await asyncio.to_thread(_version, service.deployments.repository, name, version))
+    """Returns manifest, files with their sha256, the precision of each module, lineage, model card, the report of the
+    measurements, and how the gate of `production` judges it."""
+    limits = service.settings.gate(DEFAULT_ALIAS)
+    return json_response(await asyncio.to_thread(_version, service.deployments.repository, name, version, limits))
 
 
 @router.delete("/{name}/versions/{version}", response_model=Deleted)
@@ -170,13 +172,19 @@ def _model(repository: Repository, name: str) -> dict[str, Any]:
     return {"name": name, "aliases": aliases, "versions": shown}
 
 
-def _version(repository: Repository, name: str, version: str) -> dict[str, Any]:
+def _version(repository: Repository, name: str, version: str, limits: Limits | None) -> dict[str, Any]:
     manifest = repository.get(name, version)
     card = repository.path(manifest) / CARD
     text = card.read_bytes()[:CARD_BYTES].decode("utf-8", errors="replace") if card.is_file() else None
     shown = shown_version(repository, manifest, repository.aliases(name))
     files, layers = ([asdict(each) for each in listed] for listed in (manifest.files, manifest.layers))
-    return {**shown, "digest": manifest.digest, "files": files, "layers": layers, "card": text}
+    gate = _gate(repository, manifest, limits) if limits and shown["report"] else None
+    return {**shown, "digest": manifest.digest, "files": files, "layers": layers, "card": text, "gate": gate}
+
+
+def _gate(repository: Repository, manifest: Manifest, limits: Limits) -> dict[str, Any]:
+    checks = repository.gate_checks(manifest, DEFAULT_ALIAS, limits)
+    return {"alias": DEFAULT_ALIAS, "checks": [asdict(check) for check in checks]}
 
 
 def _report(repository: Repository, manifest: Manifest) -> Report | None:

@@ -1,0 +1,39 @@
+"""One real server and one browser for all tests of the UI; each test has a page of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.e2e.server import Server, free_port, python, running
+from tests.ui.browser import Window, browser, window
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`dosirak serve` with the demo model."""
+    folder = tmp_path_factory.mktemp("ui")
+    with running(python("-m", "service.cli", "serve"), folder / "data", folder / "serve.log", free_port()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture
+def shown(served: Server, chromium: Browser) -> Iterator[Window]:
+    """A window of a person with an English browser. The test fails where the page complained."""
+    with window(chromium, served.url) as opened:
+        yield opened
+        assert not opened.complaints, opened.complaints
+
+
+@pytest.fixture(scope="session")
+def log(served: Server) -> Path:
+    return served.log
