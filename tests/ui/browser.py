@@ -59,7 +59,7 @@ def window(started: Browser, base: str, **options: Any) -> Iterator[Window]:
     page = context.new_page()
     shown = Window(page, base)
     page.on("pageerror", lambda error: shown.complaints.append(f"error: {error}"))
-    page.on("console", lambda told: told.type == "error" and shown.complaints.append(told.text))
+    page.on("console", lambda told: shown.complaints.extend([told.text] if told.type == "error" else []))
     try:
         yield shown
     finally:
