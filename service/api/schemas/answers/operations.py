@@ -8,6 +8,7 @@ from service.api.schemas.answers.base import Object, Precision, Shown
 
 
 class Links(Shown):
+    ui: str
     docs: str
     openapi: str
     info: str
