@@ -129,14 +129,21 @@ def cuts_of(
         room = budget - (aside if cut else 0)
         if sent + now > room:
             needed, last, mark = sent + now, cut, int((budget - aside) * low_water.share(asked, answered))
-            while cut < at and sent > mark - now:
-                sent -= 0 if turns[cut].pinned or is_opening(policy, cut) else turns[cut].tokens
-                cut += 1
+            cut, sent = _moved(policy, turns, at, cut, sent, mark - now)
             if cut > last:
                 moves.append(Overrun(at, needed, room, mark, cut))
         sent += turns[at].tokens
         answered += turns[at].answered
     return tuple(moves)
+
+
+def _moved(policy: Policy, turns: Sequence[Turn], last: int, cut: int, sent: int, most: int) -> tuple[int, int]:
+    """Returns the cut moved on until at most `most` of the `sent` tokens are left, at the latest to turn `last`, and
+    what is left."""
+    while cut < last and sent > most:
+        sent -= 0 if turns[cut].pinned or is_opening(policy, cut) else turns[cut].tokens
+        cut += 1
+    return cut, sent
 
 
 def kept(policy: Policy, turns: Sequence[Turn], cut: int) -> tuple[int, ...]:

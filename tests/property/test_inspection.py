@@ -210,7 +210,7 @@ UNSHRUNK = settings(SETTINGS, phases=[Phase.generate], database=None, print_blob
 
 @pytest.mark.parametrize("bug", ["owners", "template", "tokens"])
 def test_the_same_checks_find_a_planted_bug(parted: Tokenizer, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    owners, made = EncodedChat.owners, inspecting.InspectedMessage
+    owners, made = EncodedChat.owners, InspectedMessage
     match bug:
         case "owners":
             monkeypatch.setattr(EncodedChat, "owners", lambda self: [None, *list(owners(self))[:-1]])
