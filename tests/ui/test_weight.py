@@ -31,7 +31,6 @@ def test_a_screen_loads_little(chromium: Browser, served: Server, screen: Screen
             paints.append(page.evaluate(PAINTED))
     frame = len(page.content().encode())
     script = sum(size for name, size in loaded.items() if name.endswith(".js"))
-    print(
-        f"{path}: script {script}, all {frame + sum(loaded.values())} bytes; first paint {statistics.median(paints):.0f} ms"
-    )
+    paint = statistics.median(paints)
+    print(f"{path}: script {script}, all {frame + sum(loaded.values())} bytes; first paint {paint:.0f} ms")
     assert 0 < script <= MOST_SCRIPT and frame + sum(loaded.values()) <= MOST, loaded
