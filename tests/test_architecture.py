@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": set(),
     "models.demo": {"models"},
     "service.errors": set(),
+    "service.cursors": {"service.errors"},
     "service.settings": {"models"},
     "service.wrong_settings": {"service.settings"},
     "service.host": set(),
@@ -132,6 +133,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.context.stored_receipt": {"service.context.partition"},
     "service.sessions": {
         "service.errors",
+        "service.cursors",
         "service.text.grams",
         "service.text.passages",
         "service.context.partition",  # receipts are numbers there, and are read as lists
@@ -193,6 +195,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.api": {
         "models",
         "service.errors",
+        "service.cursors",
         "service.settings",
         "service.metrics",
         "service.text",
