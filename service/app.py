@@ -30,6 +30,7 @@ from service.api.openapi import document
 from service.api.routes import (
     aliases,
     context,
+    feedback,
     generate,
     knowledge,
     models,
@@ -138,6 +139,7 @@ def create_app(
         context,
         sessions,
         knowledge,
+        feedback,
         models,
         tokenizing,
         operations,
