@@ -31,6 +31,7 @@ from service.api.openapi import document
 from service.api.routes import (
     aliases,
     context,
+    feedback,
     generate,
     knowledge,
     live,
@@ -146,6 +147,7 @@ def create_app(
         context,
         sessions,
         knowledge,
+        feedback,
         models,
         tokenizing,
         operations,

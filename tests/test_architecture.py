@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": set(),
     "models.demo": {"models"},
     "service.errors": set(),
+    "service.cursors": {"service.errors"},
     "service.settings": {"models"},
     "service.wrong_settings": {"service.settings"},
     "service.host": set(),
@@ -145,6 +146,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.context.stored_receipt": {"service.context.partition"},
     "service.sessions": {
         "service.errors",
+        "service.cursors",
         "service.text.grams",
         "service.text.passages",
         "service.context.partition",  # receipts are numbers there, and are read as lists
@@ -206,6 +208,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.api": {
         "models",
         "service.errors",
+        "service.cursors",
         "service.settings",
         "service.metrics",
         "service.text",

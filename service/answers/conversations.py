@@ -177,6 +177,7 @@ class OpenTurn:
             answer.manifest.short_digest,
             dict(answer.usage()),
             answer.finish_reason.value,
+            answer.request.id,
         )
         reply = NewReply(best.text, answered)
         cut = _cut_of(answer)

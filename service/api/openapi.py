@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from service.api.bodies import is_optional
 from service.api.dialects import is_openai
-from service.api.schemas import knowledge, native, openai, repository, sessions
+from service.api.schemas import feedback, knowledge, native, openai, repository, sessions
 from service.api.schemas.answers.live import LiveEvent
 from service.api.schemas.answers.native import GenerateEvent, TokenEvent
 from service.api.schemas.answers.openai import ChatChunk, TextCompletion
@@ -31,6 +31,7 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     openai.ChatBody,
     openai.CompletionBody,
     knowledge.KnowledgeBody,
+    feedback.FeedbackBody,
     sessions.SessionBody,
     sessions.MessageBody,
     sessions.ForkBody,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -18,7 +19,7 @@ from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
 from models.report import Report
 from models.repository import Repository
 from service.api.bodies import json_body
-from service.api.deps import ActorDep, Service, ServiceDep, Text
+from service.api.deps import ActorDep, Limit, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.schemas.answers.repository import (
@@ -31,10 +32,12 @@ from service.api.schemas.answers.repository import (
     VersionDetails,
 )
 from service.api.schemas.repository import EvaluateBody, ImportBody, QuantizeBody
+from service.cursors import decode, encode
 from service.errors import InvalidRequest
 
 PREFIX: Final = "/v1/repository/models"
 PAGE: Final = 100
+VERSIONS: Final = "versions"
 CARD: Final = "README.md"
 CARD_BYTES: Final = 65_536
 router = APIRouter(prefix=PREFIX, tags=["repository"])
@@ -50,9 +53,10 @@ async def list_models(service: ServiceDep, query: Text = "", cursor: Text = "") 
 
 
 @router.get("/{name}", response_model=ModelVersions)
-async def get_model(service: ServiceDep, name: str) -> Response:
-    """Returns a model's versions, newest first, and its aliases."""
-    return json_response(await asyncio.to_thread(_model, service.deployments.repository, name))
+async def get_model(service: ServiceDep, name: str, cursor: Text | None = None, limit: Limit = 50) -> Response:
+    """Returns a page of a model's versions, newest first, and all its aliases; `cursor` is the last answer's
+    `next_cursor`."""
+    return json_response(await asyncio.to_thread(_model, service.deployments.repository, name, cursor, limit))
 
 
 @router.post("/{name}/versions", response_model=JobShown, status_code=202, openapi_extra=takes(ImportBody))
@@ -163,13 +167,18 @@ def _summary(repository: Repository, name: str) -> dict[str, Any]:
     }
 
 
-def _model(repository: Repository, name: str) -> dict[str, Any]:
-    versions = repository.versions(name)
-    if not versions:
+def _model(repository: Repository, name: str, cursor: str | None, limit: int) -> dict[str, Any]:
+    before = None if cursor is None else decode(VERSIONS, cursor, lambda position: isinstance(position, str))
+    found = list(islice(repository.newest_first(name, before), limit + 1))
+    if not found:
         repository.resolve(name)  # raises with the names that exist
-    aliases = repository.aliases(name)
-    shown = [shown_version(repository, each, aliases) for each in reversed(versions)]
-    return {"name": name, "aliases": aliases, "versions": shown}
+    aliases, page = repository.aliases(name), found[:limit]
+    return {
+        "name": name,
+        "aliases": aliases,
+        "versions": [shown_version(repository, each, aliases) for each in page],
+        "next_cursor": encode(VERSIONS, page[-1].created_at, page[-1].version) if len(found) > limit else None,
+    }
 
 
 def _version(repository: Repository, name: str, version: str, limits: Limits | None) -> dict[str, Any]:

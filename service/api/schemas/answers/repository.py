@@ -182,11 +182,12 @@ class VersionDetails(VersionShown):
 
 
 class ModelVersions(Shown):
-    """Newest first."""
+    """A page of the versions, newest first, and all aliases. `next_cursor` is null on the last page."""
 
     name: str
     aliases: dict[str, str]
     versions: list[VersionShown]
+    next_cursor: str | None
 
 
 class Deleted(Shown):
