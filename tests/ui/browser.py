@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PROGRAM = os.environ.get("DOSIRAK_TEST_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
@@ -39,6 +39,16 @@ class Window:
     def told(self) -> str:
         """The text of the alert and the status, for a test that waits in vain."""
         return self.page.locator("#alert").inner_text() + " | " + self.page.locator("#status").inner_text()
+
+    def forget(self, status: str) -> None:
+        """Drops what the browser's console told of refusals that a test asked for; anything else stays a complaint."""
+        assert self.complaints and all(status in told for told in self.complaints), self.complaints
+        self.complaints.clear()
+
+
+def cells(table: Locator) -> list[list[str]]:
+    """The texts of a table's rows, without its head."""
+    return [row.get_by_role("cell").all_inner_texts() for row in table.get_by_role("row").all()[1:]]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser
 
@@ -37,3 +38,10 @@ def shown(served: Server, chromium: Browser) -> Iterator[Window]:
 @pytest.fixture(scope="session")
 def log(served: Server) -> Path:
     return served.log
+
+
+@pytest.fixture
+def client(served: Server) -> Iterator[httpx.Client]:
+    """Another person, who asks the same server over HTTP."""
+    with served.client() as opened:
+        yield opened
