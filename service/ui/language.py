@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -25,10 +26,7 @@ def strings(language: str) -> Mapping[str, str]:
 
 def filled(language: str, key: str, values: Mapping[str, str]) -> str:
     """Returns the string with `values` in its places; a place without a value shows nothing."""
-    text = strings(language)[key]
-    for name, value in values.items():
-        text = text.replace("{" + name + "}", value)
-    return text
+    return re.sub(r"\{(\w+)\}", lambda place: values.get(place[1], ""), strings(language)[key])
 
 
 def chosen_language(cookies: Mapping[str, str], accepted: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Request, sync_playwright
 
 API_DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 
@@ -51,6 +51,16 @@ class Window:
     def told(self) -> str:
         """The text of the alert and the status, for a test that waits in vain."""
         return self.page.locator("#alert").inner_text() + " | " + self.page.locator("#status").inner_text()
+
+    def forget(self, status: str) -> None:
+        """Drops what the browser's console told of refusals that a test asked for; anything else stays a complaint."""
+        assert self.complaints and all(status in told for told in self.complaints), self.complaints
+        self.complaints.clear()
+
+
+def cells(table: Locator) -> list[list[str]]:
+    """The texts of a table's rows, without its head."""
+    return [row.get_by_role("cell").all_inner_texts() for row in table.get_by_role("row").all()[1:]]
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from playwright.sync_api import Browser
 
@@ -42,3 +43,10 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     command, log = python("-m", "service.cli", "serve"), folder / "serve.log"
     with running(command, folder / "data", log, free_port(), DOSIRAK_ADMIN_KEY=KEY, DOSIRAK_PRELOAD="false") as server:
         yield server
+
+
+@pytest.fixture
+def client(served: Server) -> Iterator[httpx.Client]:
+    """Another person, who asks the same server over HTTP."""
+    with served.client() as opened:
+        yield opened

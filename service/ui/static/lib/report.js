@@ -28,7 +28,10 @@ export function lines(figures, report) {
     .map(line => ({...line, text: line.show(line.value), range: line.interval && `${line.show(line.interval.low)} – ${line.show(line.interval.high)}`}));
 }
 
+// Of a fact that was never told, an answer without it is right.
+const good = cell => cell.cell.startsWith('not told') ? cell.asked - cell.right : cell.right;
+
 function share(recall) {
   const asked = recall.reduce((sum, each) => sum + each.asked, 0);
-  return asked ? recall.reduce((sum, each) => sum + each.right, 0) / asked : undefined;
+  return asked ? recall.reduce((sum, each) => sum + good(each), 0) / asked : undefined;
 }

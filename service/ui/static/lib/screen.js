@@ -1,5 +1,5 @@
 // What every screen needs: its place in the address, its data, and the way onto the page.
-import {html, render, useCallback, useEffect, useState} from './view.js';
+import {html, render, useCallback, useEffect, useRef, useState} from './view.js';
 import {ask} from './api.js';
 import {fail, quiet} from './notice.js';
 import './frame.js';
@@ -59,4 +59,15 @@ export function useSettled(value, milliseconds = 200) {
     return () => clearTimeout(timer);
   }, [value]);
   return settled;
+}
+
+// Makes handlers of buttons and forms that run one at a time: a second press changes nothing while the first one works.
+export function useTurns() {
+  const working = useRef(false);
+  return work => async event => {
+    event.preventDefault();
+    if (working.current) return;
+    working.current = true;
+    await work().finally(() => { working.current = false; });
+  };
 }

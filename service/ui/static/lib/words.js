@@ -25,3 +25,6 @@ const moment = new Intl.DateTimeFormat(language, {dateStyle: 'medium', timeStyle
 export const time = at => at ? moment.format(typeof at === 'number' ? at * 1000 : new Date(at)) : '';
 export const milliseconds = seconds => seconds === null || seconds === undefined ? '–'
   : `${new Intl.NumberFormat(language, {maximumSignificantDigits: 3}).format(seconds * 1000)} ms`;
+const changes = new Intl.NumberFormat(language, {style: 'percent', maximumFractionDigits: 1, signDisplay: 'exceptZero'});
+// A change in proportion, with its sign: "+3.2%".
+export const change = share => changes.format(share);
