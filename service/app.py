@@ -26,12 +26,14 @@ from service.api import handlers
 from service.api.auth import Auth
 from service.api.deps import Service
 from service.api.edge import Edge
+from service.api.encoding import event
 from service.api.openapi import document
 from service.api.routes import (
     aliases,
     context,
     generate,
     knowledge,
+    live,
     models,
     openai,
     operations,
@@ -52,10 +54,13 @@ from service.engine_client.replicas import Replicas
 from service.guard import read_guard
 from service.jobs.idle_reports import IdleReports
 from service.jobs.jobs import Jobs
+from service.live.feed import Feed
+from service.live.figures import Figures
 from service.logs import configure_logging
 from service.metrics import Metrics
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
+from service.stopping import is_stopping
 from service.tasks import BackgroundTasks
 from service.ui import routes as ui
 from service.ui.frame import sign_in_page
@@ -132,7 +137,8 @@ def create_app(
     app.state.deployments = deployments
     app.state.idle_reports = IdleReports(deployments.repository, jobs, deployments.activity, deployments.served, tasks)
     app.state.tasks = tasks
-    app.state.service = Service(settings, deployments, jobs, answers, metrics, __version__, described)
+    feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
+    app.state.service = Service(settings, deployments, jobs, answers, metrics, feed, __version__, described)
     handlers.install(app)
     for part in (
         generate,
@@ -143,6 +149,7 @@ def create_app(
         models,
         tokenizing,
         operations,
+        live,
         root,
         repository,
         aliases,

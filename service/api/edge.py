@@ -34,8 +34,8 @@ class ClientGone(Exception):
 
 
 class Edge:
-    """`scope["state"]` gets `request_id`, `arrival` (`time.monotonic()`) and `log`. Handlers add to the dictionary
-    `log`, and it becomes the log line; a `code` in it is counted as an error."""
+    """`scope["state"]` gets `request_id`, `arrival` (`time.monotonic()`), `is_head` and `log`. Handlers add to the
+    dictionary `log`, and it becomes the log line; a `code` in it is counted as an error."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -63,6 +63,7 @@ class _Exchange:
         self._state["request_id"] = _request_id(scope)
         self._state["arrival"] = self._started
         self._state["log"] = self._fields
+        self._state["is_head"] = self._is_head
         scope.pop("route", None)  # a server that mounts this app has put its own route there
         self._routed = {**scope, "method": "GET"} if self._is_head else scope
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 from service.api.schemas.answers.base import Object, Precision, Shown
 
+DeploymentState = Literal["loading", "ready", "restarting", "draining", "failed"]
+
 
 class Links(Shown):
     docs: str
@@ -89,7 +91,7 @@ class DeploymentShown(Shown):
 
     model: str
     digest: str
-    state: Literal["loading", "ready", "restarting", "draining", "failed"]
+    state: DeploymentState
     phase: str
     error: str | None
     precision: Precision
