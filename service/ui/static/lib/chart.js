@@ -16,16 +16,17 @@ export function scale(values, from, to, zero = false) {
   return Object.assign(value => from + (value - low) / (high - low) * (to - from), {low, high});
 }
 
-// Two to four round numbers within a scale: multiples of 1, 2 or 5 of a power of ten.
+// Up to five round numbers within a scale: multiples of 1, 2, 2.5 or 5 of a power of ten.
 function ticks({low, high}) {
-  const rough = (high - low) / 3, power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * [1, 2, 5, 10].find(times => times * power >= rough);
+  const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 2.5, 5, 10].find(times => times * power >= rough);
   const first = Math.ceil(low / step - 1e-9);
   return Array.from({length: Math.floor(high / step + 1e-9) - first + 1}, (_, at) => Number(((first + at) * step).toPrecision(12)));
 }
 
+// A tick whose text is empty is left out.
 function Axis({y, show = number}) {
-  return ticks(y).map(tick => html`<g key=${tick}><line class="axis" x1=${LEFT} x2=${WIDTH - RIGHT} y1=${y(tick)} y2=${y(tick)} />
+  return ticks(y).filter(tick => show(tick) !== '').map(tick => html`<g key=${tick}><line class="axis" x1=${LEFT} x2=${WIDTH - RIGHT} y1=${y(tick)} y2=${y(tick)} />
     <text x=${LEFT - 6} y=${y(tick) + 4} text-anchor="end">${show(tick)}</text></g>`);
 }
 
@@ -59,14 +60,14 @@ function path(values, across, y) {
   }).join('');
 }
 
-// Points with a fitted line: {x, y} in their own units, and the line's value at an x.
+// Points with a fitted line: {x, y, kind?} in their own units, and the line's value at an x.
 export function ScatterChart({name, points, line, show}) {
   const x = scale(points.map(point => point.x), LEFT + 8, WIDTH - RIGHT, true);
   const y = scale(points.map(point => point.y), HEIGHT - BOTTOM, TOP, true);
   return html`<svg class="chart" role="img" aria-label=${name} viewBox="0 0 ${WIDTH} ${HEIGHT}">
     <${Axis} y=${y} show=${show} />
-    ${ticks(x).map(tick => html`<text key=${tick} x=${x(tick)} y=${HEIGHT - 8} text-anchor="middle">${number(tick)}</text>`)}
-    ${points.map((point, at) => html`<circle key=${at} class="dot" r="2.5" cx=${x(point.x)} cy=${y(point.y)} />`)}
+    ${points.length > 0 && ticks(x).map(tick => html`<text key=${tick} x=${x(tick)} y=${HEIGHT - 8} text-anchor="middle">${number(tick)}</text>`)}
+    ${points.map((point, at) => html`<circle key=${at} class=${`dot ${point.kind ?? ''}`} r="2.5" cx=${x(point.x)} cy=${y(point.y)} />`)}
     ${line && html`<path class="line second" d=${`M${x(x.low)} ${y(line(x.low))}L${x(x.high)} ${y(line(x.high))}`} />`}
   </svg>`;
 }

@@ -20,6 +20,7 @@ export function useSession(here) {
   });
   // `take` gets the answer; `told` is said. Where somebody else has changed the session too, it is loaded again.
   const patch = (path, body, take, told) => attempt(async () => {
+    say('');
     const {data, tag} = await guarded(headers => askTagged(path, {method: 'PATCH', body, headers}));
     const revision = Number(/\d+/.exec(tag)?.[0]);
     take(data);

@@ -47,7 +47,7 @@ const result = job => job.result?.version ? `${job.result.model}:${job.result.ve
 const KINDS = {queued: '', running: 'warn', succeeded: 'good', failed: 'bad', cancelled: ''};
 
 const columns = cancel => [
-  {label: t('jobs.job'), cell: job => html`<a id=${job.id} href=${pages.job(job.id)}>${job.id.slice(0, 12)}</a><br /><span class="hint">${time(job.created_at)}</span>`},
+  {label: t('jobs.job'), cell: job => html`<a class="whole" id=${job.id} href=${pages.job(job.id)}>${job.id.slice(0, 12)}</a><br /><span class="hint">${time(job.created_at)}</span>`},
   {label: t('jobs.kind'), cell: job => t(`jobs.kind_${job.kind}`)},
   {label: t('jobs.of'), cell: job => html`<${Of} job=${job} />`},
   {label: t('jobs.state'), cell: job => html`<${Tag} kind=${KINDS[job.state]}>${t(`jobs.state_${job.state}`)}<//>

@@ -34,7 +34,7 @@ function Session() {
 function Messages({stored, messages}) {
   const put = changed => messages.change(rows => rows.map(row => row.id === changed.id ? changed : row));
   const edit = message => content => stored.patch(ofMessage(message), {content}, put, t('session.saved'));
-  const pin = message => () => stored.patch(ofMessage(message), {pinned: !message.pinned}, put, t(message.pinned ? 'session.let_go' : 'session.stays'));
+  const pin = message => () => stored.patch(ofMessage(message), {pinned: !message.pinned}, put, message.pinned ? t('session.let_go') : t('session.stays'));
   const fork = message => () => attempt(async () => {
     const made = await ask(`${here}/fork`, {method: 'POST', body: {at: message.id}});
     location.assign(pages.session(made.id));
