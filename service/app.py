@@ -159,8 +159,7 @@ def create_app(
     ):
         app.include_router(part.router)
     app.router.routes.append(unknown_route())
-    key = settings.admin_key.get_secret_value() if settings.admin_key else None
-    app.add_middleware(Auth, admin_key=key, sign_in=sign_in_page)
+    app.add_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page)
     app.add_middleware(Edge, metrics=metrics)  # added last, so outermost
     metrics.serving(__version__)
     return app

@@ -219,6 +219,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.machine",
         "service.doctor.measured",
     },
+    "service.ui": {"service.api", "service.errors"},  # the routes; a screen itself asks the API over HTTP
     "service.app": {
         "models",
         "service.errors",
@@ -233,6 +234,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.live",
         "service.stopping",
         "service.api",
+        "service.ui",
         "service.sessions",
         "service.logs",
         "service.tasks",
@@ -241,6 +243,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.packaging": {"service.api", "service.errors"},
     "service.bento": {
         "service.settings",
+        "service.ui",
         "service.wrong_settings",
         "service.api",
         "service.deferred",
@@ -310,8 +313,8 @@ ONLY: dict[str, tuple[str, ...]] = {
         "service.runner",
     ),
     "transformers": ("models", "service.runner"),
-    "fastapi": ("service.api", "service.app", "service.bento", "service.deferred"),
-    "starlette": ("service.api", "service.app", "service.deferred", "service.packaging"),
+    "fastapi": ("service.api", "service.ui", "service.app", "service.bento", "service.deferred"),
+    "starlette": ("service.api", "service.ui", "service.app", "service.deferred", "service.packaging"),
     "pydantic": (
         "service.api",
         "service.app",

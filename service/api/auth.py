@@ -1,8 +1,8 @@
 """Auth decides which callers may pass, and identifies them. With an admin key set, the key's bearers pass, and browsers
 with a cookie of that key; without one, only this machine.
 
-The two probes need no key, nor does the form that takes the key. The rule reads each request, not the address that the server listens on: `--host` of
-`bentoml serve` and of uvicorn never reach the settings.
+The two probes need no key, nor does the form that takes the key. The rule reads each request, not the address that the
+server listens on: `--host` of `bentoml serve` and of uvicorn never reach the settings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
+from pydantic import SecretStr
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -41,7 +42,7 @@ class Auth:
     same with 8 digits, for people to read."""
 
     def __init__(
-        self, app: ASGIApp, admin_key: str | None, sign_in: Callable[[Request], Response] | None = None
+        self, app: ASGIApp, admin_key: SecretStr | None, sign_in: Callable[[Request], Response] | None = None
     ) -> None:
         """`sign_in` makes the page that asks for the key, with status 401."""
         self._app = app
@@ -126,8 +127,8 @@ def _keyed(digest: bytes) -> str:
 
 
 def _refusal(error: DosirakError, scope: Scope) -> Response:
-    """Returns the refusal; as a page where a browser opens `/` or the UI. Under `Edge` it has the request's id and is in the log;
-    around another server's routes it has an id of its own."""
+    """Returns the refusal; as a page where a browser opens `/` or the UI. Under `Edge` it has the request's id and is
+    in the log; around another server's routes it has an id of its own."""
     state = scope.get("state", {})
     state.get("log", {})["code"] = error.code
     request_id = state.get("request_id") or uuid.uuid4().hex

@@ -29,10 +29,9 @@ class Cookie:
     key_digest: bytes
 
     @staticmethod
-    def of(key: SecretStr | str | None) -> Cookie | None:
+    def of(key: SecretStr | None) -> Cookie | None:
         """Returns the cookies of a server's key; None for a server without one."""
-        text = key.get_secret_value() if isinstance(key, SecretStr) else key
-        return None if text is None else _derived(text)
+        return None if key is None else _derived(key.get_secret_value())
 
     def is_key(self, sent: str) -> bool:
         """Returns whether a text is the key, in the same time for every text."""

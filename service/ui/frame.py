@@ -47,21 +47,25 @@ def frame(http: Request, screen: Screen, places: Mapping[str, str], keyed: bool,
     language = chosen_language(http.cookies, http.headers.get("accept-language", ""))
     up, named = _up(http.url.path), build()
     heading = filled(language, f"title.{screen.name}", places)
-    text = _templates().get_template("frame.html").render(
-        strings=strings(language),
-        language=language,
-        languages=LANGUAGES,
-        theme=chosen_theme(http.cookies),
-        themes=THEMES,
-        heading=heading,
-        screen=screen,
-        places=places,
-        menu=MENU,
-        start=START,
-        up=up,
-        static=f"{up}static/{named}/",
-        modules=modules(screen.name),
-        keyed=keyed,
+    text = (
+        _templates()
+        .get_template("frame.html")
+        .render(
+            strings=strings(language),
+            language=language,
+            languages=LANGUAGES,
+            theme=chosen_theme(http.cookies),
+            themes=THEMES,
+            heading=heading,
+            screen=screen,
+            places=places,
+            menu=MENU,
+            start=START,
+            up=up,
+            static=f"{up}static/{named}/",
+            modules=modules(screen.name),
+            keyed=keyed,
+        )
     )
     rules = {"Speculation-Rules": f'"{up}static/{named}/{RULES}"'}
     return HTMLResponse(text, status, {**_HEADERS, **rules, "Content-Security-Policy": POLICY})
@@ -72,14 +76,18 @@ def sign_in_page(http: Request, wrong: bool = False, path: str | None = None) ->
     `wrong` says that a key was sent and is not the server's."""
     language = chosen_language(http.cookies, http.headers.get("accept-language", ""))
     asked = http.url.path.removeprefix(ROOT).lstrip("/") + (f"?{http.url.query}" if http.url.query else "")
-    text = _templates().get_template("sign-in.html").render(
-        strings=strings(language),
-        language=language,
-        theme=chosen_theme(http.cookies),
-        style=STYLE,
-        action=_up(http.url.path) + "sign-in",
-        path=asked if path is None else path,
-        wrong=wrong,
+    text = (
+        _templates()
+        .get_template("sign-in.html")
+        .render(
+            strings=strings(language),
+            language=language,
+            theme=chosen_theme(http.cookies),
+            style=STYLE,
+            action=_up(http.url.path) + "sign-in",
+            path=asked if path is None else path,
+            wrong=wrong,
+        )
     )
     headers = {**_HEADERS, "Content-Security-Policy": SIGN_IN_POLICY, "WWW-Authenticate": "Bearer"}
     return HTMLResponse(text, 401, headers)

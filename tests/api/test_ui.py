@@ -9,9 +9,9 @@ import time
 from urllib.parse import urljoin, urlsplit
 
 import pytest
+from pydantic import SecretStr
 
-from service.api import cookie as cookies
-from service.api.cookie import Cookie
+from service.api.cookie import SECONDS, Cookie
 from service.ui.assets import STATIC, STRINGS
 from service.ui.frame import POLICY, imports, modules
 from service.ui.language import LANGUAGES
@@ -43,7 +43,9 @@ async def test_a_proxy_may_strip_a_prefix(shared: World) -> None:
         response = await shared.client.get(address)
         for link in LINK.findall(response.text):
             if not link.startswith("#"):
-                assert urlsplit(urljoin(f"http://host/behind/proxy{address}", link)).path.startswith("/behind/proxy/ui/")
+                assert urlsplit(urljoin(f"http://host/behind/proxy{address}", link)).path.startswith(
+                    "/behind/proxy/ui/"
+                )
     for address in ("/ui", "/ui/"):
         found = urljoin(f"http://host/behind{address}", (await shared.client.get(address)).headers["location"])
         assert found == "http://host/behind/ui/models"
@@ -121,77 +123,83 @@ def test_scripts_import_what_is_there_and_screens_load_little() -> None:
 # Behind a key.
 
 
-async def test_every_address_asks_for_the_key(guarded: World) -> None:
+@pytest.fixture
+def keyed(guarded: World) -> World:
+    """The server with a key, and a client that has forgotten every cookie."""
+    guarded.client.cookies.clear()
+    return guarded
+
+
+async def test_every_address_asks_for_the_key(keyed: World) -> None:
     for address in (*ADDRESSES, "/ui", "/ui/", "/ui/static/x/style.css", "/ui/nothing"):
-        response = await guarded.client.get(address)
+        response = await keyed.client.get(address)
         assert response.status_code == 401 and "<h1>Sign in</h1>" in response.text, address
         assert "script-src" not in response.headers["content-security-policy"] and "<link" not in response.text
-    assert (await guarded.client.get("/v1/models")).json()["error"]  # the API still answers JSON
+    assert (await keyed.client.get("/v1/models")).json()["error"]  # the API still answers JSON
 
 
 @pytest.mark.parametrize("address", ["/ui/models/demo?x=1&y=%20", "/ui/models", "/ui"])
-async def test_the_key_leads_on_to_the_page_and_the_cookie_holds_no_key(guarded: World, address: str) -> None:
-    page = (await guarded.client.get(address)).text
+async def test_the_key_leads_on_to_the_page_and_the_cookie_holds_no_key(keyed: World, address: str) -> None:
+    page = (await keyed.client.get(address)).text
     action = urljoin(address, LINK.findall(page)[0])
     path = re.search(r'name="path" value="([^"]*)"', page)
     assert action == "/ui/sign-in" and path
     sent = {"key": KEY, "path": path[1].replace("&amp;", "&")}
-    response = await guarded.client.post(action, data=sent)
+    response = await keyed.client.post(action, data=sent)
     assert response.status_code == 303
     onward = urljoin(action, response.headers["location"])
     assert onward == (address if address != "/ui" else "/ui/models")
     cookie = response.headers["set-cookie"]
+    keyed.client.cookies.clear()
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and KEY not in cookie
     digest = hashlib.sha256(KEY.encode()).hexdigest()
     assert digest not in cookie
-    there = await guarded.client.get(onward, headers={"Cookie": cookie.partition(";")[0]})
+    there = await keyed.client.get(onward, headers={"Cookie": cookie.partition(";")[0]})
     assert there.status_code == 200 and "sign-out" in there.text
 
 
-async def test_a_wrong_key_stays_at_the_form_and_keeps_the_way(guarded: World) -> None:
-    response = await guarded.client.post("/ui/sign-in", data={"key": "guess", "path": "live?x=<b>"})
+async def test_a_wrong_key_stays_at_the_form_and_keeps_the_way(keyed: World) -> None:
+    response = await keyed.client.post("/ui/sign-in", data={"key": "guess", "path": "live?x=<b>"})
     assert response.status_code == 401 and 'role="alert"' in response.text and "set-cookie" not in response.headers
     assert 'value="live?x=&lt;b&gt;"' in response.text
-    assert (await guarded.client.post("/ui/sign-in", data={"key": "k" * 20_000})).status_code == 400
+    assert (await keyed.client.post("/ui/sign-in", data={"key": "k" * 20_000})).status_code == 422
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "\\\\evil.example", "/\\evil", "a\r\nX: y"])
-async def test_no_path_leads_to_another_server(guarded: World, path: str) -> None:
-    response = await guarded.client.post("/ui/sign-in", data={"key": KEY, "path": path})
+async def test_no_path_leads_to_another_server(keyed: World, path: str) -> None:
+    response = await keyed.client.post("/ui/sign-in", data={"key": KEY, "path": path})
     onward = urlsplit(urljoin("http://here/ui/sign-in", response.headers["location"]))
     assert onward.netloc == "here" and "x" not in response.headers
 
 
-async def test_the_cookie_reads_and_changes_only_from_the_uis_own_pages(guarded: World) -> None:
-    jar = {"Cookie": (await _signed_in(guarded))}
-    assert (await guarded.client.get("/v1/models", headers=jar)).status_code == 200
+async def test_the_cookie_reads_and_changes_only_from_the_uis_own_pages(keyed: World) -> None:
+    jar = {"Cookie": (await _signed_in(keyed))}
+    assert (await keyed.client.get("/v1/models", headers=jar)).status_code == 200
     body = {"inputs": "hi"}
     for site in ({}, {"Sec-Fetch-Site": "same-site"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "none"}):
-        response = await guarded.client.post("/generate", json=body, headers={**jar, **site})
+        response = await keyed.client.post("/generate", json=body, headers={**jar, **site})
         assert response.status_code == 403 and "Authorization: Bearer" in response.json()["error"], site
-    assert (await guarded.client.post("/generate", json=body, headers={**jar, **SAME})).status_code == 200
-    assert (await guarded.client.post("/generate", json=body, headers=SAME)).status_code == 401
+    assert (await keyed.client.post("/generate", json=body, headers={**jar, **SAME})).status_code == 200
+    assert (await keyed.client.post("/generate", json=body, headers=SAME)).status_code == 401
 
 
-async def test_sessions_of_the_ui_are_those_of_the_key(guarded: World) -> None:
-    jar = {"Cookie": await _signed_in(guarded), **SAME}
-    made = (await guarded.client.post("/v1/sessions", json={"metadata": {"by": "ui"}}, headers=jar)).json()
+async def test_sessions_of_the_ui_are_those_of_the_key(keyed: World) -> None:
+    jar = {"Cookie": await _signed_in(keyed), **SAME}
+    made = (await keyed.client.post("/v1/sessions", json={"metadata": {"by": "ui"}}, headers=jar)).json()
     bearer = {"Authorization": f"Bearer {KEY}"}
-    assert (await guarded.client.get(f"/v1/sessions/{made['id']}", headers=bearer)).status_code == 200
-    assert (await guarded.client.delete(f"/v1/sessions/{made['id']}", headers=jar)).status_code < 300
+    assert (await keyed.client.get(f"/v1/sessions/{made['id']}", headers=bearer)).status_code == 200
+    assert (await keyed.client.delete(f"/v1/sessions/{made['id']}", headers=jar)).status_code < 300
 
 
-async def test_signing_out_takes_the_cookie_away(guarded: World) -> None:
-    jar = {"Cookie": await _signed_in(guarded)}
-    assert (await guarded.client.post("/ui/sign-out", headers=jar)).status_code == 403
-    response = await guarded.client.post("/ui/sign-out", headers={**jar, **SAME})
+async def test_signing_out_takes_the_cookie_away(keyed: World) -> None:
+    jar = {"Cookie": await _signed_in(keyed)}
+    assert (await keyed.client.post("/ui/sign-out", headers=jar)).status_code == 403
+    response = await keyed.client.post("/ui/sign-out", headers={**jar, **SAME})
     assert response.status_code == 303 and "Max-Age=0" in response.headers["set-cookie"]
 
 
-async def test_a_forged_an_old_and_another_keys_cookie_are_none(
-    guarded: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine, other = Cookie.of(KEY), Cookie.of("another key")
+async def test_a_forged_an_old_and_another_keys_cookie_are_none(keyed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = Cookie.of(SecretStr(KEY)), Cookie.of(SecretStr("another key"))
     assert mine and other and other.name != mine.name
     good = mine.made(secure=True).partition(";")[0]
     name, _, value = good.partition("=")
@@ -205,10 +213,11 @@ async def test_a_forged_an_old_and_another_keys_cookie_are_none(
         f"{name}={other.made(secure=False).partition('=')[2].partition(';')[0]}",
     ]
     for each in forged:
-        response = await guarded.client.get("/ui/models", headers=[(b"cookie", each.encode())])
+        response = await keyed.client.get("/ui/models", headers=[(b"cookie", each.encode())])
         assert response.status_code == 401, each
     assert mine.is_in(good) and mine.is_in(f"a=b; {good}; c=d")
-    monkeypatch.setattr(cookies.time, "time", lambda now=time.time(): now + cookies.SECONDS + 1)
+    later_by_a_day = time.time() + SECONDS + 1
+    monkeypatch.setattr("service.api.cookie.time.time", lambda: later_by_a_day)
     assert not mine.is_in(good)
 
 
@@ -219,7 +228,8 @@ async def test_without_a_key_a_stranger_gets_a_page_that_says_so(serve: Serve) -
         assert response.status_code == 403 and "DOSIRAK_ADMIN_KEY" in response.text
 
 
-async def _signed_in(world: World) -> str:
-    response = await world.client.post("/ui/sign-in", data={"key": KEY, "path": ""})
+async def _signed_in(keyed: World) -> str:
+    response = await keyed.client.post("/ui/sign-in", data={"key": KEY, "path": ""})
     cookie: str = response.headers["set-cookie"]
+    keyed.client.cookies.clear()
     return cookie.partition(";")[0]

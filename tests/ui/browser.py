@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+
+API_DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PROGRAM = os.environ.get("DOSIRAK_TEST_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
@@ -27,6 +33,12 @@ class Window:
     base: str
     complaints: list[str] = field(default_factory=list)
 
+    def asked(self, request: Request) -> None:
+        """Notes a request of the page to the API that the API's document does not have."""
+        path = urlsplit(request.url).path.removeprefix(urlsplit(self.base).path)
+        if not path.startswith("/ui/") and not is_documented(request.method, path):
+            self.complaints.append(f"docs/api.md has no {request.method} {path}")
+
     def open(self, path: str) -> Page:
         """Opens an address under `/ui/` and waits until its data is there."""
         self.page.goto(f"{self.base}/ui/{path}")
@@ -39,6 +51,18 @@ class Window:
     def told(self) -> str:
         """The text of the alert and the status, for a test that waits in vain."""
         return self.page.locator("#alert").inner_text() + " | " + self.page.locator("#status").inner_text()
+
+
+@cache
+def _documented() -> list[tuple[str, re.Pattern[str]]]:
+    text = API_DOCUMENT.read_text(encoding="utf-8")
+    found = re.findall(r"`(GET|POST|PUT|PATCH|DELETE) (/[^`? ]*)", text)
+    return [(method, re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path)))) for method, path in found]
+
+
+def is_documented(method: str, path: str) -> bool:
+    """Whether docs/api.md has a route of the method and path."""
+    return any(method == known and form.fullmatch(path) for known, form in _documented())
 
 
 @contextmanager
@@ -58,8 +82,9 @@ def window(started: Browser, base: str, **options: Any) -> Iterator[Window]:
     context.set_default_timeout(30_000)
     page = context.new_page()
     shown = Window(page, base)
+    page.on("request", shown.asked)
     page.on("pageerror", lambda error: shown.complaints.append(f"error: {error}"))
-    page.on("console", lambda told: told.type == "error" and shown.complaints.append(told.text))
+    page.on("console", lambda told: shown.complaints.extend([told.text] if told.type == "error" else []))
     try:
         yield shown
     finally:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
 from tests.e2e.server import Server, free_port, python, running
 from tests.ui.browser import Window, browser, window
+
+KEY = "correct horse battery staple"
 
 
 @pytest.fixture(scope="session")
@@ -35,5 +36,9 @@ def shown(served: Server, chromium: Browser) -> Iterator[Window]:
 
 
 @pytest.fixture(scope="session")
-def log(served: Server) -> Path:
-    return served.log
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a key, which loads no model before somebody asks for one."""
+    folder = tmp_path_factory.mktemp("keyed")
+    command, log = python("-m", "service.cli", "serve"), folder / "serve.log"
+    with running(command, folder / "data", log, free_port(), DOSIRAK_ADMIN_KEY=KEY, DOSIRAK_PRELOAD="false") as server:
+        yield server

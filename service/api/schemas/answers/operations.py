@@ -10,6 +10,7 @@ DeploymentState = Literal["loading", "ready", "restarting", "draining", "failed"
 
 
 class Links(Shown):
+    ui: str
     docs: str
     openapi: str
     info: str
