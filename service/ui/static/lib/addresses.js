@@ -19,6 +19,7 @@ export const pages = {
   session: id => page(`sessions/${part(id)}`),
   live: () => page('live'),
   jobs: () => page('jobs'),
+  job: id => page(`jobs?job=${part(id)}`),
 };
 
 // The page of a reference as the API writes versions: "demo:2".

@@ -35,3 +35,10 @@ export async function attempt(work) {
     return false;
   }
 }
+
+// The same with a link behind the text.
+export function sayLink(text, to, name) {
+  const link = document.createElement('a');
+  Object.assign(link, {href: to, textContent: name});
+  status.replaceChildren(`${text} `, link);
+}

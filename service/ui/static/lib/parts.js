@@ -2,12 +2,12 @@
 import {html, useEffect, useId, useRef} from './view.js';
 import {t} from './words.js';
 
-// A table by its name. A column is {key, label, number?, mono?, cell?}: `cell` draws a row's value.
-export function Table({name, columns, rows, keyOf = (row, at) => at, bare = true}) {
+// A table by its name. A column is {key, label, number?, mono?, cell?}: `cell` draws a row's value. `isCurrent` marks rows.
+export function Table({name, columns, rows, keyOf = (row, at) => at, bare = true, isCurrent = () => false}) {
   return html`<div class=${bare ? 'scroll bare' : 'scroll'} tabindex="0" role="group" aria-label=${t('parts.scrolls', {name})}>
     <table aria-label=${name}>
-      <thead><tr>${columns.map(column => html`<th scope="col" class=${kind(column)}>${column.label}</th>`)}</tr></thead>
-      <tbody>${rows.map((row, at) => html`<tr key=${keyOf(row, at)}>
+      <thead><tr>${columns.map(column => column.label ? html`<th scope="col" class=${kind(column)}>${column.label}</th>` : html`<td></td>`)}</tr></thead>
+      <tbody>${rows.map((row, at) => html`<tr key=${keyOf(row, at)} aria-current=${isCurrent(row) ? 'true' : null}>
         ${columns.map(column => html`<td class=${kind(column)}>${column.cell ? column.cell(row) : row[column.key]}</td>`)}
       </tr>`)}</tbody>
     </table>
