@@ -90,10 +90,9 @@ def session(served: Server) -> Iterator[str]:
         made = client.post("/v1/sessions", json=header).json()["id"]
         exported = client.get(f"/v1/sessions/{made}/export").text.splitlines()
         client.delete(f"/v1/sessions/{made}")
-        lines = [
-            exported[0],
-            *(json.dumps({"role": role, "content": text}) for text in TEXTS for role in ("user", "assistant")),
-        ]
+        said = [{"role": role, "content": text} for text in TEXTS for role in ("user", "assistant")]
+        fixed = {"type": "message", "created_at": "2026-11-22T11:28:37Z"}
+        lines = [exported[0], *(json.dumps({**fixed, "id": f"m_{at}", **each}) for at, each in enumerate(said))]
         body = "\n".join(lines) + "\n"
         answer = client.post("/v1/sessions/import", content=body, headers={"Content-Type": "application/x-ndjson"})
         assert answer.status_code < 300, answer.text

@@ -124,6 +124,14 @@ def test_an_old_page_deletes_nothing(shown: Window, api: httpx.Client) -> None:
     shown.complaints.clear()
 
 
+@pytest.mark.parametrize(
+    ("fields", "name"), [({"title": "A", "metadata": {"title": "B"}}, "A"), ({"metadata": {"title": "B"}}, "B")]
+)
+def test_a_session_is_called_by_its_title(shown: Window, api: httpx.Client, fields: dict[str, Any], name: str) -> None:
+    page = shown.open(f"sessions/{chat(api, **fields)}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+
+
 def test_the_system_prompt_is_edited_with_the_session(shown: Window, api: httpx.Client) -> None:
     id = chat(api, system="before")
     page = shown.open(f"sessions/{id}")
@@ -149,6 +157,17 @@ def test_messages_are_pinned_and_a_fork_is_a_session_of_its_own(shown: Window, a
     expect(page.get_by_role("article")).to_have_count(2)
     other = page.evaluate("location.pathname").rpartition("/")[2]
     assert other != id and len(messages(api, other)) == 2 and len(messages(api, id)) == 4
+
+
+def test_a_long_chat_is_there_without_a_click(shown: Window, api: httpx.Client) -> None:
+    said = {"type": "message", "role": "user", "created_at": "2026-11-22T11:28:37Z"}
+    spoken = [{**said, "id": f"m_{number}", "content": f"words {number}"} for number in range(130)]
+    lines = "".join(json.dumps(line) + "\n" for line in ({"type": "session", "format": 2}, *spoken))
+    headers = {"Content-Type": "application/x-ndjson"}
+    made = api.post("/v1/sessions/import", content=lines, headers=headers).raise_for_status().json()
+    page = shown.open(f"sessions/{made['id']}")
+    expect(page.get_by_role("article", name="You")).to_have_count(130)
+    expect(page.get_by_role("status")).to_have_text("Messages shown: 130")
 
 
 def test_export_downloads_json_lines(shown: Window, api: httpx.Client) -> None:

@@ -29,7 +29,7 @@ def test_a_screen_loads_little(chromium: Browser, served: Server, screen: Screen
             page.wait_for_timeout(500)
             loaded = dict(page.evaluate(LOADED))
             paints.append(page.evaluate(PAINTED))
-    frame = len(page.content().encode())
+            frame = len(page.content().encode())
     script = sum(size for name, size in loaded.items() if name.endswith(".js"))
     paint = statistics.median(paints)
     print(f"{path}: script {script}, all {frame + sum(loaded.values())} bytes; first paint {paint:.0f} ms")

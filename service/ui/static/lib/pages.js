@@ -4,14 +4,17 @@ import {ask, query} from './api.js';
 import {fail, quiet} from './notice.js';
 
 // {rows, more, change}: `rows` is undefined until the first page is here, `more` is null on the last one. While `path` is
-// null nothing is asked; another path, value or `round` asks for the first page again.
-export function usePages(path, values = {}, round = 0) {
+// null nothing is asked; another path, value or `round` asks for the first page again. Pages come by themselves until there
+// are `ahead` rows.
+export function usePages(path, values = {}, round = 0, ahead = 1) {
   const [state, set] = useState({rows: undefined, cursor: null});
   const ending = useRef();
   const load = async (cursor, signal) => {
     const found = await ask(`${path}${query({...values, cursor})}`, {signal});
     set(old => ({rows: cursor ? [...old.rows, ...found.data] : found.data, cursor: found.next_cursor}));
   };
+  const {rows, cursor} = state;
+  useEffect(() => { if (cursor && rows.length < ahead) load(cursor, ending.current.signal).catch(fail); }, [cursor]);
   useEffect(() => {
     if (path === null) return undefined;
     const now = ending.current = new AbortController();
@@ -19,8 +22,8 @@ export function usePages(path, values = {}, round = 0) {
     return () => now.abort();
   }, [path, JSON.stringify(values), round]);
   return {
-    rows: state.rows,
-    more: state.cursor && (() => load(state.cursor, ending.current.signal)),
+    rows,
+    more: cursor && (() => load(cursor, ending.current.signal)),
     change: work => set(old => ({...old, rows: work(old.rows)})),
   };
 }

@@ -32,3 +32,8 @@ export function useSession(here) {
   const remove = () => guarded(headers => send(here, {method: 'DELETE', headers}));
   return {...state, load, patch, put, remove};
 }
+
+// What a session is called: its title, else one that a client has put into the metadata, else its id.
+export function nameOf({title, metadata, id}) {
+  return title || (typeof metadata.title === 'string' && metadata.title) || id;
+}

@@ -7,18 +7,19 @@ import {attempt, say} from '../lib/notice.js';
 import {usePages} from '../lib/pages.js';
 import {Confirm, Facts} from '../lib/parts.js';
 import {mount, places, rename} from '../lib/screen.js';
-import {useSession} from '../lib/stored-session.js';
+import {nameOf, useSession} from '../lib/stored-session.js';
 import {number, t, time} from '../lib/words.js';
 
 const here = `v1/sessions/${encodeURIComponent(places.session)}`;
+const AHEAD = 500;
 const ofMessage = message => `${here}/messages/${encodeURIComponent(message.id)}`;
 
 function Session() {
   const stored = useSession(here);
   const {session, round} = stored;
   // Its messages are asked for behind the session, so that its revision is never newer than what the page shows.
-  const messages = usePages(session ? `${here}/messages` : null, {limit: 100}, round);
-  useEffect(() => { if (session) rename(session.title || session.id); }, [session?.title]);
+  const messages = usePages(session ? `${here}/messages` : null, {limit: 100}, round, AHEAD);
+  useEffect(() => { if (session) rename(nameOf(session)); }, [session]);
   const count = messages.rows?.length;
   useEffect(() => { if (count !== undefined) say(count ? t('session.found', {count: number(count)}) : t('session.empty')); }, [count, round]);
   if (!session) return null;

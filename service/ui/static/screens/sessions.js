@@ -5,6 +5,7 @@ import {attempt, say} from '../lib/notice.js';
 import {usePages} from '../lib/pages.js';
 import {Empty, Input, Table} from '../lib/parts.js';
 import {asked, keepAsked, mount, useSettled} from '../lib/screen.js';
+import {nameOf} from '../lib/stored-session.js';
 import {number, t, time} from '../lib/words.js';
 
 function Sessions() {
@@ -22,7 +23,7 @@ function Sessions() {
 }
 
 const COLUMNS = [
-  {label: t('sessions.title'), cell: row => html`<a class="free" data-instant href=${pages.session(row.id)}>${row.title || row.id}</a>`},
+  {label: t('sessions.title'), cell: row => html`<a class="free" data-instant href=${pages.session(row.id)}>${nameOf(row)}</a>`},
   {label: t('sessions.model'), cell: row => row.model ?? html`<span class="hint">${t('sessions.default_model')}</span>`},
   {label: t('sessions.policy'), cell: row => row.policy ?? 'window'},
   {label: t('sessions.changed'), cell: row => html`<time datetime=${row.updated_at}>${time(row.updated_at)}</time>`},
