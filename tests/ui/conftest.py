@@ -22,8 +22,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """Ends with each file: while it is open, its event loop keeps asyncio tests of the same process from running."""
     with browser() as started:
         yield started
 
