@@ -1,7 +1,7 @@
 // How to use a version: requests and commands with its reference and this server's address, to copy.
 import {html} from './view.js';
 import {apiAddress} from './addresses.js';
-import {say} from './notice.js';
+import {copy} from './copy.js';
 import {t} from './words.js';
 
 export const base = apiAddress('').href.replace(/\/$/, '');
@@ -29,14 +29,4 @@ export function Snippets({reference}) {
     <h3>${name}</h3><pre><code>${text}</code></pre>
     <button type="button" class="quiet" onClick=${() => copy(text)}>${t('use.copy', {name})}</button>
   </div>`);
-}
-
-// Puts a text on the clipboard and says so; where the browser forbids it, the text can still be selected.
-export async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    say(t('use.copied'));
-  } catch {
-    say(t('use.not_copied'));
-  }
 }
