@@ -109,6 +109,8 @@ def test_stored_texts_are_shown_and_nothing_runs(chromium: Browser, served: Serv
         asked: list[str] = []
         shown.page.on("request", lambda request: asked.append(request.url))
         page = shown.open(path.format(session=session))
+        while (earlier := page.get_by_role("button", name="Earlier messages")).count():
+            earlier.click()
         if path != "sessions":
             for text in TEXTS[1:]:
                 expect(page.get_by_text(text, exact=False).first).to_be_attached()

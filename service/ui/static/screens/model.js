@@ -62,7 +62,7 @@ function Trend({versions, metric, onMetric}) {
   return html`<${Region} name=${t('model.trend')}>
     <${Select} label=${t('model.metric')} value=${metric} onChange=${onMetric} options=${FIGURES.map(each => [each.key, each.label])} />
     ${points.length ? html`<${LineChart} name=${t('model.trend')} points=${points} />
-      <${Table} bare=${false} name=${t('model.trend')} columns=${[{label: t('model.version'), key: 'name'}, {label: FIGURES.find(each => each.key === metric).label, key: 'text', number: true}]} rows=${points} />`
+      <${Table} bare=${false} name=${t('model.figures')} columns=${[{label: t('model.version'), key: 'name'}, {label: FIGURES.find(each => each.key === metric).label, key: 'text', number: true}]} rows=${points} />`
       : html`<p class="hint">${t('model.no_trend')}</p>`}
   <//>`;
 }
