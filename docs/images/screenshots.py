@@ -21,6 +21,7 @@ from tests.ui.browser import PROGRAM, browser, window
 
 FOLDER: Final = Path(__file__).parent
 WIDE: Final = {"width": 1280, "height": 860}
+TALL: Final = {"width": 1280, "height": 1240}
 SAID: Final = (
     "안녕하세요",
     "제 이름은 김하린이에요.",
@@ -72,8 +73,10 @@ def _pictures(started: Browser, base: str, client: httpx.Client, session: str) -
             _save(shown.open("models/demo/versions/2"), "store", look)
             _save(shown.open("models/demo/aliases/tried/rollout"), "rollout", look)
             page = shown.open(f"playground?session={session}")
+            page.set_viewport_size(TALL)
             _budgeted(page)
             _save(page, "inspector", look)
+            page.set_viewport_size(WIDE)
             page.goto(f"{base}/ui/live")
             _under_load(client, lambda page=page: page.wait_for_timeout(8000))
             _save(page, "live", look)
@@ -81,8 +84,9 @@ def _pictures(started: Browser, base: str, client: httpx.Client, session: str) -
 
 def _budgeted(page: Page) -> None:
     """A budget that the chat does not fit, so that the inspector has something to tell."""
-    page.locator("input[name=budget]").fill("96")
-    page.wait_for_timeout(1200)
+    page.locator("input[name=budget]").fill("72")
+    page.locator("textarea").fill("얼마예요?")
+    page.wait_for_timeout(1500)
 
 
 def _under_load(client: httpx.Client, work: Callable[[], None]) -> None:
