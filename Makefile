@@ -12,7 +12,7 @@ NATIVE  := service/runner/native
 KERNELS := $(NATIVE)/built/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test nightly serve bento demo-model recall bench load
+.PHONY: help install check test nightly serve bento demo-model screenshots recall bench load
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -54,6 +54,9 @@ bento: $(READY)  ## publish the demo model into BentoML's store (BENTOML_HOME) a
 
 demo-model: $(READY)  ## train the demo model into OUT (PRESET=gpu or cpu); goes on where it was ended
 	$(BIN)/python -m models.demo.train --preset $(or $(PRESET),cpu) --out $(or $(OUT),demo-model) --resume
+
+screenshots: $(READY) $(KERNELS)  ## take the pictures of the UI for README and docs from a running service (needs Chromium)
+	$(BIN)/python docs/images/screenshots.py
 
 recall: $(READY) $(KERNELS)  ## recall table of the demo model, bf16 and int8, through the engine
 	@$(BIN)/dosirak recall

@@ -114,7 +114,7 @@ def measure(num_sequences: int, steps: int) -> dict[str, float]:
         at.append(time.thread_time())
         stats = core.stats
         at.append(time.thread_time())
-        frame = encode(Step(tuple(outputs), stats))
+        frame = encode(Step(tuple(outputs), stats, core.take_steps()))
         at.append(time.thread_time())
         decode_from_engine(frame[HEADER_BYTES:])
         at.append(time.thread_time())

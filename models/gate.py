@@ -43,53 +43,82 @@ class Measured:
     report: Report | None
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One figure against its limit. `of` is the version that the figure compares with, as name:version. `value` has the
+    95 % interval from `low` to `high`, the same number where there is none. `sentence` says all of it."""
+
+    measure: str
+    of: str
+    value: float
+    low: float
+    high: float
+    limit: float
+    passes: bool
+    sentence: str
+
+
 def broken(candidate: Measured, limits: Limits, incumbent: Measured | None = None) -> tuple[str, ...]:
     """Returns a phrase for every limit that `candidate` breaks. `incumbent` is the version that it would replace.
 
     A version whose report has no comparison breaks no limit. A version without a report breaks none either, unless
-    `limits.measured`. Perplexity is compared with the incumbent's if both were measured on the same text, else with
-    that of the version that the report names.
+    `limits.measured`.
     """
-    report = candidate.report
-    if report is None:
+    if candidate.report is None:
         return ("it was never measured",) if limits.measured else ()
-    found = list(_against_reference(candidate.manifest, report, limits))
-    if incumbent is not None and incumbent.report is not None and incumbent.report.digest != report.digest:
-        found += _against_incumbent(report, incumbent.report, incumbent.manifest.reference, limits)
+    found = (check.sentence for check in checks(candidate, limits, incumbent) if not check.passes)
     return tuple(dict.fromkeys(found))
 
 
-def _against_reference(manifest: Manifest, report: Report, limits: Limits) -> Iterator[str]:
-    """Yields limits broken by the report alone, against the version that it was measured beside."""
+def checks(candidate: Measured, limits: Limits, incumbent: Measured | None = None) -> tuple[Check, ...]:
+    """Returns every figure of the report of `candidate` that has a limit; none without a report.
+
+    Perplexity is compared with the incumbent's if both were measured on the same text, else with that of the version
+    that the report names.
+    """
+    report = candidate.report
+    if report is None:
+        return ()
+    found = list(_against_reference(candidate.manifest, report, limits))
+    if incumbent is not None and incumbent.report is not None and incumbent.report.digest != report.digest:
+        found += _against_incumbent(report, incumbent.report, incumbent.manifest.reference, limits)
+    return tuple(found)
+
+
+def _against_reference(manifest: Manifest, report: Report, limits: Limits) -> Iterator[Check]:
+    """Yields the figures of the report alone, against the version that it was measured beside."""
     compared = report.compared
     if compared is None:
         return
-    of = f"of {compared.reference}"
+    of = compared.reference
     is_converted = manifest.is_conversion and compared.digest == manifest.lineage.parent_digest
-    agreement = _range(report, "compared.top1_agreement", compared.top1_agreement)
-    if is_converted and agreement[1] < limits.top1_agreement:
-        value = f"{compared.top1_agreement:.2%}{_shown(agreement, '.2%')}"
-        yield f"top-1 agreement {value}, at least {limits.top1_agreement:.2%} {of}"
+    if is_converted:
+        low, high = _range(report, "compared.top1_agreement", compared.top1_agreement)
+        value, limit = compared.top1_agreement, limits.top1_agreement
+        told = f"top-1 agreement {value:.2%}{_shown((low, high), '.2%')}, at least {limit:.2%} of {of}"
+        yield Check("top1_agreement", of, value, low, high, limit, not high < limit, told)
     change = _range(report, "compared.perplexity_change", compared.perplexity_change)
-    yield from _perplexity(compared.perplexity_change, change, limits, of)
+    yield _perplexity(compared.perplexity_change, change, limits, of)
     for batch, ratio in compared.decode_ratio.items():
-        speed = _range(report, f"compared.decode_ratio.{batch}", ratio)
-        if speed[1] < limits.decode_ratio:
-            yield f"decode at {batch} {ratio:.2f}x{_shown(speed, '.2f')}, at least {limits.decode_ratio:g}x {of}"
+        low, high = _range(report, f"compared.decode_ratio.{batch}", ratio)
+        limit = limits.decode_ratio
+        told = f"decode at {batch} {ratio:.2f}x{_shown((low, high), '.2f')}, at least {limit:g}x of {of}"
+        yield Check(f"decode_ratio.{batch}", of, ratio, low, high, limit, not high < limit, told)
 
 
-def _against_incumbent(report: Report, theirs: Report, reference: str, limits: Limits) -> Iterator[str]:
-    of = f"of {reference}"
+def _against_incumbent(report: Report, theirs: Report, reference: str, limits: Limits) -> Iterator[Check]:
+    """Yields the figures of two reports that were measured apart."""
     if (found := _change(report, theirs)) is not None:
-        yield from _perplexity(*found, limits, of)
+        yield _perplexity(*found, limits, reference)
     mine, other = report.recall_share, theirs.recall_share
     if report.recall_cells != theirs.recall_cells or mine is None or other is None:
         return  # they were not asked alike
-    loss = other - mine, other - mine
+    low, high = other - mine, other - mine
     if "recall" in report.intervals and "recall" in theirs.intervals:
-        loss = intervals.difference_of_shares(theirs.recall_counts, report.recall_counts)
-    if loss[0] > limits.recall_loss:
-        yield f"recall {mine:.1%} after {other:.1%}, at most {limits.recall_loss:.1%} less than that {of}"
+        low, high = intervals.difference_of_shares(theirs.recall_counts, report.recall_counts)
+    limit = limits.recall_loss
+    told = f"recall {mine:.1%} after {other:.1%}, at most {limit:.1%} less than that of {reference}"
+    yield Check("recall_loss", reference, other - mine, low, high, limit, not low > limit, told)
 
 
 def _change(report: Report, theirs: Report) -> tuple[float, Range] | None:
@@ -110,9 +139,11 @@ def _range(report: Report, figure: str, value: float) -> Range:
     return (found.low, found.high) if found else (value, value)
 
 
-def _perplexity(change: float, interval: Range, limits: Limits, of: str) -> Iterator[str]:
-    if not interval[0] <= limits.perplexity_change:  # a NaN is worse than any limit
-        yield f"perplexity {change:+.2%}{_shown(interval, '+.2%')}, at most {limits.perplexity_change:+.2%} {of}"
+def _perplexity(change: float, interval: Range, limits: Limits, of: str) -> Check:
+    low, high = interval
+    limit = limits.perplexity_change
+    told = f"perplexity {change:+.2%}{_shown(interval, '+.2%')}, at most {limit:+.2%} of {of}"
+    return Check("perplexity_change", of, change, low, high, limit, low <= limit, told)  # a NaN is worse than any limit
 
 
 def _shown(interval: Range, form: str) -> str:

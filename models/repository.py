@@ -5,6 +5,7 @@
     data_dir/models/<name>/<version>/   manifest.json, model.yaml, config.json, tokenizer.json, *.safetensors, ...
     data_dir/models/<name>/latest       the newest version, for BentoML; this package does not rely on it
     data_dir/journal/<name>.jsonl       aliases and deletions (`storage.journal`)
+    data_dir/published/<name>           when each version was made, for lists (`storage.publications`)
     data_dir/reports/<name>/            <version>.json, its report (`report`)
     data_dir/rollouts/<name>/           <alias>.json, versions on trial (`rollouts`)
     data_dir/blobs/<sha256>             files that several versions share (`storage.blobs`)
@@ -19,21 +20,22 @@ BentoML's own prefix matching is never used: `name:1` is not `name:10`.
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from models import gate
 from models.checkpoint.layers import stored_layers
-from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
+from models.errors import Conflict, Corrupt, InvalidReference, NotFound, RepositoryError, Stale
 from models.manifest import DEFAULT_ALIAS, Facts, Manifest, ModelReference
 from models.report import Report, ReportState
 from models.storage import bento_store, durable, journal, leases, measuring, staging
 from models.storage.blobs import Blobs
 from models.storage.journal import Action, Entry, History, deleted, timestamp, undo_stack
 from models.storage.layout import Layout
+from models.storage.publications import Moment, Publications
 from models.storage.remembered import Remembered
 
 
@@ -46,17 +48,32 @@ class Repository:
         self._lock_timeout = lock_timeout
         self._manifests = Remembered(Manifest.from_json)
         self._journals = Remembered(History.read)
+        self._publications = Publications(self.layout)
         self.layout.make()
 
     # Reading
 
     def models(self) -> list[str]:
         """Names of all models with at least one whole version, sorted."""
-        return sorted(path.name for path in self.layout.models.iterdir() if path.is_dir() and self._readable(path.name))
+        names = (path.name for path in self.layout.models.iterdir() if path.is_dir())
+        return sorted(filter(self._has_versions, names))
 
     def versions(self, name: str) -> list[Manifest]:
         """All whole versions of `name`, newest last; empty when there is none."""
-        return self._readable(ModelReference(name).name)
+        return list(self.newest_first(name))[::-1]
+
+    def newest_first(self, name: str, before: Moment | None = None) -> Iterator[Manifest]:
+        """Yields the whole versions of `name`, newest first; with `before`, those that were made before that moment. A
+        manifest is read when it is its turn, so a page of a long list costs what the page holds."""
+        name = ModelReference(name).name
+        for moment in self._publications.newest_first(name, lambda version: self.get(name, version).created_at):
+            if before is None or moment < before:
+                with suppress(RepositoryError):  # its manifest was damaged, or it is gone since
+                    yield self.get(name, moment[1])
+
+    def newest(self, name: str) -> Manifest | None:
+        """The newest whole version of `name`; None when there is none."""
+        return next(self.newest_first(name), None)
 
     def get(self, name: str, version: str) -> Manifest:
         """Exactly this version. Raises NotFound, or Corrupt when its directory holds no valid manifest."""
@@ -87,10 +104,10 @@ class Repository:
             return self.get(asked.name, version)
         if asked.alias is not None:
             raise NotFound(f"{asked.name} has no alias {asked.alias!r}; it has: {', '.join(sorted(known)) or 'none'}")
-        versions = self.versions(asked.name)
-        if not versions:
+        newest = self.newest(asked.name)
+        if newest is None:
             raise NotFound(f"There is no model {asked.name}; there are: {', '.join(self.models()) or 'none'}")
-        return versions[-1]
+        return newest
 
     def path(self, manifest: Manifest) -> Path:
         """The read-only directory of a version, holding `manifest.files`."""
@@ -195,6 +212,7 @@ class Repository:
             durable.sync(staged)
             staged.rename(self.layout.version(reference))
             durable.sync(self.layout.models / name)
+            self._publications.add(name, {manifest.version: manifest.created_at})
             bento_store.point_latest(self.layout.models / name, manifest.version)
         return manifest
 
@@ -213,7 +231,8 @@ class Repository:
                 self._record(name, "delete", None, version, None, reason, actor)
                 self.layout.version(reference).rename(gone)
             durable.sync(self.layout.models / name)
-            bento_store.point_latest(self.layout.models / name, self._newest(name))
+            newest = self.newest(name)
+            bento_store.point_latest(self.layout.models / name, newest.version if newest else None)
         shutil.rmtree(gone)
         self.layout.report(name, version).unlink(missing_ok=True)
 
@@ -275,10 +294,13 @@ class Repository:
         """Returns the limits that keep `alias` from moving to a version: `gate.broken` against the alias's present
         version, else against production. A damaged incumbent never prevents its replacement. Raises Corrupt for a
         damaged report of the version."""
-        known = self.aliases(manifest.name)
         candidate = gate.Measured(manifest, self.report(manifest))
-        version = known.get(alias) or known.get(DEFAULT_ALIAS)
-        return gate.broken(candidate, limits, self._incumbent(manifest.name, version))
+        return gate.broken(candidate, limits, self._incumbent(manifest.name, alias))
+
+    def gate_checks(self, manifest: Manifest, alias: str, limits: gate.Limits) -> tuple[gate.Check, ...]:
+        """Returns every figure of a version's report beside its limit, as `broken_limits` judges them."""
+        candidate = gate.Measured(manifest, self.report(manifest))
+        return gate.checks(candidate, limits, self._incumbent(manifest.name, alias))
 
     def rollback(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
         """Undo the last promotion (or removal) of `alias`, then the one before; deleted versions are passed over.
@@ -317,26 +339,19 @@ class Repository:
         except Corrupt as error:
             raise Corrupt(f"{name}: {error}") from None
 
-    def _incumbent(self, name: str, version: str | None) -> gate.Measured | None:
+    def _incumbent(self, name: str, alias: str) -> gate.Measured | None:
+        known = self.aliases(name)
         try:
-            manifest = self.get(name, version or "")
+            manifest = self.get(name, known.get(alias) or known.get(DEFAULT_ALIAS) or "")
             return gate.Measured(manifest, self.report(manifest))
         except RepositoryError:
             return None
 
-    def _readable(self, name: str) -> list[Manifest]:
-        directory = self.layout.models / name
-        manifests = []
-        for path in directory.iterdir() if directory.is_dir() else ():
-            try:
-                manifests.append(self.get(name, path.name))
-            except RepositoryError:
-                continue  # not a whole version of ours: another tool's model, or a leftover
-        return sorted(manifests, key=lambda manifest: manifest.created_at)
-
-    def _newest(self, name: str) -> str | None:
-        versions = self.versions(name)
-        return versions[-1].version if versions else None
+    def _has_versions(self, name: str) -> bool:
+        try:
+            return self.newest(name) is not None
+        except InvalidReference:
+            return False  # another tool's directory
 
     def _free_version(self, reference: ModelReference) -> str:
         """The asked version when it is free, else Conflict; the next whole number when none is asked."""
@@ -352,10 +367,9 @@ class Repository:
 
     def _next_moment(self, name: str) -> str:
         """Now, but later than every version of `name`, so that a clock set back does not reorder them."""
-        versions = self.versions(name)
-        now = datetime.now(UTC)
-        if versions and versions[-1].created_at >= timestamp(now):
-            now = datetime.fromisoformat(versions[-1].created_at) + timedelta(microseconds=1)
+        newest, now = self.newest(name), datetime.now(UTC)
+        if newest is not None and newest.created_at >= timestamp(now):
+            now = datetime.fromisoformat(newest.created_at) + timedelta(microseconds=1)
         return timestamp(now)
 
     def _compare(self, name: str, alias: str, expected: str | None) -> str | None:

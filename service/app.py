@@ -26,12 +26,15 @@ from service.api import handlers
 from service.api.auth import Auth
 from service.api.deps import Service
 from service.api.edge import Edge
+from service.api.encoding import event
 from service.api.openapi import document
 from service.api.routes import (
     aliases,
     context,
+    feedback,
     generate,
     knowledge,
+    live,
     models,
     openai,
     operations,
@@ -52,11 +55,16 @@ from service.engine_client.replicas import Replicas
 from service.guard import read_guard
 from service.jobs.idle_reports import IdleReports
 from service.jobs.jobs import Jobs
+from service.live.feed import Feed
+from service.live.figures import Figures
 from service.logs import configure_logging
 from service.metrics import Metrics
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
+from service.stopping import is_stopping
 from service.tasks import BackgroundTasks
+from service.ui import routes as ui
+from service.ui.frame import sign_in_page
 
 if TYPE_CHECKING:
     from service.sessions import SessionStore
@@ -130,7 +138,8 @@ def create_app(
     app.state.deployments = deployments
     app.state.idle_reports = IdleReports(deployments.repository, jobs, deployments.activity, deployments.served, tasks)
     app.state.tasks = tasks
-    app.state.service = Service(settings, deployments, jobs, answers, metrics, __version__, described)
+    feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
+    app.state.service = Service(settings, deployments, jobs, answers, metrics, feed, __version__, described)
     handlers.install(app)
     for part in (
         generate,
@@ -138,18 +147,21 @@ def create_app(
         context,
         sessions,
         knowledge,
+        feedback,
         models,
         tokenizing,
         operations,
+        live,
         root,
         repository,
         aliases,
         rollouts,
         jobs_routes,
+        ui,
     ):
         app.include_router(part.router)
     app.router.routes.append(unknown_route())
-    app.add_middleware(Auth, admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None)
+    app.add_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page)
     app.add_middleware(Edge, metrics=metrics)  # added last, so outermost
     metrics.serving(__version__)
     return app

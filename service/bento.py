@@ -21,6 +21,7 @@ from service.packaging.image import image  # noqa: E402
 from service.packaging.inputs import ChatInput, GenerateInput, generate_body  # noqa: E402
 from service.packaging.limit import BodyLimit  # noqa: E402
 from service.packaging.line_feeds import LineFeeds  # noqa: E402
+from service.ui.frame import sign_in_page  # noqa: E402
 from service.wrong_settings import settings_or_exit  # noqa: E402
 
 ANSWER_SECONDS = 1800
@@ -64,6 +65,5 @@ class Dosirak:
 
 # All layers around BentoML's own routes are added here; the last one added is the innermost.
 Dosirak.add_asgi_middleware(BodyLimit, most=settings.max_body_bytes)  # type: ignore[attr-defined]
-admin_key = settings.admin_key.get_secret_value() if settings.admin_key else None
-Dosirak.add_asgi_middleware(Auth, admin_key=admin_key)  # type: ignore[attr-defined]
+Dosirak.add_asgi_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page)  # type: ignore[attr-defined]
 Dosirak.add_asgi_middleware(LineFeeds, answering=app)  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ from prometheus_client import (
 )
 
 from service.engine.messages import EngineStats, FinishReason
+from service.live.recent import Recent
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 MODEL: Final = ("model", "version")
@@ -77,13 +78,21 @@ class Metrics:
         self._tasks = _TaskFamilies(self.registry)
         self.summaries = self._answers.summaries
         self._models: dict[tuple[str, str], ModelMetrics] = {}
+        self._keeps_recent = False
 
     def model(self, name: str, version: str) -> ModelMetrics:
         """Returns the recorder of one served version, made at its first use."""
         key = (name, version)
         if key not in self._models:
-            self._models[key] = ModelMetrics(self._answers, self._engine, name, version)
+            made = self._models[key] = ModelMetrics(self._answers, self._engine, name, version)
+            made.recent = Recent() if self._keeps_recent else None
         return self._models[key]
+
+    def keep_recent(self, wanted: bool) -> None:
+        """Begins to keep each version's recent observations, or forgets them."""
+        self._keeps_recent = wanted
+        for each in self._models.values():
+            each.recent = Recent() if wanted else None
 
     def http_request(self, route: str | None, method: str, status: int) -> None:
         """Counts a request. `route` is the template (`/v1/models/{id}`), None for a path that no route has."""
@@ -107,16 +116,28 @@ class Metrics:
 
 
 class ModelMetrics:
-    """Observations of one version. Its series exist from the start, so that rates begin at 0."""
+    """Observations of one version. Its series exist from the start, so that rates begin at 0. `recent` is set while
+    somebody listens to the live figures."""
 
     def __init__(self, answers: _AnswerFamilies, engine: _EngineFamilies, name: str, version: str) -> None:
         labels = (name, version)
-        self.time_to_first_token = answers.time_to_first_token.labels(*labels)
-        self.inter_token = answers.inter_token.labels(*labels)
+        self.recent: Recent | None = None
+        self._time_to_first_token = answers.time_to_first_token.labels(*labels)
+        self._inter_token = answers.inter_token.labels(*labels)
         self._answers, self._engine, self._labels = answers, engine, labels
         self._last: dict[int, EngineStats] = {}
         for reason in FinishReason:
             answers.success.labels(*labels, reason.value)
+
+    def handed_out(self, at: float, tokens: int, first: float | None, gap: float | None) -> None:
+        """Records that `tokens` went out `at` this time of `time.monotonic()`. `gap`: the seconds since the sequence's
+        token before; None for its first. `first`: the seconds since the request's arrival, for an answer's first."""
+        if gap is not None:
+            self._inter_token.observe(gap)
+        elif first is not None:
+            self._time_to_first_token.observe(first)
+        if self.recent is not None:
+            self.recent.add(at, tokens, first, gap)
 
     def answered(self, reason: FinishReason, measured: Measured) -> None:
         """Records that one answer ended; `abort` is a client that disconnected, `error` a failure."""

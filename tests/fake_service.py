@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,15 @@ from models.manifest import Manifest
 from models.repository import Repository
 from service.app import create_app
 from service.deployments.deployments import Deployments
-from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput, TokenLogprobs
+from service.engine.messages import (
+    EngineInfo,
+    EngineStats,
+    FinishReason,
+    Request,
+    StepOutput,
+    StepRecord,
+    TokenLogprobs,
+)
 from service.engine_client.client import Engine, EngineState
 from service.jobs.jobs import WORKER, Jobs
 from service.metrics import Metrics
@@ -37,6 +46,8 @@ from tests.versions import FACTS, lineage, write_weights
 from tests.waiting import until
 
 WINDOW = 512
+CACHED = 3
+"""Tokens of every prompt that the engine says it found cached."""
 URL = "http://localhost"
 """Where the app is asked: a server without a key answers loopback names only."""
 REPLY = "안녕하세요, 도시락 하나 주세요! 😀 hello world"
@@ -81,8 +92,10 @@ class ScriptedEngine:
     requests: list[Request] = field(default_factory=list)
     adapters: set[str] = field(default_factory=set)
     alive: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
     stats: EngineStats = field(default_factory=lambda: EngineStats(blocks_total=64, blocks_free=64))
+    recent_steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=32))
     info: EngineInfo | None = None
     state: EngineState = EngineState.NEW
     pid: int | None = 4242
@@ -112,12 +125,17 @@ class ScriptedEngine:
         finished = False
         try:
             if self.hold is not None:
+                self.held.add(request.id)
+                self._count()
                 await self.hold.wait()
+                self.held.discard(request.id)
             async for output in self._outputs(request):
                 finished = output.finish_reason is not None
                 yield output
         finally:
             self.alive.discard(request.id)
+            self.held.discard(request.id)
+            self._count()
             if not finished:
                 self.aborted.add(request.id)
 
@@ -132,7 +150,7 @@ class ScriptedEngine:
         reason = FinishReason.STOP if tokens[-1] in request.params.stop_token_ids else FinishReason.LENGTH
         for start in range(0, end, self.per_step):
             await asyncio.sleep(self.step_seconds)
-            self._step(start)
+            self._step(request, start)
             if self.fail_after is not None and start >= self.fail_after:
                 if self.failure is not None:
                     raise self.failure
@@ -145,7 +163,9 @@ class ScriptedEngine:
             yield self._output(request, chunk, reason if start + len(chunk) >= end else None, first=start == 0)
 
     def _output(self, request: Request, chunk: tuple[int, ...], reason: FinishReason | None, first: bool) -> StepOutput:
-        output = StepOutput(request.id, chunk, _logprobs(request, chunk), finish_reason=reason, num_cached_tokens=3)
+        output = StepOutput(
+            request.id, chunk, _logprobs(request, chunk), finish_reason=reason, num_cached_tokens=CACHED
+        )
         if first:
             count = len(request.token_ids) - 1 if request.params.prompt_logprobs is not None else 0
             told = request.token_ids[1 : 1 + count]
@@ -153,11 +173,23 @@ class ScriptedEngine:
             output = structs.replace(output, queue_seconds=0.001, prefill_seconds=0.002, prompt_logprobs=prompt)
         return structs.replace(output, batch_size_mean=1.0) if reason is not None else output
 
-    def _step(self, start: int) -> None:
-        stats = self.stats
+    def _count(self) -> None:
+        self.stats = replace(self.stats, running=len(self.alive - self.held), waiting=len(self.held))
+
+    def _step(self, request: Request, start: int) -> None:
+        """The first step computes the prompt but for the CACHED tokens."""
+        self._count()
+        stats, prompt = self.stats, 0 if start else len(request.token_ids)
+        tokens = max(1, prompt - CACHED)
         self.stats = replace(
-            stats, steps_total=stats.steps_total + 1, step_sequences=len(self.alive), running=len(self.alive)
+            stats,
+            steps_total=stats.steps_total + 1,
+            step_sequences=stats.running,
+            prefill_tokens_total=stats.prefill_tokens_total + (tokens if prompt else 0),
+            prefix_queried_tokens_total=stats.prefix_queried_tokens_total + prompt,
+            prefix_hit_tokens_total=stats.prefix_hit_tokens_total + (CACHED if prompt else 0),
         )
+        self.recent_steps.append(StepRecord(tokens, stats.running, 0.001, 0.002))
         if self.on_step is not None:
             self.on_step(self.stats)
 

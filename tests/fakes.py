@@ -21,7 +21,15 @@ from typing import Any
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.blocks.block_manager import BlockManager
 from service.engine.core import Clock, EngineCore, ModelRunner
-from service.engine.messages import EngineInfo, EngineStats, Request, SamplingParams, StepOutput, TokenLogprobs
+from service.engine.messages import (
+    EngineInfo,
+    EngineStats,
+    Request,
+    SamplingParams,
+    StepOutput,
+    StepRecord,
+    TokenLogprobs,
+)
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.sequence import Sequence
@@ -277,6 +285,10 @@ class InProcessEngine:
     @property
     def stats(self) -> EngineStats:
         return self.core.stats
+
+    @property
+    def recent_steps(self) -> tuple[StepRecord, ...]:
+        return ()
 
     @property
     def replicas(self) -> tuple[Engine, ...]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from service import errors
-from service.api.schemas import answers, base, knowledge, native, openai, repository, sessions
+from service.api.schemas import answers, base, feedback, knowledge, native, openai, repository, sessions
 from service.cli import app as cli
 from service.metrics import Metrics
 from service.settings import Settings
@@ -56,7 +56,7 @@ def test_every_route() -> None:
 
 MODELS = {
     name: kind
-    for module in (base, native, openai, repository, sessions, knowledge)
+    for module in (base, native, openai, repository, sessions, feedback, knowledge)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, BaseModel)
 }

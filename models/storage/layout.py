@@ -61,5 +61,8 @@ class Layout:
     def journal(self, name: str) -> Path:
         return self.journals / f"{ModelReference(name).name}.jsonl"
 
+    def publications(self, name: str) -> Path:
+        return self.data_dir / "published" / ModelReference(name).name
+
     def lock(self, name: str) -> Path:
         return self.locks / f"{ModelReference(name).name}.lock"

@@ -82,6 +82,10 @@ class Answer:
     def receipt(self) -> Receipt:
         return self.prompt.receipt.with_cached(self.cached_tokens, self._note)
 
+    def context(self) -> dict[str, object]:
+        """Returns the receipt in the wire's form, with the inspection where the request wants one."""
+        return self.prompt.shown(self.receipt)
+
     @property
     def completion_tokens(self) -> int:
         return sum(len(sequence.sampled) for sequence in self.sequences)

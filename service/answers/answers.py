@@ -200,21 +200,20 @@ class Answers:
             async for sequence, delta in added:
                 unfinished -= delta.finish_reason is not None
                 _refuse_failed_end(answer, delta)
-                self._stamp(answer, sequence)
+                self._stamp(answer, sequence, int(delta.token is not None))
                 yield Delta(
                     answer, sequence, delta.index, delta.token, delta.text, delta.finish_reason, unfinished == 0
                 )
         if unfinished:
             raise GenerationFailed("The engine ended the answer early; send the request again")
 
-    def _stamp(self, answer: Answer, sequence: OutputSequence) -> None:
+    def _stamp(self, answer: Answer, sequence: OutputSequence, tokens: int) -> None:
         metrics = self.metrics.model(answer.manifest.name, answer.manifest.version)
-        now = time.monotonic()
-        if sequence.last_at is not None:
-            metrics.inter_token.observe(now - sequence.last_at)
-        elif answer.first_at is None:
-            metrics.time_to_first_token.observe(now - answer.request.arrival)
-            answer.first_at = now
+        now, first = time.monotonic(), None
+        gap = None if sequence.last_at is None else now - sequence.last_at
+        if answer.first_at is None:
+            first, answer.first_at = now - answer.request.arrival, now
+        metrics.handed_out(now, tokens, first, gap)
         sequence.last_at = answer.last_at = now
 
 

@@ -13,24 +13,27 @@ from service.text.tokenizer import LONG_TEXT
 
 
 async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
-    """Returns the prompt's ids and receipt. A long text is tokenised in a thread, so that the event loop goes on.
-    Raises the errors of `build_prompt`, and an error for a feature that the version does not have."""
+    """Returns the prompt's ids and receipt. A long text is tokenised in a thread, and so is a prompt that is inspected:
+    the event loop goes on. Raises the errors of `build_prompt`, and an error for a feature that the version does not
+    have."""
     refuse_unknown_tokens(request, min(deployment.tokenizer.vocab_size, deployment.manifest.vocab_size))
     if request.prompt_logprobs is not None and deployment.answer_window is not None:
         raise UnsupportedField(
             f"An encoder reads the prompt of {deployment.manifest.reference}, which therefore predicts none of its "
             "tokens; ask for the logprobs of the answer only."
         )
-    long = _characters(request) >= LONG_TEXT
-    prompt = await asyncio.to_thread(_with_receipt, request, deployment) if long else prompt_of(request, deployment)
+    is_long = _characters(request) >= LONG_TEXT or (request.context is not None and request.context.inspect)
+    prompt = await asyncio.to_thread(_with_receipt, request, deployment) if is_long else prompt_of(request, deployment)
     refuse_tokens_without_rows(prompt, deployment)
     return prompt
 
 
 def _with_receipt(request: GenerationRequest, deployment: Deployment) -> Prompt:
-    """Returns the prompt with its receipt already counted: for a long text the receipt, too, is work for a thread."""
+    """Returns the prompt with its receipt already counted, and inspected where the request wants that: these, too, are
+    work for a thread."""
     prompt = prompt_of(request, deployment)
     prompt.receipt  # noqa: B018
+    prompt.inspection  # noqa: B018
     return prompt
 
 

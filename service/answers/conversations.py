@@ -177,6 +177,7 @@ class OpenTurn:
             answer.manifest.short_digest,
             dict(answer.usage()),
             answer.finish_reason.value,
+            answer.request.id,
         )
         reply = NewReply(best.text, answered)
         cut = _cut_of(answer)
@@ -195,14 +196,14 @@ def _new(turn: SessionTurn) -> tuple[NewMessage, ...]:
 async def _read(
     store: SessionStore, turn: SessionTurn, new: tuple[NewMessage, ...], given: ContextOptions | None
 ) -> History:
-    """Returns the session, and the messages before the turn that may be sent."""
+    """Returns the session, and the messages before the turn that may be sent; for an inspection all of them."""
     owner, session, revision = turn.owner, turn.session, turn.expected_revision
     options = given or ContextOptions()
 
     def wanted(found: Session) -> Part | None:
         policy = options.policy or _policy(found)
         before = _before(found, policy)
-        if before is None or policy not in CUT_FOR_GOOD:
+        if before is None or policy not in CUT_FOR_GOOD or options.inspect:
             return None
         return Part(_at(found), before.systems, policy == "middle", options.pin)
 

@@ -1,21 +1,24 @@
-"""Auth decides which callers may pass, and identifies them. With an admin key set, the key's bearers pass; without one,
-only this machine.
+"""Auth decides which callers may pass, and identifies them. With an admin key set, the key's bearers pass, and browsers
+with a cookie of that key; without one, only this machine.
 
-The two probes need no key. The rule reads each request, not the address that the server listens on: `--host` of
-`bentoml serve` and of uvicorn never reach the settings.
+The two probes need no key, nor does the form that takes the key. The rule reads each request, not the address that the
+server listens on: `--host` of `bentoml serve` and of uvicorn never reach the settings.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import uuid
+from collections.abc import Callable
 from typing import Final
 
+from pydantic import SecretStr
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.api.cookie import Cookie, key_digest
 from service.api.dialects import is_openai
 from service.api.errors import response_of
 from service.api.loopback import foreign_part
@@ -23,6 +26,10 @@ from service.api.pages import page, prefers_html
 from service.errors import DosirakError, Forbidden, Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
+PAGES: Final = "/ui"
+"""Under this path people come with a browser, so a refusal is a page."""
+SIGN_IN: Final = f"{PAGES}/sign-in"
+READS: Final = frozenset({"GET", "HEAD"})
 ANONYMOUS: Final = "anonymous"
 """The caller where no key is needed."""
 _KEY: Final = "key:"
@@ -34,9 +41,13 @@ class Auth:
     `scope["state"]` gets the caller as `owner`: `anonymous`, or `key:` and the key's sha256 in hex; and as `actor`: the
     same with 8 digits, for people to read."""
 
-    def __init__(self, app: ASGIApp, admin_key: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, admin_key: SecretStr | None, sign_in: Callable[[Request], Response] | None = None
+    ) -> None:
+        """`sign_in` makes the page that asks for the key, with status 401."""
         self._app = app
-        self._expected = None if admin_key is None else _digest(admin_key)
+        self._cookie = Cookie.of(admin_key)
+        self._sign_in = sign_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -45,7 +56,7 @@ class Auth:
         try:
             actor = self._actor(scope)
         except DosirakError as error:
-            await _refuse(error, scope, receive, send)
+            await self._refuse(error, scope, receive, send)
         else:
             scope.setdefault("state", {}).update(actor=actor[:_SHORT], owner=actor)
             await self._app(scope, receive, send)
@@ -54,7 +65,22 @@ class Auth:
         """Returns the caller. Raises Unauthorized, or Forbidden where no key is set that would tell callers apart."""
         if scope["path"] in OPEN_PATHS:
             return ANONYMOUS
-        return _local(scope) if self._expected is None else _bearer(scope, self._expected)
+        if self._cookie is None:
+            return _local(scope)
+        if scope["path"] == SIGN_IN:
+            return ANONYMOUS
+        if _comes_by_cookie(scope, self._cookie):
+            return _keyed(self._cookie.key_digest)
+        return _bearer(scope, self._cookie.key_digest)
+
+    async def _refuse(self, error: DosirakError, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+        elif self._sign_in and isinstance(error, Unauthorized) and _is_page(scope):
+            scope.get("state", {}).get("log", {})["code"] = error.code
+            await self._sign_in(Request(scope))(scope, receive, send)
+        else:
+            await _refusal(error, scope)(scope, receive, send)
 
 
 def _local(scope: Scope) -> str:
@@ -69,31 +95,45 @@ def _local(scope: Scope) -> str:
 
 def _bearer(scope: Scope, expected: bytes) -> str:
     scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-    sent = _digest(key.strip())
+    sent = key_digest(key.strip())
     if hmac.compare_digest(sent, expected) and scheme.lower() == "bearer":
-        return f"{_KEY}{sent.hex()}"
+        return _keyed(sent)
     raise Unauthorized("Send the server's key as the header Authorization: Bearer …")
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+def _comes_by_cookie(scope: Scope, cookie: Cookie) -> bool:
+    """Returns whether a browser that has shown the key sends this. Raises Forbidden where the browser would change
+    something and does not say that a page of this server asked it to (Fetch Metadata, W3C)."""
+    headers = Headers(scope=scope)
+    if "authorization" in headers or not cookie.is_in(headers.get("cookie", "")):
+        return False
+    if scope["type"] == "http" and scope["method"] in READS:
+        return True
+    if headers.get("sec-fetch-site") == "same-origin":
+        return True
+    raise Forbidden(
+        "With the cookie of the UI only the UI's own pages change things, over https or on localhost (Sec-Fetch-Site: "
+        "same-origin): send the key as the header Authorization: Bearer …"
+    )
 
 
-async def _refuse(error: DosirakError, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "http":
-        await _refusal(error, scope)(scope, receive, send)
-    else:
-        await send({"type": "websocket.close", "code": 1008})
+def _is_page(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path == PAGES or path.startswith(f"{PAGES}/")
+
+
+def _keyed(digest: bytes) -> str:
+    return f"{_KEY}{digest.hex()}"
 
 
 def _refusal(error: DosirakError, scope: Scope) -> Response:
-    """Returns the refusal; as a page where a browser opens `/`. Under `Edge` it has the request's id and is in the log;
-    around another server's routes it has an id of its own."""
+    """Returns the refusal; as a page where a browser opens `/` or the UI. Under `Edge` it has the request's id and is
+    in the log; around another server's routes it has an id of its own."""
     state = scope.get("state", {})
     state.get("log", {})["code"] = error.code
     request_id = state.get("request_id") or uuid.uuid4().hex
     challenge = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
     told = {**challenge, "X-Request-Id": request_id}
-    if scope["path"] == "/" and prefers_html(Headers(scope=scope).get("accept", "")):
+    if (scope["path"] == "/" or _is_page(scope)) and prefers_html(Headers(scope=scope).get("accept", "")):
         return page("refused", {"sentence": error.message}, error.status, told)
     return response_of(error, request_id, is_openai(scope["path"]), told)

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from service.api.edge import ClientGone
 from service.tasks.cancelling import cancelled
@@ -42,21 +42,43 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+def _within(seconds: float, send: Send) -> Send:
+    """Returns a `send` that raises ClientGone after so many seconds."""
+
+    async def bounded(message: Message) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await send(message)
+        except TimeoutError:
+            raise ClientGone from None
+
+    return bounded
+
+
 class EventStream(Response):
     """Server-sent events from an async generator. `close` is awaited at the end, also when the client disconnects, and
-    even where no event was read."""
+    even where no event was read. HEAD is answered at once. A client that takes longer than `patience` seconds to read
+    what was sent counts as gone; None waits for ever."""
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str], close: Callable[[], Awaitable[None]]
+        self,
+        events: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str],
+        close: Callable[[], Awaitable[None]],
+        patience: float | None = None,
     ) -> None:
         super().__init__(headers={**headers, **EVENT_HEADERS})
         del self.headers["content-length"]
         self._events = events
         self._close = close
+        self._patience = patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_connected(receive, self._pass_on(send))
+            if scope.get("state", {}).get("is_head"):
+                await self._events.aclose()
+            sending = send if self._patience is None else _within(self._patience, send)
+            await while_connected(receive, self._pass_on(sending))
         finally:
             await self._close()
 

@@ -11,6 +11,7 @@ from fastapi import Depends, Query, Request
 from service.answers import Answers
 from service.deployments.deployments import Deployments
 from service.jobs.jobs import Jobs
+from service.live.feed import Feed
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -22,6 +23,7 @@ class Service:
     jobs: Jobs
     answers: Answers
     metrics: Metrics
+    live: Feed
     version: str
     """The version of this software."""
     openapi: Callable[[], dict[str, Any]]

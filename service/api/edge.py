@@ -23,6 +23,7 @@ from service.metrics import Metrics
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 POLLED: Final = frozenset({"/", "/livez", "/readyz", "/healthz", "/health", "/metrics", "/v1/deployments"})
+FILES: Final = "/ui/static/"
 CLIENT_GONE: Final = 499
 CATCH_ALL: Final = "/{path:path}"
 log = structlog.get_logger("dosirak.request")
@@ -33,8 +34,8 @@ class ClientGone(Exception):
 
 
 class Edge:
-    """`scope["state"]` gets `request_id`, `arrival` (`time.monotonic()`) and `log`. Handlers add to the dictionary
-    `log`, and it becomes the log line; a `code` in it is counted as an error."""
+    """`scope["state"]` gets `request_id`, `arrival` (`time.monotonic()`), `is_head` and `log`. Handlers add to the
+    dictionary `log`, and it becomes the log line; a `code` in it is counted as an error."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -62,6 +63,7 @@ class _Exchange:
         self._state["request_id"] = _request_id(scope)
         self._state["arrival"] = self._started
         self._state["log"] = self._fields
+        self._state["is_head"] = self._is_head
         scope.pop("route", None)  # a server that mounts this app has put its own route there
         self._routed = {**scope, "method": "GET"} if self._is_head else scope
 
@@ -111,7 +113,8 @@ class _Exchange:
         self._metrics.http_request(self._route, method, status)
         if "code" in self._fields:
             self._metrics.error(self._fields["code"])
-        polled = self._scope["path"] in POLLED and method in ("GET", "HEAD") and status < 500
+        path = self._scope["path"]
+        polled = (path in POLLED or path.startswith(FILES)) and method in ("GET", "HEAD") and status < 500
         write = log.debug if polled else log.info
         write(
             "request",

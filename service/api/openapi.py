@@ -12,7 +12,8 @@ from pydantic.json_schema import models_json_schema
 
 from service.api.bodies import is_optional
 from service.api.dialects import is_openai
-from service.api.schemas import knowledge, native, openai, repository, sessions
+from service.api.schemas import feedback, knowledge, native, openai, repository, sessions
+from service.api.schemas.answers.live import LiveEvent
 from service.api.schemas.answers.native import GenerateEvent, TokenEvent
 from service.api.schemas.answers.openai import ChatChunk, TextCompletion
 
@@ -30,13 +31,14 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     openai.ChatBody,
     openai.CompletionBody,
     knowledge.KnowledgeBody,
+    feedback.FeedbackBody,
     sessions.SessionBody,
     sessions.MessageBody,
     sessions.ForkBody,
     sessions.RegenerateBody,
 )
-EVENTS: Final[tuple[type[BaseModel], ...]] = (GenerateEvent, TokenEvent, ChatChunk, TextCompletion)
-"""The models of one event's data, one for each kind of streamed answer."""
+EVENTS: Final[tuple[type[BaseModel], ...]] = (GenerateEvent, TokenEvent, ChatChunk, TextCompletion, LiveEvent)
+"""The models of one event's data, one for each kind of stream."""
 EVENT_STREAM: Final = "text/event-stream"
 REFERENCE: Final = "#/components/schemas/{model}"
 NATIVE_ERROR: Final = {
@@ -78,7 +80,9 @@ STYLE: Final = (
 )
 
 
-def streams(event: type[BaseModel], last: str = "") -> dict[int | str, dict[str, Any]]:
+def streams(
+    event: type[BaseModel], last: str = "", description: str = "One answer, or its events."
+) -> dict[int | str, dict[str, Any]]:
     """Returns the `responses` of a route that answers with server-sent events. `event`, one of EVENTS, is the data of
     each, but of one behind them whose data is the word `last`; the schema is that of one event, as OpenAPI 3.2 defines
     it for this media type."""
@@ -89,7 +93,7 @@ def streams(event: type[BaseModel], last: str = "") -> dict[int | str, dict[str,
     kind = {"type": "string", "description": "`error` where the data is an error body."}
     properties = {"data": data, "event": kind}
     schema = {"title": event.__name__, "type": "object", "properties": properties, "required": ["data"]}
-    return {200: {"description": "One answer, or its events.", "content": {EVENT_STREAM: {"schema": schema}}}}
+    return {200: {"description": description, "content": {EVENT_STREAM: {"schema": schema}}}}
 
 
 def lines(media_type: str) -> dict[int | str, dict[str, Any]]:

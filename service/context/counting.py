@@ -61,13 +61,13 @@ class Sent:
     def _receipt(self) -> Receipt:
         shares, trimmed = self.trimmed.encoded.shares, self.trimmed
         parts = _parts(trimmed.sent_messages, shares)
-        left_out = self._left_out_by_template(shares)
+        left_out = self.left_out_by_template()
         notes = (*self.notes, *_notes(self.budget.options.chosen, trimmed, bool(left_out)), *self._document_notes())
         missing = sorted(left_out | (set(range(len(self.messages))) - trimmed.sent))
         partition = self._partition(missing)
         lists = partition.lists(self.chat.all_named)
         cut = None if trimmed.cut is None else Cut(self.chat.named[trimmed.cut], self.budget.limit - parts.total)
-        names, kept = _document_names(self.documents), [at for at, _ in self.placed]
+        names, kept = document_names(self.documents), [at for at, _ in self.placed]
         return replace(
             Receipt.of(self.budget, parts, notes),
             kept=lists.kept,
@@ -77,15 +77,15 @@ class Sent:
             partition=partition,
             dropped_tokens=self._dropped_tokens(missing),
             cut=cut,
-            documents_kept=(*(names[at] for at in kept), *_document_names(trimmed.passages)),
+            documents_kept=(*(names[at] for at in kept), *document_names(trimmed.passages)),
             documents_dropped=tuple(name for at, name in enumerate(names) if at not in kept),
             documents_cut=tuple(names[at] for at, _ in self._cut_documents()),
         )
 
-    def _left_out_by_template(self, shares: Shares) -> set[int]:
+    def left_out_by_template(self) -> set[int]:
         """Returns the positions of messages that were to be sent and that the template left out; never the current
         one."""
-        last = len(self.messages) - 1
+        last, shares = len(self.messages) - 1, self.trimmed.encoded.shares
         return {
             each.source
             for each, share in zip(self.trimmed.sent_messages, shares.messages, strict=True)
@@ -107,7 +107,7 @@ class Sent:
         )
 
     def _dropped_tokens(self, missing: Sequence[int]) -> int:
-        before, systems = self.chat.past.before, self._systems
+        before, systems = self.chat.past.before, self.systems
         tokens = tokens_of(self.tokenizer, [self.messages[at] for at in missing]) + self.trimmed.shortened
         if before is None or not self.trimmed.absent:
             return tokens
@@ -119,7 +119,7 @@ class Sent:
         what is left out. Returns None where the template refuses the whole chat."""
         if not receipt.truncated:
             return receipt.used
-        before, systems = self.chat.past.before or Before(), self._systems
+        before, systems = self.chat.past.before or Before(), self.systems
         rest = self.messages[self._start :]
         knowledge = [each.message for each in knowledge_messages(self.tokenizer, self.trimmed.passages)]
         try:
@@ -134,12 +134,12 @@ class Sent:
         if trimmed.cut is None:
             return None
         start = trimmed.start if known else 0
-        last = trimmed.cut - self._systems
+        last = trimmed.cut - self.systems
         turns = [turn for turn in trimmed.turns[start:] if turn.first < last]
         if known and not turns:
             return known
         known = known or Before()
-        systems, messages = self.messages[: self._systems], self.messages[self._start :]
+        systems, messages = self.messages[: self.systems], self.messages[self._start :]
         is_all = not self.documents and not self.trimmed.passages
         try:
             return added(
@@ -149,20 +149,20 @@ class Sent:
             return None
 
     @property
-    def _systems(self) -> int:
+    def systems(self) -> int:
         return sum(message.role in SYSTEM_ROLES for message in self.messages)
 
     @property
     def _start(self) -> int:
         """Returns the position from which on all messages are here, behind the messages that `past.before` counts."""
         known = self.chat.past.before is not None and self.trimmed.turns
-        return self._systems + (self.trimmed.turns[self.trimmed.start].first if known else 0)
+        return self.systems + (self.trimmed.turns[self.trimmed.start].first if known else 0)
 
     def _cut_documents(self) -> list[Placed]:
         return [(at, document) for at, document in self.placed if document.text != self.documents[at].text]
 
     def _document_notes(self) -> Iterator[str]:
-        names, tokens = _document_names(self.documents), self.tokenizer.text_tokens
+        names, tokens = document_names(self.documents), self.tokenizer.text_tokens
         for at, document in self._cut_documents():
             whole = tokens(self.documents[at].text)
             yield f"document {names[at]} is cut: {tokens(document.text)} of its {whole} tokens are sent"
@@ -195,5 +195,5 @@ def _notes(policy: str, trimmed: Trimmed, left_out: bool) -> Iterator[str]:
         yield NO_SUMMARY_NOTE
 
 
-def _document_names(documents: Sequence[Document]) -> tuple[str, ...]:
+def document_names(documents: Sequence[Document]) -> tuple[str, ...]:
     return tuple(f"d_{index}" if document.id is None else document.id for index, document in enumerate(documents))

@@ -17,7 +17,8 @@ class ContextOptions:
     `documents_budget`, and `recall_budget` for old turns that match, default to a quarter of the input budget;
     `summary_budget` to an eighth; `low_water`, a fraction of the input budget, to what `policies` says. `pin` names
     messages that are never left out. `knowledge` also places passages of the caller's knowledge base that match; by
-    default it is on with `retrieve`."""
+    default it is on with `retrieve`. `inspect` asks for the inspection of the prompt beside its receipt; it changes
+    nothing that is sent."""
 
     policy: Policy | None = None
     max_input_tokens: int | None = None
@@ -28,6 +29,7 @@ class ContextOptions:
     recall_budget: int | None = None
     summary_budget: int | None = None
     knowledge: bool | None = None
+    inspect: bool = False
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest or UnsupportedField, naming the field."""

@@ -93,7 +93,19 @@ def turns_of(roles: Sequence[str], tokens: Sequence[int], pinned: Sequence[bool]
     return tuple(turns)
 
 
-def cut_of(
+@dataclass(frozen=True, slots=True)
+class Overrun:
+    """A reason of a cut: with turn `turn` the turns that were sent had `tokens`, more than `room`. The cut moved until
+    `mark` tokens were left or only that turn; from then on `cut` is the first of the newest turns."""
+
+    turn: int
+    tokens: int
+    room: int
+    mark: int
+    cut: int
+
+
+def cuts_of(
     policy: Policy,
     turns: Sequence[Turn],
     budget: int,
@@ -101,32 +113,42 @@ def cut_of(
     start: int = 0,
     aside: int = 0,
     before: tuple[int, int] | None = None,
-) -> int:
-    """Returns the first of the newest turns that are sent: 0 while all fit. Goes through every call that led to this
-    one; each call has the answers before it, and not its own. `budget` is the tokens of all turns that are sent;
-    `aside` of them are for what replaces old turns. `start` is a cut that was made before, and `before` the tokens
-    asked and answered ahead of it, where `turns` do not hold all of them. The result may be the last turn although that
-    alone does not fit."""
-    cut, sent = start, used(policy, turns[:start], start)
+) -> tuple[Overrun, ...]:
+    """Returns the moves of the cut, none while all turns fit; the last one's `cut` is where the cut is now. Goes
+    through every call that led to this one; each call has the answers before it, and not its own. `budget` is the
+    tokens of all turns that are sent; `aside` of them are for what replaces old turns. `start` is a cut that was made
+    before, and `before` the tokens asked and answered ahead of it, where `turns` do not hold all of them. The result
+    may cut at the last turn although that alone does not fit."""
+    cut, sent, moves = start, used(policy, turns[:start], start), list[Overrun]()
     ahead = sum(turn.asked for turn in turns[:start]), sum(turn.answered for turn in turns[:start])
     asked, answered = ahead if before is None else before
     for at in range(start, len(turns)):
         is_last = at == len(turns) - 1
         now = turns[at].tokens if is_last else turns[at].asked
         asked += turns[at].asked
-        if sent + now > budget - (aside if cut else 0):
-            most = int((budget - aside) * low_water.share(asked, answered)) - now
-            while cut < at and sent > most:
-                sent -= 0 if turns[cut].pinned or _is_opening(policy, cut) else turns[cut].tokens
-                cut += 1
+        room = budget - (aside if cut else 0)
+        if sent + now > room:
+            needed, last, mark = sent + now, cut, int((budget - aside) * low_water.share(asked, answered))
+            cut, sent = _moved(policy, turns, at, cut, sent, mark - now)
+            if cut > last:
+                moves.append(Overrun(at, needed, room, mark, cut))
         sent += turns[at].tokens
         answered += turns[at].answered
-    return cut
+    return tuple(moves)
+
+
+def _moved(policy: Policy, turns: Sequence[Turn], last: int, cut: int, sent: int, most: int) -> tuple[int, int]:
+    """Returns the cut moved on until at most `most` of the `sent` tokens are left, at the latest to turn `last`, and
+    what is left."""
+    while cut < last and sent > most:
+        sent -= 0 if turns[cut].pinned or is_opening(policy, cut) else turns[cut].tokens
+        cut += 1
+    return cut, sent
 
 
 def kept(policy: Policy, turns: Sequence[Turn], cut: int) -> tuple[int, ...]:
     """Returns the indices of the turns that are sent with this cut."""
-    return tuple(at for at, turn in enumerate(turns) if at >= cut or turn.pinned or _is_opening(policy, at))
+    return tuple(at for at, turn in enumerate(turns) if at >= cut or turn.pinned or is_opening(policy, at))
 
 
 def used(policy: Policy, turns: Sequence[Turn], cut: int) -> int:
@@ -134,5 +156,5 @@ def used(policy: Policy, turns: Sequence[Turn], cut: int) -> int:
     return sum(turns[at].tokens for at in kept(policy, turns, cut))
 
 
-def _is_opening(policy: Policy, turn: int) -> bool:
+def is_opening(policy: Policy, turn: int) -> bool:
     return policy == "middle" and turn == 0

@@ -19,6 +19,8 @@ from service.context.budget import Budget
 from service.context.composing import compose, current, nfc, require_calls, require_order
 from service.context.counting import NO_SUMMARY_NOTE, Counted, Sent
 from service.context.documents import Placed, by_match, by_rank
+from service.context.inspecting import inspect_chat, inspect_raw
+from service.context.inspection import Inspection
 from service.context.options import ContextOptions
 from service.context.receipt import Parts, Receipt
 from service.context.sources import Chat, Ids, Source, Text
@@ -29,15 +31,25 @@ from service.text.tokenizer import Tokenizer
 
 __all__ = ["NO_SUMMARY_NOTE", "Chat", "Ids", "Prompt", "Source", "Text", "build_prompt"]
 
+Inspect = Callable[[Receipt], Inspection]
+
 
 class Prompt:
     """`token_ids` are `receipt.used` in number. `max_new_tokens` fits behind them in the window. Everything else is
-    counted at its first use, so that an answer's first token does not wait for it."""
+    counted at its first use, so that an answer's first token does not wait for it. `inspect` is set where the request
+    wants an inspection."""
 
-    def __init__(self, token_ids: tuple[int, ...], max_new_tokens: int, count: Callable[[], Counted]) -> None:
+    def __init__(
+        self,
+        token_ids: tuple[int, ...],
+        max_new_tokens: int,
+        count: Callable[[], Counted],
+        inspect: Inspect | None = None,
+    ) -> None:
         self.token_ids = token_ids
         self.max_new_tokens = max_new_tokens
         self._count = count
+        self._inspect = inspect
 
     @cached_property
     def _counted(self) -> Counted:
@@ -46,6 +58,16 @@ class Prompt:
     @property
     def receipt(self) -> Receipt:
         return self._counted.receipt
+
+    @cached_property
+    def inspection(self) -> Inspection | None:
+        """Returns None where the request does not want it. Of a long prompt it is work for a thread."""
+        return None if self._inspect is None else self._inspect(self.receipt)
+
+    def shown(self, receipt: Receipt) -> dict[str, object]:
+        """Returns the wire form of `receipt`, which is this prompt's, with the inspection where the request wants one.
+        The store never gets an inspection."""
+        return {**receipt.to_dict(), **(self.inspection.to_dict() if self.inspection else {})}
 
     @property
     def tokens_before_truncation(self) -> int:
@@ -96,8 +118,9 @@ def build_prompt(
     return _ids_prompt(tokenizer, budget, source.token_ids, truncate)
 
 
-def _prompt(budget: Budget, token_ids: Sequence[int], count: Callable[[], Counted]) -> Prompt:
-    return Prompt(tuple(token_ids), budget.answer(len(token_ids)), count)
+def _prompt(budget: Budget, token_ids: Sequence[int], count: Callable[[], Counted], inspect: Inspect) -> Prompt:
+    wanted = inspect if budget.options.inspect else None
+    return Prompt(tuple(token_ids), budget.answer(len(token_ids)), count, wanted)
 
 
 def _require_some(count: int, param: str) -> None:
@@ -111,10 +134,15 @@ def _text_prompt(tokenizer: Tokenizer, budget: Budget, text: str, truncate: int 
     _require_some(encoded.count, "inputs")
     kept = encoded.count if truncate is None else min(truncate, encoded.count)
     budget.require(kept, "inputs")
-    added = sum(encoded.added()[-kept:])
-    receipt = Receipt.of(budget, Parts(template=added, current=kept - added), notes)
+    ids, added = encoded.ids()[-kept:], encoded.added()[-kept:]
+    receipt = Receipt.of(budget, Parts(template=sum(added), current=kept - sum(added)), notes)
     receipt = replace(receipt, dropped_tokens=encoded.count - kept)
-    return _prompt(budget, encoded.ids()[-kept:], lambda: Counted(receipt, encoded.count))
+    return _prompt(
+        budget,
+        ids,
+        lambda: Counted(receipt, encoded.count),
+        lambda _: inspect_raw(tokenizer, ids, added, encoded.count),
+    )
 
 
 def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], truncate: int | None) -> Prompt:
@@ -124,7 +152,12 @@ def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], trun
     if any(not 0 <= id < tokenizer.vocab_size for id in ids):
         raise InvalidRequest(f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="input_ids")
     receipt = replace(Receipt.of(budget, Parts(current=kept), ()), dropped_tokens=len(ids) - kept)
-    return _prompt(budget, ids[-kept:], lambda: Counted(receipt, len(ids)))
+    return _prompt(
+        budget,
+        ids[-kept:],
+        lambda: Counted(receipt, len(ids)),
+        lambda _: inspect_raw(tokenizer, ids[-kept:], [False] * kept, len(ids)),
+    )
 
 
 def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
@@ -142,7 +175,7 @@ def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tu
         _require_documents(budget, trimmed, [each for _, each in placed])
 
     sent = Sent(tokenizer, budget, chat, messages, documents, tuple(placed), trimmed, notes)
-    return _prompt(budget, trimmed.encoded.ids(), sent.counted)
+    return _prompt(budget, trimmed.encoded.ids(), sent.counted, lambda receipt: inspect_chat(sent, receipt))
 
 
 def _placed(

@@ -16,7 +16,8 @@ from service.context.budget import Budget
 from service.context.composing import SYSTEM_ROLES
 from service.context.documents import by_rank
 from service.context.placing import KNOWLEDGE, SentMessage, knowledge_messages, of_chat, summary_messages
-from service.context.policies import LowWater, Turn, turns_of
+from service.context.policies import LowWater, Overrun, Turn, turns_of
+from service.context.recalling import Recall
 from service.context.shortening import without_middle
 from service.errors import InvalidRequest
 from service.text.chat import EncodedChat
@@ -46,7 +47,8 @@ class Trimmed:
     """`sent_messages` are the messages in `encoded`. `cut` is the first message of the newest turns, None where all are
     sent. `turns` are the chat's turns: the chat was cut at turn `start` before, and `absent` messages ahead of it are
     not in the chat at all. Messages `recalled` came back, messages before `summarised` are in a summary, `passages` are
-    from the knowledge base, and `shortened` tokens of the last turn are left out."""
+    from the knowledge base, and `shortened` tokens of the last turn are left out. `cuts` are the moves of the cut in
+    this call, as counted before the template wrote what is sent; `recall` is how the turns that match were chosen."""
 
     sent_messages: tuple[SentMessage, ...]
     encoded: EncodedChat
@@ -58,6 +60,13 @@ class Trimmed:
     turns: tuple[Turn, ...] = ()
     start: int = 0
     absent: int = 0
+    cuts: tuple[Overrun, ...] = ()
+    recall: Recall | None = None
+
+    @property
+    def counted_cut(self) -> int:
+        """Returns the first of the newest turns by the turns' own counts; the template may have moved it on."""
+        return self.cuts[-1].cut if self.cuts else self.start
 
     @property
     def sent(self) -> frozenset[int]:
@@ -116,6 +125,7 @@ class _Chat:
     turns: tuple[Turn, ...] = ()
     start: int = 0
     shortened: int = 0
+    cuts: tuple[Overrun, ...] = ()
 
     def divide(self, pinned: Sequence[bool]) -> None:
         rest = self.messages[self.systems :]
@@ -151,7 +161,8 @@ class _Chat:
         low_water = LowWater(self.budget.options.low_water, self.past.decode_ratio)
         before = None if self.past.before is None else (self.past.before.asked, self.past.before.answered)
         policy, aside = self.budget.options.chosen, self.budget.aside
-        return policies.cut_of(policy, self.turns, room, low_water, self.start, aside, before)
+        self.cuts = policies.cuts_of(policy, self.turns, room, low_water, self.start, aside, before)
+        return self.cuts[-1].cut if self.cuts else self.start
 
     def fit(self, cut: int) -> Trimmed:
         """Returns what is sent with this cut. Where the template writes more tokens than were counted, leaves out first
@@ -180,7 +191,8 @@ class _Chat:
         if summarised:
             cut = next(at for at, turn in enumerate(self.turns) if self._place(turn) == summarised)
         kept = policies.kept(policy, self.turns, cut)
-        recalled = self._recalled(kept, aside) if policy == "retrieve" else ()
+        recall = self._recall(kept, aside) if policy == "retrieve" else None
+        recalled = recall.chosen if recall else ()
         is_whole = bool(recalled) and len(kept) + len(recalled) == len(self.turns)
         if is_whole and self._fits_whole():  # the counts were longer than the rendered chat
             kept, recalled = tuple(range(len(self.turns))), ()
@@ -205,6 +217,8 @@ class _Chat:
             self.turns,
             self.start,
             self.absent,
+            self.cuts,
+            recall,
         )
 
     def _fits_whole(self) -> bool:
@@ -221,12 +235,12 @@ class _Chat:
         ]
         return min(fitting, default=(0, ""))
 
-    def _recalled(self, kept: Sequence[int], aside: int) -> tuple[int, ...]:
-        """Returns the turns that are left out and match the last one: chosen best first while they fit, in their
-        order."""
-        others = [at for at in range(len(self.turns)) if at not in kept]
+    def _recall(self, kept: Sequence[int], aside: int) -> Recall:
+        """Returns the turns that are left out, scored by how well they match the last one."""
+        staying = frozenset(kept)
+        others = [at for at in range(len(self.turns)) if at not in staying]
         if not others:
-            return ()
+            return Recall()
         texts = [self._texts(at) for at in range(len(self.turns))]
         found = retrieval.scores(
             "\n".join(texts[-1]),
@@ -234,13 +248,7 @@ class _Chat:
             [retrieval.asks(texts[at][0]) for at in others],
             ["\n".join(texts[at]) for at in kept[:-1]],
         )
-        enough, recalled = retrieval.ENOUGH * max(found), []
-        for place in retrieval.ranked(found):
-            turn = self.turns[others[place]]
-            if found[place] > enough and turn.tokens <= aside:
-                aside -= turn.tokens
-                recalled.append(others[place])
-        return tuple(sorted(recalled))
+        return Recall(others, found, [self.turns[at].tokens for at in others], aside)
 
     @property
     def absent(self) -> int:

@@ -21,7 +21,7 @@ from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
 from service.deployments.memory import loaded_bytes
-from service.engine.messages import EngineInfo, EngineStats, Request, StepOutput
+from service.engine.messages import EngineInfo, EngineStats, Request, StepOutput, StepRecord
 from service.engine_client.client import Engine, EngineFailed, EngineState
 from service.errors import Unavailable
 
@@ -139,6 +139,10 @@ class EngineHandle:
     @property
     def stats(self) -> EngineStats:
         return self._engine.stats if self._engine else EngineStats()
+
+    @property
+    def recent_steps(self) -> Sequence[StepRecord]:
+        return self._engine.recent_steps if self._engine else ()
 
     @property
     def state(self) -> EngineState:

@@ -5,13 +5,14 @@ Only the clock and the runner are not deterministic. It knows no processes, sock
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from typing import Final, Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
-from service.engine.messages import EngineStats, FinishReason, Request, StepOutput
+from service.engine.messages import MAX_STEPS, EngineStats, FinishReason, Request, StepOutput, StepRecord
 from service.engine.scheduling.cost import Work
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.validation import check_request
@@ -75,6 +76,7 @@ class EngineCore:
         self._last = Work(0)
         self._last_sequences = 0
         self._last_seconds = 0.0
+        self._untold = deque[StepRecord](maxlen=MAX_STEPS)
         self._ended = 0
 
     @property
@@ -169,7 +171,14 @@ class EngineCore:
             accepted_tokens_total=scheduler.outputs.num_accepted_tokens,
             blocks_offloaded=len(blocks.offload),
             restored_tokens_total=blocks.offload.num_restored * blocks.block_size,
+            prefill_tokens_total=scheduler.prefill.num_prefill_tokens,
         )
+
+    def take_steps(self) -> tuple[StepRecord, ...]:
+        """Returns the computed steps since the last call, oldest first, the newest MAX_STEPS at most."""
+        untold = tuple(self._untold)
+        self._untold.clear()
+        return untold
 
     def _copy(self, batch: Batch) -> Batch:
         """Makes the batch's copies. Returns the rest of the batch if copies failed."""
@@ -197,6 +206,8 @@ class EngineCore:
         self._most_tokens = max(self._most_tokens, self._last.tokens)
         ended, self._ended = self.scheduler.num_ended - self._ended, self.scheduler.num_ended
         self.scheduler.policy.observe(self._last, seconds, ended)
+        predicted = self.scheduler.policy.cost.last_prediction
+        self._untold.append(StepRecord(self._last.tokens, self._last_sequences, predicted, in_all))
 
     def _unload_unused(self) -> None:
         for name in self._leaving - self.scheduler.adapters_in_use:

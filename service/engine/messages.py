@@ -15,6 +15,8 @@ import msgspec
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 HEADER_BYTES: Final = 4
+MAX_STEPS: Final = 32
+"""The most step records that a frame carries, and that the API process keeps of an engine process."""
 MIN_TEMPERATURE: Final = 1e-5
 """Below it sampling is greedy: scores over a smaller temperature are no longer finite in fp32."""
 
@@ -140,6 +142,18 @@ class EngineStats:
     """Blocks of the offload file that hold a known prefix; some of them are in memory too."""
     restored_tokens_total: int = 0
     """Prompt tokens found in the offload file. They also count as found in the prefix cache."""
+    prefill_tokens_total: int = 0
+    """Tokens of prefill chunks: prompts without their cached part, and what a preemption or a replay repeats."""
+
+
+class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The figures of one step: its size, the cost line's prediction before the step, and the measured seconds. The
+    prediction leaves out the copies to and from the offload file; `seconds` include them."""
+
+    tokens: int
+    sequences: int
+    predicted_seconds: float
+    seconds: float
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,8 +267,11 @@ class AdapterLoaded(msgspec.Struct, frozen=True, tag="adapter_loaded"):
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
+    """`steps` are the computed steps since the last frame, oldest first, the newest MAX_STEPS at most."""
+
     outputs: tuple[StepOutput, ...]
     stats: EngineStats
+    steps: tuple[StepRecord, ...] = ()
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):

@@ -217,7 +217,7 @@ class EngineLoop:
         now = time.monotonic()
         if outputs or now - self._told_at >= _NEWS_SECONDS:
             self._told_at = now
-            self._channel.send(Step(tuple(outputs), self._core.stats))
+            self._channel.send(Step(tuple(outputs), self._core.stats, self._core.take_steps()))
 
 
 def _attached(attach: Attach) -> str:

@@ -9,10 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 from service.engine import messages
-from service.engine.messages import EngineConfig, EngineInfo, EngineStats, FromEngine, Request, StepOutput
+from service.engine.messages import (
+    MAX_STEPS,
+    EngineConfig,
+    EngineInfo,
+    EngineStats,
+    FromEngine,
+    Request,
+    StepOutput,
+    StepRecord,
+)
 from service.engine_client.adapters import Adapters
 from service.engine_client.engine import ALIVE, Engine, EngineFailed, EngineState
 from service.engine_client.poison import PoisonRegister, fingerprint, refusal
@@ -48,6 +58,7 @@ class EngineClient:
         self._policy = restart_policy
         self._on_step = on_step
         self._stats = EngineStats()
+        self._steps = deque[StepRecord](maxlen=MAX_STEPS)
         self._streams = Streams()
         self._poison = poison or PoisonRegister(restart_policy)
         self._adapters = Adapters(config.adapters)
@@ -61,6 +72,10 @@ class EngineClient:
     @property
     def stats(self) -> EngineStats:
         return self._stats
+
+    @property
+    def recent_steps(self) -> Sequence[StepRecord]:
+        return self._steps
 
     @property
     def state(self) -> EngineState:
@@ -137,9 +152,10 @@ class EngineClient:
     def on_frame(self, frame: FromEngine) -> None:
         """As User.on_frame."""
         match frame:
-            case messages.Step(outputs, stats):
+            case messages.Step(outputs, stats, steps):
                 self._streams.give(outputs)
                 self._give()
+                self._steps.extend(steps)
                 self._note(stats)
             case messages.AdapterLoaded():
                 self._adapters.take(frame)

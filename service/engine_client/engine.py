@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
-from service.engine.messages import EngineInfo, EngineStats, Request, StepOutput
+from service.engine.messages import EngineInfo, EngineStats, Request, StepOutput, StepRecord
 from service.errors import GenerationFailed
 
 
@@ -39,6 +39,12 @@ class Engine(Protocol):
     @property
     def stats(self) -> EngineStats:
         """Stats after the last step. Totals start again at 0 when the engine is restarted."""
+        ...
+
+    @property
+    def recent_steps(self) -> Sequence[StepRecord]:
+        """The last steps of an engine of one process, oldest first, MAX_STEPS at most; of several processes, those of
+        one after the other. `stats.steps_total` counts them all."""
         ...
 
     @property

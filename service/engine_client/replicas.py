@@ -18,7 +18,7 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Final
 
-from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput
+from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput, StepRecord
 from service.engine_client.engine import ALIVE, Engine, EngineState
 from service.errors import Unavailable
 
@@ -70,6 +70,10 @@ class Replicas:
         sums = {name: sum(getattr(stats, name) for stats in each) for name in _SUMMED}
         first = {field.name: getattr(each[0], field.name) for field in fields(EngineStats) if field.name not in sums}
         return EngineStats(**first, **sums)
+
+    @property
+    def recent_steps(self) -> Sequence[StepRecord]:
+        return [step for seat in self._seats for step in seat.engine.recent_steps]
 
     @property
     def state(self) -> EngineState:
@@ -222,4 +226,5 @@ _SUMMED: Final = (
     "accepted_tokens_total",
     "blocks_offloaded",
     "restored_tokens_total",
+    "prefill_tokens_total",
 )

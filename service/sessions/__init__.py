@@ -16,24 +16,30 @@ from service.sessions.values import (
     NewMessage,
     NewReply,
     NewTurn,
+    NewVote,
     Page,
+    Pair,
     Part,
     Passage,
     Said,
     Session,
     SessionFields,
     StoredMessage,
+    Tally,
     Turn,
+    Vote,
     new_message_id,
 )
 
 if TYPE_CHECKING:
+    from service.sessions.feedback import Feedback
     from service.sessions.idempotency import Idempotency
     from service.sessions.knowledge import KnowledgeBase
     from service.sessions.migrating import NewerDatabase
     from service.sessions.store import SessionStore
 
 _ON_DEMAND = {
+    "Feedback": "feedback",
     "Idempotency": "idempotency",
     "KnowledgeBase": "knowledge",
     "NewerDatabase": "migrating",
@@ -45,6 +51,7 @@ __all__ = [
     "Answered",
     "Claim",
     "Done",
+    "Feedback",
     "Finished",
     "Fresh",
     "History",
@@ -56,8 +63,10 @@ __all__ = [
     "NewMessage",
     "NewReply",
     "NewTurn",
+    "NewVote",
     "NewerDatabase",
     "Page",
+    "Pair",
     "Part",
     "Passage",
     "Said",
@@ -65,8 +74,10 @@ __all__ = [
     "SessionFields",
     "SessionStore",
     "StoredMessage",
+    "Tally",
     "Turn",
     "UnusableDatabase",
+    "Vote",
     "new_message_id",
 ]
 

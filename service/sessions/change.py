@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.context.partition import SYSTEM_POSITION
 from service.errors import Conflict
-from service.sessions import search
+from service.sessions import feedback, search
 from service.sessions.grams import words_of
 from service.sessions.limits import Limits
 from service.sessions.owned import Owned
@@ -75,10 +75,14 @@ class Change:
         self._now["next_position"] = first + len(messages)
 
     async def remove(self, message: Row[Any], *, is_last: bool = False) -> None:
-        """Removes a message. A title made of it is made anew from the other messages. With `is_last` nothing was
-        derived from the message yet."""
-        if not is_last:
+        """Removes a message with the votes on it. A title made of it is made anew from the other messages. With
+        `is_last` it is an answer that another one replaces: nothing was derived from it yet, and its votes still
+        count."""
+        if is_last:
+            await feedback.detach(self.connection, self.mine, message)
+        else:
             await self._forget(message.position)
+            await feedback.remove(self.connection, self.mine, message)
         its = self.mine.columns("messages")
         await search.remove(self.connection, "message_grams", self.mine.owner, {message.number: message.content})
         await self.connection.execute(self.mine.delete("messages").where(its.number == message.number))
@@ -94,6 +98,9 @@ class Change:
             changed["pinned"] = pinned
         if content is not None:
             changed["content"] = content
+            if content != message.content:
+                changed["answer_id"] = None  # the text is no longer the answer's
+                await feedback.detach(self.connection, self.mine, message)
             await self._forget(message.position)
             await search.remove(self.connection, "message_grams", self.mine.owner, {message.number: message.content})
             await search.add(self.connection, "message_grams", self.mine.owner, {message.number: content})

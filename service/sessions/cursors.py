@@ -1,20 +1,15 @@
-"""A cursor says where a list continues: an opaque text that callers pass back.
-
-A cursor holds a position only: a forged cursor shows another part of the caller's own list. The position is a row's,
-not a count of rows, so that inserts and deletions do not shift the pages of other callers.
-"""
+"""These cursors say where a list of rows continues: behind a row, so that inserts and deletions do not shift the pages
+of other callers."""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Row, Select, literal, tuple_
 
-from service.errors import InvalidRequest
+from service.cursors import decode, encode
 from service.sessions.values import Page
 
 Item = TypeVar("Item")
@@ -42,11 +37,11 @@ def newest_first(statement: Select[Any], its: Any, cursor: str | None) -> Select
 
 
 def of_newest(row: Row[Any]) -> str:
-    return _encode("sessions", (row.created_at - _EPOCH) // _MICROSECOND, row.id)
+    return encode("sessions", (row.created_at - _EPOCH) // _MICROSECOND, row.id)
 
 
 def of_message(row: Row[Any]) -> str:
-    return _encode("messages", row.position, "")
+    return encode("messages", row.position, "")
 
 
 def message_after(cursor: str) -> int:
@@ -54,16 +49,5 @@ def message_after(cursor: str) -> int:
     return _decode("messages", cursor)[0]
 
 
-def _encode(kind: str, position: int, id: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps([kind, position, id]).encode()).decode().rstrip("=")
-
-
 def _decode(kind: str, cursor: str) -> tuple[int, str]:
-    try:
-        found, position, id = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True))
-    except (ValueError, TypeError, RecursionError):
-        found, position, id = None, None, None
-    good = found == kind and type(position) is int and abs(position) <= _LARGEST[kind]
-    if not good or not isinstance(id, str) or not id.isascii() or "\x00" in id:
-        raise InvalidRequest("`cursor` is not one of this list: pass `next_cursor` of the page before", param="cursor")
-    return position, id
+    return decode(kind, cursor, lambda position: type(position) is int and abs(position) <= _LARGEST[kind])

@@ -20,6 +20,8 @@ MOST_CHARACTERS = {
     "version": 300,
     "digest": 300,
     "finish_reason": 100,
+    "answer_id": 100,
+    "comment": 2000,
 }
 MOST_LEVELS = 20
 LONGEST_TTL_SECONDS = 10 * 365 * 86400.0
@@ -101,6 +103,14 @@ class Limits:
                 f"You have {self.max_per_owner} documents, the most allowed: delete some", limit=self.max_per_owner
             )
 
+    def check_votes(self, present: int) -> None:
+        """Raises QuotaExceeded where a session with `present` votes may not get another."""
+        if present >= self.max_messages:
+            raise QuotaExceeded(
+                f"A session holds at most {self.max_messages} votes: delete the session, or vote in a new one",
+                limit=self.max_messages,
+            )
+
 
 def check_text(value: str | None, param: str) -> None:
     """Raises InvalidRequest for text that is too long or cannot be stored as it is."""
@@ -111,6 +121,13 @@ def check_text(value: str | None, param: str) -> None:
         raise InvalidRequest(
             f"`{param}` has {len(value)} characters; keep it within {MOST_CHARACTERS[param]}", param=param
         )
+
+
+def check_answer_id(value: str | None, param: str) -> None:
+    """Raises InvalidRequest for a text that no answer has as its id."""
+    check_text(value, param)
+    if value is not None and not value.isascii():
+        raise InvalidRequest(f"`{param}` has other characters than ASCII: send the id that the answer had", param=param)
 
 
 def check_limit(limit: int) -> None:

@@ -11,13 +11,27 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Delete, Row, Select, Update, and_, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Row,
+    Select,
+    Update,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import NotFound
 from service.sessions import tables
 
-Name = Literal["sessions", "messages", "summaries", "knowledge", "passages", "idempotency"]
+Name = Literal["sessions", "messages", "summaries", "feedback", "knowledge", "passages", "idempotency"]
 Columns = Mapping[str, ColumnElement[Any]]
 
 
@@ -34,7 +48,7 @@ class Owned:
 
     def select(self, name: Name, *columns: str) -> Select[Any]:
         table = tables.metadata.tables[name]
-        return select(*(table.c[column] for column in columns or table.c.keys())).where(self._mine(name))
+        return select(*(table.c[column] for column in columns or table.c.keys())).where(self._visible(name))
 
     def update(self, name: Name) -> Update:
         return update(tables.metadata.tables[name]).where(self._mine(name))
@@ -74,6 +88,19 @@ class Owned:
         """Returns how many rows a statement of this object finds, counted up to `most`."""
         some = statement.limit(most).subquery()
         return (await connection.execute(select(func.count()).select_from(some))).scalar_one()
+
+    def _visible(self, name: Name) -> ColumnElement[bool]:
+        """Returns the condition of reading. A vote is read while the sessions of all its answers have not expired."""
+        if name != "feedback":
+            return self._mine(name)
+        its = tables.feedback.c
+        other = or_(its.other_session.is_(None), self._has_not_expired(its.other_session))
+        return and_(self._mine(name), self._has_not_expired(its.session), other)
+
+    def _has_not_expired(self, session: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Returns the condition that the session of this number has not expired."""
+        its = tables.sessions.alias()
+        return exists(select(its.c.number).where(its.c.number == session, its.c.expires_at > self.now))
 
     def _mine(self, name: Name) -> ColumnElement[bool]:
         table = tables.metadata.tables[name]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, select, text
+from sqlalchemy import Row, delete, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.sessions import search
@@ -21,15 +21,17 @@ from service.sessions.change import text_of
 from service.sessions.database import Database
 from service.sessions.knowledge import remove as remove_document
 from service.sessions.owned import Owned
-from service.sessions.tables import idempotency, knowledge, messages, sessions, summaries
+from service.sessions.tables import feedback, idempotency, knowledge, messages, sessions, summaries
 
 _BATCH = 100
 _MERGED_PAGES = 500
 
 
 async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
-    """Removes a session whose row the caller has locked, with all that belongs to it, also the answers kept for
-    replays."""
+    """Removes a session whose row the caller has locked, with all that belongs to it, also the votes on its
+    answers and the answers kept for replays."""
+    votes = or_(feedback.c.session == session.number, feedback.c.other_session == session.number)
+    await connection.execute(delete(feedback).where(votes))
     its = messages.c.session == session.number
     while True:
         some = select(messages.c.number, messages.c.content).where(its).order_by(messages.c.number).limit(_BATCH)

@@ -21,7 +21,7 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
-from service.sessions import cursors, idempotency, migrating, retention, transfer
+from service.sessions import cursors, feedback, idempotency, migrating, retention, transfer
 from service.sessions.change import Change
 from service.sessions.claims import Done
 from service.sessions.database import Database, translated, uninterrupted
@@ -71,6 +71,7 @@ class SessionStore:
         self.idempotency = Idempotency(database, self._owned)
         self.summaries = StoredSummaries(database, self._owned)
         self.knowledge = KnowledgeBase(database, self._owned, limits)
+        self.feedback = feedback.Feedback(database, self._owned, limits)
 
     @classmethod
     async def open(

@@ -2,6 +2,7 @@
 (tests/test_architecture.py).
 
     sessions ─< messages, summaries    knowledge ─< passages    idempotency (a key of an owner, the answer it got)
+    sessions ─< feedback (votes, each on the answer in one message, or in two)
     session_grams, message_grams, passage_grams    the search indexes, in each database's own form: see `search`
 
 Rows have a `number` for joins and for the index, and a random `id` for callers. Each carries its owner.
@@ -90,6 +91,7 @@ sessions = Table(
 )
 
 _PINNED = Column("pinned", Boolean, nullable=False)
+_ANSWER_ID = Column("answer_id", Text)
 
 messages = Table(
     "messages",
@@ -110,8 +112,16 @@ messages = Table(
     Column("digest", Text),
     Column("usage", JsonText),
     Column("finish_reason", Text),
+    _ANSWER_ID,
     UniqueConstraint("session", "position", name="messages_order"),
     Index("messages_pinned", "session", "position", sqlite_where=_PINNED, postgresql_where=_PINNED),
+    Index(
+        "messages_answer",
+        "owner",
+        "answer_id",
+        sqlite_where=_ANSWER_ID.is_not(None),
+        postgresql_where=_ANSWER_ID.is_not(None),
+    ),
     sqlite_autoincrement=True,
 )
 
@@ -124,6 +134,32 @@ summaries = Table(
     Column("before", Integer),
     Column("content", Text, nullable=False),
     Column("created_at", Moment, nullable=False),
+)
+
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("session", NUMBER, ForeignKey("sessions.number", name="feedback_session"), nullable=False),
+    Column("message", NUMBER, ForeignKey("messages.number", name="feedback_message"), unique=True),
+    Column("model", Text),
+    Column("version", Text),
+    Column("digest", Text),
+    Column("rating", Integer, nullable=False),
+    Column("comment", Text),
+    Column("created_at", Moment, nullable=False),
+    Column("other_id", Text),
+    Column("other_session", NUMBER, ForeignKey("sessions.number", name="feedback_other_session")),
+    Column("other_message", NUMBER, ForeignKey("messages.number", name="feedback_other_message")),
+    Column("other_model", Text),
+    Column("other_version", Text),
+    Index("feedback_newest", "owner", "created_at", "id"),
+    Index("feedback_session_number", "session"),
+    Index("feedback_other_session_number", "other_session"),
+    Index("feedback_other_message_number", "other_message"),
+    sqlite_autoincrement=True,
 )
 
 knowledge = Table(

@@ -17,7 +17,7 @@ import msgspec
 
 from service.context.stored_receipt import numbered, renumbered
 from service.errors import InvalidRequest
-from service.sessions.limits import Limits, check_distinct, check_levels, check_text
+from service.sessions.limits import Limits, check_answer_id, check_distinct, check_levels, check_text
 from service.sessions.records import ASSISTANT
 from service.sessions.values import (
     Answered,
@@ -56,6 +56,7 @@ class MessageLine(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", 
     digest: str | None = None
     usage: dict[str, Any] | None = None
     finish_reason: str | None = None
+    answer_id: str | None = None
 
 
 _ANSWERED = Answered.__slots__
@@ -143,6 +144,7 @@ def _message(number: int, line: SessionLine | MessageLine, limits: Limits) -> St
     limits.check_message(NewMessage(line.content, line.role, line.name))
     for name in ("model", "version", "digest", "finish_reason"):
         check_text(getattr(line, name), name)
+    check_answer_id(line.answer_id, "answer_id")
     for name in ("context", "usage"):
         check_levels(getattr(line, name), name)
     if line.created_at.tzinfo is None:

@@ -75,6 +75,8 @@ class Answered:
     digest: str | None = None
     usage: Json | None = None
     finish_reason: str | None = None
+    answer_id: str | None = None
+    """The id that the answer had. None once the text is another one: it was edited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,59 @@ class Passage:
     id: str
     title: str | None
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewVote:
+    """A vote on the answer `id`: `rating` 1 is good, -1 is bad. With `preferred_over`, the id of another answer, it is
+    1 and says that `id` is the better of the two."""
+
+    id: str
+    rating: int
+    preferred_over: str | None = None
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A stored vote, with the version that made the answer and the answer's session. `created` is the last time that it
+    was given."""
+
+    id: str
+    model: str | None
+    version: str | None
+    digest: str | None
+    rating: int
+    preferred_over: str | None
+    comment: str | None
+    session_id: str
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many votes a version got. A vote between two answers counts for the one and against the other."""
+
+    model: str | None
+    version: str | None
+    preferred: int
+    not_preferred: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two answers, of which the first is preferred. `prompt` is the chat before the chosen answer: roles and contents.
+    `same_prompt` says whether the rejected one answered the same chat."""
+
+    prompt: tuple[tuple[str, str], ...]
+    chosen: str
+    rejected: str
+    chosen_model: str | None
+    chosen_digest: str | None
+    rejected_model: str | None
+    rejected_digest: str | None
+    created: datetime
+    same_prompt: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,11 @@ class Tokenizer:
         """Returns the text of ids. Unfinished characters become U+FFFD. Unknown ids have no text."""
         return self._vocabulary.decode(ids, skip_special_tokens=skip_special_tokens)
 
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """Returns the text that each token adds when all are decoded, control tokens shown: together the decode of all.
+        A token that ends inside a character adds nothing, the one that completes it the character."""
+        return self._vocabulary.token_texts(ids)
+
     def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
         """Returns the incremental form of `decode`, for one sequence."""
         return self._vocabulary.text_stream(skip_special_tokens)

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from service.errors import InvalidRequest
 from service.text.files import Json, TokenizerFiles
 from service.text.streams import ByteStream, LocalStream, TextStream, WholeStream
+from service.text.token_texts import joining, with_bytes
 
 LONG_TEXT = 16_384
 """Texts from this number of characters on (about 10 ms) are encoded in a thread. From there on the GIL is released."""
@@ -138,6 +139,18 @@ class Vocabulary:
             return self._token_bytes(id).decode("utf-8", "replace")
         alone = self.decode([id], skip_special_tokens=False)
         return self.decode([id, id], skip_special_tokens=False)[len(alone) :]
+
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """Returns the text that each token adds to the decode of all, control tokens shown. The texts join to
+        `decode(ids, skip_special_tokens=False)`; a character is on the token that completes it."""
+        whole = self.decode(ids, skip_special_tokens=False)
+        if self._steps == {"ByteLevel"}:
+            stream: TextStream = self.text_stream(skip_special_tokens=False)
+            return joining(whole, [stream.push(id) for id in ids])
+        values = [self._fallback_byte(id) for id in ids]
+        stream = LocalStream(lambda some: self.decode(some, skip_special_tokens=False), self._fallback_byte)
+        pieces = [stream.push(id) for id in ids]
+        return joining(whole, with_bytes(pieces, values))
 
     def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
         skipped = self.special if skip_special_tokens else frozenset()

@@ -47,6 +47,7 @@ async def test_streams_tell_their_events(shared: World) -> None:
         "post /v1/chat/completions": "ChatChunk",
         "post /v1/completions": "TextCompletion",
         "post /v1/sessions/{session_id}/regenerate": "TokenEvent",
+        "get /v1/live": "LiveEvent",
     }
 
 

@@ -56,6 +56,36 @@ async def test_models_are_listed_in_pages_and_searched(world: World) -> None:
     ]
 
 
+async def test_versions_come_by_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newest first, each version once, also where one comes and one goes between two pages."""
+    url = f"{MODELS}/demo"
+    whole = (await world.client.get(url)).json()
+    assert [each["version"] for each in whole["versions"]] == ["3", "2", "1"] and whole["next_cursor"] is None
+    first = (await world.client.get(url, params={"limit": 2})).json()
+    assert first["versions"] == whole["versions"][:2] and first["aliases"] == whole["aliases"]
+    publish(world.deployments.repository)
+    world.deployments.repository.delete("demo", "2")
+    read, plain = list[str](), Path.read_bytes
+
+    def watched(path: Path) -> bytes:
+        read.append(path.parent.name)
+        return plain(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", watched)
+        rest = (await world.client.get(url, params={"limit": 2, "cursor": first["next_cursor"]})).json()
+    assert rest["versions"] == whole["versions"][2:] and rest["next_cursor"] is None
+    assert not {"3", "4"} & set(read), "a page reads no version of another page"
+
+
+@pytest.mark.parametrize("cursor", ["", "demo", "1", "WyJ2ZXJzaW9ucyIsIDEsICIxIl0", "WyJzZXNzaW9ucyIsIDEsICJhIl0"])
+async def test_a_wrong_cursor_of_versions_is_named(world: World, cursor: str) -> None:
+    refused = await world.client.get(f"{MODELS}/demo", params={"cursor": cursor})
+    assert "`cursor` is not one of this list" in error(refused, 422, "invalid_request")["error"]
+    for limit in ("0", "101", "x"):
+        error(await world.client.get(f"{MODELS}/demo", params={"limit": limit}), 422, "invalid_request")
+
+
 async def test_a_version_shows_its_files_and_its_report(world: World) -> None:
     body = (await world.client.get(f"{MODELS}/demo/versions/3")).json()
     manifest = world.deployments.repository.get("demo", "3")

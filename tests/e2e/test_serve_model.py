@@ -47,6 +47,7 @@ def variables(tmp_path: Path, url: str) -> dict[str, str]:
         "HF_HOME": str(tmp_path / "hf"),
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "DOSIRAK_DATA_DIR": str(tmp_path / "data"),
+        "DOSIRAK_PORT": str(free_port()),
     }
 
 

@@ -103,6 +103,7 @@ async def test_from_start_to_stop() -> None:
     assert tokens_of(outputs) == expected_tokens(request)
     assert outputs[0].queue_seconds is not None
     assert (client.stats.running, client.stats.blocks_free + client.stats.blocks_cached) == (0, 32)
+    assert [step.tokens for step in client.recent_steps] == [10, *[1] * 7]
     await client.stop(grace=5)
     assert client.state == "stopped"
     assert is_gone(client.info.pid)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from service.errors import NotFound, StorageFull, Unavailable
-from service.sessions import SessionStore
+from service.sessions import NewVote, SessionStore
 from tests import postgres
 from tests.sessions import a_turn, contents, needs_postgresql, new_database, say
 
@@ -63,6 +63,35 @@ async def test_full(store: SessionStore) -> None:
     pages = 1_000_000
     await say(store, "ann", session.id, "after")
     assert (await contents(store, "ann", session.id))[-2] == "after"
+
+
+async def test_votes_on_a_full_disk(store: SessionStore) -> None:
+    """A vote is stored whole or refused; one that a vote would replace stays."""
+    session = await store.create("ann")
+    for n in range(300):
+        await store.append_turn("ann", session.id, a_turn(f"{n}", answer_id=f"gen-{n}"))
+    async with store._database.reading() as connection:
+        present = (await connection.exec_driver_sql("PRAGMA page_count")).scalar_one()
+
+    def small(connection: object, record: object, proxy: object) -> None:
+        connection.cursor().execute(f"PRAGMA max_page_count={present + 20}")  # type: ignore[attr-defined]
+
+    event.listen(store._database.engine.sync_engine, "checkout", small)
+    kept, told = [], 0
+    for n in range(300):
+        try:
+            await store.feedback.vote("ann", NewVote(f"gen-{n}", 1, comment="x" * 2000))
+            kept.append(f"gen-{n}")
+        except StorageFull as error:
+            told += 1
+            assert error.status == 507
+    assert kept and told
+    with pytest.raises(StorageFull):
+        await store.feedback.vote("ann", NewVote(kept[0], -1, comment="€" * 2000))
+    page = await store.feedback.all("ann", limit=100)
+    assert len(page.data) == len(kept) and {vote.rating for vote in page.data} == {1}
+    await store.delete("ann", session.id)
+    assert (await store.feedback.all("ann")).data == ()
 
 
 async def test_damaged(store: SessionStore, tmp_path: Path) -> None:

@@ -203,3 +203,30 @@ def test_cost_per_token_does_not_grow(kind: str) -> None:
     for id in ids:
         stream.push(id)
     assert seen <= 6 * len(ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=500, deadline=None)
+@given(data=st.data())
+def test_the_texts_of_tokens_join_to_the_decode(kind: str, data: st.DataObject) -> None:
+    subject = tokenizer(kind)
+    ids = data.draw(st.lists(st.integers(-1, subject.vocab_size + 2), max_size=24))
+    texts = subject.token_texts(ids)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == subject.decode(ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize("kind", ["byte level", "llama", "gemma"])
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(alphabet="안😀", min_size=1, max_size=12))
+def test_a_character_is_on_the_token_that_completes_it(kind: str, text: str) -> None:
+    subject = tokenizer(kind)
+    vocabulary, left = subject._vocabulary, b""
+    ids = subject.encode(text)
+    if kind != "byte level":
+        ids = [vocabulary.id_of(f"<0x{byte:02X}>") or 0 for byte in text.encode()]
+    for id, shown in zip(ids, subject.token_texts(ids), strict=True):
+        left += vocabulary._token_bytes(id) if kind == "byte level" else bytes([vocabulary._fallback_byte(id) or 0])
+        assert shown == left.decode(errors="ignore")
+        left = left[len(shown.encode()) :]
+    assert not left

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from service.engine.batch import Batch, SampledToken
-from service.engine.messages import FinishReason
+from service.engine.messages import MAX_STEPS, FinishReason, StepRecord
+from service.engine.scheduling.cost import Work
 from service.engine.scheduling.speculation import Speculation
 from service.engine.sequence import Sequence
 from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_core, make_request, run_all, tokens_of
@@ -194,7 +195,27 @@ def test_stats_tell_the_last_step_and_conserve_blocks() -> None:
     assert core.stats.blocks_free + core.stats.blocks_cached == 16
 
 
+def test_steps_are_told_once_with_the_prediction_made_before_each() -> None:
+    clock = FakeClock()
+    core = make_core(SlowRunner(clock), clock, num_blocks=64)
+    cost, predicted = core.scheduler.policy.cost, []
+    core.add(make_request("a", range(10), max_tokens=3))
+    for tokens, context, attention in ((10, 0, 55.0), (1, 11, 0.0), (1, 12, 0.0)):
+        predicted.append(cost.predict(Work(tokens, context, attention)))
+        core.step()
+    assert core.take_steps() == tuple(
+        StepRecord(tokens, 1, seconds, 0.25) for tokens, seconds in zip((10, 1, 1), predicted, strict=True)
+    )
+    assert len(set(predicted)) == 3
+    assert core.take_steps() == ()
+    core.add(make_request("b", max_tokens=2 * MAX_STEPS))
+    run_all(core)
+    assert len(core.take_steps()) == MAX_STEPS, "the newest"
+    assert core.stats.prefill_tokens_total == 10 + len(make_request("b").token_ids)
+
+
 def test_an_idle_core_does_nothing() -> None:
     core = make_core()
     assert not core.has_work
     assert core.step() == []
+    assert core.take_steps() == ()

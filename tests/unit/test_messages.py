@@ -27,6 +27,7 @@ from service.engine.messages import (
     Start,
     Step,
     StepOutput,
+    StepRecord,
     ToEngine,
     TokenLogprobs,
     UnloadAdapter,
@@ -52,6 +53,7 @@ FROM_ENGINE: list[FromEngine] = [
     Step(
         (StepOutput("a", (5,), (TokenLogprobs(-0.5, ((5, -0.5),)),), finish_reason=FinishReason.STOP),),
         EngineStats(running=1, cost=(1.0, 2.0, 3.0, 4.0)),
+        (StepRecord(12, 3, 0.02, 0.021), StepRecord(1, 1, 0.01, 0.009)),
     ),
     Heartbeat(85.5, None),
     Heartbeat(2.0, 1.5),

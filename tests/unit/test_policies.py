@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-from service.context.policies import LowWater, Policy, Turn, cut_of, kept, turns_of, used
+from service.context.policies import LowWater, Overrun, Policy, Turn, cuts_of, kept, turns_of, used
 
 HALF = LowWater(0.5)
+
+
+def cut_of(*chat: Any, **options: Any) -> int:
+    """Where the moves of the cut end."""
+    moves = cuts_of(*chat, **options)
+    return moves[-1].cut if moves else int(options.get("start", 0))
 
 
 def turns(*tokens: int, pinned: tuple[int, ...] = ()) -> tuple[Turn, ...]:
@@ -23,6 +30,17 @@ def test_a_turn_begins_with_a_users_message() -> None:
         Turn(5, 6, 32, 32),
     )
     assert turns_of(("user",), (3,), (False,)) == (Turn(0, 1, 3, 3),)
+
+
+def test_a_cut_says_what_it_was_for() -> None:
+    chat = turns(10, 10, 11, 5, 20, pinned=(1,))
+    first = Overrun(turn=2, tokens=31, room=30, mark=15, cut=2)
+    assert cuts_of("window", chat[:3], 30, HALF) == (first,), "the pinned turn stays, and its tokens with it"
+    assert cuts_of("window", chat, 30, HALF, aside=4) == (
+        Overrun(turn=2, tokens=31, room=30, mark=13, cut=2),
+        Overrun(turn=4, tokens=46, room=26, mark=13, cut=4),
+    )
+    assert cuts_of("window", turns(40), 30) == (), "nothing was left out"
 
 
 def test_nothing_is_cut_while_all_fit() -> None:

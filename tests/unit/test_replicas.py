@@ -77,6 +77,7 @@ async def test_all_are_started_and_answer() -> None:
     assert all(replica.asked for replica in world.made)
     assert world.engine.stats.steps_total == sum(replica.stats.steps_total for replica in world.made)
     assert world.engine.stats.blocks_total == 3 * world.made[0].stats.blocks_total
+    assert world.engine.stats.prefill_tokens_total == sum(r.stats.prefill_tokens_total for r in world.made) > 0
     await world.engine.stop()
     assert {replica.state for replica in world.made} == {EngineState.STOPPED} == {world.engine.state}
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from service.context.policies import LowWater, Turn, cut_of
+from service.context.policies import LowWater, Turn, cuts_of
 from service.context.retrieval import asks, ranked, scores
 from service.engine.scheduling.cost import decode_ratio
 from service.text.grams import terms
+
+
+def cut_of(*chat: Any, **options: Any) -> int:
+    """Where the moves of the cut end."""
+    moves = cuts_of(*chat, **options)
+    return moves[-1].cut if moves else int(options.get("start", 0))
 
 
 def test_words_of_alphabets_are_whole_and_others_are_pairs() -> None:

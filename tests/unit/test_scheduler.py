@@ -131,6 +131,7 @@ def test_a_prefix_is_shared_and_counted() -> None:
     assert plan == [("b", 2)]
     assert outputs[0].num_cached_tokens == 8
     assert (scheduler.prefill.num_queried_tokens, scheduler.prefill.num_hit_tokens) == (20, 8)
+    assert scheduler.prefill.num_prefill_tokens == 12
 
 
 def test_prompt_logprobs_switch_prefix_reuse_off() -> None:

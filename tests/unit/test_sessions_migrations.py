@@ -15,11 +15,12 @@ from alembic.script import ScriptDirectory
 from pydantic import SecretStr, ValidationError
 from sqlalchemy import Connection, text
 
-from service.sessions import NewerDatabase, SessionStore, search
+from service.sessions import NewerDatabase, NewVote, SessionStore, search
+from service.sessions.change import text_of
 from service.sessions.database import Database
 from service.sessions.migrating import HEAD, upgrade
 from service.settings import Settings
-from tests.sessions import say
+from tests.sessions import a_turn, contents, say
 
 SCRIPTS = Path(__file__).parents[2] / "service" / "sessions" / "migrations"
 
@@ -149,9 +150,36 @@ async def plant(database: Database) -> None:
                 {"context": context},
             )
         await search.add(connection, "message_grams", "ann", dict.fromkeys(range(1, 5), "x"))
+        await search.add(connection, "session_grams", "ann", {1: text_of(None, {})})
         await connection.execute(
             text(f"INSERT INTO summaries VALUES ('ann', 1, 'key', 'what was said', {moment})"),
         )
+
+
+async def test_answers_of_before_have_no_id_and_new_ones_do(database_url: str) -> None:
+    """A database of revision 0003, with a session and its receipts in numbers, goes on as it was."""
+    database = Database(database_url, 5)
+    async with database.writing() as connection:
+        await connection.run_sync(lambda sync: command.upgrade(config(sync), "0002"))
+    await plant(database)
+    async with database.writing() as connection:
+        await connection.run_sync(lambda sync: command.upgrade(config(sync), "0003"))
+        before = (await connection.execute(text("SELECT * FROM messages ORDER BY number"))).all()
+        if not database.is_sqlite:
+            await connection.execute(text("SELECT setval('messages_number_seq', 4)"))
+    await database.close()
+    store = await SessionStore.open(database_url)
+    async with store._database.reading() as connection:
+        after = (await connection.execute(text("SELECT * FROM messages ORDER BY number"))).all()
+    assert [tuple(row) for row in after] == [(*row, None) for row in before]
+    assert await contents(store, "ann", "s_old") == ["x"] * 4
+    assert (await store.feedback.all("ann")).data == () == tuple(await store.feedback.summary("ann"))
+    await store.append_turn("ann", "s_old", a_turn("new", answer_id="gen-1", model="demo:1"))
+    vote, replaced = await store.feedback.vote("ann", NewVote("gen-1", 1))
+    assert (vote.model, vote.session_id, replaced) == ("demo:1", "s_old", False)
+    await store.delete("ann", "s_old")
+    assert (await store.feedback.all("ann")).data == ()
+    await store.close()
 
 
 async def test_many_open_an_empty_database_at_once(database_url: str) -> None:

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from service.errors import Conflict, NotFound
-from service.sessions import Fresh, Idempotency, NewMessage, NewReply, SessionStore
+from service.sessions import (
+    Answered,
+    Feedback,
+    Fresh,
+    Idempotency,
+    NewMessage,
+    NewReply,
+    NewTurn,
+    NewVote,
+    SessionStore,
+)
 from service.sessions.claims import Claim, Done
 from tests.sessions import a_turn, say
 
@@ -47,6 +57,7 @@ def public(kind: type) -> set[str]:
 def test_every_call_is_tried() -> None:
     assert public(SessionStore) == {*REFUSED, *HARMLESS, "close"}
     assert public(Idempotency) == {"begin", "wait", "renew", "finish", "abandon"}  # below
+    assert public(Feedback) == {"vote", "all", "summary", "pair"}  # below
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *HARMLESS])
@@ -85,6 +96,39 @@ async def test_a_cursor_of_another_shows_nothing_of_his(store: SessionStore) -> 
         await store.create("ann")
     cursor = (await store.sessions("ann", limit=1)).next_cursor
     assert (await store.sessions("mallory", cursor=cursor)).data == ()
+
+
+async def test_answers_and_votes_are_their_owner_s(store: SessionStore) -> None:
+    """Not even the same words in the refusal tell whether there is such an answer."""
+    for owner in ("ann", "mallory"):
+        session = await store.create(owner)
+        await store.append_turn(owner, session.id, a_turn(answer_id=f"gen-{owner}", model="demo:1", version="1"))
+    await store.feedback.vote("ann", NewVote("gen-ann", 1, comment="secret"))
+    for new in (NewVote("gen-ann", -1), NewVote("gen-mallory", 1, "gen-ann")):
+        with pytest.raises(NotFound) as foreign:
+            await store.feedback.vote("mallory", new)
+        assert foreign.value.message == await refusal(store, NewVote("gen-nobody", 1))
+    assert (await store.feedback.all("mallory")).data == () == tuple(await store.feedback.summary("mallory"))
+    await store.feedback.vote("mallory", NewVote("gen-mallory", -1))
+    await store.erase_owner("mallory")
+    assert [vote.comment for vote in (await store.feedback.all("ann")).data] == ["secret"]
+
+
+async def refusal(store: SessionStore, new: NewVote) -> str:
+    with pytest.raises(NotFound) as unknown:
+        await store.feedback.vote("mallory", new)
+    return unknown.value.message.replace(new.id, "gen-ann")
+
+
+async def test_one_s_own_answer_may_have_the_id_of_another_s(store: SessionStore) -> None:
+    """As an import can bring it: each votes on the own one."""
+    sessions = {owner: await store.create(owner) for owner in ("ann", "mallory")}
+    for number, (owner, session) in enumerate(sessions.items()):
+        turn = NewTurn((NewMessage("x"),), NewReply("y", Answered(answer_id="gen-1", model=f"demo:{number}")))
+        await store.append_turn(owner, session.id, turn)
+    vote, _ = await store.feedback.vote("mallory", NewVote("gen-1", 1))
+    assert (vote.model, vote.session_id) == ("demo:1", sessions["mallory"].id)
+    assert (await store.feedback.all("ann")).data == ()
 
 
 async def test_a_key_is_of_its_owner(store: SessionStore) -> None:

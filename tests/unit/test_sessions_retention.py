@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import NotFound
-from service.sessions import Answered, Fresh, Limits, NewMessage, NewReply, NewTurn, SessionStore
+from service.sessions import Answered, Fresh, Limits, NewMessage, NewReply, NewTurn, NewVote, SessionStore
 from service.sessions.claims import Done
 from service.sessions.database import Database
 from service.sessions.idempotency import KEPT_SECONDS
@@ -32,7 +32,7 @@ async def rows(store: SessionStore) -> int:
     """Of every table, the index included."""
     total = 0
     async with store._database.reading() as connection:
-        for name in ("sessions", "messages", "idempotency"):
+        for name in ("sessions", "messages", "feedback", "idempotency"):
             total += (await connection.exec_driver_sql(f"SELECT count(*) FROM {name}")).scalar_one()
         for name in ("session_grams", "message_grams"):
             index = f"{name}_docsize" if store._database.is_sqlite else name
@@ -117,9 +117,11 @@ async def test_no_byte_is_left_of_what_is_erased(tmp_path: Path, seed: int) -> N
     for n in range(40):
         begun = await store.idempotency.begin("ann", str(n), "hash")
         assert isinstance(begun, Fresh)
-        answered = Answered(context={"notes": [CANARY + filler()]}, model=CANARY)
+        answered = Answered(context={"notes": [CANARY + filler()]}, model=CANARY, answer_id=f"gen-{n}")
         turn = NewTurn((NewMessage(filler() + CANARY),), NewReply(CANARY + filler(), answered), {"at": CANARY})
         stored = await store.append_turn("ann", session.id, turn, done=Done(begun.claim, CANARY.encode()))
+        for rating in (1, -1):
+            await store.feedback.vote("ann", NewVote(f"gen-{n}", rating, comment=CANARY + filler()[:1500]))
         await store.edit_message("ann", session.id, stored.reply.id, content=CANARY + filler())
         noise = await say(store, "bob", draw.choice(others), filler(), "short")
         growing.append((noise.session.id, noise.reply.id))

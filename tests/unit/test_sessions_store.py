@@ -222,7 +222,7 @@ async def test_a_fork_before_the_cut_is_not_cut(store: SessionStore) -> None:
 async def test_import_of_an_export(store: SessionStore, clock: Clock) -> None:
     session = await store.create("ann", {"title": "제목", "metadata": {"k": "값"}, "policy": "window"})
     asked = NewMessage("질문\n둘", name="n", pinned=True)
-    answered = Answered(receipt((0, 1), 1, cut=0), "demo:2", "2", "abc", {"n": 1}, "stop")
+    answered = Answered(receipt((0, 1), 1, cut=0), "demo:2", "2", "abc", {"n": 1}, "stop", "gen-1")
     cut = {"at": 0, "policy": "window", "before": {"messages": 0}}
     await store.append_turn("ann", session.id, NewTurn((asked,), NewReply("답", answered), cut))
     clock.move(100)
@@ -239,7 +239,7 @@ async def test_import_of_an_export(store: SessionStore, clock: Clock) -> None:
     for chat in (old, new):
         assert context_of(chat[1])["kept"] == [chat[0].id]
     assert new[1].answered is not None
-    assert replace(new[1].answered, context=None) == Answered(None, "demo:2", "2", "abc", {"n": 1}, "stop")
+    assert replace(new[1].answered, context=None) == Answered(None, "demo:2", "2", "abc", {"n": 1}, "stop", "gen-1")
     again = await store.export("bob", imported.id)
     for before, after in zip(old, new, strict=True):
         again = [line.replace(after.id.encode(), before.id.encode()) for line in again]

@@ -30,6 +30,7 @@ from service.starting.checks import CannotStart
 from service.starting.first_answer import show_first_answer
 from service.starting.screen import Screen
 from service.starting.waiting import slow_kernels, wait_until_ready
+from tests.e2e.server import free_port
 from tests.versions import publish
 from tests.waiting import alive, block_until
 
@@ -136,6 +137,7 @@ def on_a_small_disk(size: str, program: str, directory: Path) -> subprocess.Comp
     """Runs a shell program with `directory` on a file system of its own; skips where that may not be mounted."""
     script = f"mount -t tmpfs -o size={size} tmpfs '{directory}' || exit 77; {program}"
     environment = {**os.environ, "DOSIRAK_DATA_DIR": str(directory), "PYTHON": sys.executable}
+    environment["DOSIRAK_PORT"] = str(free_port())  # a server of this machine may have the usual one
     done = subprocess.run(
         ["unshare", "-Urm", "sh", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The wheel holds what the service reads beside its modules: templates, kernel sources, weights."""
+"""The wheel holds what the service reads beside its modules: templates, the UI, kernel sources, weights."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def test_every_file_that_is_read_is_in_the_wheel(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     held = set(zipfile.ZipFile(tmp_path / "dist" / done.stdout.splitlines()[-1]).namelist())
-    for folder in ("service/api/templates", "service/runner/native/src", "models/demo/weights"):
-        wanted = {str(path.relative_to(ROOT)) for path in (ROOT / folder).iterdir() if path.is_file()}
+    for folder in ("service/api/templates", "service/runner/native/src", "service/ui", "models/demo/weights"):
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix not in (".pyc", ".md"))
+        wanted = {str(path.relative_to(ROOT)) for path in files}
         assert wanted and wanted <= held, wanted - held

@@ -60,6 +60,8 @@ def test_one_frame_a_step_with_news_and_none_without() -> None:
         loop.run()
     assert core.stats.steps_total == 6
     assert 2 <= len(channel.steps) <= 3, "the first chunk's stats may be told; the other chunks come too soon after it"
+    told = [step for frame in channel.steps for step in frame.steps]
+    assert [step.tokens for step in told] == [12, 12, 12, 12, 12, 1], "no step is left out"
 
 
 def test_shutdown_drains() -> None:

@@ -167,7 +167,7 @@ def _extra_fields(answer: Answer) -> dict[str, Any]:
     """Returns our own fields."""
     return {
         "digest": answer.manifest.short_digest,
-        "context": answer.receipt.to_dict(),
+        "context": answer.context(),
         "timings": answer.timings(),
         **found(answer),
     }

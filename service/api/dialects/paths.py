@@ -12,6 +12,7 @@ OURS_UNDER_V1: Final = (
     "/v1/deployments",
     "/v1/keys",
     "/v1/batching",
+    "/v1/live",
     "/v1/profiles",
     "/v1/audit",
     "/v1/usage",

@@ -21,7 +21,7 @@ def facts(answer: Answer) -> dict[str, Any]:
         "finish_reason": answer.finish_reason.value,
         "usage": answer.usage(),
         "timings": answer.timings(),
-        "context": answer.receipt.to_dict(),
+        "context": answer.context(),
         **({"session_id": answer.request.turn.session} if answer.request.turn else {}),
         **found(answer),
     }

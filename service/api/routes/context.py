@@ -31,4 +31,4 @@ async def preview(http: Request, service: ServiceDep, body: GenerateBody = BODY)
     if isinstance(found, ContextOverflow):
         refusal = {"error": found.message, "code": found.code, **found.numbers}
         return json_response({**told, "would_refuse": True, "context": None, **refusal})
-    return json_response({**told, "would_refuse": False, "context": found.receipt.to_dict()})
+    return json_response({**told, "would_refuse": False, "context": found.shown(found.receipt)})

@@ -16,6 +16,7 @@ from service.api.openapi import streams, takes
 from service.api.responses import respond
 from service.api.schemas.answers.native import GenerateAnswer, GenerateEvent, TritonAnswer
 from service.api.schemas.native import GenerateBody
+from service.errors import UnsupportedField
 
 router = APIRouter(tags=["generate"])
 BODY: Final = json_body(GenerateBody)
@@ -55,5 +56,11 @@ async def generate_stream(http: Request, service: ServiceDep, body: GenerateBody
 async def _answer(http: Request, service: Service, body: GenerateBody, stream: bool) -> Response:
     note_caller(http, body.request_id, body.user)
     request = native.parse(body, service.settings, stream=stream)
+    if body.text_input is not None and request.context is not None and request.context.inspect:
+        raise UnsupportedField(
+            "`context.inspect` adds to the receipt, which an answer in Triton's shape does not have: send `inputs` "
+            "instead of `text_input`, or ask /v1/context/preview.",
+            param="context.inspect",
+        )
     kind = native.NativeSerialiser if body.text_input is None else TritonSerialiser
     return await respond(http, service, [request], kind.of(body), stream=stream)

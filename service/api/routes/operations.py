@@ -19,6 +19,7 @@ from service.api.schemas.native import DeploymentBody
 from service.deployments.deployment import Deployment, DeploymentState
 from service.doctor import measured
 from service.errors import Unavailable
+from service.live.figures import fitted_cost
 from service.machine import describe
 from service.metrics import CONTENT_TYPE
 
@@ -126,13 +127,11 @@ def _batching(deployment: Deployment) -> dict[str, Any]:
     """Returns the fitted line  seconds = constant + per_token · tokens + ..  with its error, and the last decisions by
     it."""
     stats = deployment.engine.stats
-    fields = ("constant_seconds", "seconds_per_token", "seconds_per_kv_token", "seconds_per_attention_pair")
-    fitted: dict[str, Any] = dict(zip(fields, stats.cost or (None,) * len(fields), strict=True))
     return {
         "model": deployment.manifest.reference,
         "state": deployment.state.value,
         "steps": stats.steps_total,
-        "cost": {**fitted, "error_ratio": stats.cost_error},
+        "cost": fitted_cost(stats),
         "last_step": {
             "seconds": stats.step_seconds,
             "tokens": stats.step_tokens,

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from models.errors import RepositoryError
-from models.manifest import Manifest, ModelReference
+from models.gate import Limits
+from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
 from models.report import Report
 from models.repository import Repository
 from service.api.bodies import json_body
-from service.api.deps import ActorDep, Service, ServiceDep, Text
+from service.api.deps import ActorDep, Limit, Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.schemas.answers.repository import (
@@ -30,10 +32,12 @@ from service.api.schemas.answers.repository import (
     VersionDetails,
 )
 from service.api.schemas.repository import EvaluateBody, ImportBody, QuantizeBody
+from service.cursors import decode, encode
 from service.errors import InvalidRequest
 
 PREFIX: Final = "/v1/repository/models"
 PAGE: Final = 100
+VERSIONS: Final = "versions"
 CARD: Final = "README.md"
 CARD_BYTES: Final = 65_536
 router = APIRouter(prefix=PREFIX, tags=["repository"])
@@ -49,9 +53,10 @@ async def list_models(service: ServiceDep, query: Text = "", cursor: Text = "") 
 
 
 @router.get("/{name}", response_model=ModelVersions)
-async def get_model(service: ServiceDep, name: str) -> Response:
-    """Returns a model's versions, newest first, and its aliases."""
-    return json_response(await asyncio.to_thread(_model, service.deployments.repository, name))
+async def get_model(service: ServiceDep, name: str, cursor: Text | None = None, limit: Limit = 50) -> Response:
+    """Returns a page of a model's versions, newest first, and all its aliases; `cursor` is the last answer's
+    `next_cursor`."""
+    return json_response(await asyncio.to_thread(_model, service.deployments.repository, name, cursor, limit))
 
 
 @router.post("/{name}/versions", response_model=JobShown, status_code=202, openapi_extra=takes(ImportBody))
@@ -66,9 +71,10 @@ async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: 
 
 @router.get("/{name}/versions/{version}", response_model=VersionDetails)
 async def get_version(service: ServiceDep, name: str, version: str) -> Response:
-    """Returns manifest, files with their sha256, the precision of each module, lineage, model card, and the report of
-    the measurements."""
-    return json_response(await asyncio.to_thread(_version, service.deployments.repository, name, version))
+    """Returns manifest, files with their sha256, the precision of each module, lineage, model card, the report of the
+    measurements, and how the gate of `production` judges it."""
+    limits = service.settings.gate(DEFAULT_ALIAS)
+    return json_response(await asyncio.to_thread(_version, service.deployments.repository, name, version, limits))
 
 
 @router.delete("/{name}/versions/{version}", response_model=Deleted)
@@ -161,22 +167,33 @@ def _summary(repository: Repository, name: str) -> dict[str, Any]:
     }
 
 
-def _model(repository: Repository, name: str) -> dict[str, Any]:
-    versions = repository.versions(name)
-    if not versions:
+def _model(repository: Repository, name: str, cursor: str | None, limit: int) -> dict[str, Any]:
+    before = None if cursor is None else decode(VERSIONS, cursor, lambda position: isinstance(position, str))
+    found = list(islice(repository.newest_first(name, before), limit + 1))
+    if not found:
         repository.resolve(name)  # raises with the names that exist
-    aliases = repository.aliases(name)
-    shown = [shown_version(repository, each, aliases) for each in reversed(versions)]
-    return {"name": name, "aliases": aliases, "versions": shown}
+    aliases, page = repository.aliases(name), found[:limit]
+    return {
+        "name": name,
+        "aliases": aliases,
+        "versions": [shown_version(repository, each, aliases) for each in page],
+        "next_cursor": encode(VERSIONS, page[-1].created_at, page[-1].version) if len(found) > limit else None,
+    }
 
 
-def _version(repository: Repository, name: str, version: str) -> dict[str, Any]:
+def _version(repository: Repository, name: str, version: str, limits: Limits | None) -> dict[str, Any]:
     manifest = repository.get(name, version)
     card = repository.path(manifest) / CARD
     text = card.read_bytes()[:CARD_BYTES].decode("utf-8", errors="replace") if card.is_file() else None
     shown = shown_version(repository, manifest, repository.aliases(name))
     files, layers = ([asdict(each) for each in listed] for listed in (manifest.files, manifest.layers))
-    return {**shown, "digest": manifest.digest, "files": files, "layers": layers, "card": text}
+    gate = _gate(repository, manifest, limits) if limits and shown["report"] else None
+    return {**shown, "digest": manifest.digest, "files": files, "layers": layers, "card": text, "gate": gate}
+
+
+def _gate(repository: Repository, manifest: Manifest, limits: Limits) -> dict[str, Any]:
+    checks = repository.gate_checks(manifest, DEFAULT_ALIAS, limits)
+    return {"alias": DEFAULT_ALIAS, "checks": [asdict(check) for check in checks]}
 
 
 def _report(repository: Repository, manifest: Manifest) -> Report | None:

@@ -18,7 +18,7 @@ from service.deployments.deployment import Deployment
 from service.errors import DosirakError
 
 router = APIRouter(tags=["operations"])
-LINKS: Final = {"docs": "/docs", "openapi": "/openapi.json", "info": "/info", "metrics": "/metrics"}
+LINKS: Final = {"ui": "/ui/models", "docs": "/docs", "openapi": "/openapi.json", "info": "/info", "metrics": "/metrics"}
 PAGE: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The same as a page, where `Accept` names text/html.",

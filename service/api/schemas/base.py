@@ -251,7 +251,8 @@ class ContextFields(Wire):
     """How the prompt is fitted into the window. `refuse`, the default, refuses what does not fit, with the numbers;
     `window` leaves the oldest turns out; `middle` leaves out the turns behind the first, and the middle of an overlong
     question; `summarise` puts a summary in their place, `retrieve` those old turns that match the question. `pin`:
-    messages that stay, `m_0`, `m_1`, … by position."""
+    messages that stay, `m_0`, `m_1`, … by position. `inspect`: the receipt also lists every message with what became
+    of it and why, and the prompt token by token."""
 
     policy: Literal["refuse", "window", "middle", "summarise", "retrieve"] | None = None
     max_input_tokens: Tokens | None = None
@@ -262,7 +263,8 @@ class ContextFields(Wire):
     knowledge: bool | None = None
     low_water: Annotated[float, Field(gt=0, lt=1)] | None = None
     pin: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=MOST_PINS)] = []
+    inspect: bool | None = None
 
     def options(self) -> ContextOptions:
-        given = self.model_dump(exclude={"pin"})
-        return ContextOptions(**given, pin=tuple(self.pin))
+        given = self.model_dump(exclude={"pin", "inspect"})
+        return ContextOptions(**given, pin=tuple(self.pin), inspect=bool(self.inspect))

@@ -81,6 +81,8 @@ class CostLine:
     def __init__(self) -> None:
         self._theta = list(_PRIOR)
         self._hessian, self._right = _no_observations()
+        self.last_prediction = 0.0
+        """The prediction of the last observed step, made before the line learned from that step."""
         self._observations = 0
         self._error = 0.0
         self._most_tokens = 0
@@ -118,10 +120,11 @@ class CostLine:
 
     def observe(self, work: Work, seconds: float) -> None:
         """Learns from one step. Ignores seconds that no step takes (under a microsecond, or not a number)."""
+        self.last_prediction = self.predict(work)
         if not 1e-6 <= seconds < math.inf:
             return
         self._most_tokens = max(self._most_tokens, work.tokens)
-        self._note_error(abs(self.predict(work) - seconds) / seconds)
+        self._note_error(abs(self.last_prediction - seconds) / seconds)
         x = [value / seconds for value in _features(work)]
         x0, x1, x2, x3 = x
         for i, (h0, h1, h2, h3) in enumerate(self._hessian):  # unrolled, because every step runs it

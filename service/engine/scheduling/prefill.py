@@ -11,12 +11,14 @@ from service.engine.sequence import Sequence
 
 
 class Prefill:
-    """Takes blocks for prompts, chunk by chunk, and counts the tokens that it finds in the prefix cache."""
+    """Takes blocks for prompts, chunk by chunk. It counts the tokens of the chunks, and those that it finds in the
+    prefix cache."""
 
     def __init__(self, blocks: BlockManager, min_tokens: int) -> None:
         """`min_tokens` is the least size of a chunk that is not a prompt's last."""
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
+        self.num_prefill_tokens = 0
         self._blocks = blocks
         self._min_tokens = min_tokens
 
@@ -47,6 +49,7 @@ class Prefill:
         if not (num_tokens or prefix) or not self._blocks.allocate(sequence, num_tokens, prefix, reserve, ahead):
             return None
         budget.spend(num_tokens, start)
+        self.num_prefill_tokens += num_tokens
         self._count_hits(sequence, len(prefix) * self._blocks.block_size)
         return num_tokens
 

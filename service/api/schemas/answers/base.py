@@ -83,8 +83,30 @@ class KeptDocuments(Shown):
     cut: list[str] | None = None
 
 
+class InspectedMessage(Shown):
+    """One message of the chat, or a document, a summary, passages of the knowledge base, a raw prompt: `role` is then
+    that word. `tokens` are those of its texts, without the template's."""
+
+    id: str | None
+    role: str
+    tokens: int
+    state: Literal["kept", "dropped", "summarised", "recalled"]
+    why: str
+
+
+class RenderedToken(Shown):
+    """`text` is what the token adds to the text before it; all texts join to the prompt. `message` is an index into
+    `messages`, null for the template's own tokens."""
+
+    id: int
+    text: str
+    message: int | None
+
+
 class Receipt(Shown):
-    """What the model received of a chat. `parts` sum to `used`; `kept`, `dropped` and `summarised` are message ids."""
+    """What the model received of a chat. `parts` sum to `used`; `kept`, `dropped` and `summarised` are message ids.
+    `messages`, `rendered` and `unlisted` are there where the request sets `context.inspect`; `unlisted` is how many
+    messages that were not sent `messages` leaves out."""
 
     policy: str
     window: int
@@ -103,6 +125,9 @@ class Receipt(Shown):
     notes: list[str]
     documents: KeptDocuments | None = None
     recalled: list[str] | None = None
+    messages: list[InspectedMessage] | None = None
+    rendered: list[RenderedToken] | None = None
+    unlisted: int | None = None
 
 
 class GuardFinding(Shown):

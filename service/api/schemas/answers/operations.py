@@ -6,8 +6,11 @@ from typing import Literal
 
 from service.api.schemas.answers.base import Object, Precision, Shown
 
+DeploymentState = Literal["loading", "ready", "restarting", "draining", "failed"]
+
 
 class Links(Shown):
+    ui: str
     docs: str
     openapi: str
     info: str
@@ -89,7 +92,7 @@ class DeploymentShown(Shown):
 
     model: str
     digest: str
-    state: Literal["loading", "ready", "restarting", "draining", "failed"]
+    state: DeploymentState
     phase: str
     error: str | None
     precision: Precision

@@ -151,18 +151,43 @@ class LayerShown(Shown):
     dtype: str
 
 
+class CheckShown(Shown):
+    """One figure against its limit. `value` compares with the version `of`; its 95 % interval is from `low` to
+    `high`."""
+
+    measure: str
+    of: str
+    value: float
+    low: float
+    high: float
+    limit: float
+    passes: bool
+    sentence: str
+
+
+class GateShown(Shown):
+    """How the gate of `alias` judges a version that would replace the present one."""
+
+    alias: str
+    checks: list[CheckShown]
+
+
 class VersionDetails(VersionShown):
+    """`gate` is null where the version was not measured, or the alias `production` has no gate."""
+
     files: list[FileShown]
     layers: list[LayerShown]
     card: str | None
+    gate: GateShown | None
 
 
 class ModelVersions(Shown):
-    """Newest first."""
+    """A page of the versions, newest first, and all aliases. `next_cursor` is null on the last page."""
 
     name: str
     aliases: dict[str, str]
     versions: list[VersionShown]
+    next_cursor: str | None
 
 
 class Deleted(Shown):

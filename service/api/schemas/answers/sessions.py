@@ -23,7 +23,8 @@ class SessionShown(Shown):
 
 
 class MessageShown(Shown):
-    """The fields from `context` on are an assistant's only: they say how the answer was made."""
+    """The fields from `context` on are an assistant's only: they say how the answer was made. `answer_id` is the
+    answer's `id`; null where it is not known, or where the text was edited since."""
 
     id: str
     role: str
@@ -37,6 +38,7 @@ class MessageShown(Shown):
     digest: str | None = None
     usage: Usage | None = None
     finish_reason: FinishReason | None = None
+    answer_id: str | None = None
 
 
 class KnowledgeItem(Shown):

@@ -1,0 +1,1 @@
+"""The package makes the live figures: what every version does now, once a second, while somebody listens."""

@@ -1,0 +1,99 @@
+"""The routes of the UI: a frame for each screen, files, sign-in and sign-out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from service.api.cookie import Cookie
+from service.api.deps import Service, ServiceDep
+from service.errors import InvalidRequest
+from service.ui import assets
+from service.ui.frame import ROOT, frame, sign_in_page
+from service.ui.screens import MISSING, SCREENS, START, Screen
+
+MOST_BYTES: Final = 8192
+"""The longest body of the sign-in form."""
+router = APIRouter(prefix=ROOT, include_in_schema=False)
+
+
+def _shows(screen: Screen) -> Callable[[Request, Service], Awaitable[Response]]:
+    async def show(http: Request, service: ServiceDep) -> Response:
+        places = {**http.query_params, **http.path_params}
+        return frame(http, screen, places, keyed=service.settings.admin_key is not None)
+
+    return show
+
+
+for _screen in SCREENS:
+    router.add_api_route(_screen.path, _shows(_screen), methods=["GET"])
+
+
+@router.get("")
+async def enter() -> Response:
+    """Leads to the first screen; the address is relative, for a proxy may have taken a prefix off."""
+    return RedirectResponse(f"ui/{START}", 307)
+
+
+@router.get("/")
+async def start() -> Response:
+    """Leads to the first screen."""
+    return RedirectResponse(START, 307)
+
+
+@router.get("/static/{build}/{path:path}")
+async def static(build: str, path: str) -> Response:
+    """Returns a script, a style, a string file or a picture."""
+    return assets.asset(build, path)
+
+
+@router.post("/sign-in")
+async def sign_in(http: Request, service: ServiceDep) -> Response:
+    """Sets the cookie for the server's key, and leads on to the page that was asked for."""
+    form = await _form(http)
+    path = form.get("path", "")
+    cookie = Cookie.of(service.settings.admin_key)
+    if cookie is None:
+        return _onward(path)
+    if not cookie.is_key(form.get("key", "")):
+        return sign_in_page(http, wrong=True, path=path)
+    response = _onward(path)
+    response.headers.append("Set-Cookie", cookie.made(secure=http.url.scheme == "https"))
+    return response
+
+
+@router.post("/sign-out")
+async def sign_out(service: ServiceDep) -> Response:
+    """Takes the cookie away; the page that follows asks for the key."""
+    response = _onward("")
+    cookie = Cookie.of(service.settings.admin_key)
+    if cookie is not None:
+        response.headers.append("Set-Cookie", cookie.ended())
+    return response
+
+
+@router.get("/{path:path}")
+async def missing(http: Request, service: ServiceDep) -> Response:
+    """Returns the page of an address that no screen has."""
+    return frame(http, MISSING, {}, keyed=service.settings.admin_key is not None, status=404)
+
+
+def _onward(path: str) -> Response:
+    """Leads to a page of the UI. The address begins with `./`, so no text in it leads to another server."""
+    safe = "".join(char for char in path if char.isprintable() and char not in "\\ ")
+    return RedirectResponse(f"./{safe or START}", 303)
+
+
+async def _form(http: Request) -> dict[str, str]:
+    """Returns the fields of a form as browsers send it. Raises InvalidRequest for a body that is too long."""
+    body = b""
+    async for part in http.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise InvalidRequest(f"The form is longer than {MOST_BYTES} bytes: send the key alone", param="key")
+    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+    return {name: values[-1] for name, values in fields.items()}

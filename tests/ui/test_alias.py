@@ -1,0 +1,214 @@
+"""The screen of an alias in a real browser; what a test promotes under production it rolls back."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import Page, expect
+
+from models.errors import Conflict
+from models.repository import Repository
+from tests.e2e.server import Server
+from tests.ui.browser import Window, cells, needs_browser
+from tests.versions import publish
+
+pytestmark = needs_browser
+ALIASES = "/v1/repository/models/demo/aliases"
+
+
+@pytest.fixture
+def worse(served: Server) -> Iterator[None]:
+    """The gate of production refuses demo:1: by its report it predicts far worse than demo:2, on the same texts."""
+    repository = Repository(served.log.parent / "data")
+    manifest = repository.get("demo", "1")
+    good = repository.report(repository.get("demo", "2"))
+    assert good is not None
+    parts = tuple(replace(part, loss=part.loss * 3 + 9) for part in good.texts.parts)
+    texts = replace(good.texts, parts=parts)
+    bad = replace(good, digest=manifest.digest, texts=texts, perplexity=good.perplexity**3, compared=None)
+    repository.put_report(manifest, bad)
+    yield
+    repository.layout.report("demo", "1").unlink()
+
+
+def test_an_alias_is_made_promoted_and_rolled_back(shown: Window, client: httpx.Client) -> None:
+    page = shown.open("models/demo/aliases/made")
+    expect(page.get_by_role("heading", level=1)).to_have_text("demo@made")
+    status, history = page.get_by_role("status"), page.get_by_role("table", name="History")
+    expect(status).to_contain_text("points to no version. Choose one and promote it")
+    expect(history).to_have_count(0)
+    _promote(page, "demo:1", "the first")
+    expect(status).to_have_text("demo@made points to demo:1 now.")
+    expect(page.get_by_role("button", name=re.compile("Roll back"))).to_have_count(0)
+    _promote(page, "demo:2", "a third smaller")
+    expect(history.get_by_role("columnheader")).to_have_text(["Time", "Change", "Version", "From", "By", "Reason"])
+    expect(status).to_have_text("demo@made points to demo:2 now.")
+    assert [row[1:] for row in cells(history)] == [
+        ["promoted", "demo:2", "demo:1", "anonymous", "a third smaller"],
+        ["promoted", "demo:1", "–", "anonymous", "the first"],
+    ]
+    page.get_by_role("textbox", name="Reason").fill("not as good")
+    page.get_by_role("button", name="Roll back to demo:1").click()
+    expect(status).to_have_text("demo@made points to demo:1 again.")
+    expect(page.get_by_role("button", name=re.compile("Roll back"))).to_have_count(0)
+    last = client.get(f"{ALIASES}/made").json()["change"]
+    assert (last["action"], last["version"], last["reason"]) == ("rollback", "1", "not as good")
+    _promote(page, "demo:1", "")
+    expect(status).to_contain_text("already")
+
+
+def test_an_old_page_overwrites_nothing_and_loads_again(shown: Window, client: httpx.Client) -> None:
+    client.put(f"{ALIASES}/old", json={"version": "2"})
+    page = shown.open("models/demo/aliases/old")
+    client.put(f"{ALIASES}/old", json={"version": "1", "reason": "another person"})
+    _promote(page, "demo:2", "I know better")
+    expect(page.get_by_role("alert")).to_contain_text(re.compile("read it again.*412 · request", re.DOTALL))
+    assert client.get(f"{ALIASES}/old").json()["version"] == "1"
+    expect(page.get_by_role("status")).to_be_empty()
+    page.get_by_role("button", name="Load again").click()
+    expect(page.get_by_role("status")).to_contain_text("demo@old points to demo:1")
+    expect(page.get_by_role("alert")).to_be_empty()
+    expect(page.get_by_role("textbox", name="Reason")).to_have_value("I know better")
+    page.get_by_role("button", name="Promote").click()
+    expect(page.get_by_role("status")).to_have_text("demo@old points to demo:2 now.")
+    shown.forget("412")
+
+
+def test_a_page_of_no_alias_does_not_move_one_that_was_made_meanwhile(shown: Window, client: httpx.Client) -> None:
+    page = shown.open("models/demo/aliases/meanwhile")
+    client.put(f"{ALIASES}/meanwhile", json={"version": "2"})
+    _promote(page, "demo:1", "the first")
+    expect(page.get_by_role("alert")).to_contain_text("412")
+    assert client.get(f"{ALIASES}/meanwhile").json()["version"] == "2"
+    shown.forget("412")
+
+
+def test_a_rollback_leads_nowhere_but_where_its_button_says(shown: Window, client: httpx.Client) -> None:
+    for version in ("1", "2"):
+        client.put(f"{ALIASES}/there-and-back", json={"version": version})
+    page = shown.open("models/demo/aliases/there-and-back")
+    client.delete(f"{ALIASES}/there-and-back")
+    client.put(f"{ALIASES}/there-and-back", json={"version": "2"})  # the same ETag as at first
+    page.get_by_role("button", name="Roll back to demo:1").click()
+    expect(page.get_by_role("alert")).to_contain_text("a rollback would now lead elsewhere")
+    assert len(client.get(f"{ALIASES}/there-and-back/history").json()["data"]) == 4
+    expect(page.get_by_role("button", name="Load again")).to_be_visible()
+
+
+@pytest.mark.usefixtures("worse")
+def test_the_gate_refuses_by_the_apis_sentence_and_is_overridden_with_a_reason(shown: Window) -> None:
+    page = shown.open("models/demo/aliases/production")
+    page.get_by_role("checkbox", name="Override the gate").check()
+    _promote(page, "demo:1", "")
+    expect(page.get_by_text(re.compile("^refuses perplexity"))).to_be_visible()
+    broken = re.compile(r"demo:1 breaks the gate's limits: perplexity .* at most .2.*request", re.DOTALL)
+    expect(page.get_by_role("alert")).to_contain_text(broken)
+    expect(page.get_by_role("combobox", name="Version")).to_have_value("1")
+    expect(page.get_by_role("checkbox", name="Override the gate")).to_be_checked()
+    page.get_by_role("textbox", name="Reason").fill("the int8 kernels are broken here")
+    page.get_by_role("button", name="Promote").click()
+    expect(page.get_by_role("status")).to_have_text("demo@production points to demo:1 now.")
+    newest = page.get_by_role("table", name="History").get_by_role("row").nth(1)
+    expect(newest).to_contain_text(
+        re.compile("the int8 kernels are broken here.*gate overridden perplexity", re.DOTALL)
+    )
+    expect(page.get_by_role("checkbox", name="Override the gate")).not_to_be_checked()
+    page.get_by_role("button", name="Roll back to demo:2").click()
+    expect(page.get_by_role("status")).to_have_text("demo@production points to demo:2 again.")
+    shown.forget("409")
+
+
+def test_the_version_in_force_at_a_time(shown: Window, client: httpx.Client) -> None:
+    for version in ("1", "2"):
+        client.put(f"{ALIASES}/timed", json={"version": version})
+    client.delete(f"{ALIASES}/timed")
+    first, second, removed = (each["time"] for each in client.get(f"{ALIASES}/timed/history").json()["data"])
+    page = shown.open("models/demo/aliases/timed")
+    status, at = page.get_by_role("status"), page.get_by_role("textbox", name="In force at")
+    expect(page.get_by_role("button", name="Roll back to demo:2")).to_be_visible()  # a removal is undone too
+    told = {first: "demo:1 was in force", second: "demo:2 was in force"}
+    told |= {"2020-01-01T09:00:00+09:00": "No version was in force", removed: "No version was in force"}
+    for time, sentence in told.items():
+        at.fill(time)
+        page.get_by_role("button", name="Look up").click()
+        expect(status).to_have_text(f"{sentence} at {time}.")
+    at.fill("yesterday")
+    page.get_by_role("button", name="Look up").click()
+    expect(page.get_by_role("alert")).to_contain_text("at must be a time in ISO 8601")
+    page.get_by_role("table", name="History").get_by_role("row").nth(2).get_by_role("link").first.click()
+    expect(page.get_by_role("textbox", name="In force at")).to_have_value(second)
+    expect(status).to_have_text(f"demo:2 was in force at {second}.")
+    shown.forget("422")
+
+
+def test_older_versions_come_by_pages(shown: Window, client: httpx.Client) -> None:
+    versions = client.get("/v1/repository/models/demo").json()["versions"]
+    pages = {"": (versions[:1], "next"), "next": (versions[1:], None)}
+
+    def answer(route: Any) -> None:
+        cursor = httpx.URL(route.request.url).params.get("cursor", "")
+        held, following = pages[cursor]
+        route.fulfill(json={"name": "demo", "aliases": {}, "versions": held, "next_cursor": following})
+
+    shown.page.route(re.compile(r"/v1/repository/models/demo(\?|$)"), answer)
+    page = shown.open("models/demo/aliases/paged")
+    options = page.get_by_role("combobox", name="Version").get_by_role("option")
+    expect(options).to_have_text(["demo:2"])
+    page.get_by_role("button", name="Older versions").click()
+    expect(options).to_have_text(["demo:2", "demo:1"])
+    expect(page.get_by_role("button", name="Older versions")).to_have_count(0)
+
+
+def test_the_target_of_a_rollback_is_the_repositorys(shown: Window, tmp_path: Path) -> None:
+    """Over histories by chance, with removals, rollbacks of rollbacks and deleted versions."""
+    chance, cases = random.Random(7), []
+    for walk in range(8):
+        repository = Repository(tmp_path / str(walk))
+        for content in "abcde":
+            publish(repository, content)
+        for _ in range(30):
+            cases += _step(repository, chance)
+    assert {expected for _, _, expected in cases} == {None, "1", "2", "3", "4", "5"}
+    told = shown.open("models/demo").evaluate(
+        """async cases => {
+            const {rollbackTarget} = await import(new URL('../static/x/lib/changes.js', location.href).href);
+            const target = ([changes, there]) => rollbackTarget(changes, version => there.includes(version));
+            return Promise.all(cases.map(target));
+        }""",
+        [case[:2] for case in cases],
+    )
+    assert told == [expected for _, _, expected in cases]
+
+
+def _step(repository: Repository, chance: random.Random) -> list[tuple[list[dict[str, Any]], list[str], str | None]]:
+    """One change by chance; for a rollback, the history before it, the versions that are there, and where it led."""
+    before = [{**asdict(entry), "overridden": []} for entry in repository.history("demo", "x")]
+    there = [manifest.version for manifest in repository.versions("demo")]
+    kind = chance.choices(["promote", "rollback", "remove", "delete"], [5, 4, 1, 0.4])[0]
+    present = repository.aliases("demo").get("x")
+    if kind == "rollback":
+        try:
+            return [(before, there, repository.rollback("demo", "x", "").version)]
+        except Conflict:
+            return [(before, there, None)]
+    if kind == "promote":
+        repository.promote("demo", "x", chance.choice(there), "")
+    elif kind == "remove" and present:
+        repository.remove_alias("demo", "x", "")
+    elif kind == "delete" and len(there) > 2:
+        repository.delete("demo", chance.choice([version for version in there if version != present]))
+    return []
+
+
+def _promote(page: Page, version: str, reason: str) -> None:
+    page.get_by_role("combobox", name="Version").select_option(version)
+    page.get_by_role("textbox", name="Reason").fill(reason)
+    page.get_by_role("button", name="Promote").click()

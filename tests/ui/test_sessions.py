@@ -1,0 +1,213 @@
+"""Stored sessions in a real browser: found, read, edited without overwriting, forked, exported, deleted and erased."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.e2e.server import Server
+from tests.ui.browser import Window, needs_browser
+
+pytestmark = needs_browser
+HOSTILE = "<img src=x onerror=\"document.title='ran'\"> & <b>bold</b>"
+
+
+@pytest.fixture
+def api(served: Server) -> Iterator[httpx.Client]:
+    with served.client() as client:
+        yield client
+
+
+def chat(api: httpx.Client, *texts: str, **fields: Any) -> str:
+    """The id of a new session with a turn for each text."""
+    id: str = api.post("/v1/sessions", json=fields).raise_for_status().json()["id"]
+    for text in texts:
+        turn = {"session_id": id, "messages": [{"role": "user", "content": text}], "parameters": {"max_new_tokens": 8}}
+        api.post("/generate", json=turn).raise_for_status()
+    return id
+
+
+def messages(api: httpx.Client, id: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get(f"/v1/sessions/{id}/messages").json()["data"]
+    return found
+
+
+def mine(page: Page) -> Locator:
+    return page.get_by_role("article", name="You").first
+
+
+def test_sessions_are_found_by_their_words_and_come_by_pages(shown: Window, api: httpx.Client) -> None:
+    for number in range(52):
+        api.post("/v1/sessions", json={"title": f"paged {number}", "policy": "middle"}).raise_for_status()
+    page = shown.open("sessions?query=paged")
+    table = page.get_by_role("table", name="Sessions")
+    expect(table.get_by_role("columnheader")).to_have_text(["Title", "Model", "Policy", "Changed"])
+    expect(table.get_by_role("row")).to_have_count(51)
+    page.get_by_role("button", name="More").click()
+    expect(table.get_by_role("row")).to_have_count(53)
+    expect(page.get_by_role("button", name="More")).to_have_count(0)
+    page.get_by_role("searchbox", name="Search sessions").fill("paged 17")
+    expect(table.get_by_role("row")).to_have_count(2)
+    assert "query=paged+17" in page.evaluate("location.search")
+    table.get_by_role("link", name="paged 17").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("paged 17")
+    expect(page.get_by_role("status")).to_contain_text("no message yet")
+
+
+def test_no_session_is_no_table_and_names_the_next_step(shown: Window) -> None:
+    page = shown.open("sessions?query=nothing-like-this")
+    expect(page.get_by_role("status")).to_contain_text("No session has nothing-like-this")
+    shown.page.route("**/v1/sessions", lambda route: route.fulfill(json={"data": [], "next_cursor": None}))
+    shown.open("sessions")
+    expect(page.get_by_role("status")).to_contain_text("Begin one in the playground")
+    expect(page.get_by_role("table")).to_have_count(0)
+
+
+def test_a_session_shows_who_said_what_and_what_the_model_received(shown: Window, api: httpx.Client) -> None:
+    id = chat(api, "My name is Mina.", system="You sell lunch boxes.", policy="retrieve")
+    page = shown.open(f"sessions/{id}")
+    receipt = messages(api, id)[1]["context"]
+    names = page.get_by_role("article").get_by_role("heading")
+    expect(names).to_have_text(["System prompt", "You", "demo:2"])
+    expect(mine(page)).to_contain_text("My name is Mina.")
+    answer = page.get_by_role("article", name="demo:2")
+    for told in ("policy retrieve", f"{receipt['used']} of 2,048 tokens", "kept 2", "dropped 0"):
+        expect(answer).to_contain_text(told)
+    expect(page.get_by_role("link", name="Open in playground")).to_have_attribute(
+        "href", re.compile(rf"/ui/playground\?session={id}$")
+    )
+
+
+def test_an_edit_is_stored_and_an_old_page_overwrites_nothing(shown: Window, api: httpx.Client) -> None:
+    id = chat(api, "first words", title="edited")
+    page = shown.open(f"sessions/{id}")
+    for text in ("second words", "third words"):  # the second edit has the revision that the first one made
+        mine(page).get_by_role("button", name="Edit").click()
+        expect(page.get_by_role("textbox", name="Text")).to_be_focused()
+        page.get_by_role("textbox", name="Text").fill(text)
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("status")).to_have_text("Saved.")
+        expect(mine(page).get_by_role("button", name="Edit")).to_be_focused()
+        assert messages(api, id)[0]["content"] == text
+    api.patch(f"/v1/sessions/{id}/messages/{messages(api, id)[0]['id']}", json={"content": "another page's"})
+    mine(page).get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Text").fill("an old page's")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("412")
+    expect(page.get_by_role("status")).to_be_empty()
+    assert messages(api, id)[0]["content"] == "another page's"
+    expect(page.get_by_role("textbox", name="Text")).to_have_value("an old page's")
+    page.get_by_role("button", name="Load the newest").click()
+    expect(mine(page)).to_contain_text("another page's")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_have_text("Saved.")
+    assert messages(api, id)[0]["content"] == "an old page's"
+    assert all("412" in told for told in shown.complaints)
+    shown.complaints.clear()
+
+
+def test_an_old_page_deletes_nothing(shown: Window, api: httpx.Client) -> None:
+    id = chat(api, "stay", title="kept")
+    page = shown.open(f"sessions/{id}")
+    api.patch(f"/v1/sessions/{id}", json={"title": "changed"}).raise_for_status()
+    page.get_by_role("button", name="Delete session").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete session").click()
+    expect(page.get_by_role("alert")).to_contain_text("412")
+    assert api.get(f"/v1/sessions/{id}").status_code == 200
+    shown.complaints.clear()
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"), [({"title": "A", "metadata": {"title": "B"}}, "A"), ({"metadata": {"title": "B"}}, "B")]
+)
+def test_a_session_is_called_by_its_title(shown: Window, api: httpx.Client, fields: dict[str, Any], name: str) -> None:
+    page = shown.open(f"sessions/{chat(api, **fields)}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+
+
+def test_the_system_prompt_is_edited_with_the_session(shown: Window, api: httpx.Client) -> None:
+    id = chat(api, system="before")
+    page = shown.open(f"sessions/{id}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(id)
+    prompt = page.get_by_role("article", name="System prompt")
+    prompt.get_by_role("button", name="Edit").click()
+    prompt.get_by_role("textbox", name="Text").fill("after")
+    prompt.get_by_role("button", name="Save").click()
+    expect(prompt).to_contain_text("after")
+    assert api.get(f"/v1/sessions/{id}").json()["system"] == "after"
+
+
+def test_messages_are_pinned_and_a_fork_is_a_session_of_its_own(shown: Window, api: httpx.Client) -> None:
+    id = chat(api, "one", "two", title="forked")
+    page = shown.open(f"sessions/{id}")
+    mine(page).get_by_role("button", name="Pin").click()
+    expect(mine(page).get_by_role("button", name="Unpin")).to_be_visible()
+    assert messages(api, id)[0]["pinned"] is True
+    mine(page).get_by_role("button", name="Unpin").click()
+    expect(page.get_by_role("status")).to_have_text("No longer pinned.")
+    assert messages(api, id)[0]["pinned"] is False
+    page.get_by_role("article", name="demo:2").first.get_by_role("button", name="Fork from here").click()
+    expect(page.get_by_role("article")).to_have_count(2)
+    other = page.evaluate("location.pathname").rpartition("/")[2]
+    assert other != id and len(messages(api, other)) == 2 and len(messages(api, id)) == 4
+
+
+def test_a_long_chat_is_there_without_a_click(shown: Window, api: httpx.Client) -> None:
+    said = {"type": "message", "role": "user", "created_at": "2026-11-22T11:28:37Z"}
+    spoken = [{**said, "id": f"m_{number}", "content": f"words {number}"} for number in range(130)]
+    lines = "".join(json.dumps(line) + "\n" for line in ({"type": "session", "format": 2}, *spoken))
+    headers = {"Content-Type": "application/x-ndjson"}
+    made = api.post("/v1/sessions/import", content=lines, headers=headers).raise_for_status().json()
+    page = shown.open(f"sessions/{made['id']}")
+    expect(page.get_by_role("article", name="You")).to_have_count(130)
+    expect(page.get_by_role("status")).to_have_text("Messages shown: 130")
+
+
+def test_export_downloads_json_lines(shown: Window, api: httpx.Client) -> None:
+    id = chat(api, "for the file")
+    page = shown.open(f"sessions/{id}")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export").click()
+    assert download.value.suggested_filename == f"{id}.jsonl"
+    lines = [json.loads(line) for line in Path(download.value.path()).read_text(encoding="utf-8").splitlines()]
+    assert [line["type"] for line in lines] == ["session", "message", "message"]
+
+
+@pytest.mark.parametrize(("button", "sent"), [("Delete session", ""), ("Erase session", "?erase=true")])
+def test_a_session_goes_only_after_a_dialog(shown: Window, api: httpx.Client, button: str, sent: str) -> None:
+    id = chat(api, "gone", title=f"to go {sent}")
+    page = shown.open(f"sessions/{id}")
+    page.get_by_role("button", name=button).click()
+    page.get_by_role("dialog", name=button).get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert api.get(f"/v1/sessions/{id}").status_code == 200
+    page.get_by_role("button", name=button).click()
+    with page.expect_request(lambda request: request.method == "DELETE") as request:
+        page.get_by_role("dialog", name=button).get_by_role("button", name=button).click()
+    assert request.value.url.endswith(f"/v1/sessions/{id}{sent}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sessions")
+    assert api.get(f"/v1/sessions/{id}").status_code == 404
+
+
+def test_titles_and_messages_are_text(shown: Window, api: httpx.Client) -> None:
+    id = chat(api, HOSTILE, title=HOSTILE, system=HOSTILE)
+    page = shown.open("sessions?query=onerror")
+    page.get_by_role("link", name=HOSTILE).first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE)
+    expect(mine(page)).to_contain_text(HOSTILE)
+    expect(page).to_have_title(f"{HOSTILE} · Dosirak")
+    assert page.locator("main img, main b").count() == 0
+    api.delete(f"/v1/sessions/{id}")
+
+
+def test_a_missing_session_is_the_apis_sentence(shown: Window) -> None:
+    page = shown.open("sessions/s_nobody")
+    expect(page.get_by_role("alert")).to_contain_text(re.compile("session.*404", re.DOTALL))
+    shown.complaints.clear()
