@@ -99,7 +99,7 @@ class _Serving:
         with screen.quiet() if screen is not None else nullcontext():
             show_first_answer(client, shown, self.console, streams=screen is not None)
             url = address(self.settings)
-            links = f"ready at {url}    API: {url}/docs    metrics: {url}/metrics    Ctrl-C ends it"
+            links = f"ready at {url}    UI: {url}/ui/    API: {url}/docs    Ctrl-C ends it"
             self.console.print(Text(f"{links}\n\n  {shown['example']['curl']}\n"), soft_wrap=True)
             if self.then is not None:
                 self.then(self.console)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -111,6 +112,20 @@ def test_bentomls_client_gets_an_answer(client: bentoml.SyncHTTPClient, served: 
     assert client.generate(PROMPT, max_new_tokens=8)["generated_text"] == ours["generated_text"]
     chat = [{"role": "user", "content": PROMPT}]
     assert client.chat(messages=chat, max_new_tokens=16)["generated_text"]
+    assert client.chat(messages=chat, model="demo:2", max_new_tokens=1)["model"] == "demo:2", "as the UI shows it"
+
+
+def test_the_ui_is_served_behind_the_key(served: Server) -> None:
+    """As in the bento's image: the pages and their files are in its sources, and one key opens them."""
+    with httpx.Client(base_url=served.url) as browser:
+        refused = browser.get("/ui/models")
+        assert refused.status_code == 401 and "<h1>Sign in</h1>" in refused.text
+        led = browser.post("/ui/sign-in", data={"key": KEY, "path": "models"})
+        assert (led.status_code, led.headers["location"]) == (303, "./models")
+        page = browser.get("/ui/models")
+        script = re.search(r'src="\./(static/[^"]+)"', page.text)
+        assert page.status_code == 200 and script is not None
+        assert browser.get(f"/ui/{script[1]}").headers["content-type"].startswith("text/javascript")
 
 
 def test_what_the_routes_refuse_is_refused_with_their_words(client: bentoml.SyncHTTPClient, served: Server) -> None:
