@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 
 import httpx
 from playwright.sync_api import Page, expect
@@ -52,8 +54,7 @@ def test_from_import_to_rollback(shown: Window, client: httpx.Client) -> None:
         client.post("/generate", json=body, timeout=120).raise_for_status()
     observed = page.get_by_role("table", name="Observed")
     expect(observed.get_by_role("row")).to_have_count(3)
-    page.wait_for_timeout(2500)
-    assert sum(int(row[1]) for row in cells(observed)) == 6
+    _until(page, lambda: sum(int(row[1]) for row in cells(observed)) == 6)
     page.get_by_role("button", name="Promote bento:2").click()
     expect(page.get_by_role("table", name="Earlier rollouts")).to_contain_text("bento:2")
 
@@ -65,6 +66,14 @@ def test_from_import_to_rollback(shown: Window, client: httpx.Client) -> None:
     shown.complaints[:] = [
         told for told in shown.complaints if "404" not in told
     ]  # an alias and a rollout that were not yet
+
+
+def _until(page: Page, condition: Callable[[], bool]) -> None:
+    """Waits for what the page shows after one of its next refreshes; `page` goes on meanwhile."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(200)
 
 
 def _import(page: Page, name: str, precision: str) -> None:

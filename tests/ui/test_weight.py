@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 import pytest
 from playwright.sync_api import Browser
 
@@ -21,16 +19,12 @@ PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0]?.star
 @pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.name)
 def test_a_screen_loads_little(chromium: Browser, served: Server, screen: Screen) -> None:
     path = screen.path.format(model="demo", version="2", alias="production", session="none")
-    paints = []
-    for _ in range(3):
-        with window(chromium, served.url) as shown:
-            page = shown.page
-            page.goto(f"{served.url}/ui{path}")
-            page.wait_for_timeout(500)
-            loaded = dict(page.evaluate(LOADED))
-            paints.append(page.evaluate(PAINTED))
-            frame = len(page.content().encode())
+    with window(chromium, served.url) as shown:
+        page = shown.page
+        page.goto(f"{served.url}/ui{path}")
+        page.wait_for_timeout(500)
+        loaded, paint = dict(page.evaluate(LOADED)), page.evaluate(PAINTED)
+        frame = len(page.content().encode())
     script = sum(size for name, size in loaded.items() if name.endswith(".js"))
-    paint = statistics.median(paints)
     print(f"{path}: script {script}, all {frame + sum(loaded.values())} bytes; first paint {paint:.0f} ms")
     assert 0 < script <= MOST_SCRIPT and frame + sum(loaded.values()) <= MOST, loaded
