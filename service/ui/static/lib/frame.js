@@ -22,3 +22,9 @@ addEventListener('keydown', event => {
     open();
   }
 });
+
+// A transition to a page that was prepared ahead may be aborted by the browser, which then tells a rejection that nobody
+// can handle. The page itself is there.
+addEventListener('unhandledrejection', event => {
+  if (event.reason instanceof DOMException && event.reason.message.startsWith('Transition was')) event.preventDefault();
+});
