@@ -1,49 +1,45 @@
 // One model: its versions by pages, what to compare, a figure over the versions, its aliases.
 import {html, useEffect, useState} from '../lib/view.js';
-import {ask, query} from '../lib/api.js';
-import {pages, repository} from '../lib/addresses.js';
+import {pages} from '../lib/addresses.js';
 import {LineChart} from '../lib/chart.js';
 import {attempt, fail, say} from '../lib/notice.js';
 import {Checkbox, Region, Select, Table, Tag} from '../lib/parts.js';
 import {QUALITY, SPEED, lines} from '../lib/report.js';
 import {mount, places} from '../lib/screen.js';
+import {useVersions} from '../lib/versions.js';
 import {bytes, number, t, time} from '../lib/words.js';
 
 const {model} = places;
 const FIGURES = [...QUALITY, ...SPEED, {key: 'bytes', label: t('models.size')}];
 
 function Model() {
-  const [page, setPage] = useState();
+  const {versions, aliases, more, load} = useVersions(model);
   const [chosen, setChosen] = useState([]);
   const [metric, setMetric] = useState('perplexity');
-  const load = async (cursor = '') => {
-    const found = await ask(`${repository(model)}${query({cursor})}`);
-    setPage(old => ({...found, versions: cursor ? [...old.versions, ...found.versions] : found.versions}));
-  };
   useEffect(() => { load().catch(fail); }, []);
-  useEffect(() => { if (page) say(t('model.found', {count: number(page.versions.length)})); }, [page]);
-  if (!page) return null;
+  useEffect(() => { if (versions) say(t('model.found', {count: number(versions.length)})); }, [versions]);
+  if (!versions) return null;
   const choose = version => on => setChosen(old => on ? [...old, version].slice(-2) : old.filter(each => each !== version));
   const compare = () => {
-    const [a, b] = page.versions.map(each => each.version).filter(each => chosen.includes(each)).reverse();
+    const [a, b] = versions.map(each => each.version).filter(each => chosen.includes(each)).reverse();
     location.assign(pages.compare(model, a, b));
   };
   return html`
-    <${Table} name=${t('models.versions')} columns=${columns(page, chosen, choose)} rows=${page.versions} keyOf=${row => row.version} />
+    <${Table} name=${t('models.versions')} columns=${columns(chosen, choose)} rows=${versions} keyOf=${row => row.version} />
     <div class="row middle">
       <button type="button" class="main" disabled=${chosen.length !== 2} onClick=${compare}>${t('model.compare')}</button>
       <span class="hint">${t('model.compare_hint')}</span>
-      ${page.next_cursor && html`<button type="button" onClick=${() => attempt(() => load(page.next_cursor))}>${t('model.older')}</button>`}
+      ${more && html`<button type="button" onClick=${() => attempt(() => load(more))}>${t('model.older')}</button>`}
     </div>
     <div class="columns">
-      <${Trend} versions=${page.versions} metric=${metric} onMetric=${setMetric} />
-      <${Aliases} aliases=${page.aliases} />
+      <${Trend} versions=${versions} metric=${metric} onMetric=${setMetric} />
+      <${Aliases} aliases=${aliases} />
     </div>`;
 }
 
 const figure = (row, key) => lines([...QUALITY, ...SPEED].filter(each => each.key === key), row.report)[0];
 
-const columns = (page, chosen, choose) => [
+const columns = (chosen, choose) => [
   {label: t('model.version'), cell: row => html`<a data-instant href=${pages.version(model, row.version)}>${row.model}</a>`},
   {label: t('model.digest'), mono: true, key: 'digest'},
   {label: t('version.precision'), key: 'precision'},

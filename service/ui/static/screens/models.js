@@ -1,8 +1,9 @@
 // The models of the repository, searched as one types, and the import of a new one.
 import {html, useEffect, useState} from '../lib/view.js';
-import {ask, query, send} from '../lib/api.js';
+import {ask} from '../lib/api.js';
 import {pages, repository} from '../lib/addresses.js';
-import {attempt, fail, say} from '../lib/notice.js';
+import {attempt, say} from '../lib/notice.js';
+import {usePages} from '../lib/pages.js';
 import {Dialog, Empty, Input, Select, Table, Tag} from '../lib/parts.js';
 import {asked, keepAsked, mount, useSettled} from '../lib/screen.js';
 import {bytes, number, t} from '../lib/words.js';
@@ -10,28 +11,23 @@ import {bytes, number, t} from '../lib/words.js';
 function Models() {
   const [text, setText] = useState(asked.get('query') ?? '');
   const [importing, setImporting] = useState(false);
-  const [page, setPage] = useState();
   const wanted = useSettled(text);
-  const load = async (cursor = '') => {
-    const found = await ask(`v1/repository/models${query({query: wanted, cursor})}`);
-    setPage(old => ({data: cursor ? [...old.data, ...found.data] : found.data, cursor: found.next_cursor}));
-  };
-  useEffect(() => { keepAsked('query', wanted); load().catch(fail); }, [wanted]);
-  useEffect(() => {
-    if (page) say(page.data.length ? t('models.found', {count: number(page.data.length)}) : wanted ? t('models.nothing', {query: wanted}) : t('models.empty'));
-  }, [page]);
+  const {rows, more} = usePages(repository(), {query: wanted});
+  useEffect(() => keepAsked('query', wanted), [wanted]);
+  const nothing = wanted ? t('models.nothing', {query: wanted}) : t('models.empty');
+  useEffect(() => { if (rows) say(rows.length ? t('models.found', {count: number(rows.length)}) : nothing); }, [rows]);
   return html`
     <div class="row">
       <${Input} class="grow" type="search" label=${t('models.search')} value=${text} onInput=${setText} />
       <button type="button" class="main" onClick=${() => setImporting(true)}>${t('models.import')}</button>
     </div>
-    ${page && page.data.length > 0 && html`<${Table} name=${t('title.models')} columns=${columns()} rows=${page.data} keyOf=${row => row.name} />`}
-    ${page && page.data.length === 0 && html`<${Empty}>${wanted ? t('models.nothing', {query: wanted}) : t('models.empty')}<//>`}
-    ${page?.cursor && html`<button type="button" onClick=${() => attempt(() => load(page.cursor))}>${t('parts.more')}</button>`}
+    ${rows?.length > 0 && html`<${Table} name=${t('title.models')} columns=${COLUMNS} rows=${rows} keyOf=${row => row.name} />`}
+    ${rows?.length === 0 && html`<${Empty}>${nothing}<//>`}
+    ${more && html`<button type="button" onClick=${() => attempt(more)}>${t('parts.more')}</button>`}
     ${importing && html`<${Import} onClose=${() => setImporting(false)} />`}`;
 }
 
-const columns = () => [
+const COLUMNS = [
   {label: t('models.model'), cell: row => html`<a data-instant href=${pages.model(row.name)}>${row.name}</a>`},
   {label: t('models.newest'), cell: row => html`<a data-instant href=${pages.version(row.name, row.newest)}>${row.name}:${row.newest}</a>`},
   {label: t('models.aliases'), cell: row => html`<span class="tags">${Object.entries(row.aliases).map(([alias, version]) => html`
@@ -50,8 +46,8 @@ function Import({onClose}) {
     const {name, precision, ...rest} = form;
     attempt(async () => {
       const body = {...rest, ...(precision && {precision})};
-      const job = await (await send(repository(name, 'versions'), {method: 'POST', body})).json();
-      location.assign(`${pages.jobs()}?job=${encodeURIComponent(job.id)}`);
+      const job = await ask(repository(name, 'versions'), {method: 'POST', body});
+      location.assign(pages.job(job.id));
     }).then(well => well || onClose());
   };
   return html`<${Dialog} title=${t('models.import')} onClose=${onClose}>

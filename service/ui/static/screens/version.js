@@ -13,14 +13,14 @@ const {model, version} = places;
 const here = repository(model, 'versions', version);
 
 function Version() {
-  const {data: shown, reload} = useAnswer(here);
+  const {data: shown} = useAnswer(here);
   const [dialog, setDialog] = useState('');
   const close = () => setDialog('');
   if (!shown) return null;
   const job = (path, body) => attempt(async () => {
     close();
     const made = await ask(`${here}/${path}`, {method: 'POST', body});
-    location.assign(`${pages.jobs()}?job=${encodeURIComponent(made.id)}`);
+    location.assign(pages.job(made.id));
   });
   const verify = () => attempt(async () => {
     say(t('version.verifying'));
