@@ -22,13 +22,11 @@ from service.api.cookie import Cookie, key_digest
 from service.api.dialects import is_openai
 from service.api.errors import response_of
 from service.api.loopback import foreign_part
-from service.api.pages import page, prefers_html
+from service.api.pages import UI, page, prefers_html
 from service.errors import DosirakError, Forbidden, Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
-PAGES: Final = "/ui"
-"""Under this path people come with a browser, so a refusal is a page."""
-SIGN_IN: Final = f"{PAGES}/sign-in"
+SIGN_IN: Final = f"{UI}/sign-in"
 READS: Final = frozenset({"GET", "HEAD"})
 ANONYMOUS: Final = "anonymous"
 """The caller where no key is needed."""
@@ -118,8 +116,9 @@ def _comes_by_cookie(scope: Scope, cookie: Cookie) -> bool:
 
 
 def _is_page(scope: Scope) -> bool:
+    """Returns whether people come here with a browser, so that a refusal is a page."""
     path: str = scope["path"]
-    return path == PAGES or path.startswith(f"{PAGES}/")
+    return path == UI or path.startswith(f"{UI}/")
 
 
 def _keyed(digest: bytes) -> str:

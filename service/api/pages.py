@@ -17,10 +17,18 @@ if TYPE_CHECKING:
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 STYLE: Final = (TEMPLATES / "page.css").read_text(encoding="utf-8")
-_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+UI: Final = "/ui"
+"""The path of the store UI."""
+
+
+def style_source(style: str) -> str:
+    """Returns the source of a policy that allows this inline style and no other (CSP Level 3)."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'"
+
+
 HEADERS: Final = {
-    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
+    "Content-Security-Policy": f"default-src 'none'; style-src {style_source(STYLE)}; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
     "Vary": "Accept",
@@ -51,13 +59,14 @@ def page(
     name: str, shown: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Returns the page `name` with `shown` in it, escaped. Raises jinja2.UndefinedError where a value is missing."""
-    text = _templates().get_template(f"{name}.html").render(shown, style=STYLE)
+    text = templates(TEMPLATES).get_template(f"{name}.html").render(shown, style=STYLE)
     return HTMLResponse(text, status, {**HEADERS, **(headers or {})})
 
 
 @cache
-def _templates() -> Environment:
-    """Imports jinja2: `bentoml serve` also imports this module in a process that shows no page."""
+def templates(folder: Path) -> Environment:
+    """Returns the templates of a folder, whose values are escaped. Imports jinja2: `bentoml serve` also imports this
+    module in a process that shows no page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    return Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)

@@ -3,35 +3,29 @@ public API. This module renders frames and the sign-in page, and knows their hea
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Mapping
 from functools import cache
 from os.path import normpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from service.api.pages import UI, style_source, templates
 from service.ui.assets import RULES, STATIC, build
 from service.ui.language import LANGUAGES, THEMES, chosen_language, chosen_theme, filled, strings
 from service.ui.screens import MENU, START, Screen
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-ROOT: Final = "/ui"
 TEMPLATES: Final = Path(__file__).parent / "templates"
 STYLE: Final = (TEMPLATES / "sign-in.css").read_text(encoding="utf-8")
-_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 SIGN_IN_POLICY: Final = (
-    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    f"default-src 'none'; style-src {style_source(STYLE)}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _IMPORT: Final = re.compile(r"""^(?:import|export)\b[^'"]*?['"](\.{1,2}/[^'"]+\.js)['"]""", re.MULTILINE)
 _HEADERS: Final = {
@@ -48,7 +42,7 @@ def frame(http: Request, screen: Screen, places: Mapping[str, str], keyed: bool,
     up, named = _up(http.url.path), build()
     heading = filled(language, f"title.{screen.name}", places)
     text = (
-        _templates()
+        templates(TEMPLATES)
         .get_template("frame.html")
         .render(
             strings=strings(language),
@@ -75,9 +69,9 @@ def sign_in_page(http: Request, wrong: bool = False, path: str | None = None) ->
     """Returns the page that asks for the key, with status 401. It leads on to `path`, else to the address asked for;
     `wrong` says that a key was sent and is not the server's."""
     language = chosen_language(http.cookies, http.headers.get("accept-language", ""))
-    asked = http.url.path.removeprefix(ROOT).lstrip("/") + (f"?{http.url.query}" if http.url.query else "")
+    asked = http.url.path.removeprefix(UI).lstrip("/") + (f"?{http.url.query}" if http.url.query else "")
     text = (
-        _templates()
+        templates(TEMPLATES)
         .get_template("sign-in.html")
         .render(
             strings=strings(language),
@@ -123,20 +117,5 @@ def _up(path: str) -> str:
     >>> _up("/ui/models"), _up("/ui/models/demo/versions/2"), _up("/ui")
     ('./', '../../../', 'ui/')
     """
-    inner = path.removeprefix(ROOT)
+    inner = path.removeprefix(UI)
     return "../" * (inner.count("/") - 1) or "./" if inner else "ui/"
-
-
-@cache
-def _templates() -> Environment:
-    """Imports jinja2: `bentoml serve` also imports this module in a process that shows no page."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=True,
-    )

@@ -11,14 +11,15 @@ from starlette.responses import RedirectResponse, Response
 
 from service.api.cookie import Cookie
 from service.api.deps import Service, ServiceDep
+from service.api.pages import UI
 from service.errors import InvalidRequest
 from service.ui import assets
-from service.ui.frame import ROOT, frame, sign_in_page
+from service.ui.frame import frame, sign_in_page
 from service.ui.screens import MISSING, SCREENS, START, Screen
 
 MOST_BYTES: Final = 8192
 """The longest body of the sign-in form."""
-router = APIRouter(prefix=ROOT, include_in_schema=False)
+router = APIRouter(prefix=UI, include_in_schema=False)
 
 
 def _shows(screen: Screen) -> Callable[[Request, Service], Awaitable[Response]]:
