@@ -233,6 +233,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.deployments",
         "service.answers",
         "service.guard",
+        "service.host",
         "service.jobs",
         "service.live",
         "service.stopping",
@@ -242,7 +243,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.logs",
         "service.tasks",
     },
-    "service.deferred": {"service.settings", "service.engine_client", "service.app"},
+    "service.deferred": {"service.settings", "service.host", "service.engine_client", "service.app"},
     "service.packaging": {"service.api", "service.errors"},
     "service.bento": {
         "service.settings",
@@ -254,7 +255,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "service.starting.address": {"service.settings"},
     "service.starting": {"models", "service.errors", "service.settings", "service.starting.address"},
-    "service.serving": {"models", "service.settings", "service.starting", "service.starting.address"},
+    "service.serving": {"models", "service.host", "service.settings", "service.starting", "service.starting.address"},
     "service.evaluation": {
         "models",
         "models.demo",
