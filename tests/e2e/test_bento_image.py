@@ -36,12 +36,13 @@ kept = [word for word in given[1:] if word != "--load" and not word.startswith("
 if "--progress" in given:
     kept.remove(given[given.index("--progress") + 1])
 os.execv({buildah!r}, [*{store!r}, "bud", "--isolation", "chroot", "--from", "localhost/dosirak-bento-base",
-    "--volume", "{wheels}:/wheels:ro", "--env", "UV_NO_INDEX=1", "--env", "UV_FIND_LINKS=/wheels", *kept])
+    "--volume", "{wheels}:/wheels:ro", *kept])
 """
 BASE = """FROM localhost/dosirak-base
 RUN apt-get update && apt-get install --yes --no-install-recommends python3-venv && ln -s python3 /usr/local/bin/python
 RUN python3 -m venv /uv && /uv/bin/pip install --no-index --find-links /uv-wheel uv
 RUN ln -s /uv/bin/uv /usr/local/bin/uv
+ENV UV_NO_INDEX=1 UV_FIND_LINKS=/wheels
 """
 
 
