@@ -12,7 +12,7 @@ NATIVE  := service/runner/native
 KERNELS := $(NATIVE)/built/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test nightly serve bento demo-model screenshots recall bench load
+.PHONY: help install check test nightly serve bento demo-model screenshots dashboards recall bench load
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -57,6 +57,9 @@ demo-model: $(READY)  ## train the demo model into OUT (PRESET=gpu or cpu); goes
 
 screenshots: $(READY) $(KERNELS)  ## take the pictures of the UI for README and docs from a running service (needs Chromium)
 	$(BIN)/python docs/images/screenshots.py
+
+dashboards: $(READY)  ## write the Grafana dashboard, the alerts and their rule tests into docker/
+	@$(BIN)/python -m docker.monitoring
 
 recall: $(READY) $(KERNELS)  ## recall table of the demo model, bf16 and int8, through the engine
 	@$(BIN)/dosirak recall
