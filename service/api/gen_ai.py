@@ -105,7 +105,7 @@ def events_of(generation: Generation) -> Iterator[tuple[str, float]]:
     for answer in generation.opening.answers:
         yield "admitted", answer.admitted_at
         if answer.queue_seconds is not None:
-            yield "first_step", answer.request.arrival + answer.queue_seconds
+            yield "first_step", max(answer.admitted_at, answer.request.arrival + answer.queue_seconds)
         for moment in answer.replayed_at:
             yield "replayed", moment
         if answer.first_at is not None:

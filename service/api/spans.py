@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from operator import itemgetter
 from typing import Any, Final
 
 from starlette.types import Scope
@@ -54,7 +55,8 @@ def _facts(exchange: Exchange, at_ns: Callable[[float], int]) -> Facts:
     if generation is not None:
         attributes |= generation_attributes(generation)
         attributes["dosirak.idempotent_replayed"] = bool(exchange.logged.get("replayed"))
-        events = [Event(name, at_ns(moment)) for name, moment in events_of(generation)]
+        reached = sorted(events_of(generation), key=itemgetter(1))
+        events = [Event(name, at_ns(moment)) for name, moment in reached]
     return Facts(attributes, events, _failure(exchange))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -18,13 +18,14 @@ import structlog
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from models import __version__
+from service.engine.messages import Request, StepOutput
 from service.logs import configure_logging
 from service.settings import Settings
 from service.tracing import exporting
 from tests.api.conftest import KEY, Serve
 from tests.api.test_disconnect import Client
 from tests.collector import Collector, collecting, values
-from tests.fake_service import REPLY, WINDOW, World
+from tests.fake_service import REPLY, WINDOW, ScriptedEngine, World
 from tests.waiting import until
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -165,7 +166,7 @@ async def test_every_dialect(
     assert said["gen_ai.request.stream"] is stream
     assert said["gen_ai.usage.output_tokens"] > 0
     assert len(said["gen_ai.response.finish_reasons"]) == prompts * body.get("n", 1)
-    assert names(span) == ["admitted", "first_step", "first_token"] * prompts
+    assert sorted(names(span)) == sorted(["admitted", "first_step", "first_token"] * prompts)
 
 
 async def test_events_lie_in_order_within_the_span(serve: Serve, collector: Collector, tmp_path: Path) -> None:
@@ -176,10 +177,35 @@ async def test_events_lie_in_order_within_the_span(serve: Serve, collector: Coll
         await world.client.post("/generate", json=body)
         await close(world)
     span = collector.spans[-1]
-    times = [event.time_unix_nano for event in span.events if event.name != "first_step"]  # the script's is made up
+    times = [event.time_unix_nano for event in span.events]
     assert names(span) == ["admitted", "first_step", "first_token", "stored"]
     assert times == sorted(times)
     assert span.start_time_unix_nano < times[0] and times[-1] <= span.end_time_unix_nano
+
+
+async def test_a_replay(serve: Serve, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine client says in an output without tokens that another process took over."""
+    plain = ScriptedEngine.generate
+
+    async def replayed(self: ScriptedEngine, request: Request) -> AsyncGenerator[StepOutput, None]:
+        async for number, output in counted(plain(self, request)):
+            yield output
+            if number in (1, 3):
+                yield StepOutput(request.id, replayed_at=time.monotonic())
+
+    monkeypatch.setattr(ScriptedEngine, "generate", replayed)
+    async with serve(otlp_endpoint=collector.url) as world:
+        answer = await world.client.post("/generate", json={"inputs": "x"})
+        span = await only_span(world, collector)
+    assert answer.json()["generated_text"] == REPLY
+    assert names(span) == ["admitted", "first_step", "first_token", "replayed", "replayed"]
+
+
+async def counted(outputs: AsyncGenerator[StepOutput, None]) -> AsyncGenerator[tuple[int, StepOutput], None]:
+    number = 0
+    async for output in outputs:
+        yield number, output
+        number += 1
 
 
 async def test_a_stored_response(serve: Serve, collector: Collector, tmp_path: Path) -> None:
@@ -279,7 +305,7 @@ async def test_a_client_that_leaves_ends_the_span(serve: Serve, collector: Colle
 
 async def test_probes_and_files_have_no_span(serve: Serve, collector: Collector) -> None:
     async with serve(otlp_endpoint=collector.url) as world:
-        for path in ("/", "/health", "/metrics", "/v1/deployments", "/ui/static/style.css", "/v1/batching"):
+        for path in ("/", "/livez", "/readyz", "/metrics", "/v1/deployments", "/ui/static/x/style.css", "/v1/batching"):
             assert (await world.client.get(path, headers=SAMPLED)).status_code == 200
         span = await only_span(world, collector)
     assert span.name == "GET /v1/batching"
