@@ -1,5 +1,4 @@
-"""The address to which a trace collector wants spans sent, checked. It knows no setting, no environment and no
-network."""
+"""This module checks the address to which spans are sent. It knows no setting, no environment and no network."""
 
 from __future__ import annotations
 

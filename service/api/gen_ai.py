@@ -1,5 +1,5 @@
-"""A generation as OpenTelemetry's conventions for generative AI show it (`gen_ai.*`), and our own facts beside it
-(`dosirak.*`). Numbers and names only: never a text that a client wrote or a model said.
+"""This module shows a generation as OpenTelemetry's conventions for generative AI do (`gen_ai.*`), with our own facts
+beside it (`dosirak.*`). It gives numbers and names only: never a text that a client wrote or a model said.
 
 https://github.com/open-telemetry/semantic-conventions-genai
 """

@@ -1,4 +1,4 @@
-"""Where traces go: by our own setting or by OpenTelemetry's variables. What is no URL stops the start."""
+"""Our own setting or OpenTelemetry's variables say where traces go; what is no URL stops the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`traceparent` as the W3C's specification reads it."""
+"""The header `traceparent` is read as the W3C's specification says."""
 
 from __future__ import annotations
 
