@@ -12,7 +12,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import structlog
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -398,4 +397,3 @@ async def test_the_lifespan_sends_what_waits(serve: Serve, collector: Collector)
 async def test_fastapis_own_spans_are_off(serve: Serve) -> None:
     async with serve() as world:
         assert not world.app._native_telemetry.enabled() and not world.app._telemetry["auto_configure"]
-        assert isinstance(world.client, httpx.AsyncClient)
