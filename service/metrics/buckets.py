@@ -13,8 +13,7 @@ from typing import Final
 
 OBJECTIVES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds that objectives and alerts name."""
-_FINE: Final = 1.105
-"""Rounding to 3 digits leaves every factor under 1.11."""
+_FINE: Final = 1.109
 
 
 def spaced(first: float, last: float, ratio: float) -> tuple[float, ...]:
@@ -31,7 +30,7 @@ def through(first: float, last: float) -> tuple[float, ...]:
     bounds = [first]
     for low, high in pairwise((first, *OBJECTIVES, last)):
         count = math.ceil(math.log(high / low) / math.log(_FINE))
-        bounds += [float(f"{low * (high / low) ** (step / count):.3g}") for step in range(1, count)]
+        bounds += [float(f"{low * (high / low) ** (step / count):.4g}") for step in range(1, count)]
         bounds.append(high)
     return tuple(bounds)
 
@@ -47,11 +46,11 @@ def joined(*bounds: tuple[float, ...]) -> tuple[float, ...]:
 
 
 FELT: Final = through(0.001, 60.0)
-GAP: Final = through(0.001, 10.0)
+GAP: Final = (*(bound for bound in through(0.001, 60.0) if bound <= 2.0), 3.0, 5.0, 10.0)
 ANSWER: Final = decades(0.01, 500)
 PART: Final = decades(0.001, 100)
 STEP: Final = decades(0.001, 10)
-STORE: Final = joined((0.005, 0.02, 0.05, 0.1), OBJECTIVES)
+STORE: Final = joined((0.005, 0.02, 0.1), OBJECTIVES)
 PROMPT_TOKENS: Final = tuple(float(2**power) for power in range(3, 18))
 ANSWER_TOKENS: Final = tuple(float(2**power) for power in range(14))
 SEQUENCES: Final = (1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 256.0)

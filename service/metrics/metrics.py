@@ -124,9 +124,11 @@ class Metrics:
 
 
 def _may_name_unknown(route: str, method: str) -> bool:
-    """Returns whether a route takes a model's name, in its path or in a body, or any path."""
-    in_path = any(part in route for part in ("/models/", "{reference}", "{path"))
-    return in_path or (method == "POST" and "{" not in route)
+    """Returns whether a route that only reads or generates takes a model's name, or any path. What writes to the
+    repository is asked by operators."""
+    if method == "POST":
+        return "{" not in route
+    return method == "GET" and any(part in route for part in ("/models/", "{path"))
 
 
 def _below(kind: type[DosirakError]) -> Iterator[type[DosirakError]]:
