@@ -55,7 +55,7 @@ async def metrics(service: ServiceDep, compat: Text | None = None) -> Response:
     """Returns the metrics in Prometheus' text format; with `compat=vllm` under the names that vLLM gives them."""
     if compat not in (None, VLLM):
         raise InvalidRequest(
-            f"compat must be {VLLM}, for the metrics under vLLM's names; leave it out for our own", param="compat"
+            f"`compat` must be {VLLM}, for the metrics under vLLM's names; leave it out for our own", param="compat"
         )
     service.metrics.take_stock(await asyncio.to_thread(service.stock))
     told = await asyncio.to_thread(service.metrics.exposition, as_vllm=compat == VLLM)
