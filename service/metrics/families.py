@@ -8,6 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from service.metrics import buckets
+from service.metrics.swift import SwiftHistogram
 
 PREFIX: Final = "dosirak_"
 MODEL: Final = ("model", "version")
@@ -19,9 +20,14 @@ class _Families:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
+        self.of_versions: list[Counter | Histogram | SwiftHistogram] = []
+        """Counters and histograms whose only labels are a version's."""
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(PREFIX + name, text, labels, registry=self._registry)
+        made = Counter(PREFIX + name, text, labels, registry=self._registry)
+        if labels == MODEL:
+            self.of_versions.append(made)
+        return made
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(PREFIX + name, text, labels, registry=self._registry)
@@ -29,7 +35,15 @@ class _Families:
     def histogram(
         self, name: str, text: str, bounds: tuple[float, ...], labels: tuple[str, ...] = MODEL, prefix: str = PREFIX
     ) -> Histogram:
-        return Histogram(prefix + name, text, labels, buckets=bounds, registry=self._registry)
+        made = Histogram(prefix + name, text, labels, buckets=bounds, registry=self._registry)
+        if labels == MODEL:
+            self.of_versions.append(made)
+        return made
+
+    def swift(self, name: str, text: str, bounds: tuple[float, ...]) -> SwiftHistogram:
+        made = SwiftHistogram(PREFIX + name, text, MODEL, bounds, self._registry)
+        self.of_versions.append(made)
+        return made
 
 
 class AnswerFamilies(_Families):
@@ -63,7 +77,7 @@ class AnswerFamilies(_Families):
         self.time_to_first_token = histogram(
             "time_to_first_token_seconds", "From a request's arrival to its first token being handed out.", buckets.FELT
         )
-        self.inter_token = histogram(
+        self.inter_token = self.swift(
             "inter_token_latency_seconds", "Between two tokens of one sequence, as they are handed out.", buckets.GAP
         )
         self.time_per_output_token = histogram(

@@ -51,9 +51,8 @@ class ModelMetrics:
         self._gen_ai_first = answers.gen_ai_first.labels(*labels)
         self._inter_token = answers.inter_token.labels(*labels)
         self._answers, self._labels = answers, labels
-        for family in vars(answers).values():
-            if getattr(family, "_labelnames", ()) == ("model", "version"):
-                family.labels(*labels)
+        for family in answers.of_versions:
+            family.labels(*labels)
         for reason in FinishReason:
             answers.success.labels(*labels, reason.value)
         for cause in get_args(Abort):
