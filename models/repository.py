@@ -20,6 +20,7 @@ BentoML's own prefix matching is never used: `name:1` is not `name:10`.
 
 import hashlib
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -257,6 +258,10 @@ class Repository:
         ModelReference(name, alias=alias)
         entries = [entry for entry in self._history(name).entries if entry.alias == alias]
         return entries if at is None else [entry for entry in entries if entry.time <= timestamp(at)][-1:]
+
+    def moves(self, name: str) -> dict[str, int]:
+        """The number of changes of all aliases, by what each did (`promote`, `rollback`, `remove`)."""
+        return dict(Counter(entry.action for entry in self._history(name).entries if entry.alias is not None))
 
     def promote(
         self,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
+from starlette.routing import Route
 
 from models import __version__
 from models.manifest import Manifest
@@ -54,6 +55,7 @@ from service.engine_client.poison import PoisonRegister
 from service.engine_client.process import Started
 from service.engine_client.replicas import Replicas
 from service.guard import read_guard
+from service.inventory import take_stock
 from service.jobs.idle_reports import IdleReports
 from service.jobs.jobs import Jobs
 from service.live.feed import Feed
@@ -104,8 +106,14 @@ def create(
         def replica(number: int, packed_weights: str) -> EngineClient:
             config = engine_config(settings, store, manifest, promised_bytes, replicas, packed_weights)
             waiting = started.pop() if started else None
-            note = partial(recorder.on_step, replica=number)
-            return EngineClient(config, env=engine_environment(), on_step=note, started=waiting, poison=poison)
+            return EngineClient(
+                config,
+                env=engine_environment(),
+                on_step=partial(recorder.on_step, replica=number),
+                on_ready=partial(recorder.on_ready, replica=number),
+                started=waiting,
+                poison=poison,
+            )
 
         return replica(0, "") if replicas == 1 else Replicas(replica, replicas, settings.max_num_seqs)
 
@@ -140,8 +148,9 @@ def create_app(
         lifespan=_lifespan,
         telemetry=WITHOUT_TELEMETRY,
     )
-    conversations = Conversations(partial(_open_sessions, settings), tasks=tasks)
+    conversations = Conversations(partial(_open_sessions, settings, metrics), tasks=tasks)
     guard = read_guard(settings.guard_file) if settings.guard_file else None
+    metrics.guarded_by((rule.name, rule.action.value) for rule in guard.rules) if guard else None
     answers = Answers(
         deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard, tasks=tasks
     )
@@ -150,9 +159,10 @@ def create_app(
     app.state.idle_reports = IdleReports(deployments.repository, jobs, deployments.activity, deployments.served, tasks)
     app.state.tasks = tasks
     feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
-    app.state.service = Service(settings, deployments, jobs, answers, metrics, feed, __version__, described)
+    stock = partial(take_stock, deployments, settings.data_dir)
+    app.state.service = Service(settings, deployments, jobs, answers, metrics, stock, feed, __version__, described)
     handlers.install(app)
-    for part in (
+    parts = (
         generate,
         openai,
         context,
@@ -169,8 +179,12 @@ def create_app(
         rollouts,
         jobs_routes,
         ui,
-    ):
+    )
+    for part in parts:
         app.include_router(part.router)
+    routes = [route for part in parts for route in part.router.routes if isinstance(route, Route)]
+    taken = ((route.path, method) for route in routes for method in route.methods or ())
+    metrics.routes(taken, has_key=settings.admin_key is not None)
     app.router.routes.append(unknown_route())
     app.add_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page)
     app.state.tracer = tracer = _tracer(settings, metrics)
@@ -210,7 +224,7 @@ def _tracer(settings: Settings, metrics: Metrics) -> Tracer | None:
     return Exporting(settings.traces_url, __version__, metrics)
 
 
-async def _open_sessions(settings: Settings) -> SessionStore:
+async def _open_sessions(settings: Settings, metrics: Metrics) -> SessionStore:
     """Opens the store at its first use, in a thread beside the event loop: its libraries take most of a second to
     import."""
     await asyncio.to_thread(import_module, "service.sessions.store")
@@ -223,7 +237,7 @@ async def _open_sessions(settings: Settings) -> SessionStore:
         settings.sessions_max_per_owner,
         settings.sessions_max_metadata_bytes,
     )
-    return await SessionStore.open(settings.session_database, limits)
+    return await SessionStore.open(settings.session_database, limits, observe=metrics.session_store)
 
 
 def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, Path]) -> Callable[[], Awaitable[None]]:

@@ -102,6 +102,7 @@ class ScriptedEngine:
     restarts: int = 0
     why_not_ready: str = ""
     on_step: Callable[[EngineStats], None] | None = None
+    on_ready: Callable[[EngineInfo], None] | None = None
 
     @property
     def replicas(self) -> tuple[Engine, ...]:
@@ -109,6 +110,8 @@ class ScriptedEngine:
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         self.info, self.state = self.info or INFO, EngineState.READY
+        if self.on_ready is not None:
+            self.on_ready(self.info)
 
     async def load_adapter(self, name: str, directory: str) -> None:
         self.adapters.add(name)
@@ -256,7 +259,9 @@ async def serving(
     def make(manifest: Manifest, promised_bytes: int, replicas: int) -> ScriptedEngine:
         tokenizer = _tokenizer(repository.path(manifest))
         recorder = metrics.model(manifest.name, manifest.version)
-        engines.append(ScriptedEngine(tokenizer, on_step=recorder.on_step, **(engine or {})))
+        engines.append(
+            ScriptedEngine(tokenizer, on_step=recorder.on_step, on_ready=recorder.on_ready, **(engine or {}))
+        )
         return engines[-1]
 
     tasks = BackgroundTasks(metrics.background_task, first_delay=0.005)

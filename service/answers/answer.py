@@ -13,10 +13,12 @@ from service.answers.request import GenerationRequest
 from service.answers.token_delta import Token
 from service.context.prompt import Prompt
 from service.context.receipt import Receipt
+from service.deployments.deployment import DeploymentState
 from service.deployments.deployments import Choice
 from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
+from service.errors import DeadlineExceeded
 from service.guard import Action, Finding, Guard
-from service.metrics import Measured
+from service.metrics import Abort, Measured
 from service.text.tokenizer import Tokenizer
 
 
@@ -154,8 +156,18 @@ class Answer:
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.last_at - self.first_at if self.first_at and self.last_at else None,
             total_seconds=time.monotonic() - self.request.arrival,
+            window=self.deployment.window,
             guard_matches=tuple((each.rule, each.action.value, each.count) for each in self.findings),
         )
+
+    def abort_cause(self, reason: FinishReason, failure: Exception | None) -> Abort | None:
+        """Returns why the answer did not come to its end: `reason` is how it ended, `failure` its error. Returns None
+        for an answer that did."""
+        if reason is FinishReason.DEADLINE or isinstance(failure, DeadlineExceeded):
+            return "deadline"
+        if failure is not None or reason is FinishReason.ERROR:
+            return "drain" if self.deployment.state is DeploymentState.DRAINING else "engine"
+        return "client" if reason is FinishReason.ABORT else None
 
     def timings(self) -> dict[str, float | None]:
         """Returns milliseconds since arrival. `tokens_per_second` is the decode rate: the tokens after the first,

@@ -16,6 +16,8 @@ from service.engine.messages import MAX_STEPS, EngineStats, FinishReason, Reques
 from service.engine.scheduling.cost import Work
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.validation import check_request
+from service.engine.work import ModelWork
+from service.engine.work_done import WorkDone
 
 _FAR: Final = 4  # a step with over 4 times the tokens of the largest measured one is not forecast
 Clock = Callable[[], float]
@@ -64,8 +66,10 @@ class ModelRunner(Protocol):
 class EngineCore:
     """The synchronous core of an engine process. One thread calls it."""
 
-    def __init__(self, runner: ModelRunner, scheduler: Scheduler, clock: Clock) -> None:
+    def __init__(self, runner: ModelRunner, scheduler: Scheduler, clock: Clock, work: ModelWork | None = None) -> None:
+        """`work` says what a token costs by the model's shape; None counts no FLOPs and no bytes."""
         self.scheduler = scheduler
+        self._work = WorkDone(work or ModelWork())
         self._runner = runner
         self._clock = clock
         self._refused: list[StepOutput] = []
@@ -141,6 +145,8 @@ class EngineCore:
         ended = self._clock()
         self._observe(batch, ended - copied, ended - started)
         outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
+        if batch.scheduled:
+            self._work.add(*self.scheduler.outputs.tally.take(), ended - started)
         if self._leaving:
             self._unload_unused()
         return outputs
@@ -172,6 +178,8 @@ class EngineCore:
             blocks_offloaded=len(blocks.offload),
             restored_tokens_total=blocks.offload.num_restored * blocks.block_size,
             prefill_tokens_total=scheduler.prefill.num_prefill_tokens,
+            prefill=self._work.prefill,
+            decode=self._work.decode,
         )
 
     def take_steps(self) -> tuple[StepRecord, ...]:

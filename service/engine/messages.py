@@ -1,8 +1,8 @@
 """Messages are the frames between the API process and an engine process: 4-byte big-endian length, then msgpack.
 
-Both sides share this file only. Frames hold token ids and numbers; they know no text, HTTP or tensors. All times are
-seconds of `time.monotonic()`, which is one clock for every process of a machine. `Request.deadline` is a point on it.
-The engine sends one frame per step, not one per token.
+Both sides share this file and `work` only. Frames hold token ids and numbers; they know no text, HTTP or tensors. All
+times are seconds of `time.monotonic()`, which is one clock for every process of a machine. `Request.deadline` is a
+point on it. The engine sends one frame per step, not one per token.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
+
+from service.engine.work import NO_WORK, ModelWork, Peaks, PhaseWork
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 HEADER_BYTES: Final = 4
@@ -146,6 +148,8 @@ class EngineStats:
     """Prompt tokens found in the offload file. They also count as found in the prefix cache."""
     prefill_tokens_total: int = 0
     """Tokens of prefill chunks: prompts without their cached part, and what a preemption or a replay repeats."""
+    prefill: PhaseWork = NO_WORK
+    decode: PhaseWork = NO_WORK
 
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -169,6 +173,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kv_offload_bytes` of disk in `offload_directory` keep blocks that memory has no room for; 0 keeps none.
     `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights` packs the
     weights into memory that other processes can map; `packed_weights` is where another process has done so.
+    `peaks` is the file of this host's measured peaks; "" keeps none.
     `adapters` are (name, directory) of the adapters to load at once; `LoadAdapter` brings others. `heartbeat_seconds`
     lie between two Heartbeat frames.
     """
@@ -192,6 +197,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     speculation: bool = True
     record: str = ""
+    peaks: str = ""
     share_weights: bool = False
     packed_weights: str = ""
     adapters: tuple[tuple[str, str], ...] = ()
@@ -218,6 +224,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the embedding: token ids run from 0 to this, excluded."""
     packed_weights: str = ""
     """Where other processes of this user can map the packed weights; "" if they cannot."""
+    work: ModelWork = ModelWork()
+    peaks: Peaks | None = None
+    no_peaks: str = ""
+    """Why the peaks are not known; "" if they are."""
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):

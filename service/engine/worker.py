@@ -58,6 +58,7 @@ from service.engine.messages import (
 )
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
+from service.engine.work import ModelWork
 
 BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[ModelRunner, EngineInfo]]
 """(config, progress(phase, fraction)) -> the runner and the facts of the loaded engine."""
@@ -229,9 +230,9 @@ def _attached(attach: Attach) -> str:
     return ""
 
 
-def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> EngineCore:
-    """Returns a core on the process's monotonic clock."""
-    return EngineCore(runner, build_scheduler(config, runner, num_blocks), time.monotonic)
+def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int, work: ModelWork | None = None) -> EngineCore:
+    """Returns a core on the process's monotonic clock. `work` is as in EngineCore."""
+    return EngineCore(runner, build_scheduler(config, runner, num_blocks), time.monotonic, work)
 
 
 def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> Scheduler:
@@ -268,7 +269,7 @@ def main(prepare: Callable[[], BuildRunner], argv: list[str]) -> int:
 def _serve(build: BuildRunner, channel: Channel) -> None:
     config = channel.receive_start()
     runner, info = build(config, lambda phase, fraction: channel.send(Loading(phase, fraction)))
-    loop = EngineLoop(build_core(config, runner, info.blocks_total), channel, config.heartbeat_seconds)
+    loop = EngineLoop(build_core(config, runner, info.blocks_total, info.work), channel, config.heartbeat_seconds)
     gc.collect()
     gc.freeze()  # loaded objects live as long as the process: never scan them again
     channel.send(Ready(info))

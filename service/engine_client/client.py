@@ -50,13 +50,16 @@ class EngineClient:
         env: Mapping[str, str] | None = None,
         restart_policy: RestartPolicy = DEFAULT_POLICY,
         on_step: Callable[[EngineStats], None] | None = None,
+        on_ready: Callable[[EngineInfo], None] | None = None,
         started: Started | None = None,
         poison: PoisonRegister | None = None,
     ) -> None:
         """Starts nothing. `module`, `env` and `started` are as in `Launch`. `on_step` is called in the event loop after
-        every Step frame, and with empty stats after a death. Replicas share one `poison`."""
+        every Step frame, and with empty stats after a death; `on_ready` whenever a process has become ready. Replicas
+        share one `poison`."""
         self._policy = restart_policy
         self._on_step = on_step
+        self._tell_ready = on_ready
         self._stats = EngineStats()
         self._steps = deque[StepRecord](maxlen=MAX_STEPS)
         self._streams = Streams()
@@ -162,6 +165,11 @@ class EngineClient:
 
     def on_ready(self, info: EngineInfo, is_restart: bool) -> None:
         """As User.on_ready."""
+        if self._tell_ready is not None:
+            try:
+                self._tell_ready(info)
+            except Exception:  # as in _note
+                _logger.exception("on_ready")
         for frame in self._adapters.frames() if is_restart else ():
             self._supervisor.send(frame)
         self._give()

@@ -16,6 +16,8 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import reduce
+from operator import add
 from typing import Final
 
 from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput, StepRecord
@@ -67,7 +69,7 @@ class Replicas:
     def stats(self) -> EngineStats:
         """Sums over the replicas. Figures of the last step and the cost line are the first replica's."""
         each = [seat.engine.stats for seat in self._seats]
-        sums = {name: sum(getattr(stats, name) for stats in each) for name in _SUMMED}
+        sums = {name: reduce(add, (getattr(stats, name) for stats in each)) for name in _SUMMED}
         first = {field.name: getattr(each[0], field.name) for field in fields(EngineStats) if field.name not in sums}
         return EngineStats(**first, **sums)
 
@@ -227,4 +229,6 @@ _SUMMED: Final = (
     "blocks_offloaded",
     "restored_tokens_total",
     "prefill_tokens_total",
+    "prefill",
+    "decode",
 )
