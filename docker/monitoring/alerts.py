@@ -342,4 +342,18 @@ ALERTS: Final = (
         ),
         Case(_gauge("background_task_failing", 'instance="a", task="retention"', 0, 30), 20),
     ),
+    Alert(
+        "DosirakSpansLost",
+        "sum by (instance) (rate(dosirak_trace_spans_dropped_total[10m])) > 0",
+        "15m",
+        "ticket",
+        "{{ $labels.instance }} loses {{ $value | humanize }} spans a second: its collector does not take them.",
+        Case(
+            {'dosirak_trace_spans_dropped_total{instance="a"}': "0+60x60"},
+            40,
+            {"instance": "a"},
+            "a loses 1 spans a second: its collector does not take them.",
+        ),
+        Case({'dosirak_trace_spans_dropped_total{instance="a"}': "0x60"}, 40),
+    ),
 )

@@ -171,7 +171,7 @@ class SupportFamilies(_Families):
         super().__init__(registry)
         self.failures = self.counter("background_task_failures", "Failures of background tasks, by task.", "task")
         self.failing = self.gauge("background_task_failing", "1 while its last pass failed, else 0.", "task")
-        self.export_failures = self.counter("trace_export_failures", "Exports that the collector of traces did not take.")
+        self.export_failures = self.counter("trace_export_failures", "Exports that no collector took.")
         self.spans_dropped = self.counter("trace_spans_dropped", "Spans lost with them, or because too many waited.")
         self.summaries = self.counter("summaries", "Summaries of chats, by `made` or `failed`.", "outcome")
         self.store_seconds = self.histogram(
