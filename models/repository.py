@@ -259,9 +259,9 @@ class Repository:
         entries = [entry for entry in self._history(name).entries if entry.alias == alias]
         return entries if at is None else [entry for entry in entries if entry.time <= timestamp(at)][-1:]
 
-    def moves(self, name: str) -> dict[str, int]:
-        """The number of changes of all aliases, by what each did (`promote`, `rollback`, `remove`)."""
-        return dict(Counter(entry.action for entry in self._history(name).entries if entry.alias is not None))
+    def moves(self, name: str) -> Counter[str]:
+        """The number of changes of all aliases, by action."""
+        return Counter(entry.action for entry in self._history(name).entries if entry.alias is not None)
 
     def promote(
         self,
@@ -278,8 +278,7 @@ class Repository:
 
         `expected` is compare-and-set: the version that the caller believes the alias has, or "" for "it has none".
         With `limits` the version's report must keep them; `override` moves the alias all the same, which takes a
-        reason and is kept in the history. Raises NotFound, Corrupt, Conflict for the limits, Stale when `expected` is
-        not the case.
+        reason and is kept in the history. Raises NotFound, Corrupt, Conflict for the limits, Stale for `expected`.
         """
         ModelReference(name, alias=alias)
         with self.locked(name):

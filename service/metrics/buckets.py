@@ -46,14 +46,14 @@ def joined(*bounds: tuple[float, ...]) -> tuple[float, ...]:
 
 
 FELT: Final = through(0.001, 60.0)
-GAP: Final = (*(bound for bound in through(0.001, 60.0) if bound <= 2.0), 3.0, 5.0, 10.0)
-ANSWER: Final = decades(0.01, 500)
-PART: Final = decades(0.001, 100)
-STEP: Final = decades(0.001, 10)
+GAP: Final = (*(bound for bound in through(0.001, 60.0) if bound <= 1.0), 2.0, 5.0, 10.0)
+ANSWER: Final = decades(0.01, 200)
+PART: Final = decades(0.001, 50)
+STEP: Final = decades(0.001, 5)
 STORE: Final = joined((0.005, 0.02, 0.1), OBJECTIVES)
 PROMPT_TOKENS: Final = tuple(float(2**power) for power in range(3, 18))
 ANSWER_TOKENS: Final = tuple(float(2**power) for power in range(14))
-SEQUENCES: Final = (1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 256.0)
+SEQUENCES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0, 256.0)
 WINDOW_USED: Final = (0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 # OpenTelemetry's advice for gen_ai.server.*, with OBJECTIVES.

@@ -134,6 +134,8 @@ class Metrics:
 def _may_name_unknown(route: str, method: str) -> bool:
     """Returns whether a route that only reads or generates takes a model's name, or any path. What writes to the
     repository is asked by operators."""
+    if route.startswith("/ui/") and "{path" not in route:
+        return False  # pages are the same for every name
     if method == "POST":
         return "{" not in route
     return method == "GET" and any(part in route for part in ("/models/", "{path"))

@@ -83,9 +83,8 @@ class SessionStore:
         patience: float = PATIENCE_SECONDS,
         observe: Observe | None = None,
     ) -> SessionStore:
-        """Opens `url`, `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`, and brings the schema up to date.
-        `patience` is the longest wait for the database, in seconds; `observe` is as in Database. Raises NewerDatabase,
-        Unavailable, ValueError for another URL."""
+        """Opens `url`, `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`, and brings the schema up to date; the
+        rest is as in Database. Raises ValueError for another URL, NewerDatabase, Unavailable."""
         with translated():
             database = Database(url, patience, observe)
         deadline = asyncio.get_running_loop().time() + patience

@@ -22,7 +22,7 @@ def test_objectives_are_edges_of_every_latency() -> None:
 
 def test_a_quantile_of_what_users_feel_is_within_five_percent() -> None:
     assert all(high / low < 1.11 for low, high in pairwise(buckets.FELT))
-    assert all(high / low < 1.11 for low, high in pairwise(buckets.GAP) if high <= 2.0)
+    assert all(high / low < 1.11 for low, high in pairwise(buckets.GAP) if high <= 1.0)
     assert all(high / low <= 2 for low, high in pairwise(buckets.PART)), "four edges a decade"
 
 

@@ -111,6 +111,16 @@ def test_every_token_counts_once_in_a_crowd(num_blocks: int, speculation: bool) 
     assert core.stats.accepted_tokens_total < core.stats.draft_tokens_total or not speculation
 
 
+def test_wrong_drafts_count_nothing() -> None:
+    core = core_of(speculation=True)
+    core.scheduler.speculation.__class__ = HalfRight
+    core.add(make_request("a", range(10), max_tokens=8))
+    core.step()
+    assert len(core.step()) == 2
+    assert (core.stats.draft_tokens_total, core.stats.accepted_tokens_total) == (3, 1)
+    assert core.stats.decode.flops == flops_of(10, 10, 3) - 600, "two positions, two samples; the first was prefill's"
+
+
 def test_a_replayed_request_counts_what_is_new() -> None:
     request = make_request("a", range(10), max_tokens=8)
     whole, first, second = core_of(), core_of(), core_of()
