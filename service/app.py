@@ -38,6 +38,7 @@ from service.api.routes import (
     models,
     openai,
     operations,
+    profiles,
     repository,
     rollouts,
     root,
@@ -59,6 +60,7 @@ from service.live.feed import Feed
 from service.live.figures import Figures
 from service.logs import configure_logging
 from service.metrics import Metrics
+from service.profiles.profiles import Profiles
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
 from service.stopping import is_stopping
@@ -139,7 +141,8 @@ def create_app(
     app.state.idle_reports = IdleReports(deployments.repository, jobs, deployments.activity, deployments.served, tasks)
     app.state.tasks = tasks
     feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
-    app.state.service = Service(settings, deployments, jobs, answers, metrics, feed, __version__, described)
+    made = Profiles(deployments, tasks)
+    app.state.service = Service(settings, deployments, jobs, answers, metrics, feed, made, __version__, described)
     handlers.install(app)
     for part in (
         generate,
@@ -151,6 +154,7 @@ def create_app(
         models,
         tokenizing,
         operations,
+        profiles,
         live,
         root,
         repository,

@@ -13,6 +13,7 @@ from service.deployments.deployments import Deployments
 from service.jobs.jobs import Jobs
 from service.live.feed import Feed
 from service.metrics import Metrics
+from service.profiles.profiles import Profiles
 from service.settings import Settings
 
 
@@ -24,6 +25,7 @@ class Service:
     answers: Answers
     metrics: Metrics
     live: Feed
+    profiles: Profiles
     version: str
     """The version of this software."""
     openapi: Callable[[], dict[str, Any]]

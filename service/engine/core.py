@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
 from service.engine.messages import MAX_STEPS, EngineStats, FinishReason, Request, StepOutput, StepRecord
+from service.engine.profiling import Recorder, Span, no_span
 from service.engine.scheduling.cost import Work
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.validation import check_request
@@ -51,6 +52,10 @@ class ModelRunner(Protocol):
         their targets hold no content and do no harm."""
         ...
 
+    def recorder(self, kind: str) -> Recorder:
+        """Returns a recorder of what this thread computes, for a profile of this kind. Nothing is recorded yet."""
+        ...
+
     def run(self, batch: Batch) -> SequenceOf[SampledToken | None]:
         """Writes the KV of every scheduled token into its sequence's blocks. Returns one entry per item, in order.
 
@@ -66,6 +71,8 @@ class EngineCore:
 
     def __init__(self, runner: ModelRunner, scheduler: Scheduler, clock: Clock) -> None:
         self.scheduler = scheduler
+        self.span: Span = no_span
+        """Names the parts of a step while a profile is made."""
         self._runner = runner
         self._clock = clock
         self._refused: list[StepOutput] = []
@@ -109,6 +116,10 @@ class EngineCore:
         if not self.keep_adapter(name):
             self.read_adapter(name, directory)()
 
+    def recorder(self, kind: str) -> Recorder:
+        """Returns a recorder as ModelRunner.recorder does."""
+        return self._runner.recorder(kind)
+
     def forecast_seconds(self) -> float | None:
         """Returns the cost line's forecast of the step in progress. Returns None if no step runs, or if no step of that
         size was measured yet. Any thread may call it."""
@@ -130,17 +141,20 @@ class EngineCore:
     def step(self) -> list[StepOutput]:
         """Computes one batch and returns the news. Exceptions of the runner pass through; the core is broken then."""
         started = self._clock()
-        batch = self.scheduler.schedule(started)
+        with self.span("dosirak::schedule"):
+            batch = self.scheduler.schedule(started)
         copied = started
         if batch.copies:
-            batch = self._copy(batch)
+            with self.span("dosirak::copy"):
+                batch = self._copy(batch)
             copied = self._clock()
         self._in_progress = batch
         sampled = [each and self._checked(each) for each in self._runner.run(batch)] if batch.scheduled else ()
         self._in_progress = None
         ended = self._clock()
         self._observe(batch, ended - copied, ended - started)
-        outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
+        with self.span("dosirak::update"):
+            outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
         if self._leaving:
             self._unload_unused()
         return outputs

@@ -18,7 +18,16 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Final
 
-from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput, StepRecord
+from service.engine.messages import (
+    EngineInfo,
+    EngineStats,
+    FinishReason,
+    Profile,
+    Profiled,
+    Request,
+    StepOutput,
+    StepRecord,
+)
 from service.engine_client.engine import ALIVE, Engine, EngineState
 from service.errors import Unavailable
 
@@ -140,6 +149,10 @@ class Replicas:
     def unload_adapter(self, name: str) -> None:
         for seat in self._seats:
             seat.engine.unload_adapter(name)
+
+    async def profile(self, order: Profile) -> Profiled:
+        """Records the steps of the first replica."""
+        return await self._seats[0].engine.profile(order)
 
     async def stop(self, grace: float = 0.0) -> None:
         if self._state is not EngineState.FAILED:

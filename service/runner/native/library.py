@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence as Seq
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p, pointer
 from functools import cache
 
 import torch
 from torch import Tensor
 
+from service.engine.profiling import Span, no_span
 from service.runner.loading.arena import Arena
 from service.runner.memory import lazy_zeros
 from service.runner.native.build import LEVELS, library_path
+from service.runner.native.marks import Marks, MarksStruct
 
 _ALIGNMENT = 64
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
@@ -135,6 +137,7 @@ class StepStruct(Structure):
         ("sequence", c_void_p),
         ("logits", c_void_p),
         ("adapters", AdaptersStruct),
+        ("marks", POINTER(MarksStruct)),
     )
 
 
@@ -147,6 +150,10 @@ class Library:
         self.functions = functions
         self.arena: Arena | None = None
         """The place of packed weights while a model is loaded whose weights other processes map."""
+        self.span: Span = no_span
+        """Names the kernel that runs while a profile is made."""
+        self.marks: Marks | None = None
+        """Takes the times of a step's phases while a profile is made."""
         functions.dosirak_activation_reach.restype = c_int64
         self.activation_reach: int = functions.dosirak_activation_reach()
         functions.dosirak_panel.restype = c_int64
@@ -214,7 +221,8 @@ class Library:
             raise ValueError(f"rows of shape {tuple(rows.shape)} are given to a layer of depth {layer.depth}")
         x = rows.float().contiguous()
         y = torch.empty(len(x), layer.outputs)
-        self._linear(layer, x.data_ptr(), len(x), y.data_ptr(), torch.get_num_threads())
+        with self.span("native::linear"):
+            self._linear(layer, x.data_ptr(), len(x), y.data_ptr(), torch.get_num_threads())
         return y
 
     def add(self, added: AddedStruct, x: Tensor, middle: Tensor, y: Tensor) -> None:
@@ -222,7 +230,8 @@ class Library:
         [n, all ranks] is working memory."""
         rows, depth = x.shape
         tensors = (x.data_ptr(), depth, rows, middle.data_ptr(), y.data_ptr(), y.shape[1])
-        self._add(added, *tensors, torch.get_num_threads())
+        with self.span("native::adapter"):
+            self._add(added, *tensors, torch.get_num_threads())
 
     def attend(self, heads: HeadsStruct, sequences: Tensor, tables: Tensor, query: Tensor) -> Tensor:
         """Returns [rows, heads, value_dim] fp32 for query [rows, heads, key_dim]. Rows outside of `sequences` [n, 4]
@@ -232,13 +241,19 @@ class Library:
         q = query.float().contiguous()
         out = torch.zeros(len(q), heads.heads, heads.value_dim)
         where = (address(sequences), len(sequences), address(tables), len(tables))
-        _check(self._attend(heads, *where, len(q), q.data_ptr(), out.data_ptr(), torch.get_num_threads()))
+        with self.span("native::attention"):
+            reason = self._attend(heads, *where, len(q), q.data_ptr(), out.data_ptr(), torch.get_num_threads())
+        _check(reason)
         return out
 
     def step(self, model: ModelStruct, step: StepStruct) -> None:
         """Writes the step's keys, values and logits. Raises ValueError, and writes nothing, for a step that names token
         ids, positions, blocks, rows or adapters that do not exist."""
-        _check(self._step(model, step, torch.get_num_threads()))
+        if self.marks is not None:
+            step.marks = pointer(self.marks.struct)
+        with self.span("native::step"):
+            reason = self._step(model, step, torch.get_num_threads())
+        _check(reason)
 
     def cores(self, threads: int) -> list[int]:
         """Returns the core of each thread of a step; -1 if it is unknown."""
