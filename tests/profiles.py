@@ -36,6 +36,10 @@ def write_piece(
     return path
 
 
+def files_of(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
 class FakeRecorder:
     """Records its spans. `fails` is raised by the next call; `piece_bytes` is what a piece seems to have."""
 

@@ -28,7 +28,7 @@ from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.deployments import Deployments
 from service.engine import messages
 from service.engine_client.engine import EngineFailed
-from service.errors import Conflict, DosirakError, NotFound
+from service.errors import Conflict, DosirakError, NotFound, Unavailable
 from service.profiles.operators import Difference, Measured, Operator, differences
 from service.profiles.profile import Kind, Profile, ProfileFiles, now
 from service.tasks import BackgroundTasks
@@ -61,8 +61,8 @@ class Profiles:
         self._making: Profile | None = None
 
     async def begin(self, reference: str | None, steps: int, kind: Kind) -> Profile:
-        """Begins a profile of a loaded version. Raises NotFound for one that is not loaded, and Conflict while a
-        profile is being made."""
+        """Begins a profile of a loaded version. Raises NotFound for one that is not loaded, Unavailable while its
+        engine restarts, and Conflict while a profile is being made."""
         deployment = self._loaded(reference)
         if self._making is not None:
             raise Conflict(
@@ -105,6 +105,8 @@ class Profiles:
         wanted = self._deployments.resolve(reference).reference
         found = next((each for each in self._deployments.all() if each.manifest.reference == wanted), None)
         if found is not None and found.state is DeploymentState.READY:
+            if not found.is_serving:
+                raise Unavailable(f"The engine of {wanted} is being started again; try again shortly", retry_after=2)
             return found
         if found is not None and found.state is DeploymentState.LOADING:
             raise NotFound(f"{wanted} is still loading; ask again when GET /v1/deployments says ready", param="model")
