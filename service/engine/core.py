@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
 from service.engine.messages import MAX_STEPS, EngineStats, FinishReason, Request, StepOutput, StepRecord
-from service.engine.profiling import Recorder, Span, no_span
+from service.engine.profiling import Part, Recorder
 from service.engine.scheduling.cost import Work
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.validation import check_request
@@ -71,8 +71,6 @@ class EngineCore:
 
     def __init__(self, runner: ModelRunner, scheduler: Scheduler, clock: Clock) -> None:
         self.scheduler = scheduler
-        self.span: Span = no_span
-        """Names the parts of a step while a profile is made."""
         self._runner = runner
         self._clock = clock
         self._refused: list[StepOutput] = []
@@ -116,6 +114,16 @@ class EngineCore:
         if not self.keep_adapter(name):
             self.read_adapter(name, directory)()
 
+    @property
+    def parts(self) -> SequenceOf[Part]:
+        """Returns the parts of a step that a profile names, but for the runner's."""
+        scheduler = self.scheduler
+        return (
+            Part(scheduler, "schedule", "dosirak::schedule"),
+            Part(self, "_copy", "dosirak::copy"),
+            Part(scheduler, "update", "dosirak::update"),
+        )
+
     def recorder(self, kind: str) -> Recorder:
         """Returns a recorder as ModelRunner.recorder does."""
         return self._runner.recorder(kind)
@@ -141,20 +149,17 @@ class EngineCore:
     def step(self) -> list[StepOutput]:
         """Computes one batch and returns the news. Exceptions of the runner pass through; the core is broken then."""
         started = self._clock()
-        with self.span("dosirak::schedule"):
-            batch = self.scheduler.schedule(started)
+        batch = self.scheduler.schedule(started)
         copied = started
         if batch.copies:
-            with self.span("dosirak::copy"):
-                batch = self._copy(batch)
+            batch = self._copy(batch)
             copied = self._clock()
         self._in_progress = batch
         sampled = [each and self._checked(each) for each in self._runner.run(batch)] if batch.scheduled else ()
         self._in_progress = None
         ended = self._clock()
         self._observe(batch, ended - copied, ended - started)
-        with self.span("dosirak::update"):
-            outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
+        outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
         if self._leaving:
             self._unload_unused()
         return outputs

@@ -13,12 +13,11 @@ from torch import Tensor
 from models.loading import LowRankWeights, load_adapter
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.messages import Request, SamplingParams, TokenLogprobs
-from service.engine.profiling import Span, no_span
+from service.engine.profiling import Part
 from service.engine.sequence import Sequence
 from service.runner.forwards.forward import Forward
 from service.runner.kv_cache import KVCache
 from service.runner.native.library import library
-from service.runner.native.marks import Marks
 from service.runner.offload_file import OffloadFile
 from service.runner.parts import joined, parts_of
 from service.runner.recording import TraceRecorder
@@ -46,8 +45,6 @@ class ModelRunner:
         self._rules = rules
         self._device = device
         self._sampler = Sampler()
-        self.span: Span = no_span
-        """Names the parts of a step while a profile is made."""
         self.adapters: set[str] = set()
         self.verifies_drafts = forward.invariant and device.type == "cpu"
 
@@ -80,14 +77,10 @@ class ModelRunner:
 
     def recorder(self, kind: str) -> TraceRecorder:
         """Returns a recorder of this thread's operators, for a profile of this kind."""
-        return TraceRecorder(kind, self._device, self._name_parts)
-
-    def _name_parts(self, span: Span, marks: Marks | None) -> None:
-        """Gives the runner, and the kernels that it uses, what names their parts."""
-        self.span = span
         kernels = library()
-        if kernels is not None:
-            kernels.span, kernels.marks = span, marks
+        names = {"_packed": "pack", "_logits": "forward", "_sampled": "sample"}
+        parts = [Part(self, method, f"dosirak::{name}") for method, name in names.items()]
+        return TraceRecorder(kind, self._device, [*parts, *self._sampler.parts], kernels)
 
     def unload_adapter(self, name: str) -> None:
         """Frees an adapter that no sequence uses."""
@@ -114,12 +107,14 @@ class ModelRunner:
         return results
 
     def _run(self, batch: Batch) -> list[SampledToken | None]:
-        with self.span("dosirak::pack"):
-            step = pack(batch, self.cache, self._rules, self._device)
-        with self.span("dosirak::forward"):
-            logits = self._forward(step)
-        with self.span("dosirak::sample"):
-            return self._sampled(batch.scheduled, step, logits)
+        step = self._packed(batch)
+        return self._sampled(batch.scheduled, step, self._logits(step))
+
+    def _packed(self, batch: Batch) -> Step:
+        return pack(batch, self.cache, self._rules, self._device)
+
+    def _logits(self, step: Step) -> Tensor:
+        return self._forward(step)
 
     def _sampled(self, items: Seq[Scheduled], step: Step, logits: Tensor) -> list[SampledToken | None]:
         rows = [row for item in items if item.samples for row in SamplerRow.of(item)]

@@ -12,36 +12,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch.autograd.profiler import profile, record_function
 
-from service.engine.profiling import Span, no_span
+from service.engine.profiling import Part, Span
+from service.runner.native.library import Library
 from service.runner.native.marks import PHASES, Marks
-
-
-class NameParts(Protocol):
-    """Gives the runner what names its parts: a span, and the marks of native phases or None."""
-
-    def __call__(self, span: Span, marks: Marks | None) -> None: ...
 
 
 class TraceRecorder:
     """`engine.profiling.Recorder` by torch's profiler. The kind `memory` also records allocations, `stacks` Python's
     calls."""
 
-    def __init__(self, kind: str, device: torch.device, name_parts: NameParts) -> None:
+    def __init__(self, kind: str, device: torch.device, parts: Seq[Part], kernels: Library | None) -> None:
+        """`parts` are the runner's; those of the native kernels, if there are any, are added."""
         self.span: Span = _span
+        self.parts = (*parts, *(kernels.parts if kernels else ()))
         self._new: Callable[[], profile] = lambda: profile(
             use_device="cuda" if device.type == "cuda" else None,
             profile_memory=kind == "memory",
             with_stack=kind == "stacks",
             acc_events=False,
         )
-        self._name_parts = name_parts
+        self._kernels = kernels
         self._marks = Marks()
         self._taken = bytearray()
         self._profile: profile | None = None
@@ -49,8 +46,8 @@ class TraceRecorder:
 
     def begin(self) -> None:
         """Begins to record."""
-        self._name_parts(self.span, self._marks)
         self._marks.take()
+        self._set_marks(self._marks)
         self._taken.clear()
         self._profile = self._new()
         self._profile.__enter__()  # type: ignore[no-untyped-call]
@@ -60,7 +57,7 @@ class TraceRecorder:
 
     def end(self, piece: Path | None) -> int:
         """As Recorder.end."""
-        self._name_parts(no_span, None)
+        self._set_marks(None)
         recorded, self._profile = self._profile, None
         if recorded is None:
             return 0
@@ -71,6 +68,10 @@ class TraceRecorder:
         marks.write_bytes(json.dumps(PHASES).encode() + b"\n" + self._taken)
         recorded.export_chrome_trace(str(trace))  # type: ignore[no-untyped-call]
         return trace.stat().st_size + len(self._taken)
+
+    def _set_marks(self, marks: Marks | None) -> None:
+        if self._kernels is not None:
+            self._kernels.marks = marks
 
     def _warm_up(self) -> None:
         """Makes what torch makes at its first use, outside of the steps that are measured."""

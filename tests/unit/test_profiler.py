@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from service.engine.messages import Add, FromEngine, Profile, Profiled, Step, StepOutput, ToEngine
-from service.engine.profiling import LONGEST_PIECE, PIECE_BYTES, STEP, Profiler, no_span
+from service.engine.profiling import LONGEST_PIECE, PIECE_BYTES, STEP, Named, Part, Profiler
 from service.engine.worker import EngineLoop
 from tests.fakes import FakeClock, FakeRunner, make_core, make_request
 from tests.profiles import FakeRecorder
@@ -48,7 +49,6 @@ def test_it_records_so_many_steps_and_tells(world: World) -> None:
     assert (ended := world.sent[0]) == Profiled("profile-1", 3, ended.tokens, ended.seconds)
     assert ended.tokens == 3 + 1 + 1, "the prompt, and a token a step"
     assert not world.profiler.is_running
-    assert world.core.span is no_span
     world.step(5)
     assert world.recorder.calls.count("stepped") == 3, "nothing is recorded behind the end"
 
@@ -100,7 +100,6 @@ def test_it_gives_up_when_no_step_comes(world: World) -> None:
     assert world.sent[0].error.startswith("60 s passed without a step after 1 of 2: send requests")
     assert world.recorder.calls[-1] == "drop"
     assert world.profiler.patience is None
-    assert world.core.span is no_span
 
 
 def test_a_second_one_is_refused(world: World) -> None:
@@ -125,6 +124,32 @@ def test_a_recorder_that_fails_ends_the_profile_alone(world: World, steps: int) 
     assert not world.profiler.is_running
     world.recorder.fails = None
     world.step(2)
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.own: Callable[[int], int] = lambda number: 2 * number
+
+    def plain(self, number: int, *, more: int = 0) -> int:
+        return number + more
+
+
+def test_named_methods_are_themselves_again() -> None:
+    counter, names = Counter(), list[str]()
+    own = counter.own
+
+    @contextmanager
+    def span(name: str) -> Iterator[None]:
+        names.append(name)
+        yield
+
+    named = Named([Part(counter, "plain", "one"), Part(counter, "own", "two")], span)
+    assert (counter.plain(1, more=2), counter.own(4)) == (3, 8)
+    assert names == ["one", "two"]
+    named.restore()
+    assert (counter.plain(1), counter.own(4)) == (1, 8)
+    assert names == ["one", "two"]
+    assert vars(counter) == {"own": own}
 
 
 class Channel:

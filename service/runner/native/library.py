@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from service.engine.profiling import Span, no_span
+from service.engine.profiling import Part
 from service.runner.loading.arena import Arena
 from service.runner.memory import lazy_zeros
 from service.runner.native.build import LEVELS, library_path
@@ -150,8 +150,6 @@ class Library:
         self.functions = functions
         self.arena: Arena | None = None
         """The place of packed weights while a model is loaded whose weights other processes map."""
-        self.span: Span = no_span
-        """Names the kernel that runs while a profile is made."""
         self.marks: Marks | None = None
         """Takes the times of a step's phases while a profile is made."""
         functions.dosirak_activation_reach.restype = c_int64
@@ -187,6 +185,12 @@ class Library:
         self._quantize.restype = None
         self._quantize.argtypes = (c_void_p, c_int64, c_void_p, POINTER(c_float))
 
+    @property
+    def parts(self) -> Seq[Part]:
+        """Returns the kernels that a profile names."""
+        names = {"step": "step", "linear": "linear", "attend": "attention", "add": "adapter"}
+        return [Part(self, method, f"native::{name}") for method, name in names.items()]
+
     def packed_bytes(self, kind: int, outputs: int, depth: int) -> int:
         """Returns the bytes of the packed weights [outputs, depth] of a kind."""
         size: int = self._packed_bytes(kind, outputs, depth)
@@ -221,8 +225,7 @@ class Library:
             raise ValueError(f"rows of shape {tuple(rows.shape)} are given to a layer of depth {layer.depth}")
         x = rows.float().contiguous()
         y = torch.empty(len(x), layer.outputs)
-        with self.span("native::linear"):
-            self._linear(layer, x.data_ptr(), len(x), y.data_ptr(), torch.get_num_threads())
+        self._linear(layer, x.data_ptr(), len(x), y.data_ptr(), torch.get_num_threads())
         return y
 
     def add(self, added: AddedStruct, x: Tensor, middle: Tensor, y: Tensor) -> None:
@@ -230,8 +233,7 @@ class Library:
         [n, all ranks] is working memory."""
         rows, depth = x.shape
         tensors = (x.data_ptr(), depth, rows, middle.data_ptr(), y.data_ptr(), y.shape[1])
-        with self.span("native::adapter"):
-            self._add(added, *tensors, torch.get_num_threads())
+        self._add(added, *tensors, torch.get_num_threads())
 
     def attend(self, heads: HeadsStruct, sequences: Tensor, tables: Tensor, query: Tensor) -> Tensor:
         """Returns [rows, heads, value_dim] fp32 for query [rows, heads, key_dim]. Rows outside of `sequences` [n, 4]
@@ -241,9 +243,7 @@ class Library:
         q = query.float().contiguous()
         out = torch.zeros(len(q), heads.heads, heads.value_dim)
         where = (address(sequences), len(sequences), address(tables), len(tables))
-        with self.span("native::attention"):
-            reason = self._attend(heads, *where, len(q), q.data_ptr(), out.data_ptr(), torch.get_num_threads())
-        _check(reason)
+        _check(self._attend(heads, *where, len(q), q.data_ptr(), out.data_ptr(), torch.get_num_threads()))
         return out
 
     def step(self, model: ModelStruct, step: StepStruct) -> None:
@@ -251,9 +251,7 @@ class Library:
         ids, positions, blocks, rows or adapters that do not exist."""
         if self.marks is not None:
             step.marks = pointer(self.marks.struct)
-        with self.span("native::step"):
-            reason = self._step(model, step, torch.get_num_threads())
-        _check(reason)
+        _check(self._step(model, step, torch.get_num_threads()))
 
     def cores(self, threads: int) -> list[int]:
         """Returns the core of each thread of a step; -1 if it is unknown."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from service.engine.messages import TokenLogprobs
+from service.engine.profiling import Part
 from service.runner.native.library import Library, address
 from service.runner.sampling.reference import TorchSampling, logprobs_of
 from service.runner.sampling.row import SamplerRow
@@ -59,7 +60,6 @@ class NativeSampling:
     """Each row [vocabulary] is computed by one thread. Rows with typical-p, which is rare, go through torch."""
 
     def __init__(self, kernels: Library) -> None:
-        self._kernels = kernels
         self._penalize = kernels.functions.dosirak_penalize
         self._penalize.restype = None
         self._penalize.argtypes = (POINTER(PenaltyStruct), c_int64, c_int)
@@ -71,19 +71,22 @@ class NativeSampling:
         self._logprobs.argtypes = (POINTER(LogprobStruct), c_int64, c_int)
         self._torch = TorchSampling()
 
+    @property
+    def parts(self) -> Seq[Part]:
+        """Returns the kernels that a profile names."""
+        return [Part(self, method, f"native::{method}") for method in ("penalize", "draw", "logprobs")]
+
     def penalize(self, logits: Seq[Tensor], rows: Seq[SamplerRow]) -> None:
         """In place, by the counts that every one of these rows has."""
         structs = (PenaltyStruct * len(rows))(*map(_penalty_struct, logits, rows))
-        with self._kernels.span("native::penalize"):
-            self._penalize(structs, len(rows), torch.get_num_threads())
+        self._penalize(structs, len(rows), torch.get_num_threads())
 
     def draw(self, scores: Seq[Tensor], rows: Seq[SamplerRow]) -> list[int]:
         """One token for each row; -1 where it holds no usable number."""
         native = [i for i, row in enumerate(rows) if row.is_greedy or row.params.typical_p >= 1.0]
         others = [i for i, row in enumerate(rows) if not row.is_greedy and row.params.typical_p < 1.0]
         structs = (DrawStruct * len(native))(*(_draw_struct(scores[i], rows[i]) for i in native))
-        with self._kernels.span("native::draw"):
-            self._draw(structs, len(native), torch.get_num_threads())
+        self._draw(structs, len(native), torch.get_num_threads())
         tokens = dict(zip(native, (struct.token for struct in structs), strict=True))
         drawn = self._torch.draw([scores[i] for i in others], [rows[i] for i in others])
         tokens.update(zip(others, drawn, strict=True))
@@ -99,8 +102,7 @@ class NativeSampling:
                 for i, (row, token, top) in enumerate(zip(logits, tokens, tops, strict=True))
             )
         )
-        with self._kernels.span("native::logprobs"):
-            self._logprobs(structs, len(tokens), torch.get_num_threads())
+        self._logprobs(structs, len(tokens), torch.get_num_threads())
         return [
             None
             if math.isnan(one.largest)
