@@ -12,16 +12,16 @@ import torch
 from service.engine.worker import BuildRunner, main
 from service.runner.sampling.sampler import Sampler
 
-PLANTED = "aten::sort"
-_NUMBERS = torch.rand(150_000, generator=torch.Generator().manual_seed(0))
+PLANTED = "aten::lgamma"
+_NUMBERS = torch.rand(400_000, generator=torch.Generator().manual_seed(0))
 
 
 def slowed(sample: Callable[..., Any]) -> Callable[..., Any]:
-    def sample_and_sort(*args: Any, **kwargs: Any) -> Any:
-        torch.sort(_NUMBERS)
+    def slow_sample(*args: Any, **kwargs: Any) -> Any:
+        torch.lgamma(_NUMBERS)
         return sample(*args, **kwargs)
 
-    return sample_and_sort
+    return slow_sample
 
 
 def prepare() -> BuildRunner:
