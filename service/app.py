@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 
 from models import __version__
 from models.manifest import Manifest
@@ -65,12 +66,21 @@ from service.sessions import Limits
 from service.settings import Settings, engine_environment
 from service.stopping import is_stopping
 from service.tasks import BackgroundTasks
+from service.tracing import Tracer
 from service.ui import routes as ui
 from service.ui.frame import sign_in_page
 
 if TYPE_CHECKING:
     from service.sessions import SessionStore
 
+WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""FastAPI's own spans would stand beside ours, a handful a request, with the address and the text of errors."""
 TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
 
@@ -130,6 +140,7 @@ def create_app(
         openapi_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
+        telemetry=WITHOUT_TELEMETRY,
     )
     conversations = Conversations(partial(_open_sessions, settings), tasks=tasks)
     guard = read_guard(settings.guard_file) if settings.guard_file else None
@@ -166,7 +177,8 @@ def create_app(
         app.include_router(part.router)
     app.router.routes.append(unknown_route())
     app.add_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page)
-    app.add_middleware(Edge, metrics=metrics)  # added last, so outermost
+    app.state.tracer = tracer = _tracer(settings, metrics)
+    app.add_middleware(Edge, metrics=metrics, tracer=tracer)  # added last, so outermost
     metrics.serving(__version__)
     return app
 
@@ -188,6 +200,18 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await deployments.stop()
         await conversations.stop()
         await tasks.stop()  # the tasks that the last answers began
+        tracer: Tracer | None = app.state.tracer
+        if tracer is not None:
+            await tracer.close()
+
+
+def _tracer(settings: Settings, metrics: Metrics) -> Tracer | None:
+    """Returns what sends spans; None without a collector, and then OpenTelemetry is not imported."""
+    if settings.traces_url is None:
+        return None
+    from service.tracing.exporting import Exporting
+
+    return Exporting(settings.traces_url, __version__, metrics)
 
 
 async def _open_sessions(settings: Settings) -> SessionStore:

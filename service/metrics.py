@@ -76,6 +76,7 @@ class Metrics:
         self._engine = _EngineFamilies(self.registry)
         self._http = _HttpFamilies(self.registry)
         self._tasks = _TaskFamilies(self.registry)
+        self._traces = _TraceFamilies(self.registry)
         self.summaries = self._answers.summaries
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._keeps_recent = False
@@ -106,6 +107,14 @@ class Metrics:
         """Records that a background task began or goes on (0), or the number of its failures in a row."""
         self._tasks.failures.labels(task).inc(failures > 0)
         self._tasks.failing.labels(task).set(failures > 0)
+
+    def export_failed(self) -> None:
+        """Counts an export that the collector of traces did not take. Any thread may call this."""
+        self._traces.failures.inc()
+
+    def spans_dropped(self, spans: int) -> None:
+        """Counts spans that no collector gets. Any thread may call this."""
+        self._traces.dropped.inc(spans)
 
     def serving(self, server_version: str) -> None:
         self._http.build_info.labels(server_version).set(1)
@@ -288,3 +297,10 @@ class _TaskFamilies(_Families):
         super().__init__(registry)
         self.failures = self.counter("background_task_failures", "Failures of background tasks, by task.", "task")
         self.failing = self.gauge("background_task_failing", "1 while its last pass failed, else 0.", "task")
+
+
+class _TraceFamilies(_Families):
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.failures = self.counter("trace_export_failures", "Exports that the collector of traces did not take.")
+        self.dropped = self.counter("trace_spans_dropped", "Spans lost with them, or because too many waited.")

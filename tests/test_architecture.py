@@ -19,12 +19,14 @@ ALLOWED: dict[str, set[str]] = {
     "models.demo": {"models"},
     "service.errors": set(),
     "service.cursors": {"service.errors"},
-    "service.settings": {"models"},
+    "service.collector_url": set(),
+    "service.settings": {"models", "service.collector_url"},
     "service.wrong_settings": {"service.settings"},
     "service.host": set(),
     "service.machine": {"models", "service.host", "service.settings", "service.runner.native.build"},
     "service.tracebacks": set(),
     "service.stopping": set(),
+    "service.tracing": set(),
     "service.log_lines": set(),
     "service.logs": {"service.settings", "service.tracebacks", "service.log_lines"},
     "service.tasks": set(),
@@ -236,6 +238,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.tasks",
         "service.machine",
         "service.doctor.measured",
+        "service.tracing",
     },
     "service.ui": {"service.api", "service.errors"},  # the routes; a screen itself asks the API over HTTP
     "service.app": {
@@ -257,6 +260,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.sessions",
         "service.logs",
         "service.tasks",
+        "service.tracing",
     },
     "service.deferred": {"service.settings", "service.engine_client", "service.app"},
     "service.packaging": {"service.api", "service.errors"},
@@ -344,6 +348,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         "service.cli",
     ),
     "prometheus_client": ("service.metrics",),
+    "opentelemetry": ("service.tracing.exporting", "service.tracing.bounded"),
     "bentoml": ("service.bento", "service.packaging"),
     "sqlalchemy": ("service.sessions",),
     "alembic": ("service.sessions.migrating", "service.sessions.migrations"),
@@ -452,7 +457,7 @@ def test_the_table_names_only_parts_that_exist() -> None:
 
 def test_api_process_imports_no_torch() -> None:
     """The whole app is composed without torch or transformers, nor what only a server with sessions needs."""
-    unwanted = {"torch", "transformers", "sqlalchemy"}
+    unwanted = {"torch", "transformers", "sqlalchemy", "google.protobuf", "opentelemetry.sdk", "opentelemetry.exporter"}
     program = f"import sys, service.app; print(sorted({unwanted} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"

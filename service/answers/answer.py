@@ -35,7 +35,10 @@ class Delta:
 
 
 class Answer:
-    """`usage`, `timings` and `receipt` are exact after the last delta; before it they cover what went out so far."""
+    """`usage`, `timings` and `receipt` are exact after the last delta; before it they cover what went out so far.
+
+    Moments (`…_at`) are points of `time.monotonic()`. `replayed_at`: when other engine processes took its sequences
+    over; `stored_at`: when its turn, or the response for its Idempotency-Key, was on disk."""
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Answer:
         self.max_new_tokens = max_new_tokens
         self.seed = seed
         self.created = int(time.time())
+        self.admitted_at = time.monotonic()
         stop_ids = () if request.sampling.ignore_eos else deployment.tokenizer.stop_token_ids
         self.sequences = [
             OutputSequence(
@@ -67,6 +71,8 @@ class Answer:
         self.prefill_seconds: float | None = None
         self.first_at: float | None = None
         self.last_at: float | None = None
+        self.replayed_at: list[float] = []
+        self.stored_at: float | None = None
         self._batch_size_mean: float | None = None
         self._batch_sizes: list[int] = []
 
@@ -111,7 +117,11 @@ class Answer:
         return self.best[0].finish_reason or FinishReason.ABORT
 
     def note(self, number: int, output: StepOutput) -> None:
-        """Records what a step's output says about times and caches. The first sequence stands for all."""
+        """Records what a step's output says about times and caches. The first sequence stands for all, but in
+        replays."""
+        if output.replayed_at is not None:
+            self.replayed_at.append(output.replayed_at)
+            return
         if number:
             return
         self.cached_tokens = max(self.cached_tokens, output.num_cached_tokens)

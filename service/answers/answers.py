@@ -114,6 +114,7 @@ class Answers:
                     async for delta in deltas:
                         if delta.last:
                             await turn.keep(delta.answer, record(delta) if record else None)
+                            delta.answer.stored_at = time.monotonic()
                         yield delta
 
     @asynccontextmanager

@@ -94,7 +94,8 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
 
     `queue_seconds` and `prefill_seconds` come with the first token. `batch_size_mean`, the mean number of sequences in
     this sequence's steps, comes with the last output. `num_cached_tokens` counts prompt tokens found in the prefix
-    cache at the first admission.
+    cache at the first admission. `replayed_at` is the engine client's own news, in an output without tokens: from then
+    on another engine process computes this sequence.
     """
 
     request_id: str
@@ -107,6 +108,7 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     prefill_seconds: float | None = None
     batch_size_mean: float | None = None
     num_preemptions: int = 0
+    replayed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What lies on disk: damage that is found, files that versions share, leases, what a collection takes and leaves."""
+"""Versions on disk: damage that is found, files that versions share, leases, what a collection takes and leaves."""
 
 from __future__ import annotations
 
