@@ -7,6 +7,7 @@
     data_dir/journal/<name>.jsonl       aliases and deletions (`storage.journal`)
     data_dir/published/<name>           when each version was made, for lists (`storage.publications`)
     data_dir/reports/<name>/            <version>.json, its report (`report`)
+    data_dir/profiles/<name>/<version>/   profiles of its engine, a directory each (`service.profiles`)
     data_dir/rollouts/<name>/           <alias>.json, versions on trial (`rollouts`)
     data_dir/blobs/<sha256>             files that several versions share (`storage.blobs`)
     data_dir/engine/<digest>.*          engines' records of a version; made again if missing
@@ -218,8 +219,8 @@ class Repository:
         return manifest
 
     def delete(self, name: str, version: str, reason: str = "", actor: str = "") -> None:
-        """Remove a version and its report; its number is not used again. Raises NotFound, or Conflict while an alias
-        points to it or a process has a lease on it."""
+        """Remove a version, its report and its profiles; its number is not used again. Raises NotFound, or Conflict
+        while an alias points to it or a process has a lease on it."""
         reference = ModelReference(name, version)
         gone = staging.departure(self.layout.temporary)
         with self.locked(name):
@@ -236,6 +237,7 @@ class Repository:
             bento_store.point_latest(self.layout.models / name, newest.version if newest else None)
         shutil.rmtree(gone)
         self.layout.report(name, version).unlink(missing_ok=True)
+        shutil.rmtree(self.layout.profiles_of(name, version), ignore_errors=True)
 
     def put_report(self, manifest: Manifest, report: Report) -> None:
         """Store the report of a version in place of an earlier one. Raises NotFound, Conflict."""

@@ -40,6 +40,7 @@ from service.api.routes import (
     models,
     openai,
     operations,
+    profiles,
     repository,
     rollouts,
     root,
@@ -62,6 +63,7 @@ from service.live.feed import Feed
 from service.live.figures import Figures
 from service.logs import configure_logging
 from service.metrics import Metrics
+from service.profiles.profiles import Profiles
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
 from service.stopping import is_stopping
@@ -160,7 +162,10 @@ def create_app(
     app.state.tasks = tasks
     feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
     stock = partial(take_stock, deployments, settings.data_dir)
-    app.state.service = Service(settings, deployments, jobs, answers, metrics, stock, feed, __version__, described)
+    made = Profiles(deployments, tasks)
+    app.state.service = Service(
+        settings, deployments, jobs, answers, metrics, stock, feed, made, __version__, described
+    )
     handlers.install(app)
     parts = (
         generate,
@@ -172,6 +177,7 @@ def create_app(
         models,
         tokenizing,
         operations,
+        profiles,
         live,
         root,
         repository,

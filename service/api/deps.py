@@ -13,6 +13,7 @@ from service.deployments.deployments import Deployments
 from service.jobs.jobs import Jobs
 from service.live.feed import Feed
 from service.metrics import Inventory, Metrics
+from service.profiles.profiles import Profiles
 from service.settings import Settings
 
 
@@ -26,6 +27,7 @@ class Service:
     stock: Callable[[], Inventory]
     """Reads what `/metrics` shows of this moment; it looks at files."""
     live: Feed
+    profiles: Profiles
     version: str
     """The version of this software."""
     openapi: Callable[[], dict[str, Any]]

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
 from service.engine.messages import MAX_STEPS, EngineStats, FinishReason, Request, StepOutput, StepRecord
+from service.engine.profiling import Part, Recorder
 from service.engine.scheduling.cost import Work
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.validation import check_request
@@ -51,6 +52,10 @@ class ModelRunner(Protocol):
     def copy(self, copies: SequenceOf[BlockCopy]) -> SequenceOf[BlockCopy]:
         """Makes these copies between blocks and the offload file, one after the other. Returns the copies that failed;
         their targets hold no content and do no harm."""
+        ...
+
+    def recorder(self, kind: str) -> Recorder:
+        """Returns a recorder of what this thread computes, for a profile of this kind. Nothing is recorded yet."""
         ...
 
     def run(self, batch: Batch) -> SequenceOf[SampledToken | None]:
@@ -112,6 +117,20 @@ class EngineCore:
         """Loads an adapter, so that requests may name it. Raises the runner's errors."""
         if not self.keep_adapter(name):
             self.read_adapter(name, directory)()
+
+    @property
+    def parts(self) -> SequenceOf[Part]:
+        """Returns the parts of a step that a profile names, but for the runner's."""
+        scheduler = self.scheduler
+        return (
+            Part(scheduler, "schedule", "dosirak::schedule"),
+            Part(self, "_copy", "dosirak::copy"),
+            Part(scheduler, "update", "dosirak::update"),
+        )
+
+    def recorder(self, kind: str) -> Recorder:
+        """Returns a recorder as ModelRunner.recorder does."""
+        return self._runner.recorder(kind)
 
     def forecast_seconds(self) -> float | None:
         """Returns the cost line's forecast of the step in progress. Returns None if no step runs, or if no step of that

@@ -257,6 +257,17 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
     name: str
 
 
+class Profile(msgspec.Struct, frozen=True, tag="profile"):
+    """Record the next `steps` steps into files in `directory`. The answer is one Profiled of the same id, at the latest
+    when `patience_seconds` have passed without a step. `kind` is "operators", "memory" or "stacks"."""
+
+    id: str
+    directory: str
+    steps: int
+    kind: str = "operators"
+    patience_seconds: float = 60.0
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Finish the running requests, then exit 0. Closing the socket instead ends the engine at once."""
 
@@ -275,6 +286,17 @@ class AdapterLoaded(msgspec.Struct, frozen=True, tag="adapter_loaded"):
 
     name: str
     ticket: int
+    error: str = ""
+
+
+class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
+    """A profile has ended: its recorded steps, their tokens and seconds, or in `error` the clause that says why it
+    failed."""
+
+    id: str
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
     error: str = ""
 
 
@@ -303,8 +325,8 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
     message: str
 
 
-ToEngine = Start | Add | Abort | LoadAdapter | UnloadAdapter | Shutdown
-FromEngine = Loading | Ready | AdapterLoaded | Step | Heartbeat | Fatal
+ToEngine = Start | Add | Abort | LoadAdapter | UnloadAdapter | Profile | Shutdown
+FromEngine = Loading | Ready | AdapterLoaded | Profiled | Step | Heartbeat | Fatal
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -20,7 +20,16 @@ from functools import reduce
 from operator import add
 from typing import Final
 
-from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput, StepRecord
+from service.engine.messages import (
+    EngineInfo,
+    EngineStats,
+    FinishReason,
+    Profile,
+    Profiled,
+    Request,
+    StepOutput,
+    StepRecord,
+)
 from service.engine_client.engine import ALIVE, Engine, EngineState
 from service.errors import Unavailable
 
@@ -142,6 +151,10 @@ class Replicas:
     def unload_adapter(self, name: str) -> None:
         for seat in self._seats:
             seat.engine.unload_adapter(name)
+
+    async def profile(self, order: Profile) -> Profiled:
+        """Records the steps of the first replica."""
+        return await self._seats[0].engine.profile(order)
 
     async def stop(self, grace: float = 0.0) -> None:
         if self._state is not EngineState.FAILED:
