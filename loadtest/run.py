@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from loadtest.runner import html_page, markdown, result, sample
@@ -66,7 +67,8 @@ def prepare(options: argparse.Namespace, command: str) -> Plan:
         before = result.read_baseline(options.baseline, scenario, address, host)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "samples.jsonl").write_bytes(b"")
+        with TemporaryFile(dir=options.out):
+            pass  # it can be written: known before the load, not after it
     except OSError as error:
         raise NotMeasured(f"--out {options.out}: {error.strerror}") from None
     return Plan(scenario, address, options.key, options.out, host, before, command)
