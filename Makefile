@@ -67,6 +67,11 @@ recall: $(READY) $(KERNELS)  ## recall table of the demo model, bf16 and int8, t
 bench: $(READY) $(KERNELS)  ## ours against every peer: table, goals, plots; e.g. BENCH=--quick
 	$(BIN)/python -m loadtest.bench $(BENCH)
 
-load: $(READY)  ## locust users against a running server (HOST, USERS, TIME)
-	$(BIN)/locust -f loadtest/locustfile.py --headless --host $(or $(HOST),http://127.0.0.1:3000) \
-		--users $(or $(USERS),16) --spawn-rate 4 --run-time $(or $(TIME),60s)
+# SCENARIO is a name in loadtest/scenarios or a file.
+LOADED := $(if $(filter %.toml,$(SCENARIO)),$(SCENARIO),loadtest/scenarios/$(or $(SCENARIO),smoke).toml)
+RESULT := loadtest/results/$(shell date +%F)/load-$(notdir $(basename $(LOADED)))
+
+load: $(READY)  ## a scenario's load on a running server, judged: SCENARIO=smoke (HOST, OUT, BASELINE)
+	$(if $(USERS)$(TIME),$(error USERS and TIME are in the scenario's file now: SCENARIO=$(LOADED)))
+	$(BIN)/python -m loadtest.run $(LOADED) --host $(or $(HOST),http://127.0.0.1:3000) \
+		--out $(or $(OUT),$(RESULT)) $(if $(BASELINE),--baseline $(BASELINE))
