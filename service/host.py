@@ -4,6 +4,7 @@ tensors."""
 from __future__ import annotations
 
 import os
+import platform
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -41,6 +42,14 @@ def has_gpu() -> bool:
 def has_torch() -> bool:
     """Whether engines can run here. The image's target `api` has no torch."""
     return find_spec("torch") is not None
+
+
+def processor_name(proc: Path = Path("/proc")) -> str:
+    """Returns the processor's name, as the kernel says; its architecture where the kernel does not."""
+    lines = read(proc / "cpuinfo").split("\n\n")[0].splitlines()
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    named = fields.get("model name") or fields.get("cpu model")
+    return named or platform.processor() or platform.machine()
 
 
 def total_memory() -> int:

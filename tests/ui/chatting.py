@@ -1,4 +1,4 @@
-"""What the tests of chats share: one message and its answer, and how input methods tell the browser what is typed."""
+"""The shared parts of tests of chats: a message and its answer, and how input methods tell the browser of typing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the first load of a screen weighs, and when it first paints. Bytes are asserted; times are printed."""
+"""The weight of a screen's first load, and the time of its first paint. Bytes are asserted; times are printed."""
 
 from __future__ import annotations
 

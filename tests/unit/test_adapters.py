@@ -1,4 +1,4 @@
-"""What PEFT saved becomes a version of its base, whole as it is; what cannot be served is refused by name."""
+"""An adapter that PEFT saved becomes a version of its base, unchanged; one that cannot be served is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server does beside requests goes on after failures, and is told where it does not."""
+"""The server's background tasks go on after failures; one that does not go on is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is imported is what the directory holds; what could run code or exhaust a loader is refused by name."""
+"""An import takes what the directory holds; a file that could run code or exhaust a loader is refused by name."""
 
 import json
 import struct

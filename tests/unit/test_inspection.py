@@ -1,4 +1,4 @@
-"""What an inspection says of each message, word by word, and what it costs; the equations are in
+"""An inspection's words for each message, and its cost; the equations are in
 tests/property/test_inspection.py."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each module is stored in: by the files' headers, folded into a few lines that still say it of every module."""
+"""The dtype of each module, by the files' headers, folded into a few lines that still say it of every module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make` says where a machine lacks something: one sentence with the way out."""
+"""`make` on a machine that lacks something says one sentence with the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint will need, compared with what its versions take."""
+"""The forecast needs of a checkpoint, compared with what its versions take."""
 
 from __future__ import annotations
 

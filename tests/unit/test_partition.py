@@ -1,4 +1,4 @@
-"""Which messages were sent, as numbers, and the lists that are derived from them."""
+"""The partition of messages by state, as numbers, and the lists that are derived from them."""
 
 from __future__ import annotations
 

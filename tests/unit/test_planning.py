@@ -1,4 +1,4 @@
-"""How much of a report fits the time, on machines of every speed."""
+"""The plan of a report fits the time, on machines of every speed."""
 
 from __future__ import annotations
 

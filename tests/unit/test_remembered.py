@@ -1,4 +1,4 @@
-"""What is made of a file is made once, and again as soon as the file is another one."""
+"""A value made of a file is made once, and again as soon as the file is another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another owner has is not there: every call of the store, with every id that is his."""
+"""The sessions of another owner are not there: every call of the store, with every id that is his."""
 
 from __future__ import annotations
 

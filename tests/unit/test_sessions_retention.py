@@ -1,4 +1,4 @@
-"""What expires is unreadable at once and gone after a sweep; what is erased is in no byte of SQLite's files."""
+"""An expired session is unreadable at once and gone after a sweep; an erased one is in no byte of SQLite's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dosirak serve` does around its server: every check really provoked, lines that wait, and an end at once."""
+"""The work of `dosirak serve` around its server: every check really provoked, lines that wait, and an end at once."""
 
 from __future__ import annotations
 

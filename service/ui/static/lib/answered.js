@@ -1,4 +1,4 @@
-// What one can do with an answer: have it made again, go on from it in a new session, copy its request, see its context.
+// The controls under an answer: make it again, go on from it in a new session, copy its request, see its context.
 import {html} from './view.js';
 import {apiAddress} from './addresses.js';
 import {ask} from './api.js';

@@ -1,4 +1,4 @@
-// What the Enter key means in a box where an input method may compose. A small state machine over the events of the
+// The Enter key in a box where an input method may compose. A small state machine over the events of the
 // box; it touches no page.
 //
 //   Korean, Windows   keydown 229, compositionend                    sends at the end of the composition

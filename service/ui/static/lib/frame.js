@@ -14,8 +14,24 @@ document.getElementById('language').addEventListener('change', event => {
   location.reload();
 });
 
-const open = async () => (await import('./go-to.js')).open();
+// The dialog is there from the first letter on, before the module that fills it: no key goes elsewhere meanwhile.
+const dialog = document.getElementById('go-to-dialog');
+const text = dialog.querySelector('input');
+const places = () => import('./go-to.js');
+
+async function open() {
+  if (dialog.open) return;
+  text.value = '';
+  dialog.showModal();
+  (await places()).show(text);
+}
+
 document.getElementById('go-to').addEventListener('click', open);
+dialog.querySelector('form').addEventListener('submit', async event => {
+  event.preventDefault();
+  (await places()).go(text.value);
+});
+addEventListener('pagehide', () => dialog.close()); // else a page that is gone back to still shows it
 addEventListener('keydown', event => {
   if ((event.ctrlKey || event.metaKey) && !event.shiftKey && event.key.toLowerCase() === 'k') {
     event.preventDefault();

@@ -1,4 +1,4 @@
-// What the next call would send, asked while one types: an older question ends when a newer one comes.
+// The preview of the next call, asked while one types: an older question ends when a newer one comes.
 import {useEffect, useState} from './view.js';
 import {ask} from './api.js';
 import {useSettled} from './screen.js';

@@ -1,4 +1,4 @@
-// What a model received of a chat: the window as a bar, its parts, every message with what became of it and why, and the
+// The receipt of a chat, drawn: the window as a bar, its parts, every message with what became of it and why, and the
 // text token by token.
 import {html, useMemo, useState} from './view.js';
 import {Table, Tag} from './parts.js';

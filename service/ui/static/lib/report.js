@@ -1,4 +1,4 @@
-// What a report says, one figure a line: the same list for the tables of a version, a comparison and the trend.
+// The figures of a report, one a line: the same list for the tables of a version, a comparison and the trend.
 import {number, percent, t} from './words.js';
 
 const decode = size => ({

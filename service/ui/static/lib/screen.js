@@ -1,4 +1,4 @@
-// What every screen needs: its place in the address, its data, and the way onto the page.
+// The parts that every screen needs: its place in the address, its data, and the way onto the page.
 import {html, render, useCallback, useEffect, useRef, useState} from './view.js';
 import {ask} from './api.js';
 import {fail, quiet} from './notice.js';

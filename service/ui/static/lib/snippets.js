@@ -1,4 +1,4 @@
-// How to use a version: requests and commands with its reference and this server's address, to copy.
+// The ways to use a version: requests and commands with its reference and this server's address, to copy.
 import {html} from './view.js';
 import {apiAddress} from './addresses.js';
 import {copy} from './copy.js';

@@ -1,4 +1,4 @@
-// What changes by itself is asked again and again, while somebody looks.
+// Figures that change by themselves are asked again and again, while somebody looks.
 import {useEffect, useRef, useState} from './view.js';
 import {fail, quiet} from './notice.js';
 

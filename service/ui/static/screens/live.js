@@ -1,4 +1,4 @@
-// What every version does now: one stream of figures for the whole page, the last five minutes of them drawn.
+// The present work of every version: one stream of figures for the whole page, the last five minutes of them drawn.
 import {html, useEffect, useRef, useState} from '../lib/view.js';
 import {pageOfReference, pages} from '../lib/addresses.js';
 import {follow} from '../lib/feed.js';
