@@ -129,7 +129,7 @@ class NoEngine(Unavailable):
 
     def __init__(self) -> None:
         super().__init__(
-            "This server has no engine, because torch is not installed: ask an instance that has one (the image's "
+            "There is no engine here, because torch is not installed: ask an instance that has one (the image's "
             "targets cpu, demo and cuda), or install torch"
         )
 

@@ -33,7 +33,7 @@ async def engineless(serve: Serve) -> AsyncIterator[World]:
 async def test_what_needs_an_engine_is_refused_by_name(engineless: World, path: str, body: dict[str, object]) -> None:
     refused = await engineless.client.post(path, json=body)
     assert refused.status_code == 503 and refused.json().get("code", "no_engine") == "no_engine"
-    assert "no engine" in refused.text and "torch" in refused.text
+    assert "There is no engine" in refused.text and "torch" in refused.text
     assert "retry-after" not in refused.headers, "this server will never have one"
 
 

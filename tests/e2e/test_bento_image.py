@@ -42,7 +42,7 @@ BASE = """FROM localhost/dosirak-base
 RUN apt-get update && apt-get install --yes --no-install-recommends python3-venv && ln -s python3 /usr/local/bin/python
 RUN python3 -m venv /uv && /uv/bin/pip install --no-index --find-links /uv-wheel uv
 RUN ln -s /uv/bin/uv /usr/local/bin/uv
-ENV UV_NO_INDEX=1 UV_FIND_LINKS=/wheels
+RUN mkdir /etc/uv && printf '[pip]\\nno-index = true\\nfind-links = ["/wheels"]\\n' >/etc/uv/uv.toml
 """
 
 
