@@ -1,0 +1,107 @@
+"""This module starts the engines of candidates, keeps those that memory has room for, and ends all. It sends no load.
+
+An engine without requests takes no processor time, so a kept one disturbs none that is measured. Kept engines take at
+most half of the memory that was free at the beginning; the one that was used the longest ago goes first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from models.manifest import Manifest
+from models.repository import Repository
+from models.storage.leases import Lease
+from service.deployments.engines import engine_config
+from service.deployments.memory import ENGINE_BYTES, loaded_bytes
+from service.engine_client.client import EngineClient
+from service.engine_client.engine import Engine
+from service.engine_client.replicas import Replicas
+from service.errors import DosirakError
+from service.host import available_memory
+from service.settings import Settings, engine_environment
+from service.tuning.candidate import Candidate
+from service.tuning.driving import Broken
+
+RESERVE_BYTES: Final = 256 << 20
+KEPT_SHARE: Final = 0.5
+Make = Callable[[Candidate, Manifest], Engine]
+
+
+def engine_of(settings: Settings, repository: Repository, candidate: Candidate, manifest: Manifest) -> Engine:
+    """Returns the engine that a server with the candidate's settings would have, not yet started."""
+    applied = candidate.applied(settings)
+
+    def replica(_number: int, packed_weights: str) -> EngineClient:
+        config = engine_config(applied, repository, manifest, 0, candidate.replicas, packed_weights)
+        return EngineClient(config, env=engine_environment())
+
+    if candidate.replicas == 1:
+        return replica(0, "")
+    return Replicas(replica, candidate.replicas, candidate.max_num_seqs)
+
+
+class Engines:
+    """Lives in one event loop. `versions` are those that candidates name; they cannot be deleted before `close`."""
+
+    def __init__(
+        self, repository: Repository, versions: list[Manifest], make: Make, free: Callable[[], int] = available_memory
+    ) -> None:
+        self._versions = {each.reference: each for each in versions}
+        self._leases: list[Lease] = [repository.lease(each) for each in versions]
+        self._make = make
+        self._free = free
+        self._most = free() * KEPT_SHARE
+        self._engines: dict[Candidate, Engine] = {}
+        self.start_seconds = 0.0
+        """Of the last start."""
+
+    @property
+    def kept(self) -> int:
+        """Returns about how many engines can be kept at once."""
+        largest = max(loaded_bytes(each.size) for each in self._versions.values())
+        return max(1, int(self._most // largest))
+
+    def started(self) -> set[Candidate]:
+        return set(self._engines)
+
+    async def engine(self, candidate: Candidate) -> Engine:
+        """Returns the candidate's engine, started. Raises Broken."""
+        engine = self._engines.pop(candidate, None)
+        if engine is None:
+            await self._make_room(self._needed(candidate))
+            engine = self._make(candidate, self._versions[candidate.reference])
+            began = time.monotonic()
+            try:
+                await engine.start()
+            except DosirakError as error:
+                await engine.stop()
+                raise Broken(f"its engine could not start: {error}") from None
+            except BaseException:
+                await engine.stop()
+                raise
+            self.start_seconds = time.monotonic() - began
+        self._engines[candidate] = engine
+        return engine
+
+    async def end(self, candidate: Candidate) -> None:
+        if (engine := self._engines.pop(candidate, None)) is not None:
+            await engine.stop()
+
+    async def close(self) -> None:
+        for candidate in tuple(self._engines):
+            await self.end(candidate)
+        for lease in self._leases:
+            lease.release()
+
+    def _needed(self, candidate: Candidate) -> int:
+        """Replicas share the weights."""
+        weights = loaded_bytes(self._versions[candidate.reference].size)
+        return weights + (candidate.replicas - 1) * ENGINE_BYTES
+
+    async def _make_room(self, needed: int) -> None:
+        while self._engines and self._free() - needed < self._most:
+            await self.end(next(iter(self._engines)))
+        if (free := self._free()) < needed + RESERVE_BYTES:
+            raise Broken(f"it needs {needed / 1e9:.1f} GB of memory beside what runs, and {free / 1e9:.1f} GB are free")
