@@ -22,7 +22,7 @@ from service.tuning.outcome import Outcome, outcome
 from service.tuning.slices import Slice
 from service.tuning.workload import Workload
 
-LEAST_SECONDS: Final = 1.0
+LEAST_SECONDS: Final = 0.5
 """The shortest slice, however fast answers are."""
 PROBE_SHARE: Final = 0.1
 PROBE_ANSWERS: Final = (8, 64)
