@@ -26,7 +26,11 @@ CLOSED: dict[str, Any] = {
     "requests": [{"route": "/generate_stream"}],
     "limits": {"failed_ratio": 0},
 }
-OPEN: dict[str, Any] = {**CLOSED, "name": "open", "load": {"kind": "open", "rate": 10, "seconds": 20, "min_samples": 100}}
+OPEN: dict[str, Any] = {
+    **CLOSED,
+    "name": "open",
+    "load": {"kind": "open", "rate": 10, "seconds": 20, "min_samples": 100},
+}
 
 
 def scenario(given: dict[str, Any] = CLOSED, **limits: float) -> Scenario:

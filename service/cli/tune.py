@@ -45,7 +45,7 @@ DAY: Final = 86_400.0
 def tune(
     model: Reference,
     load: Annotated[Path, typer.Option(help="A scenario, as loadtest/scenarios/chat.toml: what load, which limits.")],
-    seconds: Annotated[float, typer.Option(min=10, max=DAY, help="What it may take in all.")] = 300,
+    seconds: Annotated[float, typer.Option(min=1, max=DAY, help="What it may take in all.")] = 300,
     out: Annotated[Path, typer.Option(help="The file to write, for dosirak serve --settings.")] = Path(tuned_file.NAME),
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Also beside a server in use, which then slows down.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +33,7 @@ def run(field: int, seconds: float, costs: Costs) -> tuple[list[int], float]:
 @given(FIELD)
 def test_fields_shrink_to_two(field: int) -> None:
     found = counts(field)
-    assert found[0] == field and all(after < before for before, after in zip(found, found[1:], strict=False))
+    assert found[0] == field and all(after < before for before, after in itertools.pairwise(found))
     assert found[-1] == min(field, 2) and kept_of(found[-1]) == 1
 
 

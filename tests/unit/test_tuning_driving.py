@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from random import Random
@@ -89,7 +90,7 @@ async def test_an_open_loop_follows_its_schedule_and_counts_from_it(tokenizer: T
     found = await drive(engine, workload(tokenizer, given), 1, 0.4)
     assert 20 <= len(engine.got) <= 41 and 12 <= found.arrived <= 31
     dues = sorted(each.arrival for each in engine.got)
-    assert all(0.009 < after - before < 0.011 for before, after in zip(dues, dues[1:], strict=False))
+    assert all(0.009 < after - before < 0.011 for before, after in itertools.pairwise(dues))
     await engine.stop()
 
 
@@ -188,7 +189,8 @@ def test_requests_are_what_the_scenario_says(tokenizer: Tokenizer) -> None:
     params = request.params
     assert (params.temperature, params.max_tokens, params.stop_token_ids) == (0.5, 8, tokenizer.stop_token_ids)
     assert (request.arrival, request.deadline, params.seed) == (100.0, 107.0, 3)
-    [forced] = workload(tokenizer, load()).requests(here.dialogue(Random(1)).next_request(), "a", 3, 100.0)
+    other = workload(tokenizer, load())
+    [forced] = other.requests(other.dialogue(Random(1)).next_request(), "a", 3, 100.0)
     assert forced.params.stop_token_ids == ()
 
 
@@ -208,7 +210,10 @@ async def test_a_late_answer_has_failed(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"actions": [{"kind": "promote", "at_seconds": 1, "model": "demo", "version": "1"}]}, "actions of the scenario"),
+        (
+            {"actions": [{"kind": "promote", "at_seconds": 1, "model": "demo", "version": "1"}]},
+            "actions of the scenario",
+        ),
         ({"requests": [KIND, {**KIND, "model": "other"}]}, r"requests\[2\].model is other, and demo is tuned"),
         ({"requests": [{**KIND, "model": "../x"}]}, r"requests\[1\].model: "),
     ],
