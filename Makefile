@@ -12,7 +12,7 @@ NATIVE  := service/runner/native
 KERNELS := $(NATIVE)/built/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test nightly serve bento demo-model screenshots recall bench load
+.PHONY: help install check test nightly serve bento demo-model screenshots dashboards recall bench load
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -58,12 +58,20 @@ demo-model: $(READY)  ## train the demo model into OUT (PRESET=gpu or cpu); goes
 screenshots: $(READY) $(KERNELS)  ## take the pictures of the UI for README and docs from a running service (needs Chromium)
 	$(BIN)/python docs/images/screenshots.py
 
+dashboards: $(READY)  ## write the Grafana dashboard, the alerts and their rule tests into docker/
+	@$(BIN)/python -m docker.monitoring
+
 recall: $(READY) $(KERNELS)  ## recall table of the demo model, bf16 and int8, through the engine
 	@$(BIN)/dosirak recall
 
 bench: $(READY) $(KERNELS)  ## ours against every peer: table, goals, plots; e.g. BENCH=--quick
 	$(BIN)/python -m loadtest.bench $(BENCH)
 
-load: $(READY)  ## locust users against a running server (HOST, USERS, TIME)
-	$(BIN)/locust -f loadtest/locustfile.py --headless --host $(or $(HOST),http://127.0.0.1:3000) \
-		--users $(or $(USERS),16) --spawn-rate 4 --run-time $(or $(TIME),60s)
+# SCENARIO is a name in loadtest/scenarios or a file.
+LOADED := $(if $(filter %.toml,$(SCENARIO)),$(SCENARIO),loadtest/scenarios/$(or $(SCENARIO),smoke).toml)
+RESULT := loadtest/results/$(shell date +%F)/load-$(notdir $(basename $(LOADED)))
+
+load: $(READY)  ## a scenario's load on a running server, judged: SCENARIO=smoke (HOST, OUT, BASELINE)
+	$(if $(USERS)$(TIME),$(error USERS and TIME are in the scenario's file now: SCENARIO=$(LOADED)))
+	$(BIN)/python -m loadtest.run $(LOADED) --host $(or $(HOST),http://127.0.0.1:3000) \
+		--out $(or $(OUT),$(RESULT)) $(if $(BASELINE),--baseline $(BASELINE))

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -44,7 +44,8 @@ ROUTES = ("/generate", "/generate_stream")
 class Service:
     """One server after the other on the same data; `is_up` until it is killed."""
 
-    def __init__(self, data_dir: Path, database: str = "") -> None:
+    def __init__(self, data_dir: Path, database: str = "", settings: Mapping[str, str] | None = None) -> None:
+        """`settings` are variables of the server's environment, before ours."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
@@ -63,7 +64,14 @@ class Service:
             "DOSIRAK_THREADS": "1",
             "DOSIRAK_IDLE_REPORTS": "false",
             **({"DOSIRAK_DATABASE_URL": database} if database else {}),
+            **(settings or {}),
         }
+
+    @property
+    def pid(self) -> int:
+        """Returns the id of the server's first process; only valid after a start."""
+        assert self._process is not None
+        return self._process.pid
 
     async def start(self, client: aiohttp.ClientSession) -> None:
         """Starts the server. Raises RuntimeError if it does not become ready."""

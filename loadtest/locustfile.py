@@ -1,7 +1,8 @@
 """Streaming users against a running server; TTFT, ITL and E2E appear as rows of locust's statistics.
 
-    make load USERS=32 TIME=2m            or, with locust's own page:
     locust -f loadtest/locustfile.py --host http://127.0.0.1:3000
+
+This is for a look by hand at locust's own page; `make load` runs scenarios with limits, see docs/load.md.
 
 Set DOSIRAK_ADMIN_KEY when the server asks for a key. A stream that ends without its last event is counted as a failure.
 """

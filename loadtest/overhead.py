@@ -28,6 +28,7 @@ from service.engine.messages import (
     decode_from_engine,
     encode,
 )
+from service.engine.profiling import Recorder
 from service.engine.worker import build_core
 
 PARTS: Final = ("schedule", "update", "rest of step", "stats", "frame", "in all", "client")
@@ -54,6 +55,9 @@ class FreeRunner:
 
     def unload_adapter(self, name: str) -> None:
         raise ValueError("this runner has no adapters")
+
+    def recorder(self, kind: str) -> Recorder:
+        raise ValueError("this runner records nothing")
 
     def copy(self, copies: SequenceOf[BlockCopy]) -> SequenceOf[BlockCopy]:
         return ()

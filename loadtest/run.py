@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from loadtest.runner import html_page, markdown, result, sample
@@ -68,7 +67,8 @@ def prepare(options: argparse.Namespace, command: str) -> Plan:
         before = result.read_baseline(options.baseline, scenario, address, host)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "samples.jsonl").write_bytes(b"")
+        with TemporaryFile(dir=options.out):
+            pass  # it can be written: known before the load, not after it
     except OSError as error:
         raise NotMeasured(f"--out {options.out}: {error.strerror}") from None
     return Plan(scenario, address, options.key, options.out, host, before, command)
@@ -126,7 +126,6 @@ def redacted(given: Sequence[str]) -> str:
 
 def main(given: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if given is None else given)
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
         plan = prepare(arguments(words), redacted(words))
         from loadtest.runner.measuring import measure  # patches the standard library: only behind all refusals
@@ -154,10 +153,6 @@ def tell(made: Result, out: Path) -> int:
 
 def _counts(texts: Iterable[str]) -> dict[str, int]:
     return dict(Counter(texts).most_common(50))
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
     data_dir/journal/<name>.jsonl       aliases and deletions (`storage.journal`)
     data_dir/published/<name>           when each version was made, for lists (`storage.publications`)
     data_dir/reports/<name>/            <version>.json, its report (`report`)
+    data_dir/profiles/<name>/<version>/   profiles of its engine, a directory each (`service.profiles`)
     data_dir/rollouts/<name>/           <alias>.json, versions on trial (`rollouts`)
     data_dir/blobs/<sha256>             files that several versions share (`storage.blobs`)
     data_dir/engine/<digest>.*          engines' records of a version; made again if missing
@@ -20,6 +21,7 @@ BentoML's own prefix matching is never used: `name:1` is not `name:10`.
 
 import hashlib
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -217,8 +219,8 @@ class Repository:
         return manifest
 
     def delete(self, name: str, version: str, reason: str = "", actor: str = "") -> None:
-        """Remove a version and its report; its number is not used again. Raises NotFound, or Conflict while an alias
-        points to it or a process has a lease on it."""
+        """Remove a version, its report and its profiles; its number is not used again. Raises NotFound, or Conflict
+        while an alias points to it or a process has a lease on it."""
         reference = ModelReference(name, version)
         gone = staging.departure(self.layout.temporary)
         with self.locked(name):
@@ -235,6 +237,7 @@ class Repository:
             bento_store.point_latest(self.layout.models / name, newest.version if newest else None)
         shutil.rmtree(gone)
         self.layout.report(name, version).unlink(missing_ok=True)
+        shutil.rmtree(self.layout.profiles_of(name, version), ignore_errors=True)
 
     def put_report(self, manifest: Manifest, report: Report) -> None:
         """Store the report of a version in place of an earlier one. Raises NotFound, Conflict."""
@@ -258,6 +261,10 @@ class Repository:
         entries = [entry for entry in self._history(name).entries if entry.alias == alias]
         return entries if at is None else [entry for entry in entries if entry.time <= timestamp(at)][-1:]
 
+    def moves(self, name: str) -> Counter[str]:
+        """The number of changes of all aliases, by action."""
+        return Counter(entry.action for entry in self._history(name).entries if entry.alias is not None)
+
     def promote(
         self,
         name: str,
@@ -273,8 +280,7 @@ class Repository:
 
         `expected` is compare-and-set: the version that the caller believes the alias has, or "" for "it has none".
         With `limits` the version's report must keep them; `override` moves the alias all the same, which takes a
-        reason and is kept in the history. Raises NotFound, Corrupt, Conflict for the limits, Stale when `expected` is
-        not the case.
+        reason and is kept in the history. Raises NotFound, Corrupt, Conflict for the limits, Stale for `expected`.
         """
         ModelReference(name, alias=alias)
         with self.locked(name):

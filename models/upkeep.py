@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -48,19 +49,25 @@ def sweep(repository: Repository, older_than: float = ABANDONED_SECONDS) -> list
 
 
 def prune(repository: Repository) -> int:
-    """Remove shared files, reports and engines' findings that belong to no version. Returns the bytes given back."""
+    """Remove shared files, reports, profiles and engines' findings that belong to no version. Returns the bytes given
+    back."""
     layout = repository.layout
     reports = set(layout.reports.glob("*/*.json"))
+    profiles = set(layout.profiles.glob("*/*"))
     listed = layout.engine.iterdir() if layout.engine.is_dir() else ()
     findings = {path for path in listed if path.suffix != durable.TEMPORARY}  # an engine writes it now
     for name in repository.models():  # listed after the files, so that what a new version brings is not among them
         for manifest in repository.versions(name):
             reports.discard(layout.report(name, manifest.version))
+            profiles.discard(layout.profiles_of(name, manifest.version))
             findings = {path for path in findings if not path.name.startswith(manifest.base_digest)}
     freed = 0
-    for path in reports | findings:
+    files = {path for directory in profiles for path in directory.rglob("*") if path.is_file()}
+    for path in reports | findings | files:
         freed += path.stat().st_size
         path.unlink(missing_ok=True)
+    for directory in profiles:
+        shutil.rmtree(directory, ignore_errors=True)
     return freed + Blobs(layout.blobs).prune()
 
 

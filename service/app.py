@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
+from starlette.routing import Route
 
 from models import __version__
 from models.manifest import Manifest
@@ -38,6 +40,7 @@ from service.api.routes import (
     models,
     openai,
     operations,
+    profiles,
     repository,
     rollouts,
     root,
@@ -53,22 +56,33 @@ from service.engine_client.poison import PoisonRegister
 from service.engine_client.process import Started
 from service.engine_client.replicas import Replicas
 from service.guard import read_guard
+from service.inventory import take_stock
 from service.jobs.idle_reports import IdleReports
 from service.jobs.jobs import Jobs
 from service.live.feed import Feed
 from service.live.figures import Figures
 from service.logs import configure_logging
 from service.metrics import Metrics
+from service.profiles.profiles import Profiles
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
 from service.stopping import is_stopping
 from service.tasks import BackgroundTasks
+from service.tracing import Tracer
 from service.ui import routes as ui
 from service.ui.frame import sign_in_page
 
 if TYPE_CHECKING:
     from service.sessions import SessionStore
 
+WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""FastAPI's own spans would stand beside ours, a handful a request, with the address and the text of errors."""
 TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
 
@@ -94,8 +108,14 @@ def create(
         def replica(number: int, packed_weights: str) -> EngineClient:
             config = engine_config(settings, store, manifest, promised_bytes, replicas, packed_weights)
             waiting = started.pop() if started else None
-            note = partial(recorder.on_step, replica=number)
-            return EngineClient(config, env=engine_environment(), on_step=note, started=waiting, poison=poison)
+            return EngineClient(
+                config,
+                env=engine_environment(),
+                on_step=partial(recorder.on_step, replica=number),
+                on_ready=partial(recorder.on_ready, replica=number),
+                started=waiting,
+                poison=poison,
+            )
 
         return replica(0, "") if replicas == 1 else Replicas(replica, replicas, settings.max_num_seqs)
 
@@ -129,9 +149,11 @@ def create_app(
         openapi_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
+        telemetry=WITHOUT_TELEMETRY,
     )
-    conversations = Conversations(partial(_open_sessions, settings), tasks=tasks)
+    conversations = Conversations(partial(_open_sessions, settings, metrics), tasks=tasks)
     guard = read_guard(settings.guard_file) if settings.guard_file else None
+    metrics.guarded_by((rule.name, rule.action.value) for rule in guard.rules) if guard else None
     answers = Answers(
         deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard, tasks=tasks
     )
@@ -140,9 +162,13 @@ def create_app(
     app.state.idle_reports = IdleReports(deployments.repository, jobs, deployments.activity, deployments.served, tasks)
     app.state.tasks = tasks
     feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
-    app.state.service = Service(settings, deployments, jobs, answers, metrics, feed, __version__, described)
+    stock = partial(take_stock, deployments, settings.data_dir)
+    made = Profiles(deployments, tasks)
+    app.state.service = Service(
+        settings, deployments, jobs, answers, metrics, stock, feed, made, __version__, described
+    )
     handlers.install(app)
-    for part in (
+    parts = (
         generate,
         openai,
         context,
@@ -152,6 +178,7 @@ def create_app(
         models,
         tokenizing,
         operations,
+        profiles,
         live,
         root,
         repository,
@@ -159,11 +186,16 @@ def create_app(
         rollouts,
         jobs_routes,
         ui,
-    ):
+    )
+    for part in parts:
         app.include_router(part.router)
+    routes = [route for part in parts for route in part.router.routes if isinstance(route, Route)]
+    taken = ((route.path, method) for route in routes for method in route.methods or ())
+    metrics.routes(taken, has_key=settings.admin_key is not None)
     app.router.routes.append(unknown_route())
     app.add_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page)
-    app.add_middleware(Edge, metrics=metrics)  # added last, so outermost
+    app.state.tracer = tracer = _tracer(settings, metrics)
+    app.add_middleware(Edge, metrics=metrics, tracer=tracer)  # added last, so outermost
     metrics.serving(__version__)
     return app
 
@@ -185,9 +217,21 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await deployments.stop()
         await conversations.stop()
         await tasks.stop()  # the tasks that the last answers began
+        tracer: Tracer | None = app.state.tracer
+        if tracer is not None:
+            await tracer.close()
 
 
-async def _open_sessions(settings: Settings) -> SessionStore:
+def _tracer(settings: Settings, metrics: Metrics) -> Tracer | None:
+    """Returns what sends spans; None without a collector, and then OpenTelemetry is not imported."""
+    if settings.traces_url is None:
+        return None
+    from service.tracing.exporting import Exporting
+
+    return Exporting(settings.traces_url, __version__, metrics)
+
+
+async def _open_sessions(settings: Settings, metrics: Metrics) -> SessionStore:
     """Opens the store at its first use, in a thread beside the event loop: its libraries take most of a second to
     import."""
     await asyncio.to_thread(import_module, "service.sessions.store")
@@ -200,7 +244,7 @@ async def _open_sessions(settings: Settings) -> SessionStore:
         settings.sessions_max_per_owner,
         settings.sessions_max_metadata_bytes,
     )
-    return await SessionStore.open(settings.session_database, limits)
+    return await SessionStore.open(settings.session_database, limits, observe=metrics.session_store)
 
 
 def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, Path]) -> Callable[[], Awaitable[None]]:

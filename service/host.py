@@ -4,6 +4,7 @@ tensors."""
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -35,6 +36,14 @@ def available_memory() -> int:
 def has_gpu() -> bool:
     """Whether NVIDIA's driver runs here. The driver may be too old for the libraries: only loading tells."""
     return Path("/proc/driver/nvidia/version").exists()
+
+
+def processor_name(proc: Path = Path("/proc")) -> str:
+    """Returns the processor's name, as the kernel says; its architecture where the kernel does not."""
+    lines = read(proc / "cpuinfo").split("\n\n")[0].splitlines()
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    named = fields.get("model name") or fields.get("cpu model")
+    return named or platform.processor() or platform.machine()
 
 
 def total_memory() -> int:

@@ -116,11 +116,9 @@ def describe(settings: Settings) -> Host:
 
 @cache
 def processor() -> Processor:
-    fields = _cpuinfo()
     flags = _flags()
-    name = fields.get("model name") or fields.get("cpu model") or platform.processor() or platform.machine()
     shown = tuple(each for each in SHOWN_FEATURES if each in flags)
-    return Processor(name, platform.machine(), _cores(), host.usable_cores(), shown)
+    return Processor(host.processor_name(PROC), platform.machine(), _cores(), host.usable_cores(), shown)
 
 
 @cache

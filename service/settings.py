@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.gate import Limits
 from models.manifest import DEFAULT_ALIAS
+from service.collector_url import checked_url, traces_url
 
 MIB = 1024 * 1024
 PREFIX = "DOSIRAK_"
@@ -166,12 +167,19 @@ class Settings(BaseSettings):
     guard_file: Path | None = Field(
         default=None, description="TOML file that says what answers are guarded against; no guard where unset."
     )
+    otlp_endpoint: str | None = Field(
+        default=None,
+        description="Collector of traces: its base URL for OTLP over HTTP, as `http://collector:4318`. Where unset, "
+        "OpenTelemetry's own variables decide; without them there are no traces.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level that is logged."
     )
     log_format: Literal["auto", "json", "console"] = Field(
         default="auto", description="auto: console on a terminal, else JSON."
     )
+
+    _traces_url: str | None = PrivateAttr(None)
 
     @model_validator(mode="before")
     @classmethod
@@ -210,6 +218,16 @@ class Settings(BaseSettings):
             raise ValueError(f"must begin with {' or '.join(DATABASES)}")
         return value
 
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _collector(cls, value: str | None) -> str | None:
+        return checked_url(value) if value else None
+
+    @model_validator(mode="after")
+    def _known_collector(self) -> Settings:
+        self._traces_url = traces_url(self.otlp_endpoint) if self.otlp_endpoint else standard_traces_url(os.environ)
+        return self
+
     @model_validator(mode="after")
     def _open_only_on_loopback(self) -> Settings:
         if self.admin_key is None and not self.is_loopback:
@@ -230,6 +248,11 @@ class Settings(BaseSettings):
             self.gate_recall_loss,
             measured=bool(protected),
         )
+
+    @property
+    def traces_url(self) -> str | None:
+        """Returns where spans are sent; None where there is no collector."""
+        return self._traces_url
 
     @property
     def session_database(self) -> str:
@@ -255,7 +278,7 @@ class Settings(BaseSettings):
 
     def shown(self) -> dict[str, object]:
         """Returns the effective values for logs and `/info`; secrets are masked."""
-        return self.model_dump(mode="json")
+        return {**self.model_dump(mode="json"), "otlp_endpoint": self.traces_url}
 
 
 def refused_names(given: Iterable[str], fields: Iterable[str]) -> list[str]:
@@ -279,6 +302,36 @@ def add_to_environment(given: Mapping[str, str]) -> dict[str, str]:
     present = {name.upper(): value for name, value in os.environ.items()}
     os.environ.update({name: value for name, value in given.items() if name not in present})
     return {name: present[name] for name, value in given.items() if present.get(name, value) != value}
+
+
+def standard_traces_url(given: Mapping[str, str]) -> str | None:
+    """Returns where OpenTelemetry's own variables want traces sent; None where they name no collector, or want none.
+    Raises ValueError, with the variable's name, for what cannot be sent to.
+
+    https://opentelemetry.io/docs/specs/otel/protocol/exporter/
+    """
+    if given.get("OTEL_SDK_DISABLED", "").lower() == "true" or given.get("OTEL_TRACES_EXPORTER", "") == "none":
+        return None
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        if not (url := given.get(name)):
+            continue
+        _refuse_other_protocols(given)
+        try:
+            return checked_url(url) if "TRACES" in name else traces_url(checked_url(url))
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from None
+    return None
+
+
+def _refuse_other_protocols(given: Mapping[str, str]) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        if protocol := given.get(name):
+            if protocol != "http/protobuf":
+                raise ValueError(
+                    f"{name}={protocol[:40]}, but traces go over HTTP with protobuf: set {PREFIX}OTLP_ENDPOINT to the "
+                    "collector's address for that (its port 4318 as a rule), or OTEL_TRACES_EXPORTER=none for no traces"
+                )
+            return
 
 
 def leave_multiprocess_metrics() -> None:
@@ -316,5 +369,5 @@ def thread_environment() -> dict[str, str]:
 def engine_environment() -> dict[str, str]:
     """Returns the environment for an engine process. By default its OpenMP threads spin for about the time between two
     steps and then sleep: threads that spin on make a step 30 times slower as soon as other work wants a core
-    (docs/log.md)."""
-    return {"GOMP_SPINCOUNT": "30000", **os.environ}
+    (docs/log.md). torch's profiler writes no lines of its own to the log."""
+    return {"GOMP_SPINCOUNT": "30000", "KINETO_LOG_LEVEL": "99", **os.environ}

@@ -29,6 +29,8 @@ from service.engine.messages import (
     EngineInfo,
     EngineStats,
     FinishReason,
+    Profile,
+    Profiled,
     Request,
     StepOutput,
     StepRecord,
@@ -41,6 +43,7 @@ from service.settings import Settings
 from service.tasks import BackgroundTasks
 from service.text.tokenizer import Tokenizer
 from tests.conformance import conforms
+from tests.profiles import event, write_piece
 from tests.tokenizers import write
 from tests.versions import FACTS, lineage, write_weights
 from tests.waiting import until
@@ -102,6 +105,11 @@ class ScriptedEngine:
     restarts: int = 0
     why_not_ready: str = ""
     on_step: Callable[[EngineStats], None] | None = None
+    on_ready: Callable[[EngineInfo], None] | None = None
+    profiles: list[Profile] = field(default_factory=list)
+    profiled: dict[str, float] = field(default_factory=lambda: {"aten::mm": 0.002, "dosirak::step": 0.001})
+    profile_end: Profiled | Exception | None = None
+    profile_hold: asyncio.Event | None = None
 
     @property
     def replicas(self) -> tuple[Engine, ...]:
@@ -109,12 +117,28 @@ class ScriptedEngine:
 
     async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
         self.info, self.state = self.info or INFO, EngineState.READY
+        if self.on_ready is not None:
+            self.on_ready(self.info)
 
     async def load_adapter(self, name: str, directory: str) -> None:
         self.adapters.add(name)
 
     def unload_adapter(self, name: str) -> None:
         self.adapters.discard(name)
+
+    async def profile(self, order: Profile) -> Profiled:
+        """Records `profiled`, the seconds a step of each operator, at once; with `profile_hold` when that is set."""
+        self.profiles.append(order)
+        if self.profile_hold is not None:
+            await self.profile_hold.wait()
+        if isinstance(self.profile_end, Exception):
+            raise self.profile_end
+        at, events = 0.0, []
+        for _ in range(order.steps):
+            for name, seconds in self.profiled.items():
+                events.append(event(name, at, at := at + seconds * 1e6))
+        write_piece(Path(order.directory), events)
+        return self.profile_end or Profiled(order.id, order.steps, 8 * order.steps, at / 1e6)
 
     async def stop(self, grace: float = 0.0) -> None:
         self.state = EngineState.STOPPED
@@ -256,7 +280,9 @@ async def serving(
     def make(manifest: Manifest, promised_bytes: int, replicas: int) -> ScriptedEngine:
         tokenizer = _tokenizer(repository.path(manifest))
         recorder = metrics.model(manifest.name, manifest.version)
-        engines.append(ScriptedEngine(tokenizer, on_step=recorder.on_step, **(engine or {})))
+        engines.append(
+            ScriptedEngine(tokenizer, on_step=recorder.on_step, on_ready=recorder.on_ready, **(engine or {}))
+        )
         return engines[-1]
 
     tasks = BackgroundTasks(metrics.background_task, first_delay=0.005)

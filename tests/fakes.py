@@ -24,6 +24,8 @@ from service.engine.core import Clock, EngineCore, ModelRunner
 from service.engine.messages import (
     EngineInfo,
     EngineStats,
+    Profile,
+    Profiled,
     Request,
     SamplingParams,
     StepOutput,
@@ -36,6 +38,7 @@ from service.engine.sequence import Sequence
 from service.engine_client.engine import Engine, EngineFailed, EngineState
 from service.engine_client.streams import Streams
 from service.errors import Unavailable
+from tests.profiles import FakeRecorder
 
 VOCABULARY = 97
 _RUBBISH = ("", -1, -1)
@@ -116,6 +119,9 @@ class FakeRunner:
 
     def unload_adapter(self, name: str) -> None:
         self.adapters.remove(name)
+
+    def recorder(self, kind: str) -> FakeRecorder:
+        return FakeRecorder(kind)
 
     def copy(self, copies: Iterable[BlockCopy]) -> list[BlockCopy]:
         """Those fail for which `fails` is true; what they would have written is rubbish. Nobody may ask for a disk
@@ -327,6 +333,9 @@ class InProcessEngine:
 
     def unload_adapter(self, name: str) -> None:
         self.core.unload_adapter(name)
+
+    async def profile(self, order: Profile) -> Profiled:
+        raise Unavailable("an engine in this process makes no profiles")
 
     async def stop(self, grace: float = 0.0) -> None:
         self.state = EngineState.STOPPED

@@ -7,6 +7,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel
@@ -16,6 +17,8 @@ from service import errors
 from service.api.schemas import answers, base, feedback, knowledge, native, openai, repository, sessions
 from service.cli import app as cli
 from service.metrics import Metrics
+from service.scenarios import scenario
+from service.scenarios.figures import FigureName
 from service.settings import Settings
 from tests.conformance import documented
 
@@ -108,3 +111,13 @@ def test_links_and_named_files_exist(name: str) -> None:
         assert ((ROOT / name).parent / target).exists(), f"{name} links to {target}"
     for path in re.findall(r"`((?:tests|service|models|docs|loadtest|docker)/[\w./-]+)`", page(name)):
         assert (ROOT / path).exists(), f"{name} names {path}"
+
+
+def test_every_figure_and_every_key_of_a_scenario() -> None:
+    text = page("docs/load.md")
+    kinds = (scenario.OpenLoop, scenario.ClosedLoop, scenario.RequestKind, scenario.Promote, scenario.BeginRollout)
+    keys = {name for kind in kinds for name in kind.model_fields}
+    for name in (*get_args(FigureName), *keys, *scenario.Scenario.model_fields):
+        assert f"`{name}`" in text or f"\n{name} = " in text or f"[{name}]" in text, f"{name} is not in docs/load.md"
+    for path in (ROOT / "loadtest" / "scenarios").glob("*.toml"):
+        assert f"`{path.name}`" in text

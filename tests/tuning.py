@@ -108,7 +108,7 @@ class World:
 
     def tuner(self, monkeypatch: pytest.MonkeyPatch, seconds: float, load: Scenario | None = None) -> Tuner:
         monkeypatch.setattr(tuner, "drive", self.drive)
-        monkeypatch.setattr(tuner.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr("service.tuning.tuner.time.monotonic", lambda: self.now)
         workload: Any = type("Workload", (), {"scenario": load or scenario()})()
         engines: Any = self
         return Tuner(workload, engines, self.field[0], self.candidates, seconds, self.listener)

@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import resource
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ class Measured:
 
 def measure(scenario: Scenario, address: Address, key: str) -> Measured:
     """Raises NotMeasured where no server is ready, an action fails, or this process was too busy to measure."""
+    _end_on_signals()
     run = Run(scenario, address, key)
     connection = run.connection()
     server = facts(connection, address.url)
@@ -56,6 +58,19 @@ def measure(scenario: Scenario, address: Address, key: str) -> Measured:
     if cores > BUSY_CORES:
         raise NotMeasured(f"the load generator itself was busy ({cores:.2f} cores): its times are not the server's")
     return Measured(samples, actions.done, server, cores, run.began)
+
+
+def _end_on_signals() -> None:
+    """The first SIGTERM or SIGINT is a KeyboardInterrupt in this greenlet; the next ones do not disturb the undoing."""
+    main, asked = gevent.getcurrent(), list[int]()
+
+    def end() -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            gevent.get_hub().loop.run_callback(main.throw, KeyboardInterrupt)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        gevent.signal_handler(number, end)
 
 
 def _load(run: Run, actions: Actions) -> tuple[list[Sample], float]:

@@ -11,6 +11,7 @@ from math import ceil, log10
 from typing import Final
 
 from loadtest.runner.sample import Sample
+from service.scenarios.figures import percentile
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 240, 64, 12, 34
 MOST: Final = 4000
@@ -55,16 +56,17 @@ def over_time(samples: Sequence[Sample], actions: Sequence[tuple[float, str]]) -
 
 
 def distribution(first: Sequence[float], gaps: Sequence[float]) -> str:
-    """The percent of requests with at most so many ms to the first token, and of gaps between tokens."""
-    series = {"a": sorted(first), "b": sorted(gaps)}
-    axes = Axes((max([values[-1] for values in series.values() if values], default=1.0), 100.0))
-    body = axes.drawn("ms", "%")
+    """The percent of requests with at most so many ms to the first token, and of gaps between tokens; the slowest
+    percent is left out, or nothing else could be seen."""
+    series = {name: sorted(values) for name, values in (("a", first), ("b", gaps)) if values}
+    axes = Axes((max([percentile(values, 99) or 0.0 for values in series.values()], default=1.0), 100.0))
+    body = axes.drawn("ms, without the slowest percent", "%")
     for name, values in series.items():
         steps = [(value, 100 * (at + 1) / len(values)) for at, value in enumerate(values)]
-        if steps:
-            places = (axes.at(*point) for point in thinned([(steps[0][0], 0.0), *steps]))
-            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-            body.append(f'<path class="line {name}" d="M{path}"/>')
+        shown = steps[: max(1, len(steps) * 99 // 100)]
+        places = (axes.at(*point) for point in thinned([(steps[0][0], 0.0), *shown]))
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+        body.append(f'<path class="line {name}" d="M{path}"/>')
     return _svg("distribution of time to first token and between tokens", body)
 
 

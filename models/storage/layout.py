@@ -45,6 +45,10 @@ class Layout:
         return self.data_dir / "engine"
 
     @property
+    def profiles(self) -> Path:
+        return self.data_dir / "profiles"
+
+    @property
     def temporary(self) -> Path:
         return self.data_dir / "tmp"
 
@@ -57,6 +61,9 @@ class Layout:
 
     def report(self, name: str, version: str) -> Path:
         return self.reports / name / f"{version}.json"
+
+    def profiles_of(self, name: str, version: str) -> Path:
+        return self.profiles / name / version
 
     def journal(self, name: str) -> Path:
         return self.journals / f"{ModelReference(name).name}.jsonl"

@@ -12,7 +12,7 @@ from typing import Final
 
 from service.answers.request import GenerationRequest
 from service.engine.messages import EngineStats
-from service.errors import DeadlineExceeded, Overloaded
+from service.errors import DeadlineExceeded, Overloaded, Unavailable
 
 MEASURED_ENDS: Final = 256
 MEASURED_SECONDS: Final = 60.0
@@ -25,8 +25,15 @@ class Admission:
     """Admission bounds how many sequences wait or run by a fixed number of places. A refusal's `retry_after` is the
     time until a tenth of them is free at the present rate, so that clients that come back together find room."""
 
-    def __init__(self, places: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        places: int,
+        clock: Callable[[], float] = time.monotonic,
+        refused: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`refused` is called with the error's code for each refusal."""
         self.places = places
+        self._refused = refused
         self.in_progress = 0
         self._clock = clock
         self._ends: deque[float] = deque(maxlen=MEASURED_ENDS)
@@ -48,6 +55,7 @@ class Admission:
     def require(self, count: int) -> None:
         """Raises Overloaded where `count` places are not free now."""
         if self.in_progress + count > self.places:
+            self._refused(Overloaded.code)
             raise Overloaded(
                 f"{self.in_progress} of {self.places} places are taken and this request needs {count}: "
                 "send it again after Retry-After, or set DOSIRAK_MAX_IN_PROGRESS higher",
@@ -70,6 +78,17 @@ class Admission:
         rate = len(recent) / (now - recent[0])
         wanted = max(count, self.in_progress + count - self.places * (1 - HEADROOM))
         return min(LONGEST_RETRY_SECONDS, max(1, math.ceil(wanted / rate)))
+
+
+@contextmanager
+def refusals(told: Callable[[str], None]) -> Iterator[None]:
+    """Calls `told` with the code of an error that refuses a request before an engine has it, for want of a version that
+    serves or of time."""
+    try:
+        yield
+    except (DeadlineExceeded, Unavailable) as error:
+        told(error.code)
+        raise
 
 
 def refuse_late(request: GenerationRequest, stats: EngineStats, now: float) -> None:

@@ -13,10 +13,12 @@ from service.answers.request import GenerationRequest
 from service.answers.token_delta import Token
 from service.context.prompt import Prompt
 from service.context.receipt import Receipt
+from service.deployments.deployment import DeploymentState
 from service.deployments.deployments import Choice
 from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
+from service.errors import DeadlineExceeded
 from service.guard import Action, Finding, Guard
-from service.metrics import Measured
+from service.metrics import Abort, Measured
 from service.text.tokenizer import Tokenizer
 
 
@@ -35,7 +37,10 @@ class Delta:
 
 
 class Answer:
-    """`usage`, `timings` and `receipt` are exact after the last delta; before it they cover what went out so far."""
+    """`usage`, `timings` and `receipt` are exact after the last delta; before it they cover what went out so far.
+
+    Moments (`…_at`) are points of `time.monotonic()`. `replayed_at`: when other engine processes took its sequences
+    over; `stored_at`: when its turn, or the response for its Idempotency-Key, was on disk."""
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class Answer:
         self.max_new_tokens = max_new_tokens
         self.seed = seed
         self.created = int(time.time())
+        self.admitted_at = time.monotonic()
         stop_ids = () if request.sampling.ignore_eos else deployment.tokenizer.stop_token_ids
         self.sequences = [
             OutputSequence(
@@ -67,6 +73,8 @@ class Answer:
         self.prefill_seconds: float | None = None
         self.first_at: float | None = None
         self.last_at: float | None = None
+        self.replayed_at: list[float] = []
+        self.stored_at: float | None = None
         self._batch_size_mean: float | None = None
         self._batch_sizes: list[int] = []
 
@@ -111,7 +119,11 @@ class Answer:
         return self.best[0].finish_reason or FinishReason.ABORT
 
     def note(self, number: int, output: StepOutput) -> None:
-        """Records what a step's output says about times and caches. The first sequence stands for all."""
+        """Records what a step's output says about times and caches. The first sequence stands for all, but in
+        replays."""
+        if output.replayed_at is not None:
+            self.replayed_at.append(output.replayed_at)
+            return
         if number:
             return
         self.cached_tokens = max(self.cached_tokens, output.num_cached_tokens)
@@ -144,8 +156,18 @@ class Answer:
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.last_at - self.first_at if self.first_at and self.last_at else None,
             total_seconds=time.monotonic() - self.request.arrival,
+            window=self.deployment.window,
             guard_matches=tuple((each.rule, each.action.value, each.count) for each in self.findings),
         )
+
+    def abort_cause(self, reason: FinishReason, failure: Exception | None) -> Abort | None:
+        """Returns why the answer did not come to its end: `reason` is how it ended, `failure` its error. Returns None
+        for an answer that did."""
+        if reason is FinishReason.DEADLINE or isinstance(failure, DeadlineExceeded):
+            return "deadline"
+        if failure is not None or reason is FinishReason.ERROR:
+            return "drain" if self.deployment.state is DeploymentState.DRAINING else "engine"
+        return "client" if reason is FinishReason.ABORT else None
 
     def timings(self) -> dict[str, float | None]:
         """Returns milliseconds since arrival. `tokens_per_second` is the decode rate: the tokens after the first,

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, Final, TypeVar
 
-from service.answers.admission import Admission, refuse_late, too_late
+from service.answers.admission import Admission, refusals, refuse_late, too_late
 from service.answers.answer import Answer, Delta
 from service.answers.bounds import bounded_max_tokens, build
 from service.answers.conversations import Conversations, OpenTurn
@@ -58,7 +58,7 @@ class Answers:
         self.deployments = deployments
         self.conversations = conversations
         self.metrics = metrics
-        self.admission = Admission(max_in_progress)
+        self.admission = Admission(max_in_progress, refused=metrics.rejected)
         self._guard = guard
         self._shadows = Shadows(deployments, tasks)
         self.summaries = Summaries(self._unstored, conversations, metrics, tasks)
@@ -114,6 +114,7 @@ class Answers:
                     async for delta in deltas:
                         if delta.last:
                             await turn.keep(delta.answer, record(delta) if record else None)
+                            delta.answer.stored_at = time.monotonic()
                         yield delta
 
     @asynccontextmanager
@@ -122,27 +123,32 @@ class Answers:
         at the latest after LONGEST_WAIT_SECONDS."""
         self.admission.require(request.best_of)
         async with AsyncExitStack() as stack:
-            try:
-                async with asyncio.timeout(LONGEST_WAIT_SECONDS):
-                    opened = await self._in_time(
-                        request, stack.enter_async_context(self.conversations.turn(request, turn))
-                    )
-            except TimeoutError:
-                raise Unavailable(
-                    f"Other turns of this session have run for {LONGEST_WAIT_SECONDS:.0f} s and go on: wait for their "
-                    "answers, then send this one again",
-                    retry_after=self.admission.retry_after(request.best_of),
-                ) from None
+            with refusals(self.metrics.rejected):
+                opened = await self._opened(request, stack.enter_async_context(self.conversations.turn(request, turn)))
             yield opened
+
+    async def _opened(self, request: GenerationRequest, opening: Coroutine[Any, Any, OpenTurn]) -> OpenTurn:
+        try:
+            async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+                return await self._in_time(request, opening)
+        except TimeoutError:
+            raise Unavailable(
+                f"Other turns of this session have run for {LONGEST_WAIT_SECONDS:.0f} s and go on: wait for their "
+                "answers, then send this one again",
+                retry_after=self.admission.retry_after(request.best_of),
+            ) from None
 
     async def _unstored(
         self, request: GenerationRequest, opening: Opening | None = None
     ) -> AsyncGenerator[Delta, None]:
-        choice = await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
+        rejected = self.metrics.rejected if opening else _unobserved
+        with refusals(rejected):
+            choice = await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
         opening = opening or Opening()
         opening.is_loaded = True
         with choice.deployment.occupied():
-            answer = await self._in_time(request, self._begin(request, choice))
+            with refusals(rejected):
+                answer = await self._in_time(request, self._begin(request, choice))
             opening.begin(answer)
             async with aclosing(self._measured(answer)) as deltas:
                 async for delta in deltas:
@@ -168,18 +174,18 @@ class Answers:
     async def _measured(self, answer: Answer) -> AsyncGenerator[Delta, None]:
         """Yields the deltas. However they end, records one observation of the whole answer."""
         metrics = self.metrics.model(answer.manifest.name, answer.manifest.version)
-        reason = FinishReason.ABORT
+        reason, failure = FinishReason.ABORT, None
         try:
             async with aclosing(self._deltas(answer)) as deltas:
                 async for delta in deltas:
                     if delta.last:
                         reason = answer.finish_reason
                     yield delta
-        except Exception:
-            reason = FinishReason.ERROR
+        except Exception as error:
+            reason, failure = FinishReason.ERROR, error
             raise
         finally:
-            metrics.answered(reason, answer.measured())
+            metrics.answered(reason, answer.measured(), answer.abort_cause(reason, failure))
             self._observe(answer, reason)
 
     def _observe(self, answer: Answer, reason: FinishReason) -> None:
@@ -215,6 +221,10 @@ class Answers:
             first, answer.first_at = now - answer.request.arrival, now
         metrics.handed_out(now, tokens, first, gap)
         sequence.last_at = answer.last_at = now
+
+
+def _unobserved(reason: str) -> None:
+    """Takes the refusals of requests that no client has made."""
 
 
 def _seconds_left(request: GenerationRequest) -> float | None:

@@ -1,5 +1,5 @@
-"""An opening records how far a stream has come before its first token: far enough to send the headers of its
-response."""
+"""An opening records which answers of a request have begun: before its first token a stream then knows the headers of
+its response."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from service.answers.answer import Answer
 
 
 class Opening:
-    """One stream has one opening, however many requests it has: the request that gets this far first sets it for
+    """One response has one opening, however many requests it has: the request that gets this far first sets it for
     all."""
 
     def __init__(self) -> None:
         self.is_loaded = False
         """The version that answers is in memory: the prompt will be ready soon."""
-        self.answer: Answer | None = None
-        """The answer, once its version and its prompt are known."""
+        self.answers: list[Answer] = []
+        """The answers that have begun, in the order in which they did: their versions and prompts are known."""
         self._begun = asyncio.Event()
 
     def begin(self, answer: Answer) -> None:
-        self.answer = self.answer or answer
+        self.answers.append(answer)
         self._begun.set()
+
+    @property
+    def answer(self) -> Answer | None:
+        """Returns the answer that began first."""
+        return self.answers[0] if self.answers else None
 
     async def begun(self) -> None:
         await self._begun.wait()

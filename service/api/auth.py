@@ -23,6 +23,7 @@ from service.api.dialects import is_openai
 from service.api.errors import response_of
 from service.api.loopback import foreign_part
 from service.api.pages import UI, page, prefers_html
+from service.api.scopes import EVERY
 from service.errors import DosirakError, Forbidden, Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
@@ -37,7 +38,7 @@ _SHORT: Final = len(_KEY) + 8
 class Auth:
     """ASGI middleware. The comparison takes the same time for every key, and every refused key gets the same sentence.
     `scope["state"]` gets the caller as `owner`: `anonymous`, or `key:` and the key's sha256 in hex; and as `actor`: the
-    same with 8 digits, for people to read."""
+    same with 8 digits, for people to read; and as `scopes` what it may do: everything, for there is one key."""
 
     def __init__(
         self, app: ASGIApp, admin_key: SecretStr | None, sign_in: Callable[[Request], Response] | None = None
@@ -56,7 +57,7 @@ class Auth:
         except DosirakError as error:
             await self._refuse(error, scope, receive, send)
         else:
-            scope.setdefault("state", {}).update(actor=actor[:_SHORT], owner=actor)
+            scope.setdefault("state", {}).update(actor=actor[:_SHORT], owner=actor, scopes=EVERY)
             await self._app(scope, receive, send)
 
     def _actor(self, scope: Scope) -> str:

@@ -12,7 +12,8 @@ from service.answers import Answers
 from service.deployments.deployments import Deployments
 from service.jobs.jobs import Jobs
 from service.live.feed import Feed
-from service.metrics import Metrics
+from service.metrics import Inventory, Metrics
+from service.profiles.profiles import Profiles
 from service.settings import Settings
 
 
@@ -23,7 +24,10 @@ class Service:
     jobs: Jobs
     answers: Answers
     metrics: Metrics
+    stock: Callable[[], Inventory]
+    """Reads what `/metrics` shows of this moment; it looks at files."""
     live: Feed
+    profiles: Profiles
     version: str
     """The version of this software."""
     openapi: Callable[[], dict[str, Any]]

@@ -1,5 +1,5 @@
-"""The edge is the outermost layer around every route: request id, one log line, HTTP metrics, and a body for every
-failure. It answers HEAD wherever GET is, with GET's own handler, and leaves the body out.
+"""The edge is the outermost layer around every route: request id, one log line, one span, HTTP metrics, and a body for
+every failure. It answers HEAD wherever GET is, with GET's own handler, and leaves the body out.
 
 It is pure ASGI, so that a stream passes through unchanged and `http.disconnect` reaches the handlers.
 """
@@ -20,7 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.dialects import is_openai
 from service.api.errors import Internal, response_of
 from service.api.pages import UI
+from service.api.spans import Exchange, span_of
 from service.metrics import Metrics
+from service.tracing import Tracer, trace_context
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 POLLED: Final = frozenset({"/", "/livez", "/readyz", "/healthz", "/health", "/metrics", "/v1/deployments"})
@@ -38,27 +40,31 @@ class Edge:
     """`scope["state"]` gets `request_id`, `arrival` (`time.monotonic()`), `is_head` and `log`. Handlers add to the
     dictionary `log`, and it becomes the log line; a `code` in it is counted as an error."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracer: Tracer | None = None) -> None:
+        """`tracer` gets a span of each request that is no probe; None where there is no collector."""
         self._app = app
         self._metrics = metrics
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        await _Exchange(scope, send, self._metrics).run(self._app, receive)
+        await _Exchange(scope, send, self._metrics, self._tracer).run(self._app, receive)
 
 
 class _Exchange:
     """One request and its response."""
 
-    def __init__(self, scope: Scope, send: Send, metrics: Metrics) -> None:
+    def __init__(self, scope: Scope, send: Send, metrics: Metrics, tracer: Tracer | None) -> None:
         self._scope = scope
         self._is_head = scope["method"] == "HEAD"
         self._send_on = send
         self._metrics = metrics
+        self._tracer = tracer
         self._started = time.monotonic()
         self._status: int | None = None
+        self._is_gone = False
         self._fields: dict[str, Any] = {}
         self._state = scope.setdefault("state", {})
         self._state["request_id"] = _request_id(scope)
@@ -94,7 +100,7 @@ class _Exchange:
         first message for ever, and its server then cannot shut down."""
         if self._status is None:
             await Response(status_code=CLIENT_GONE)(self._scope, receive, self._send)
-        self._status = CLIENT_GONE
+        self._status, self._is_gone = CLIENT_GONE, True
 
     async def _answer_failure(self, receive: Receive) -> None:
         """Sends the failure. To a response that has begun nothing can be added: the server then cuts the connection."""
@@ -117,6 +123,8 @@ class _Exchange:
         path = self._scope["path"]
         polled = (path in POLLED or path.startswith(FILES)) and method in ("GET", "HEAD") and status < 500
         write = log.debug if polled else log.info
+        if (trace_id := self._traced(status, is_probe=polled)) is not None:
+            self._fields["trace_id"] = trace_id
         write(
             "request",
             request_id=self._state["request_id"],
@@ -126,6 +134,17 @@ class _Exchange:
             seconds=round(time.monotonic() - self._started, 6),
             **self._fields,
         )
+
+    def _traced(self, status: int, *, is_probe: bool) -> str | None:
+        """Returns the id of the request's trace: its own span's, else the caller's."""
+        headers = Headers(scope=self._scope)
+        parent = trace_context(headers.getlist("traceparent"), headers.getlist("tracestate"))
+        recorded = None
+        if self._tracer is not None and not is_probe:
+            exchange = Exchange(self._routed, self._route, status, self._is_gone, self._started, self._fields, parent)
+            recorded = self._tracer.record(span_of(exchange))
+        self._state.pop("generation", None)  # layers around us may keep the state for long
+        return recorded or (parent.trace_id if parent else None)
 
 
 def _request_id(scope: Scope) -> str:

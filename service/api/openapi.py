@@ -22,6 +22,7 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     native.TokenizeBody,
     native.ChatTokenizeBody,
     native.DeploymentBody,
+    native.ProfileBody,
     repository.ImportBody,
     repository.QuantizeBody,
     repository.EvaluateBody,

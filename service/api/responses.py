@@ -9,12 +9,13 @@ from contextlib import aclosing
 from fastapi import Request
 from starlette.responses import Response
 
-from service.answers import Answer, Delta, GenerationRequest, Opening
+from service.answers import Answer, Delta, GenerationRequest
 from service.api.callers import for_caller
 from service.api.connection import EVENT_HEADERS, while_connected
 from service.api.deps import Service
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import JSON, encode
+from service.api.generation import Generation
 from service.api.idempotency import key_of
 from service.api.notes import headers, note
 from service.api.stored_responses import Held, ResponseRecorder, Write, claimed, replay
@@ -29,6 +30,7 @@ async def respond(
     left."""
     requests = [for_caller(http, request, service.settings.context_policy) for request in requests]
     http.state.log["streamed"] = stream
+    generation = Generation.begin(http, requests, stream=stream)
     held = None
     if (key := key_of(http)) is not None:
         claim = await while_connected(http.receive, claimed(service, key, requests))
@@ -36,19 +38,20 @@ async def respond(
             return replay(http, claim)
         held = claim
     answer = _streamed if stream else _completed
-    return await answer(http, service, requests, serialiser, held)
+    return await answer(http, service, generation, serialiser, held)
 
 
 async def _completed(
-    http: Request, service: Service, requests: Sequence[GenerationRequest], serialiser: Serialiser, held: Held | None
+    http: Request, service: Service, generation: Generation, serialiser: Serialiser, held: Held | None
 ) -> Response:
+    requests, opening = generation.requests, generation.opening
     whole = _Whole(requests, serialiser)
     write: Write = whole.write
     if held is None:
-        deltas = service.answers.stream(requests)
+        deltas = service.answers.stream(requests, opening=opening)
     else:
         recorder = ResponseRecorder(held, http.state.request_id, len(requests), whole.write, whole.head)
-        deltas = recorder.deltas(service.answers.stream(requests, recorder.record))
+        deltas = recorder.deltas(service.answers.stream(requests, recorder.record, opening))
         write = recorder.write
     body = await while_connected(http.receive, _joined(deltas, write))
     note(http, whole.answers)
@@ -83,9 +86,9 @@ class _Whole:
 
 
 async def _streamed(
-    http: Request, service: Service, requests: Sequence[GenerationRequest], serialiser: Serialiser, held: Held | None
+    http: Request, service: Service, generation: Generation, serialiser: Serialiser, held: Held | None
 ) -> Response:
-    opening = Opening()
+    requests, opening = generation.requests, generation.opening
     if held is None:
         return await Streaming(http, service.answers.stream(requests, opening=opening), opening, serialiser).response()
     recorder = ResponseRecorder(

@@ -126,6 +126,7 @@ class ResponseRecorder:
                     if not self._unfinished:
                         if self._last is None:
                             await self._idempotency.finish(self.record(delta))
+                            delta.answer.stored_at = time.monotonic()
                         is_kept = True
                     yield delta
         finally:

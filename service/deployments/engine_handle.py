@@ -21,7 +21,7 @@ from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
 from service.deployments.memory import loaded_bytes
-from service.engine.messages import EngineInfo, EngineStats, Request, StepOutput, StepRecord
+from service.engine.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
 from service.engine_client.client import Engine, EngineFailed, EngineState
 from service.errors import Unavailable
 
@@ -208,6 +208,10 @@ class EngineHandle:
     def unload_adapter(self, name: str) -> None:
         if self._engine is not None:
             self._engine.unload_adapter(name)
+
+    async def profile(self, order: Profile) -> Profiled:
+        """Does as Engine.profile, for the whole engine: its steps compute all versions of the base."""
+        return await self._running_engine().profile(order)
 
     async def stop(self, grace: float = 0.0) -> None:
         """Leaves the engine, which ends with its last member."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.repository import Repository
 from service.engine.messages import EngineConfig
 from service.host import usable_cores
 from service.settings import Settings
+
+PEAKS: Final = "peaks.json"
+"""In the data directory: what engines measured of this host."""
 
 
 def engine_config(
@@ -44,6 +49,7 @@ def engine_config(
         share_weights=replicas > 1,
         packed_weights=packed_weights,
         adapters=((manifest.digest, str(repository.path(manifest))),) if manifest.has_adapter else (),
+        peaks=str(settings.data_dir / PEAKS),
         record=str(repository.engine_file(manifest, "record")),
     )
 

@@ -13,9 +13,12 @@ from typing import Final, Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
 from service.engine.messages import MAX_STEPS, EngineStats, FinishReason, Request, StepOutput, StepRecord
+from service.engine.profiling import Part, Recorder
 from service.engine.scheduling.cost import Work
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.validation import check_request
+from service.engine.work import ModelWork
+from service.engine.work_done import WorkDone
 
 _FAR: Final = 4  # a step with over 4 times the tokens of the largest measured one is not forecast
 Clock = Callable[[], float]
@@ -51,6 +54,10 @@ class ModelRunner(Protocol):
         their targets hold no content and do no harm."""
         ...
 
+    def recorder(self, kind: str) -> Recorder:
+        """Returns a recorder of what this thread computes, for a profile of this kind. Nothing is recorded yet."""
+        ...
+
     def run(self, batch: Batch) -> SequenceOf[SampledToken | None]:
         """Writes the KV of every scheduled token into its sequence's blocks. Returns one entry per item, in order.
 
@@ -64,8 +71,10 @@ class ModelRunner(Protocol):
 class EngineCore:
     """The synchronous core of an engine process. One thread calls it."""
 
-    def __init__(self, runner: ModelRunner, scheduler: Scheduler, clock: Clock) -> None:
+    def __init__(self, runner: ModelRunner, scheduler: Scheduler, clock: Clock, work: ModelWork | None = None) -> None:
+        """`work` says what a token costs by the model's shape; None counts no FLOPs and no bytes."""
         self.scheduler = scheduler
+        self._work = WorkDone(work or ModelWork())
         self._runner = runner
         self._clock = clock
         self._refused: list[StepOutput] = []
@@ -109,6 +118,20 @@ class EngineCore:
         if not self.keep_adapter(name):
             self.read_adapter(name, directory)()
 
+    @property
+    def parts(self) -> SequenceOf[Part]:
+        """Returns the parts of a step that a profile names, but for the runner's."""
+        scheduler = self.scheduler
+        return (
+            Part(scheduler, "schedule", "dosirak::schedule"),
+            Part(self, "_copy", "dosirak::copy"),
+            Part(scheduler, "update", "dosirak::update"),
+        )
+
+    def recorder(self, kind: str) -> Recorder:
+        """Returns a recorder as ModelRunner.recorder does."""
+        return self._runner.recorder(kind)
+
     def forecast_seconds(self) -> float | None:
         """Returns the cost line's forecast of the step in progress. Returns None if no step runs, or if no step of that
         size was measured yet. Any thread may call it."""
@@ -141,6 +164,8 @@ class EngineCore:
         ended = self._clock()
         self._observe(batch, ended - copied, ended - started)
         outputs = self._refusals() + self.scheduler.update(batch, sampled, ended)
+        if batch.scheduled:
+            self._work.add(*self.scheduler.outputs.tally.take(), ended - started)
         if self._leaving:
             self._unload_unused()
         return outputs
@@ -172,6 +197,8 @@ class EngineCore:
             blocks_offloaded=len(blocks.offload),
             restored_tokens_total=blocks.offload.num_restored * blocks.block_size,
             prefill_tokens_total=scheduler.prefill.num_prefill_tokens,
+            prefill=self._work.prefill,
+            decode=self._work.decode,
         )
 
     def take_steps(self) -> tuple[StepRecord, ...]:

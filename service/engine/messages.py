@@ -1,8 +1,8 @@
 """Messages are the frames between the API process and an engine process: 4-byte big-endian length, then msgpack.
 
-Both sides share this file only. Frames hold token ids and numbers; they know no text, HTTP or tensors. All times are
-seconds of `time.monotonic()`, which is one clock for every process of a machine. `Request.deadline` is a point on it.
-The engine sends one frame per step, not one per token.
+Both sides share this file and `work` only. Frames hold token ids and numbers; they know no text, HTTP or tensors. All
+times are seconds of `time.monotonic()`, which is one clock for every process of a machine. `Request.deadline` is a
+point on it. The engine sends one frame per step, not one per token.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
+
+from service.engine.work import NO_WORK, ModelWork, Peaks, PhaseWork
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 HEADER_BYTES: Final = 4
@@ -94,7 +96,8 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
 
     `queue_seconds` and `prefill_seconds` come with the first token. `batch_size_mean`, the mean number of sequences in
     this sequence's steps, comes with the last output. `num_cached_tokens` counts prompt tokens found in the prefix
-    cache at the first admission.
+    cache at the first admission. `replayed_at` is the engine client's own news, in an output without tokens: from then
+    on another engine process computes this sequence.
     """
 
     request_id: str
@@ -107,6 +110,7 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     prefill_seconds: float | None = None
     batch_size_mean: float | None = None
     num_preemptions: int = 0
+    replayed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,8 @@ class EngineStats:
     """Prompt tokens found in the offload file. They also count as found in the prefix cache."""
     prefill_tokens_total: int = 0
     """Tokens of prefill chunks: prompts without their cached part, and what a preemption or a replay repeats."""
+    prefill: PhaseWork = NO_WORK
+    decode: PhaseWork = NO_WORK
 
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -167,6 +173,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kv_offload_bytes` of disk in `offload_directory` keep blocks that memory has no room for; 0 keeps none.
     `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights` packs the
     weights into memory that other processes can map; `packed_weights` is where another process has done so.
+    `peaks` is the file of this host's measured peaks; "" keeps none.
     `adapters` are (name, directory) of the adapters to load at once; `LoadAdapter` brings others. `heartbeat_seconds`
     lie between two Heartbeat frames.
     """
@@ -190,6 +197,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     speculation: bool = True
     record: str = ""
+    peaks: str = ""
     share_weights: bool = False
     packed_weights: str = ""
     adapters: tuple[tuple[str, str], ...] = ()
@@ -216,6 +224,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the embedding: token ids run from 0 to this, excluded."""
     packed_weights: str = ""
     """Where other processes of this user can map the packed weights; "" if they cannot."""
+    work: ModelWork = ModelWork()
+    peaks: Peaks | None = None
+    no_peaks: str = ""
+    """Why the peaks are not known; "" if they are."""
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -245,6 +257,17 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
     name: str
 
 
+class Profile(msgspec.Struct, frozen=True, tag="profile"):
+    """Record the next `steps` steps into files in `directory`. The answer is one Profiled of the same id, at the latest
+    when `patience_seconds` have passed without a step. `kind` is "operators", "memory" or "stacks"."""
+
+    id: str
+    directory: str
+    steps: int
+    kind: str = "operators"
+    patience_seconds: float = 60.0
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Finish the running requests, then exit 0. Closing the socket instead ends the engine at once."""
 
@@ -263,6 +286,17 @@ class AdapterLoaded(msgspec.Struct, frozen=True, tag="adapter_loaded"):
 
     name: str
     ticket: int
+    error: str = ""
+
+
+class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
+    """A profile has ended: its recorded steps, their tokens and seconds, or in `error` the clause that says why it
+    failed."""
+
+    id: str
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
     error: str = ""
 
 
@@ -291,8 +325,8 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
     message: str
 
 
-ToEngine = Start | Add | Abort | LoadAdapter | UnloadAdapter | Shutdown
-FromEngine = Loading | Ready | AdapterLoaded | Step | Heartbeat | Fatal
+ToEngine = Start | Add | Abort | LoadAdapter | UnloadAdapter | Profile | Shutdown
+FromEngine = Loading | Ready | AdapterLoaded | Profiled | Step | Heartbeat | Fatal
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -13,6 +13,7 @@ from service.engine.batch import SampledToken, Scheduled
 from service.engine.blocks.block_manager import BlockManager
 from service.engine.messages import FinishReason, StepOutput
 from service.engine.sequence import Sequence, SequenceStatus
+from service.engine.tally import Tally
 
 NOTHING_SAMPLED: Final = SampledToken(None)
 _Times = tuple[float | None, float | None]
@@ -26,6 +27,7 @@ class OutputProcessor:
         """`remove` takes an ended sequence from the scheduler's lists and frees its blocks."""
         self.pending: list[StepOutput] = []
         self.num_accepted_tokens = 0
+        self.tally = Tally()
         self._blocks = blocks
         self._remove = remove
 
@@ -43,7 +45,8 @@ class OutputProcessor:
         """Takes in the result of `item`, computed in a step of `batch_size` sequences."""
         sequence = item.sequence
         num_known = item.num_tokens - len(item.draft_token_ids)
-        samples = sequence.num_computed_tokens + num_known == len(sequence.token_ids)
+        start, num_tokens = sequence.num_computed_tokens, len(sequence.token_ids)
+        samples = start + num_known == num_tokens
         self._blocks.mark_computed(sequence, num_known)
         sequence.num_steps += 1
         sequence.batch_size_sum += batch_size
@@ -55,6 +58,7 @@ class OutputProcessor:
             self._emit(sequence, result)
         if item.draft_token_ids:
             self._sample_following(item, result, now)
+        self.tally.add(sequence, start, item.num_tokens, num_known, len(sequence.token_ids) - num_tokens)
 
     def _sample_following(self, item: Scheduled, result: SampledToken, now: float) -> None:
         """Takes in the tokens behind drafts. Each was sampled behind a draft that equals the token before it, so that

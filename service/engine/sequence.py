@@ -63,6 +63,8 @@ class Sequence:
     """The sequence ends at this number of tokens, prompt included."""
     num_encoder_slots: int = 0
     """Whole blocks of positions; 0 without an encoder."""
+    num_counted_tokens: int = 0
+    """Its first tokens, whose computation was counted or was found cached; computing them again is no useful work."""
     counts: TokenCounts | None = None
     """Of its tokens, as far as `counted` has been asked."""
 
@@ -76,12 +78,14 @@ class Sequence:
             slots = len(prompt) + padding
             prompt = (*prompt, *[0] * padding, *decoder_start)
         emitted = request.emitted_prompt_logprobs
+        known = len(prompt) + len(request.emitted)
         return cls(
             request,
             [*prompt, *request.emitted],
             len(prompt),
             num_prompt_logprobs_emitted=emitted,
             num_encoder_slots=slots,
+            num_counted_tokens=known - 1 if request.emitted else emitted,
         )
 
     @property

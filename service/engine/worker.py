@@ -46,6 +46,7 @@ from service.engine.messages import (
     FromEngine,
     LoadAdapter,
     Loading,
+    Profile,
     Ready,
     Request,
     Shutdown,
@@ -56,8 +57,10 @@ from service.engine.messages import (
     decode_to_engine,
     encode,
 )
+from service.engine.profiling import Profiler
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
+from service.engine.work import ModelWork
 
 BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[ModelRunner, EngineInfo]]
 """(config, progress(phase, fraction)) -> the runner and the facts of the loaded engine."""
@@ -146,6 +149,7 @@ class EngineLoop:
         self._core = core
         self._channel = channel
         self._adapters = AdapterLoader(core.read_adapter, channel.wake)
+        self._profiler = Profiler(core, channel.send)
         self._pulse = Pulse(channel.send, heartbeat_seconds, core.forecast_seconds)
         self._draining = False
         self._told_at = 0.0
@@ -160,19 +164,20 @@ class EngineLoop:
             for message in self._receive(idle):
                 self._handle(message)
             self._attach_adapters()
+            self._profiler.look()
             if self._core.has_work:
                 self._step()
 
     def _receive(self, idle: bool) -> list[ToEngine]:
-        """Returns new messages; sleeps until a message arrives if there is no work. To the heartbeat, a wait for an
-        adapter alone is like a step: it may be long, but not endless."""
+        """Returns new messages; sleeps until a message arrives, or a profile gives up, if there is no work. To the
+        heartbeat, a wait for an adapter alone is like a step: it may be long, but not endless."""
         if not idle:
             return self._channel.receive(0.0)
         if self._adapters.is_busy:
             self._pulse.begin()
         else:
             self._pulse.rest()
-        arrived = self._channel.receive(None)
+        arrived = self._channel.receive(self._profiler.patience)
         self._pulse.end()
         self._pulse.work()
         return arrived
@@ -195,6 +200,8 @@ class EngineLoop:
             case UnloadAdapter(name):
                 self._core.unload_adapter(name)
                 self._add(self._adapters.forget(name))
+            case Profile():
+                self._profiler.take(message)
             case Shutdown():
                 self._draining = True
             case Start():
@@ -212,7 +219,7 @@ class EngineLoop:
 
     def _step(self) -> None:
         self._pulse.begin()
-        outputs = self._core.step()
+        outputs = self._profiler.step() if self._profiler.is_running else self._core.step()
         self._pulse.end()
         now = time.monotonic()
         if outputs or now - self._told_at >= _NEWS_SECONDS:
@@ -229,9 +236,9 @@ def _attached(attach: Attach) -> str:
     return ""
 
 
-def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> EngineCore:
-    """Returns a core on the process's monotonic clock."""
-    return EngineCore(runner, build_scheduler(config, runner, num_blocks), time.monotonic)
+def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int, work: ModelWork | None = None) -> EngineCore:
+    """Returns a core on the process's monotonic clock. `work` is as in EngineCore."""
+    return EngineCore(runner, build_scheduler(config, runner, num_blocks), time.monotonic, work)
 
 
 def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> Scheduler:
@@ -268,7 +275,7 @@ def main(prepare: Callable[[], BuildRunner], argv: list[str]) -> int:
 def _serve(build: BuildRunner, channel: Channel) -> None:
     config = channel.receive_start()
     runner, info = build(config, lambda phase, fraction: channel.send(Loading(phase, fraction)))
-    loop = EngineLoop(build_core(config, runner, info.blocks_total), channel, config.heartbeat_seconds)
+    loop = EngineLoop(build_core(config, runner, info.blocks_total, info.work), channel, config.heartbeat_seconds)
     gc.collect()
     gc.freeze()  # loaded objects live as long as the process: never scan them again
     channel.send(Ready(info))

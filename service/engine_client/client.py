@@ -27,6 +27,7 @@ from service.engine_client.adapters import Adapters
 from service.engine_client.engine import ALIVE, Engine, EngineFailed, EngineState
 from service.engine_client.poison import PoisonRegister, fingerprint, refusal
 from service.engine_client.process import WORKER, Started
+from service.engine_client.profiles import Profiles
 from service.engine_client.restart_policy import DEFAULT_POLICY, Death, RestartPolicy
 from service.engine_client.streams import Stream, Streams
 from service.engine_client.supervisor import Launch, Supervisor
@@ -50,18 +51,22 @@ class EngineClient:
         env: Mapping[str, str] | None = None,
         restart_policy: RestartPolicy = DEFAULT_POLICY,
         on_step: Callable[[EngineStats], None] | None = None,
+        on_ready: Callable[[EngineInfo], None] | None = None,
         started: Started | None = None,
         poison: PoisonRegister | None = None,
     ) -> None:
         """Starts nothing. `module`, `env` and `started` are as in `Launch`. `on_step` is called in the event loop after
-        every Step frame, and with empty stats after a death. Replicas share one `poison`."""
+        every Step frame, and with empty stats after a death; `on_ready` whenever a process has become ready. Replicas
+        share one `poison`."""
         self._policy = restart_policy
         self._on_step = on_step
+        self._tell_ready = on_ready
         self._stats = EngineStats()
         self._steps = deque[StepRecord](maxlen=MAX_STEPS)
         self._streams = Streams()
         self._poison = poison or PoisonRegister(restart_policy)
         self._adapters = Adapters(config.adapters)
+        self._profiles = Profiles()
         self._supervisor = Supervisor(Launch(config, module, env, started), self, restart_policy)
         self._upkeep: asyncio.Task[None] | None = None
 
@@ -136,6 +141,14 @@ class EngineClient:
         if self.state is EngineState.READY:
             self._supervisor.send(messages.UnloadAdapter(name))
 
+    async def profile(self, order: messages.Profile) -> messages.Profiled:
+        """Records steps as Engine.profile does."""
+        if self.state is not EngineState.READY:
+            raise Unavailable(f"the engine is {self.state}; try again when it is ready", retry_after=1)
+        with self._profiles.asked(order) as ended:
+            self._supervisor.send(order)
+            return await ended
+
     async def stop(self, grace: float = 0.0) -> None:
         """Stops the engine as Engine.stop does. Streams that have not ended by then end with EngineFailed."""
         await self._supervisor.stop(grace)
@@ -144,6 +157,7 @@ class EngineClient:
         why = "the engine was stopped before this answer was done"
         self._streams.fail(lambda: EngineFailed(why))
         self._adapters.fail(why)
+        self._profiles.fail("the engine was stopped")
 
     def owes_answer(self) -> bool:
         """As User.owes_answer."""
@@ -159,9 +173,16 @@ class EngineClient:
                 self._note(stats)
             case messages.AdapterLoaded():
                 self._adapters.take(frame)
+            case messages.Profiled():
+                self._profiles.take(frame)
 
     def on_ready(self, info: EngineInfo, is_restart: bool) -> None:
         """As User.on_ready."""
+        if self._tell_ready is not None:
+            try:
+                self._tell_ready(info)
+            except Exception:  # as in _note
+                _logger.exception("on_ready")
         for frame in self._adapters.frames() if is_restart else ():
             self._supervisor.send(frame)
         self._give()
@@ -169,6 +190,7 @@ class EngineClient:
     def on_death(self, death: Death) -> int:
         """As User.on_death: the request that is to blame ends, and with it all that are equal to it."""
         self._note(EngineStats())
+        self._profiles.fail(f"the engine process died: {death.cause}")
         blamed = self._streams.blame(death.kind, self._policy)
         if blamed is None:
             return 0

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
-from service.engine.messages import EngineInfo, EngineStats, Request, StepOutput, StepRecord
+from service.engine.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
 from service.errors import GenerationFailed
 
 
@@ -89,6 +89,11 @@ class Engine(Protocol):
 
     def unload_adapter(self, name: str) -> None:
         """Releases the adapter: it is freed when the last answer with it has ended."""
+        ...
+
+    async def profile(self, order: Profile) -> Profiled:
+        """Records the order's steps, of the first replica. Returns how it ended. Raises Unavailable unless READY,
+        Conflict while another profile runs, and EngineFailed where the process ends meanwhile."""
         ...
 
     async def stop(self, grace: float = 0.0) -> None:

@@ -16,9 +16,20 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import reduce
+from operator import add
 from typing import Final
 
-from service.engine.messages import EngineInfo, EngineStats, FinishReason, Request, StepOutput, StepRecord
+from service.engine.messages import (
+    EngineInfo,
+    EngineStats,
+    FinishReason,
+    Profile,
+    Profiled,
+    Request,
+    StepOutput,
+    StepRecord,
+)
 from service.engine_client.engine import ALIVE, Engine, EngineState
 from service.errors import Unavailable
 
@@ -67,7 +78,7 @@ class Replicas:
     def stats(self) -> EngineStats:
         """Sums over the replicas. Figures of the last step and the cost line are the first replica's."""
         each = [seat.engine.stats for seat in self._seats]
-        sums = {name: sum(getattr(stats, name) for stats in each) for name in _SUMMED}
+        sums = {name: reduce(add, (getattr(stats, name) for stats in each)) for name in _SUMMED}
         first = {field.name: getattr(each[0], field.name) for field in fields(EngineStats) if field.name not in sums}
         return EngineStats(**first, **sums)
 
@@ -140,6 +151,10 @@ class Replicas:
     def unload_adapter(self, name: str) -> None:
         for seat in self._seats:
             seat.engine.unload_adapter(name)
+
+    async def profile(self, order: Profile) -> Profiled:
+        """Records the steps of the first replica."""
+        return await self._seats[0].engine.profile(order)
 
     async def stop(self, grace: float = 0.0) -> None:
         if self._state is not EngineState.FAILED:
@@ -227,4 +242,6 @@ _SUMMED: Final = (
     "blocks_offloaded",
     "restored_tokens_total",
     "prefill_tokens_total",
+    "prefill",
+    "decode",
 )

@@ -43,6 +43,8 @@ class Stream:
     """Deaths that it was suspected of since it was last proven."""
     crashes: int = 0
     """Crashes of processes that had it, ever; kills from outside do not count."""
+    is_replay: bool = False
+    """Whether a process had it before the one that gets it next."""
     is_closed: bool = False
     """Whether its consumer has left, or has got its end. Only the process may not have ended it yet."""
 
@@ -66,8 +68,15 @@ class Stream:
     def begin_again(self, kind: DeathKind) -> None:
         """Notes that its process died. A request that makes some progress before each crash must prove itself for twice
         as long each time, until it crashes unproven."""
+        self.is_replay = True
         self.crashes += kind is not DeathKind.KILLED
         self.outputs_to_prove = 2**self.crashes
+
+    def tell_replay(self) -> None:
+        """Tells the consumer where the request goes to another process than before."""
+        if self.is_replay:
+            self.is_replay = False
+            self.queue.put_nowait(StepOutput(self.request.id, replayed_at=time.monotonic()))
 
     async def next(self) -> StepOutput:
         """Returns the next output. Raises a DosirakError as the end of the stream."""
@@ -210,6 +219,7 @@ class Streams:
     def _move(self, streams: list[Stream]) -> tuple[Request, ...]:
         for stream in streams:
             self._given[stream.request.id] = self._waiting.pop(stream.request.id)
+            stream.tell_replay()
         return tuple(stream.to_send() for stream in streams)
 
     def _end(self, stream: Stream) -> None:

@@ -80,9 +80,9 @@ def seconds(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
     return [statistics.median(found[1:]) for found in times]
 
 
-def weight_memory() -> Tensor:
-    """Returns uint8 [READ_BYTES] of the pattern; less where less memory is free, but at least one layer in fp32."""
-    size = max(4 * OUTPUTS * DEPTH, min(READ_BYTES, available_memory() // _FREE_SHARE))
+def weight_memory(wanted: int = READ_BYTES) -> Tensor:
+    """Returns uint8 [wanted] of the pattern; less where less memory is free, but at least one layer in fp32."""
+    size = max(4 * OUTPUTS * DEPTH, min(wanted, available_memory() // _FREE_SHARE))
     return lazy_zeros((size // 64 * 64,), torch.uint8, huge=True).fill_(_PATTERN)
 
 
@@ -99,6 +99,22 @@ def ways(memory: Tensor) -> list[Way]:
         found.append(_onednn(memory) if dtype is torch.int8 else _torch(memory, f"{name} torch", dtype))
         if (kernels := library()) is not None:
             found.append(_native(kernels, memory, f"{name} native", KINDS[dtype]))
+    return found
+
+
+def ways_of(dtype: str, memory: Tensor) -> list[Way]:
+    """Returns every way to multiply in this dtype, by its name in DTYPES; 8-bit weights without 8-bit rows are bf16's.
+    Raises ValueError where there is none."""
+    kernels, found = library(), []
+    if dtype != "int8":
+        found.append(_torch(memory, f"{dtype} torch", DTYPES[dtype]))
+    elif kernels is None and linear.int8_kernel(torch.device("cpu")) == "onednn":
+        found.append(_onednn(memory))
+    if kernels is not None:
+        kinds = [KINDS[DTYPES[dtype]], *([WEIGHT_ONLY] if dtype == "bf16" else [])]
+        found += [_native(kernels, memory, f"{dtype} native", kind) for kind in kinds]
+    if not found:
+        raise ValueError(f"no {dtype} products on this host")
     return found
 
 

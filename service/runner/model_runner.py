@@ -13,11 +13,14 @@ from torch import Tensor
 from models.loading import LowRankWeights, load_adapter
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.messages import Request, SamplingParams, TokenLogprobs
+from service.engine.profiling import Part
 from service.engine.sequence import Sequence
 from service.runner.forwards.forward import Forward
 from service.runner.kv_cache import KVCache
+from service.runner.native.library import library
 from service.runner.offload_file import OffloadFile
 from service.runner.parts import joined, parts_of
+from service.runner.recording import TraceRecorder
 from service.runner.sampling.row import SamplerRow
 from service.runner.sampling.sampler import Sampler, verified
 from service.runner.step import RowRules, Step, pack
@@ -72,6 +75,13 @@ class ModelRunner:
         sequence.block_table = [self.cache.scratch_block]
         return pack(Batch((Scheduled(sequence, 2),)), self.cache, self._rules, self._device)
 
+    def recorder(self, kind: str) -> TraceRecorder:
+        """Returns a recorder of this thread's operators, for a profile of this kind."""
+        kernels = library()
+        names = {"_packed": "pack", "_logits": "forward", "_sampled": "sample"}
+        parts = [Part(self, method, f"dosirak::{name}") for method, name in names.items()]
+        return TraceRecorder(kind, self._device, [*parts, *self._sampler.parts], kernels)
+
     def unload_adapter(self, name: str) -> None:
         """Frees an adapter that no sequence uses."""
         self.adapters.discard(name)
@@ -97,9 +107,16 @@ class ModelRunner:
         return results
 
     def _run(self, batch: Batch) -> list[SampledToken | None]:
-        step = pack(batch, self.cache, self._rules, self._device)
-        logits = self._forward(step)
-        items = batch.scheduled
+        step = self._packed(batch)
+        return self._sampled(batch.scheduled, step, self._logits(step))
+
+    def _packed(self, batch: Batch) -> Step:
+        return pack(batch, self.cache, self._rules, self._device)
+
+    def _logits(self, step: Step) -> Tensor:
+        return self._forward(step)
+
+    def _sampled(self, items: Seq[Scheduled], step: Step, logits: Tensor) -> list[SampledToken | None]:
         rows = [row for item in items if item.samples for row in SamplerRow.of(item)]
         sampled = iter(self._sampler.sample(_sample_logits(logits, step), rows))
         results = [verified(item, sampled) if item.samples else None for item in items]

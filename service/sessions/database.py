@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -23,10 +24,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from service.errors import Unavailable
 from service.sessions.failures import busy, failure, reason
+from service.sessions.operations import OPERATIONS, Operation
 
 DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
+Observe = Callable[[str, float], None]
 Self_ = TypeVar("Self_", bound="OnDatabase")
 log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.05
@@ -37,13 +40,15 @@ class Database:
     """One database, used by one event loop. `patience` is the longest wait for a lock, a free connection or a result,
     in seconds."""
 
-    def __init__(self, url: str, patience: float) -> None:
-        """Opens nothing yet. Raises ValueError for a URL of another kind of database."""
+    def __init__(self, url: str, patience: float, observe: Observe | None = None) -> None:
+        """Opens nothing yet. `observe` gets the kind and the seconds of every call. Raises ValueError for a URL of
+        another kind of database."""
         parsed = _parsed(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self._patience = patience
         self._writer = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
+        self._observe = observe
         self.engine = _sqlite(parsed, patience) if self.is_sqlite else _postgresql(parsed, patience)
 
     async def close(self) -> None:
@@ -51,13 +56,22 @@ class Database:
         await asyncio.gather(*self._calls, return_exceptions=True)
         await self.engine.dispose()
 
-    async def finish(self, call: Coroutine[Any, Any, Result]) -> Result:
+    async def finish(self, call: Coroutine[Any, Any, Result], operation: Operation | None = None) -> Result:
         """Runs `call` to its end even when the caller is cancelled: a transaction left in the middle would keep its
-        locks until the database notices."""
-        task = asyncio.create_task(call)
+        locks until the database notices. Its time is observed as `operation`, if there is one."""
+        task = asyncio.create_task(self._timed(call, operation))
         self._calls.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    async def _timed(self, call: Coroutine[Any, Any, Result], operation: Operation | None) -> Result:
+        if self._observe is None or operation is None:
+            return await call
+        started = time.monotonic()
+        try:
+            return await call
+        finally:
+            self._observe(operation, time.monotonic() - started)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._calls.discard(task)
@@ -152,11 +166,13 @@ class OnDatabase(Protocol):
 def uninterrupted(
     method: Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[Self_, Parameters], Coroutine[Any, Any, Result]]:
-    """Returns a method that runs to its end when its caller is cancelled, as when a client disconnects."""
+    """Returns a method that runs to its end when its caller is cancelled, as when a client disconnects. Its name must
+    be in `operations`."""
+    operation = OPERATIONS[method.__name__]
 
     @wraps(method)
     async def call(self: Self_, /, *arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
-        return await self._database.finish(method(self, *arguments, **options))
+        return await self._database.finish(method(self, *arguments, **options), operation)
 
     return call
 

@@ -24,7 +24,7 @@ from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.sessions import cursors, feedback, idempotency, migrating, retention, transfer
 from service.sessions.change import Change
 from service.sessions.claims import Done
-from service.sessions.database import Database, translated, uninterrupted
+from service.sessions.database import Database, Observe, translated, uninterrupted
 from service.sessions.history import Reading
 from service.sessions.idempotency import Idempotency
 from service.sessions.knowledge import KnowledgeBase
@@ -81,12 +81,12 @@ class SessionStore:
         *,
         clock: Callable[[], datetime] = utc_now,
         patience: float = PATIENCE_SECONDS,
+        observe: Observe | None = None,
     ) -> SessionStore:
-        """Opens `url`, `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`, and brings the schema up to date.
-        `patience` is the longest wait for the database, in seconds. Raises ValueError for another URL, NewerDatabase,
-        Unavailable."""
+        """Opens `url`, `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`, and brings the schema up to date; the
+        rest is as in Database. Raises ValueError for another URL, NewerDatabase, Unavailable."""
         with translated():
-            database = Database(url, patience)
+            database = Database(url, patience, observe)
         deadline = asyncio.get_running_loop().time() + patience
         while True:
             try:

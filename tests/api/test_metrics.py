@@ -138,7 +138,7 @@ async def test_conventions(world: World) -> None:
     families = list(text_string_to_metric_families(await exposition(world)))
     assert len(families) > 25
     for family in families:
-        assert family.name.startswith("dosirak_")
+        assert family.name.startswith(("dosirak_", "gen_ai_server_"))
         assert family.documentation.endswith(".")
         assert not family.name.endswith(("_ms", "_milliseconds", "_count", "_sum", "_bucket", "_created"))
         if family.type == "counter":

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from tests.checkpoints import save_bart, save_t5
 from tests.e2e.server import Server, free_port, python, running, stream
 from tests.e2e.test_repository import MODELS, ended
+from tests.published import with_demo
 
 PROMPTS = ("안녕", "translate: the lunch box is full", "한 줄 요약: " + "김밥 두 줄과 물 한 병. " * 3, "x")
 NEW_TOKENS = 12
@@ -21,9 +22,9 @@ NEW_TOKENS = 12
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("encoders")
+    data = with_demo(tmp_path_factory, "encoders")
     command = python("-m", "service.cli", "serve")
-    with running(command, directory / "data", directory / "log", free_port()) as served:
+    with running(command, data, data.with_name("log"), free_port()) as served:
         yield served
 
 

@@ -6,6 +6,8 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.server import ROOT, Server
 from tests.e2e.test_load_runner import assert_recounted, broken, figures_of, recount, run
 from tests.proxies import Proxy, listening
@@ -64,6 +66,7 @@ def test_smoke_holds_and_breaks_by_name_through_a_late_and_through_a_failing_pro
     assert ended["failing"].returncode == 1 and broken(tmp_path / "failing") == ["failed_ratio"]
 
 
+@pytest.mark.nightly
 def test_a_rollout_is_promoted_under_load_and_undone_after_it(served: Server, tmp_path: Path) -> None:
     (tmp_path / "moves.toml").write_text(MOVES)
     done: subprocess.CompletedProcess[str] = run(tmp_path / "moves.toml", served.url, tmp_path / "out")

@@ -226,13 +226,13 @@ def spoiled_baseline(good: Path, directory: Path, wrong: str) -> None:
     """A result of a good run in which one thing is another's."""
     directory.mkdir()
     made = figures_of(good)
-    spoiled = {
+    changes: dict[str, dict[str, Any]] = {
         "scenario": {"scenario": "chat"},
         "load": {"scenario_digest": "0"},
         "host": {"host": {**made["host"], "processor": "another"}},
         "target": {"target": "10.0.0.7"},
-    }[wrong]
-    (directory / "figures.json").write_bytes(msgspec.json.encode(made | spoiled))
+    }
+    (directory / "figures.json").write_bytes(msgspec.json.encode(made | changes[wrong]))
 
 
 def test_no_server_too_few_samples_and_an_action_that_the_server_does_not_know(
@@ -252,9 +252,11 @@ def test_no_server_too_few_samples_and_an_action_that_the_server_does_not_know(
 
 def test_a_run_that_is_ended_says_so(fake: FakeServer, url: str, scenario: Path, tmp_path: Path) -> None:
     words = ["-m", "loadtest.run", str(scenario), "--host", url, "--out", str(tmp_path / "out")]
-    with subprocess.Popen(python(*words), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(python(*words), cwd=ROOT, text=True, **pipes) as process:
         block_until(lambda: fake.requests > 10)
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 2 and "not measured: interrupted" in said and time.monotonic() - began < 20
+        said, cried = process.communicate(timeout=60)
+    assert process.returncode == 2 and said == "not measured: interrupted\n" and not cried
+    assert time.monotonic() - began < 20

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.e2e.server import ROOT, Server, free_port, python, running
+from tests.published import with_demo
 
 MODELS = "/v1/repository/models"
 
@@ -20,10 +21,10 @@ MODELS = "/v1/repository/models"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of its own: what is changed here must not reach other tests."""
-    directory = tmp_path_factory.mktemp("repository")
     command = python("-m", "bentoml", "serve", "service.bento:Dosirak")
     port = free_port()
-    data, log = directory / "data", directory / "log"
+    data = with_demo(tmp_path_factory, "repository")
+    log = data.with_name("log")
     # other tests share the cores: what is slower by chance must not be refused
     with running([*command, "--port", str(port)], data, log, port, DOSIRAK_GATE_DECODE_RATIO="0") as served:
         yield served

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.e2e.server import Server, free_port, python, running
+from tests.published import with_demo
 from tests.ui.browser import Window, browser, window
 
 KEY = "correct horse battery staple"
@@ -17,8 +18,8 @@ KEY = "correct horse battery staple"
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """`dosirak serve` with the demo model."""
-    folder = tmp_path_factory.mktemp("ui")
-    with running(python("-m", "service.cli", "serve"), folder / "data", folder / "serve.log", free_port()) as server:
+    data = with_demo(tmp_path_factory, "ui")
+    with running(python("-m", "service.cli", "serve"), data, data.with_name("serve.log"), free_port()) as server:
         yield server
 
 
@@ -40,9 +41,9 @@ def shown(served: Server, chromium: Browser) -> Iterator[Window]:
 @pytest.fixture(scope="session")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with a key, which loads no model before somebody asks for one."""
-    folder = tmp_path_factory.mktemp("keyed")
-    command, log = python("-m", "service.cli", "serve"), folder / "serve.log"
-    with running(command, folder / "data", log, free_port(), DOSIRAK_ADMIN_KEY=KEY, DOSIRAK_PRELOAD="false") as server:
+    data = with_demo(tmp_path_factory, "keyed")
+    command, log = python("-m", "service.cli", "serve"), data.with_name("serve.log")
+    with running(command, data, log, free_port(), DOSIRAK_ADMIN_KEY=KEY, DOSIRAK_PRELOAD="false") as server:
         yield server
 
 

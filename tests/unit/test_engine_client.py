@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -46,6 +47,24 @@ def test_a_replay_carries_what_was_given_out() -> None:
     assert streams.blame(CRASHED, POLICY) is None
     (request,) = streams.to_give()
     assert (request.token_ids, request.emitted, request.emitted_prompt_logprobs) == ((1, 2), (8, 9), 1)
+
+
+def test_a_consumer_is_told_of_each_replay_once() -> None:
+    """Before the tokens that come of it, in an output without any."""
+    streams = Streams()
+    stream = streams.open(make_request("a"))
+    streams.to_give()
+    began = time.monotonic()
+    for _ in range(2):
+        streams.give([StepOutput("a", (9,))])
+        streams.blame(KILLED, POLICY)
+        streams.to_give()
+    streams.give([StepOutput("a", (8,))])
+    given = [stream.queue.get_nowait() for _ in range(stream.queue.qsize())]
+    outputs = [output for output in given if isinstance(output, StepOutput)]
+    assert [output.token_ids for output in outputs] == [(9,), (), (9,), (), (8,)]
+    told = [output.replayed_at for output in outputs if output.replayed_at is not None]
+    assert len(told) == 2 and began < told[0] <= told[1] <= time.monotonic()
 
 
 def test_what_has_ended_is_not_replayed() -> None:

@@ -66,8 +66,7 @@ def test_no_answer_gives_no_latency() -> None:
 
 
 def judged(found: dict[str, float | None], counted: int = 200, baseline: Any = None) -> tuple[list[Check], str, str]:
-    empty = dict.fromkeys(figures([], (0.0, 1.0)))
-    limits = checks(SCENARIO, {**empty, **found}, baseline)
+    limits = checks(SCENARIO, figures([], (0.0, 1.0)) | found, baseline)
     return limits, *verdict(limits, counted, 100)
 
 
@@ -99,7 +98,7 @@ def test_too_few_samples_judge_nothing() -> None:
 
 
 def test_where_all_fail_the_failures_are_named_and_where_a_figure_is_missing_nothing_is_measured() -> None:
-    missing = {"ttft_p95_ms": None}
+    missing: dict[str, float | None] = {"ttft_p95_ms": None}
     assert judged(GOOD | missing | {"failed_ratio": 1.0})[1] == "broken"
     assert judged(GOOD | missing)[1:] == ("not measured", "no answer gives ttft_p95_ms")
 

@@ -76,7 +76,8 @@ def test_an_unknown_key_is_refused_with_the_nearest(path: str, key: str, nearest
 
 
 @given(
-    st.sampled_from(["", "load.", "requests.0.", "actions.0.", "limits.", "worse_by."]), st.from_regex(r"[a-z_]{1,20}")
+    st.sampled_from(["", "load.", "requests.0.", "actions.0.", "limits.", "worse_by."]),
+    st.from_regex(r"[a-z_]{1,20}", fullmatch=True),
 )
 def test_any_key_that_is_not_known_is_refused_by_name(table: str, name: str) -> None:
     known = str(parse(SMALL).model_dump()) + str(get_args(FigureName)) + "think_seconds candidate weight"

@@ -57,11 +57,17 @@ def test_pruning_takes_what_belongs_to_no_version(repository: Repository) -> Non
         found = repository.engine_file(manifest, "record")
         found.parent.mkdir(exist_ok=True)
         found.write_text("found out")
+        profile = repository.layout.profiles_of("demo", manifest.version) / "profile-1" / "profile.json"
+        profile.parent.mkdir(parents=True)
+        profile.write_text("{}")
     assert prune(repository) == 0
+    elsewhere = repository.layout.profiles_of("demo", "2").rename(repository.layout.data_dir / "elsewhere")
     weights = (repository.path(two) / "model.safetensors").stat().st_size
     repository.delete("demo", "2")
+    elsewhere.rename(repository.layout.profiles_of("demo", "2"))  # as a crash amid the deletion leaves it
     freed = prune(repository)
-    assert freed == weights + len("found out")
+    assert freed == weights + len("found out") + len("{}")
+    assert [path.name for path in repository.layout.profiles.glob("demo/*")] == ["1"]
     assert repository.engine_file(one, "record").exists() and not repository.engine_file(two, "record").exists()
     assert {path.name for path in repository.layout.blobs.iterdir()} == {file.sha256 for file in one.files}
     repository.verify(one)

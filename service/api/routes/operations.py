@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from service.api.bodies import json_body
-from service.api.deps import Service, ServiceDep
+from service.api.deps import Service, ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import page, takes
 from service.api.schemas.answers.base import Status
@@ -18,10 +18,10 @@ from service.api.schemas.base import MAX_SEQUENCES, MAX_STOPS
 from service.api.schemas.native import DeploymentBody
 from service.deployments.deployment import Deployment, DeploymentState
 from service.doctor import measured
-from service.errors import Unavailable
+from service.errors import InvalidRequest, Unavailable
 from service.live.figures import fitted_cost
 from service.machine import describe
-from service.metrics import CONTENT_TYPE
+from service.metrics import CONTENT_TYPE, VLLM
 
 router = APIRouter(tags=["operations"])
 DEPLOYMENT: Final = json_body(DeploymentBody)
@@ -51,9 +51,15 @@ async def health(service: ServiceDep) -> Response:
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(service: ServiceDep) -> Response:
-    """Returns the metrics in Prometheus' text format."""
-    return Response(service.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
+async def metrics(service: ServiceDep, compat: Text | None = None) -> Response:
+    """Returns the metrics in Prometheus' text format; with `compat=vllm` under the names that vLLM gives them."""
+    if compat not in (None, VLLM):
+        raise InvalidRequest(
+            f"`compat` must be {VLLM}, for the metrics under vLLM's names; leave it out for our own", param="compat"
+        )
+    service.metrics.take_stock(await asyncio.to_thread(service.stock))
+    told = await asyncio.to_thread(service.metrics.exposition, as_vllm=compat == VLLM)
+    return Response(told, headers={"Content-Type": CONTENT_TYPE})
 
 
 @router.get("/info", response_model=Info)

@@ -3,7 +3,7 @@ key."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -38,6 +38,7 @@ from service.api.schemas.base import (
 )
 from service.settings import MAX_REPLICAS
 
+MAX_PROFILE_STEPS = 1000
 SOURCES = ("inputs", "messages", "input_ids", "text_input")
 
 
@@ -198,3 +199,12 @@ class DeploymentBody(Wire):
 
     model: ModelReference
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None
+
+
+class ProfileBody(Wire):
+    """`steps` of the version's engine are recorded; `kind` says what of them: seconds of `operators`, their `memory`
+    too, or Python's `stacks` too."""
+
+    steps: Annotated[int, Field(ge=1, le=MAX_PROFILE_STEPS)]
+    model: ModelReference | None = None
+    kind: Literal["operators", "memory", "stacks"] = "operators"

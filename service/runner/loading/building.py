@@ -36,12 +36,14 @@ from service.runner.linear import (
 from service.runner.loading import record
 from service.runner.loading.arena import Arena, Differs
 from service.runner.loading.blueprint import Blueprint, LibraryWeights, assemble, outline_of
+from service.runner.loading.model_work import model_work
 from service.runner.loading.probe import PROBE_TOLERANCE, choose_forward, observe, verify
 from service.runner.model_runner import ModelRunner
 from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
 from service.runner.offload_file import OffloadFile
+from service.runner.peaks import peaks_of, products_dtype
 from service.runner.row_blocks import RowBlocks, bmm_row_quantum, divide_rows, row_blocks
 from service.runner.step import RowRules
 
@@ -232,7 +234,9 @@ def _info(
     started: float,
     packed_weights: str,
 ) -> EngineInfo:
-    device = cache.device
+    device, bytes_of_block = cache.device, bytes_per_block(cache.shapes, cache.block_size, cache.dtype)
+    peaks, no_peaks = peaks_of(products_dtype(config.precision, config.dtype, device), device, config.peaks)
+    float_bytes = DTYPES[config.dtype].itemsize
     return EngineInfo(
         pid=os.getpid(),
         device=str(device),
@@ -246,8 +250,11 @@ def _info(
         block_size=cache.block_size,
         blocks_total=cache.num_blocks,
         vocab_size=forward.vocab_size,
-        kv_bytes_per_block=bytes_per_block(cache.shapes, cache.block_size, cache.dtype),
+        kv_bytes_per_block=bytes_of_block,
         packed_weights=packed_weights,
+        work=model_work(config.model_dir, cache.shapes, bytes_of_block // cache.block_size, float_bytes),
+        peaks=peaks,
+        no_peaks=no_peaks,
     )
 
 

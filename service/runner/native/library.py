@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence as Seq
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p, pointer
 from functools import cache
 
 import torch
 from torch import Tensor
 
+from service.engine.profiling import Part
 from service.runner.loading.arena import Arena
 from service.runner.memory import lazy_zeros
 from service.runner.native.build import LEVELS, library_path
+from service.runner.native.marks import Marks, MarksStruct
 
 _ALIGNMENT = 64
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
@@ -135,6 +137,7 @@ class StepStruct(Structure):
         ("sequence", c_void_p),
         ("logits", c_void_p),
         ("adapters", AdaptersStruct),
+        ("marks", POINTER(MarksStruct)),
     )
 
 
@@ -147,6 +150,8 @@ class Library:
         self.functions = functions
         self.arena: Arena | None = None
         """The place of packed weights while a model is loaded whose weights other processes map."""
+        self.marks: Marks | None = None
+        """Takes the times of a step's phases while a profile is made."""
         functions.dosirak_activation_reach.restype = c_int64
         self.activation_reach: int = functions.dosirak_activation_reach()
         functions.dosirak_panel.restype = c_int64
@@ -179,6 +184,12 @@ class Library:
         self._quantize = functions.dosirak_quantize
         self._quantize.restype = None
         self._quantize.argtypes = (c_void_p, c_int64, c_void_p, POINTER(c_float))
+
+    @property
+    def parts(self) -> Seq[Part]:
+        """Returns the kernels that a profile names."""
+        names = {"step": "step", "linear": "linear", "attend": "attention", "add": "adapter"}
+        return [Part(self, method, f"native::{name}") for method, name in names.items()]
 
     def packed_bytes(self, kind: int, outputs: int, depth: int) -> int:
         """Returns the bytes of the packed weights [outputs, depth] of a kind."""
@@ -238,6 +249,8 @@ class Library:
     def step(self, model: ModelStruct, step: StepStruct) -> None:
         """Writes the step's keys, values and logits. Raises ValueError, and writes nothing, for a step that names token
         ids, positions, blocks, rows or adapters that do not exist."""
+        if self.marks is not None:
+            step.marks = pointer(self.marks.struct)
         _check(self._step(model, step, torch.get_num_threads()))
 
     def cores(self, threads: int) -> list[int]:

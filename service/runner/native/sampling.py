@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from service.engine.messages import TokenLogprobs
+from service.engine.profiling import Part
 from service.runner.native.library import Library, address
 from service.runner.sampling.reference import TorchSampling, logprobs_of
 from service.runner.sampling.row import SamplerRow
@@ -69,6 +70,11 @@ class NativeSampling:
         self._logprobs.restype = None
         self._logprobs.argtypes = (POINTER(LogprobStruct), c_int64, c_int)
         self._torch = TorchSampling()
+
+    @property
+    def parts(self) -> Seq[Part]:
+        """Returns the kernels that a profile names."""
+        return [Part(self, method, f"native::{method}") for method in ("penalize", "draw", "logprobs")]
 
     def penalize(self, logits: Seq[Tensor], rows: Seq[SamplerRow]) -> None:
         """In place, by the counts that every one of these rows has."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from service.engine.batch import SampledToken, Scheduled
 from service.engine.messages import TokenLogprobs
+from service.engine.profiling import Part
 from service.runner.native.library import library
 from service.runner.native.sampling import NativeSampling
 from service.runner.sampling.processors import Bans, Bias, LogitsProcessor, Penalties
@@ -49,6 +50,11 @@ class Sampler:
         self._backend = backend or (TorchSampling() if kernels is None else NativeSampling(kernels))
         self._processors: tuple[LogitsProcessor, ...] = (Penalties(self._backend.penalize), Bias(), Bans())
         self._room = torch.empty(0)
+
+    @property
+    def parts(self) -> Seq[Part]:
+        """Returns the kernels that a profile names; torch names its operators itself."""
+        return self._backend.parts if isinstance(self._backend, NativeSampling) else ()
 
     def sample(self, logits: Tensor, rows: Seq[SamplerRow]) -> list[SampledToken]:
         """One token for each row of `logits` [rows, vocabulary]. A row without a usable number gives token_id None and

@@ -100,21 +100,30 @@ public:
     void run(int thread) {  // by every thread of the team
         thread_ = thread;
         scratch().resize(std::max(widest_, model_.intermediate));
+        mark(BEGIN);
         embed();
+        mark(EMBEDDING);
         for (int64_t i = 0; i < model_.layers; i++) {
             const Layer& layer = model_.layer[i];
             const bool last = i + 1 == model_.layers;
             row_tiles(step_.rows, [&](int64_t first, int64_t rows) { keys_and_values(layer, first, rows); });
             attend(layer.heads, last ? last_work_ : work_, {qkv_, qkv_width_},
                    {mixed_, layer.heads.heads * layer.heads.value_dim}, partials_);
+            mark(ATTENTION);
             const HiddenRows& hidden = last ? last_ : all_;
             if (hidden.packed) gather(hidden);
             row_tiles(hidden.count, [&](int64_t first, int64_t rows) { rest_of_layer(layer, hidden, first, rows); });
         }
         logits();
+        mark(HEAD);
     }
 
 private:
+    // The first thread notes that a phase has ended: with its own work and with the others'.
+    void mark(Phase phase) const {
+        if (step_.marks && thread_ == 0) step_.marks->add(phase);
+    }
+
     Work make_work(const SequenceRows* sequences, int64_t count) const {
         const Heads& h = model_.layer[0].heads;
         return Work(sequences, count, step_.tables, h.heads / h.kv_heads, h.kv_heads, threads_);
@@ -210,9 +219,11 @@ private:
         const Product qkv = product(layer, 0, all_.owners, first);
         const Codes codes = normed(qkv, x_ + first * model_.hidden, layer.input_norm, rows);
         apply(qkv, codes, rows, {qkv_ + first * qkv_width_, qkv_width_, false});
+        mark(QKV);
         const int64_t heads = layer.heads.kv_heads;
 #pragma omp for schedule(static)
         for (int64_t task = 0; task < rows * heads; task++) place(layer, first + task / heads, task % heads);
+        mark(KEYS_AND_VALUES);
     }
 
     // For one row and KV head: norms and rotates its queries and its key, and stores key and value in their block.
@@ -253,8 +264,10 @@ private:
             return mixed_ + (hidden.packed ? hidden.packed[first + r] : first + r) * mixed;
         });
         add(out, layer.attention_norm, attended, x, rows);
+        mark(OUT);
         const Codes inner = normed(gate_up, x, layer.middle_norm, rows);
         apply(gate_up, inner, rows, {middle_, 2 * wide, false});
+        mark(GATE_UP);
         const Codes active = prepare(down, rows, [&](int64_t r) {
             gated(middle_ + r * 2 * wide, scratch().data(), wide, model_.activation);
             return scratch().data();
@@ -263,6 +276,7 @@ private:
 #pragma omp barrier
         }
         add(down, layer.mlp_norm, active, x, rows);
+        mark(DOWN);
     }
 
     // x += layer(codes), with a norm between if the layer has one.

@@ -1,6 +1,8 @@
 // These structures describe a whole model and one step through it, as Python fills them.
 #pragma once
 
+#include <chrono>
+
 #include "adapters.h"
 #include "attention.h"
 
@@ -25,12 +27,31 @@ struct Model {  // mirrored in library.py
     const Layer* layer;
 };
 
+// What a thread computes between two marks of a step.
+enum Phase : int64_t { BEGIN, EMBEDDING, QKV, KEYS_AND_VALUES, ATTENTION, OUT, GATE_UP, DOWN, HEAD };
+
+// The ends of phases, in order, as pairs of a phase and nanoseconds since the epoch. It holds `room` pairs; what comes
+// after is left out.
+struct Marks {  // mirrored in library.py
+    int64_t room, count;
+    int64_t* entries;
+
+    void add(Phase phase) {
+        if (count == room) return;
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        entries[2 * count] = phase;
+        entries[2 * count + 1] = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+        count++;
+    }
+};
+
 struct Step {  // mirrored in library.py
     int64_t rows, sequences, logit_rows, table_entries;
     const int64_t *token_ids, *positions, *logit_row, *tables;
     const SequenceRows* sequence;
     float* logits;  // [logit_rows, vocabulary]
     Adapters adapters;  // linears: qkv, out, gate_up, down of every layer, then the head
+    Marks* marks;       // null: no profile is being made
 };
 
 }  // namespace dosirak

@@ -1,0 +1,118 @@
+"""This module shows a generation as OpenTelemetry's conventions for generative AI do (`gen_ai.*`), with our own facts
+beside it (`dosirak.*`). It gives numbers and names only: never a text that a client wrote or a model said.
+
+https://github.com/open-telemetry/semantic-conventions-genai
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from service.answers import Answer, GenerationRequest
+from service.api.generation import Generation
+from service.context.prompt import Chat
+
+PROVIDER: Final = "dosirak"
+PARTS: Final = ("template", "system", "documents", "summary", "history", "current")
+
+
+def generation_attributes(generation: Generation) -> dict[str, Any]:
+    """Returns what is known; counts are sums over all answers. Where no answer began, that is what the client asked
+    for."""
+    request, answers = generation.requests[0], generation.opening.answers
+    known = {**_answered(answers), **_served(answers), **_receipt(answers)} if answers else {}
+    return {**_asked(request, len(generation.requests)), "gen_ai.request.stream": generation.is_streamed, **known}
+
+
+def _asked(request: GenerationRequest, prompts: int) -> dict[str, Any]:
+    """Returns the parameters. Stop strings are a client's words, and so is the name of a model that is not there."""
+    is_chat = request.turn is not None or isinstance(request.source, Chat)
+    sampling, choices = request.sampling, request.n * prompts
+    optional = {
+        "gen_ai.request.max_tokens": request.max_new_tokens,
+        "gen_ai.request.seed": sampling.seed,
+        "gen_ai.request.top_k": sampling.top_k or None,
+        "gen_ai.request.frequency_penalty": sampling.frequency_penalty or None,
+        "gen_ai.request.presence_penalty": sampling.presence_penalty or None,
+        "gen_ai.request.choice.count": choices if choices > 1 else None,
+    }
+    return {
+        "gen_ai.operation.name": "chat" if is_chat else "text_completion",
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.output.type": "text",
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.request.top_p": sampling.top_p,
+        **_known(optional),
+    }
+
+
+def _answered(answers: Sequence[Answer]) -> dict[str, Any]:
+    first, usage = answers[0], [answer.usage() for answer in answers]
+    reasons = [each.finish_reason for answer in answers for each in answer.best]
+    return {
+        "gen_ai.request.model": first.request.model or first.manifest.name,
+        "gen_ai.request.max_tokens": first.max_new_tokens,
+        "gen_ai.response.id": first.request.id,
+        "gen_ai.response.model": first.manifest.reference,
+        "gen_ai.response.finish_reasons": [reason.value if reason else "abort" for reason in reasons],
+        "gen_ai.usage.input_tokens": sum(each["prompt_tokens"] for each in usage),
+        "gen_ai.usage.output_tokens": sum(each["completion_tokens"] for each in usage),
+        "gen_ai.usage.cache_read.input_tokens": sum(each["cached_tokens"] for each in usage),
+    }
+
+
+def _served(answers: Sequence[Answer]) -> dict[str, Any]:
+    first = answers[0]
+    ttft = None if first.first_at is None else first.first_at - first.request.arrival
+    return {
+        "dosirak.model.version": first.manifest.version,
+        "dosirak.model.digest": first.manifest.digest,
+        **_known(
+            {
+                "gen_ai.response.time_to_first_chunk": ttft,
+                "dosirak.queue_seconds": first.queue_seconds,
+                "dosirak.prefill_seconds": first.prefill_seconds,
+            }
+        ),
+    }
+
+
+def _receipt(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Returns the receipt's numbers: tokens of the window, and messages of the chat."""
+    receipts = [answer.receipt for answer in answers]
+    counted: dict[str, int] = {
+        "used_tokens": sum(receipt.used for receipt in receipts),
+        "reserved_output_tokens": sum(receipt.reserved_output for receipt in receipts),
+        "free_tokens": sum(receipt.free for receipt in receipts),
+        "dropped_tokens": sum(receipt.dropped_tokens for receipt in receipts),
+        "kept_messages": sum(receipt.counts.kept for receipt in receipts),
+        "dropped_messages": sum(receipt.counts.dropped for receipt in receipts),
+        "summarised_messages": sum(receipt.counts.summarised for receipt in receipts),
+        "recalled_messages": sum(len(receipt.recalled) for receipt in receipts),
+    }
+    parts = {f"{part}_tokens": sum(getattr(receipt.parts, part) for receipt in receipts) for part in PARTS}
+    named = {
+        "policy": receipts[0].policy,
+        "window_tokens": receipts[0].window,
+        "truncated": any(receipt.truncated for receipt in receipts),
+    }
+    return {f"dosirak.context.{name}": value for name, value in {**named, **counted, **parts}.items()}
+
+
+def events_of(generation: Generation) -> Iterator[tuple[str, float]]:
+    """Yields each stage that an answer reached, and when, as a point of `time.monotonic()`."""
+    for answer in generation.opening.answers:
+        yield "admitted", answer.admitted_at
+        if answer.queue_seconds is not None:
+            yield "first_step", max(answer.admitted_at, answer.request.arrival + answer.queue_seconds)
+        for moment in answer.replayed_at:
+            yield "replayed", moment
+        if answer.first_at is not None:
+            yield "first_token", answer.first_at
+        if answer.stored_at is not None:
+            yield "stored", answer.stored_at
+
+
+def _known(optional: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in optional.items() if value is not None}

@@ -1,0 +1,96 @@
+"""A profile of an engine process that dies, hangs, is stopped or gets no work: it ends with its reason, always."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from service.engine.messages import Profile
+from service.engine_client.client import EngineClient, EngineFailed
+from service.engine_client.replicas import Replicas
+from service.errors import Conflict, Unavailable
+from tests.fakes import make_request
+from tests.faults.test_engine_process import QUICK, answer, client_of, engine, kill
+from tests.profiles import files_of
+from tests.waiting import until
+
+
+def order(directory: Path, steps: int = 5, patience: float = 60.0, id: str = "profile-1") -> Profile:
+    return Profile(id, str(directory), steps, patience_seconds=patience)
+
+
+async def begun(client: EngineClient, asked: Profile) -> asyncio.Task[object]:
+    task: asyncio.Task[object] = asyncio.create_task(client.profile(asked))
+    await asyncio.sleep(0.05)
+    return task
+
+
+async def test_steps_of_a_living_engine(tmp_path: Path) -> None:
+    async with engine() as client:
+        task = await begun(client, order(tmp_path, 5))
+        assert not task.done()
+        await answer(client, make_request("a", max_tokens=8))
+        ended = await task
+    assert (ended.steps, ended.tokens, ended.error) == (5, 3 + 4, "")  # type: ignore[attr-defined]
+    assert "piece-0000.json" in files_of(tmp_path)
+
+
+async def test_one_at_a_time(tmp_path: Path) -> None:
+    async with engine() as client:
+        first = await begun(client, order(tmp_path, 2))
+        with pytest.raises(Conflict):
+            await client.profile(order(tmp_path, 2))
+        await answer(client, make_request("a"))
+        await first
+        await answer(client, make_request("b"))
+        again = await begun(client, order(tmp_path, 2, id="profile-2"))
+        await answer(client, make_request("c"))
+        await again
+
+
+async def test_an_idle_engine_gives_up(tmp_path: Path) -> None:
+    async with engine() as client:
+        ended = await client.profile(order(tmp_path, patience=0.2))
+        assert "0.2 s passed without a step" in ended.error
+        await answer(client, make_request("a"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+async def test_a_death_ends_the_profile_and_no_answer(tmp_path: Path, number: signal.Signals) -> None:
+    async with engine(QUICK, step_seconds=0.01) as client:
+        task = await begun(client, order(tmp_path, 1000))
+        answering = asyncio.create_task(answer(client, make_request("a", max_tokens=40)))
+        await until(lambda: client.stats.steps_total > 3)
+        kill(client, number)
+        with pytest.raises(EngineFailed, match="the engine process died"):
+            await task
+        await answering
+        ended = await begun(client, order(tmp_path, 1))
+        await answer(client, make_request("b"))
+        await ended
+
+
+async def test_a_stop_ends_the_profile(tmp_path: Path) -> None:
+    client = client_of()
+    await client.start()
+    task = await begun(client, order(tmp_path))
+    await client.stop()
+    with pytest.raises(EngineFailed, match="stopped"):
+        await task
+    with pytest.raises(Unavailable):
+        await client.profile(order(tmp_path))
+
+
+async def test_the_first_replica_is_profiled(tmp_path: Path) -> None:
+    replicas = Replicas(lambda number, packed: client_of(), 2, 8)
+    await replicas.start()
+    try:
+        task = asyncio.create_task(replicas.profile(order(tmp_path, 1)))
+        await asyncio.sleep(0.05)
+        await answer(replicas.replicas[0], make_request("a"))  # type: ignore[arg-type]
+        assert (await task).steps == 1
+    finally:
+        await replicas.stop()

@@ -1,0 +1,127 @@
+"""Our own setting or OpenTelemetry's variables say where traces go; what is no URL stops the start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import Settings
+from tests.e2e.server import ROOT
+
+BASE, TRACES = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+OURS = "DOSIRAK_OTLP_ENDPOINT"
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({}, None),
+        ({OURS: ""}, None),
+        ({OURS: "http://c:4318"}, "http://c:4318/v1/traces"),
+        ({OURS: "https://c/"}, "https://c/v1/traces"),
+        ({OURS: "http://[::1]:4318/otlp"}, "http://[::1]:4318/otlp/v1/traces"),
+        ({OURS: "http://c:4318/v1/traces"}, "http://c:4318/v1/traces"),
+        ({BASE: "http://c:4318/"}, "http://c:4318/v1/traces"),
+        ({BASE: ""}, None),
+        ({TRACES: "http://c:4318/as-it-is"}, "http://c:4318/as-it-is"),
+        ({TRACES: "http://t/t", BASE: "http://b"}, "http://t/t"),
+        ({OURS: "http://ours", TRACES: "nonsense", BASE: "nonsense"}, "http://ours/v1/traces"),
+        ({OURS: "http://ours", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http://ours/v1/traces"),
+        ({BASE: "http://b", "OTEL_TRACES_EXPORTER": "none"}, None),
+        ({BASE: "nonsense", "OTEL_SDK_DISABLED": "True"}, None),
+        ({BASE: "http://b", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "http://b/v1/traces"),
+        (
+            {
+                BASE: "http://b",
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+                "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+            },
+            "http://b/v1/traces",
+        ),
+    ],
+)
+def test_where_traces_go(given: dict[str, str], url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings()
+    assert settings.traces_url == url
+    assert settings.shown()["otlp_endpoint"] == url
+
+
+WRONG = [
+    "nonsense",
+    "collector:4318",
+    "localhost",
+    "4318",
+    "ftp://collector",
+    "http://",
+    "http:///v1/traces",
+    "http://:4318",
+    "http://c:port",
+    "http://c:99999",
+    "http://c:0",
+    "http://[::1",
+    "http://a b",
+    "http://a\tb",
+    " http://c",
+]
+
+
+@pytest.mark.parametrize("url", WRONG)
+@pytest.mark.parametrize("name", [OURS, BASE, TRACES])
+def test_what_is_no_url_is_refused(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, url)
+    with pytest.raises(ValidationError, match="must be a URL of a collector that takes OTLP over HTTP, as http://coll"):
+        Settings()
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@c", "https://c/?api-key=secret", "http://c/#x"])
+def test_credentials_belong_into_headers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BASE, url)
+    with pytest.raises(ValidationError, match="put credentials into OTEL_EXPORTER_OTLP_HEADERS") as refused:
+        Settings()
+    [problem] = refused.value.errors(include_input=False)
+    assert problem["msg"].startswith(f"Value error, {BASE} must be") and "secret" not in problem["msg"]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/json"])
+def test_another_protocol_is_refused(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BASE, "http://c:4317")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    with pytest.raises(ValidationError, match=f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol}, but .* set {OURS}"):
+        Settings()
+
+
+@pytest.mark.parametrize(("name", "said"), [(OURS, OURS), (BASE, f"settings: Value error, {BASE}")])
+def test_the_start_ends_with_a_sentence(name: str, said: str, tmp_path: Path) -> None:
+    """Under `dosirak serve` and under `bentoml serve`, without a traceback and before anything is made."""
+    environment = {**os.environ, "DOSIRAK_DATA_DIR": str(tmp_path / "data"), name: "collector:4318"}
+    for command in ("from service.cli import main; main()", "import service.bento"):
+        call = [sys.executable, "-c", command, "serve"]
+        ended = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+        assert ended.returncode and "Traceback" not in ended.stderr
+        shown = " ".join((ended.stdout + ended.stderr).split())
+        assert said.split()[-1] in shown and "must be a URL of a collector" in shown
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("collector", [None, "http://127.0.0.1:1"])
+def test_without_a_collector_nothing_is_imported(collector: str | None, tmp_path: Path) -> None:
+    """Of what sends traces; FastAPI itself imports OpenTelemetry's interfaces."""
+    program = f"""
+import sys
+from service.app import create
+from service.settings import Settings
+app = create(Settings(data_dir={str(tmp_path)!r}, otlp_endpoint={collector!r}))
+wanted = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto", "google.protobuf", "requests")
+print([name for name in wanted if name in sys.modules])
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    call = [sys.executable, "-c", program]
+    shown = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert (shown.splitlines()[-1] == "[]") == (collector is None)
