@@ -83,6 +83,7 @@ class World:
     noise: float = 0.0
     drift: float = 1.0
     start: float = 1.0
+    at_once: float = 1.5
     kept: int = 100
     no_start: frozenset[int] = frozenset()
     dies: frozenset[int] = frozenset()
@@ -108,6 +109,7 @@ class World:
 
     def tuner(self, monkeypatch: pytest.MonkeyPatch, seconds: float, load: Scenario | None = None) -> Tuner:
         monkeypatch.setattr(tuner, "drive", self.drive)
+        monkeypatch.setattr(tuner, "usable_cores", lambda: 2)
         monkeypatch.setattr("service.tuning.tuner.time.monotonic", lambda: self.now)
         workload: Any = type("Workload", (), {"scenario": load or scenario()})()
         engines: Any = self
@@ -141,6 +143,17 @@ class World:
         while len(self.alive) > self.kept:
             del self.alive[next(iter(self.alive))]
         return number
+
+    async def start_all(self, wanted: list[Candidate]) -> dict[Candidate, str]:
+        """Two at once."""
+        before, out = self.now, dict[Candidate, str]()
+        for each in wanted:
+            try:
+                await self.engine(each)
+            except Broken as error:
+                out[each] = str(error)
+        self.now = before + (self.now - before) / self.at_once
+        return out
 
     async def end(self, ended: Candidate) -> None:
         self.alive.pop(ended, None)

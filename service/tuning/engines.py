@@ -6,6 +6,7 @@ most half of the memory that was free at the beginning; the one that was used th
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
@@ -19,7 +20,7 @@ from service.engine_client.client import EngineClient
 from service.engine_client.engine import Engine
 from service.engine_client.replicas import Replicas
 from service.errors import DosirakError
-from service.host import available_memory
+from service.host import available_memory, usable_cores
 from service.settings import Settings, engine_environment
 from service.tuning.candidate import Candidate
 from service.tuning.driving import Broken
@@ -54,6 +55,8 @@ class Engines:
         self._free = free
         self._most = free() * KEPT_SHARE
         self._engines: dict[Candidate, Engine] = {}
+        self._starting = 0
+        """Bytes of engines that are being started, which are not yet missing from the free ones."""
         self.start_seconds = 0.0
         """Of the last start."""
 
@@ -70,19 +73,45 @@ class Engines:
         """Returns the candidate's engine, started. Raises Broken."""
         engine = self._engines.pop(candidate, None)
         if engine is None:
-            await self._make_room(self._needed(candidate))
-            engine = self._make(candidate, self._versions[candidate.reference])
+            needed = self._needed(candidate)
+            await self._make_room(needed)
+            self._starting += needed
             began = time.monotonic()
             try:
-                await engine.start()
-            except DosirakError as error:
-                await engine.stop()
-                raise Broken(f"its engine could not start: {error}") from None
-            except BaseException:
-                await engine.stop()
-                raise
+                engine = await self._start(candidate)
+            finally:
+                self._starting -= needed
             self.start_seconds = time.monotonic() - began
         self._engines[candidate] = engine
+        return engine
+
+    async def start_all(self, candidates: list[Candidate]) -> dict[Candidate, str]:
+        """Starts the engines of candidates that can all be kept, as many at once as there are cores. Returns those that
+        could not start, with the reason."""
+        places, out = asyncio.Semaphore(usable_cores()), dict[Candidate, str]()
+
+        async def start(candidate: Candidate) -> None:
+            async with places:
+                try:
+                    await self.engine(candidate)
+                except Broken as error:
+                    out[candidate] = str(error)
+
+        async with asyncio.TaskGroup() as starts:
+            for each in candidates:
+                starts.create_task(start(each))
+        return out
+
+    async def _start(self, candidate: Candidate) -> Engine:
+        engine = self._make(candidate, self._versions[candidate.reference])
+        try:
+            await engine.start()
+        except DosirakError as error:
+            await engine.stop()
+            raise Broken(f"its engine could not start: {error}") from None
+        except BaseException:
+            await engine.stop()
+            raise
         return engine
 
     async def end(self, candidate: Candidate) -> None:
@@ -101,7 +130,7 @@ class Engines:
         return weights + (candidate.replicas - 1) * ENGINE_BYTES
 
     async def _make_room(self, needed: int) -> None:
-        while self._engines and self._free() - needed < self._most:
+        while self._engines and self._free() - self._starting - needed < self._most:
             await self.end(next(iter(self._engines)))
-        if (free := self._free()) < needed + RESERVE_BYTES:
+        if (free := self._free() - self._starting) < needed + RESERVE_BYTES:
             raise Broken(f"it needs {needed / 1e9:.1f} GB of memory beside what runs, and {free / 1e9:.1f} GB are free")

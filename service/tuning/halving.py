@@ -18,12 +18,13 @@ MOST_PASSES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds: `start` of an engine, and of the `least` slice that says something. `kept` engines stay between
-    slices."""
+    """Seconds: `start` of an engine, and of the `least` slice that says something. `kept` engines stay between slices.
+    Where a whole field can be kept, as many as `at_once` start in the time of one."""
 
     start: float
     least: float
     kept: int
+    at_once: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +70,4 @@ def _starts(field: int, costs: Costs, missing: int) -> list[float]:
     not be kept."""
     first, *later = counts(field)
     again = [count * costs.start if count > costs.kept else 0.0 for count in later]
-    return [(missing if first <= costs.kept else first) * costs.start, *again]
+    return [missing * costs.start / costs.at_once if first <= costs.kept else first * costs.start, *again]

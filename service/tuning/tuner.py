@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from service.host import usable_cores
 from service.scenarios.refused import NotMeasured
 from service.scenarios.scenario import ClosedLoop, Scenario
 from service.tuning import halving, objective
@@ -27,6 +28,8 @@ LEAST_SECONDS: Final = 0.5
 PROBE_SHARE: Final = 0.1
 PROBE_ANSWERS: Final = (8, 64)
 """The fewest and the most answers that the probe waits for; between them one of each user."""
+PARALLEL: Final = 0.75
+"""How much of each further core helps when several engines start at once."""
 MARGIN: Final = 1.1
 """Of the seconds that a start is expected to take."""
 Candidates = Callable[[Reach, Grain], list[Candidate]]
@@ -79,14 +82,40 @@ class Tuner:
         self._until = time.monotonic() + self.seconds
         costs, reach = await self._probe()
         self._in = self._choose_field(costs, reach)
+        await self._start_all(costs, reach)
         number = 1
-        while plan := halving.next_round(len(self._in), self._left, costs, len(self.engines.started() & set(self._in))):
+        while plan := self._plan(costs):
             self.listener.round_begins(number, len(self._in), plan)
             await self._round(plan)
             if not await self._halve():
                 break
             number += 1
         return self.outcome
+
+    def _plan(self, costs: Costs) -> Round | None:
+        if not self._in:
+            return None
+        return halving.next_round(len(self._in), self._left, costs, len(self.engines.started() & set(self._in)))
+
+    async def _start_all(self, costs: Costs, reach: Reach) -> None:
+        """Starts the engines of the whole field where all can be kept, and falls back to a coarser field where that
+        took so long that nothing could be measured."""
+        if len(self._in) <= costs.kept:
+            for each, why in (await self.engines.start_all(self._in)).items():
+                self._drop(each, why)
+        for grain in GRAINS[1:]:
+            if self._plan(costs) is not None:
+                return
+            coarser = set(self.candidates(reach, grain))
+            for each in set(self._in) - coarser:
+                await self.engines.end(each)
+            self._in = [each for each in self._in if each in coarser]
+
+    def _drop(self, candidate: Candidate, why: str) -> None:
+        self.out[candidate] = why
+        self._measured.pop(candidate, None)
+        self._in.remove(candidate)
+        self.listener.fell_out(candidate, why)
 
     async def _halve(self) -> bool:
         """Keeps the better half. Returns whether there is something left to compare."""
@@ -125,7 +154,8 @@ class Tuner:
         load = self.scenario.load
         seqs = found.most_at_once if isinstance(load, ClosedLoop) else 2 * found.most_at_once
         reach = Reach(seqs, seqs * found.longest_prompt)
-        return Costs(self.engines.start_seconds * MARGIN, least, self.engines.kept), reach
+        at_once = max(1.0, usable_cores() * PARALLEL)
+        return Costs(self.engines.start_seconds * MARGIN, least, self.engines.kept, at_once), reach
 
     def _wave(self) -> int:
         """Returns the answers after which every user of a closed loop has had about one."""
@@ -160,10 +190,7 @@ class Tuner:
             engine = await self.engines.engine(candidate)
             found = await drive(engine, self.workload, self._passes, seconds)
         except Broken as error:
-            self.out[candidate] = str(error)
-            self._measured.pop(candidate, None)
-            self._in.remove(candidate)
-            self.listener.fell_out(candidate, str(error))
+            self._drop(candidate, str(error))
             await self.engines.end(candidate)
             return
         self._measured.setdefault(candidate, {})[self._passes] = found

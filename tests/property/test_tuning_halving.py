@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from service.tuning.halving import MOST_PASSES, Costs, counts, kept_of, needed, next_round
 
-COSTS = st.builds(Costs, st.floats(0, 20), st.floats(0.01, 30), st.integers(1, 100))
+COSTS = st.builds(Costs, st.floats(0, 20), st.floats(0.01, 30), st.integers(1, 100), st.floats(1, 16))
 FIELD = st.integers(1, 300)
 
 
@@ -19,7 +19,8 @@ def run(field: int, seconds: float, costs: Costs) -> tuple[list[int], float]:
     left, started, spent, rounds = field, 0, 0.0, list[int]()
     while (plan := next_round(left, seconds - spent, costs, started)) is not None:
         missing = left - started if left <= costs.kept else left
-        spent += missing * costs.start + left * plan.passes * plan.seconds
+        starting = missing * costs.start / (costs.at_once if left <= costs.kept else 1)
+        spent += starting + left * plan.passes * plan.seconds
         rounds.append(left)
         assert 1 <= plan.passes <= MOST_PASSES and plan.seconds >= costs.least * 0.999
         assert plan.passes == 1 or left <= costs.kept, "another pass would start every engine again"

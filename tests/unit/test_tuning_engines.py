@@ -107,6 +107,17 @@ async def test_an_engine_that_cannot_start_is_broken_with_its_reason(tmp_path: P
     await world.engines.close()
 
 
+async def test_a_field_starts_together_within_what_is_free(tmp_path: Path) -> None:
+    world = World(tmp_path, 100)
+    assert await world.engines.start_all([candidate(number) for number in range(5)]) == {}
+    assert world.engines.started() == {candidate(number) for number in range(5)}
+    world.failure = "not one block fits"
+    out = await world.engines.start_all([candidate(1), candidate(7)])
+    assert out == {candidate(7): "its engine could not start: not one block fits"}
+    await world.engines.close()
+    assert world.engines._starting == 0 and not world.alive()
+
+
 async def test_versions_cannot_be_deleted_meanwhile(tmp_path: Path) -> None:
     world = World(tmp_path, 100)
     with pytest.raises(Conflict):

@@ -109,6 +109,13 @@ async def test_too_few_seconds_say_how_many_are_needed(monkeypatch: pytest.Monke
     assert found.chosen is not None and again.now <= enough * 1.0001, "what is said is enough"
 
 
+async def test_starts_that_take_longer_than_thought_leave_a_coarser_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World([float(100 + each) for each in range(20)], start=2, at_once=0.8)
+    found = await world.tuner(monkeypatch, 55).run()
+    assert world.listener.fields == [(20, 20, 5)] and world.listener.rounds[0][1] < 20
+    assert found.chosen is not None and world.now <= 55.01
+
+
 async def test_a_coarser_field_where_the_finest_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World([float(100 + each) for each in range(20)], start=1)
     await world.tuner(monkeypatch, 30).run()
