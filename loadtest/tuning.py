@@ -78,6 +78,9 @@ class Told:
     def planned(self, field: int, finest: int, rounds: int, seconds: float) -> None:
         print(f"  tune: {field} candidates of {finest}, {rounds} rounds", flush=True)
 
+    def left_out(self, count: int) -> None:
+        print(f"  tune: no time for {count} candidates", flush=True)
+
     def round_begins(self, number: int, left: int, plan: Round) -> None:
         print(f"  tune: round {number}, {left} left, {plan.passes} x {plan.seconds:.1f} s", flush=True)
 

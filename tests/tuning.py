@@ -57,11 +57,15 @@ class Silent:
     fields: list[tuple[int, int, int]] = field(default_factory=list)
     out: list[tuple[Candidate, str]] = field(default_factory=list)
     slices: list[tuple[Candidate, float]] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
 
     def probing(self, candidate: Candidate) -> None: ...
 
     def planned(self, field: int, finest: int, rounds: int, seconds: float) -> None:
         self.fields.append((field, finest, rounds))
+
+    def left_out(self, count: int) -> None:
+        self.late.append(count)
 
     def round_begins(self, number: int, left: int, plan: Round) -> None:
         self.rounds.append((number, left, plan))
@@ -116,7 +120,7 @@ class World:
         return Tuner(workload, engines, self.field[0], self.candidates, seconds, self.listener)
 
     def candidates(self, reach: Reach, grain: Grain) -> list[Candidate]:
-        return self.field[: {"fine": None, "middle": len(self.field) // 2, "coarse": 2}[grain.name]]
+        return self.field[: {"fine": None, "middle": len(self.field) // 2, "coarse": 4, "bare": 2}[grain.name]]
 
     async def drive(self, engine: int, workload: object, number: int, seconds: float, enough: int = 0) -> Slice:
         which = engine
@@ -144,15 +148,16 @@ class World:
             del self.alive[next(iter(self.alive))]
         return number
 
-    async def start_all(self, wanted: list[Candidate]) -> dict[Candidate, str]:
-        """Two at once."""
-        before, out = self.now, dict[Candidate, str]()
+    async def start_all(self, wanted: list[Candidate], has_time: Callable[[], bool]) -> dict[Candidate, str]:
+        out = dict[Candidate, str]()
         for each in wanted:
-            try:
-                await self.engine(each)
-            except Broken as error:
-                out[each] = str(error)
-        self.now = before + (self.now - before) / self.at_once
+            before = self.now
+            if has_time():
+                try:
+                    await self.engine(each)
+                except Broken as error:
+                    out[each] = str(error)
+            self.now = before + (self.now - before) / self.at_once
         return out
 
     async def end(self, ended: Candidate) -> None:

@@ -85,6 +85,9 @@ class TuningScreen:
         more = f"; a finer field of {finest} needs more --seconds" if field < finest else ""
         self._line(f"{field} candidates, {rounds} rounds, about {seconds:.0f} s{more}")
 
+    def left_out(self, count: int) -> None:
+        self._line(f"no time for {count} candidates: engines start slower than thought")
+
     def round_begins(self, number: int, left: int, plan: Round) -> None:
         passes = f"{plan.passes} passes of " if plan.passes > 1 else ""
         self._said = f"round {number} of {self._rounds}: {left} candidates, {passes}{plan.seconds:.1f} s each"

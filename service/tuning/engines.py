@@ -85,13 +85,15 @@ class Engines:
         self._engines[candidate] = engine
         return engine
 
-    async def start_all(self, candidates: list[Candidate]) -> dict[Candidate, str]:
-        """Starts the engines of candidates that can all be kept, as many at once as there are cores. Returns those that
-        could not start, with the reason."""
+    async def start_all(self, candidates: list[Candidate], has_time: Callable[[], bool]) -> dict[Candidate, str]:
+        """Starts the engines of candidates that can all be kept, in order and as many at once as there are cores, as
+        long as `has_time` says so. Returns those that could not start, with the reason."""
         places, out = asyncio.Semaphore(usable_cores()), dict[Candidate, str]()
 
         async def start(candidate: Candidate) -> None:
             async with places:
+                if not has_time():
+                    return
                 try:
                     await self.engine(candidate)
                 except Broken as error:

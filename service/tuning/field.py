@@ -25,16 +25,15 @@ TOKENS_RATIO: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Grain:
-    """How fine a field is: lower values of each limit, and whether half of the cores is a choice."""
+    """How fine a field is: the number of lower values of each limit."""
 
     name: str
     seqs: int
     tokens: int
-    halves: bool
 
 
-GRAINS: Final = (Grain("fine", 2, 2, True), Grain("middle", 1, 1, True), Grain("coarse", 0, 0, False))
-"""The finest first. The coarse one has precision, threads and replicas alone."""
+GRAINS: Final = (Grain("fine", 2, 2), Grain("middle", 1, 1), Grain("coarse", 1, 0), Grain("bare", 0, 0))
+"""The finest first. The last one has precision, threads and replicas alone: they matter most (docs/log.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def field(
     found = [
         Candidate(version.reference, version.precision, seqs, tokens, threads, replicas)
         for version in versions
-        for threads, replicas in shapes(present, cores, grain.halves)
+        for threads, replicas in shapes(present, cores)
         for seqs in ladder(present.max_num_seqs, reach.seqs, LEAST_SEQS, SEQS_RATIO, grain.seqs)
         for tokens in ladder(present.max_num_batched_tokens, reach.tokens, LEAST_TOKENS, TOKENS_RATIO, grain.tokens)
     ]
@@ -72,10 +71,10 @@ def ladder(present: int, reach: int, least: int, ratio: int, steps: int) -> list
     return list(dict.fromkeys(values))
 
 
-def shapes(present: Candidate, cores: int | None, halves: bool) -> list[tuple[int, int]]:
+def shapes(present: Candidate, cores: int | None) -> list[tuple[int, int]]:
     """Returns pairs of threads and replicas that use all cores, or half of them: the API process needs some too."""
     found = [(present.threads, present.replicas)]
-    for used in () if cores is None else (cores, *((cores // 2,) if halves and cores > 1 else ())):
+    for used in () if cores is None else (cores, *((cores // 2,) if cores > 1 else ())):
         replicas = 1
         while replicas <= min(used, MAX_REPLICAS):
             found.append((used // replicas, replicas))

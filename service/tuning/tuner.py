@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from service.host import usable_cores
@@ -42,6 +42,10 @@ class Listener(Protocol):
 
     def planned(self, field: int, finest: int, rounds: int, seconds: float) -> None:
         """`field` candidates are measured, of `finest` in the finest field."""
+        ...
+
+    def left_out(self, count: int) -> None:
+        """There is no time for so many candidates."""
         ...
 
     def round_begins(self, number: int, left: int, plan: Round) -> None: ...
@@ -82,7 +86,7 @@ class Tuner:
         self._until = time.monotonic() + self.seconds
         costs, reach = await self._probe()
         self._in = self._choose_field(costs, reach)
-        await self._start_all(costs, reach)
+        await self._start_all(costs)
         number = 1
         while plan := self._plan(costs):
             self.listener.round_begins(number, len(self._in), plan)
@@ -90,6 +94,9 @@ class Tuner:
             if not await self._halve():
                 break
             number += 1
+        if self._in and not self._measured:
+            enough = _round_up(2 * self.seconds)
+            raise NotMeasured(f"engines started so slowly that no time was left: take more, as --seconds {enough}")
         return self.outcome
 
     def _plan(self, costs: Costs) -> Round | None:
@@ -97,19 +104,23 @@ class Tuner:
             return None
         return halving.next_round(len(self._in), self._left, costs, len(self.engines.started() & set(self._in)))
 
-    async def _start_all(self, costs: Costs, reach: Reach) -> None:
-        """Starts the engines of the whole field where all can be kept, and falls back to a coarser field where that
-        took so long that nothing could be measured."""
-        if len(self._in) <= costs.kept:
-            for each, why in (await self.engines.start_all(self._in)).items():
-                self._drop(each, why)
-        for grain in GRAINS[1:]:
-            if self._plan(costs) is not None:
-                return
-            coarser = set(self.candidates(reach, grain))
-            for each in set(self._in) - coarser:
-                await self.engines.end(each)
-            self._in = [each for each in self._in if each in coarser]
+    async def _start_all(self, costs: Costs) -> None:
+        """Starts the engines of the whole field where all can be kept. Those that there was no time for are left out:
+        starts may take longer than thought."""
+        if len(self._in) > costs.kept:
+            return
+        wanted, free = set(self._in), replace(costs, start=0.0)
+
+        def has_time() -> bool:
+            started = len(self.engines.started() & wanted)
+            return halving.needed(started + usable_cores(), free) + self.engines.start_seconds <= self._left
+
+        for each, why in (await self.engines.start_all(self._in, has_time)).items():
+            self._drop(each, why)
+        started = self.engines.started()
+        if late := [each for each in self._in if each not in started]:
+            self.listener.left_out(len(late))
+            self._in = [each for each in self._in if each in started]
 
     def _drop(self, candidate: Candidate, why: str) -> None:
         self.out[candidate] = why
@@ -163,13 +174,15 @@ class Tuner:
         return min(most, max(fewest, load.users if isinstance(load, ClosedLoop) else fewest))
 
     def _choose_field(self, costs: Costs, reach: Reach) -> list[Candidate]:
-        """Returns the finest field that the seconds suffice for. Raises NotMeasured where none does."""
+        """Returns the finest field that the seconds suffice for, what matters most first. Raises NotMeasured where none
+        does."""
         fields = [self.candidates(reach, grain) for grain in GRAINS]
+        coarse_first = list(dict.fromkeys(each for found in reversed(fields) for each in found))
         for found in fields:
             if halving.needed(len(found), costs) <= self._left:
                 rounds = len(halving.counts(len(found)))
                 self.listener.planned(len(found), len(fields[0]), rounds, self.seconds)
-                return found
+                return [each for each in coarse_first if each in found]
         used = self.seconds - self._left
         enough = _round_up(used + halving.needed(len(fields[-1]), costs) * MARGIN)
         raise NotMeasured(
@@ -183,7 +196,11 @@ class Tuner:
         for _ in range(plan.passes):
             self._passes += 1
             for each in self._in[:: 1 if self._passes % 2 else -1]:
-                await self._slice(each, plan.seconds)
+                if self._left > 0:
+                    await self._slice(each, plan.seconds)
+        if late := [each for each in self._in if each not in self._measured]:
+            self.listener.left_out(len(late))
+            self._in = [each for each in self._in if each in self._measured]
 
     async def _slice(self, candidate: Candidate, seconds: float) -> None:
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as without_deadline
 from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
@@ -74,6 +75,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     assert read_settings_file(tmp_path / "full") == {}
 
 
+@without_deadline(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_lines_or_a_sentence_with_a_number(text: str) -> None:
     try:

@@ -109,10 +109,12 @@ async def test_an_engine_that_cannot_start_is_broken_with_its_reason(tmp_path: P
 
 async def test_a_field_starts_together_within_what_is_free(tmp_path: Path) -> None:
     world = World(tmp_path, 100)
-    assert await world.engines.start_all([candidate(number) for number in range(5)]) == {}
+    assert await world.engines.start_all([candidate(number) for number in range(5)], lambda: True) == {}
     assert world.engines.started() == {candidate(number) for number in range(5)}
+    await world.engines.start_all([candidate(9)], lambda: False)
+    assert candidate(9) not in world.engines.started(), "there is no time"
     world.failure = "not one block fits"
-    out = await world.engines.start_all([candidate(1), candidate(7)])
+    out = await world.engines.start_all([candidate(1), candidate(7)], lambda: True)
     assert out == {candidate(7): "its engine could not start: not one block fits"}
     await world.engines.close()
     assert world.engines._starting == 0 and not world.alive()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as without_deadline
 from hypothesis import strategies as st
 
 from models.manifest import Manifest
@@ -17,7 +18,7 @@ from service.tuning.candidate import Candidate, present
 from service.tuning.field import GRAINS, Reach, family, field, ladder, shapes
 from tests.versions import publish
 
-FINE, MIDDLE, COARSE = GRAINS
+FINE = GRAINS[0]
 NOW = Candidate("demo:1", "bf16", 64, 2048, 2, 1)
 
 
@@ -43,16 +44,15 @@ def test_a_ladder_has_one_free_value_and_the_present_one(present: int, reach: in
 
 
 def test_threads_and_replicas_use_all_cores_or_half() -> None:
-    assert shapes(NOW, 2, True) == [(2, 1), (1, 2), (1, 1)]
-    assert shapes(NOW, 2, False) == [(2, 1), (1, 2)]
-    assert shapes(replace(NOW, threads=1), 1, True) == [(1, 1)]
-    assert shapes(NOW, None, True) == [(2, 1)], "on a GPU they stay"
-    assert (16, 1) in shapes(NOW, 16, True) and (1, 16) in shapes(NOW, 16, True) and (8, 1) in shapes(NOW, 16, True)
+    assert shapes(NOW, 2) == [(2, 1), (1, 2), (1, 1)]
+    assert shapes(replace(NOW, threads=1), 1) == [(1, 1)]
+    assert shapes(NOW, None) == [(2, 1)], "on a GPU they stay"
+    assert {(16, 1), (1, 16), (8, 1), (1, 8)} <= set(shapes(NOW, 16))
 
 
-@given(st.integers(1, 200), st.booleans())
-def test_no_shape_takes_more_than_the_cores(cores: int, halves: bool) -> None:
-    found = shapes(replace(NOW, threads=1), cores, halves)
+@given(st.integers(1, 200))
+def test_no_shape_takes_more_than_the_cores(cores: int) -> None:
+    found = shapes(replace(NOW, threads=1), cores)
     assert all(threads >= 1 and replicas >= 1 and threads * replicas <= cores for threads, replicas in found)
     assert (cores, 1) in found
 
@@ -62,7 +62,7 @@ def test_the_field_has_every_combination_once_and_the_present_one_first(reposito
     found = field(NOW, versions, Reach(8, 400), FINE, 2)
     assert found[0] == NOW and len(set(found)) == len(found) == 3 * 3 * 2
     finer = [len(field(NOW, versions, Reach(8, 400), grain, 2)) for grain in GRAINS]
-    assert finer == sorted(finer, reverse=True) and finer[-1] == 2
+    assert finer == sorted(finer, reverse=True) and finer[-1] == 3
 
 
 def test_precisions_are_conversions_of_the_same_weights(repository: Repository) -> None:
@@ -119,6 +119,7 @@ def test_the_present_candidate_is_what_a_server_would_run(
     assert present(Settings(data_dir=tmp_path, threads=3), manifest).threads == 3
 
 
+@without_deadline(deadline=None)  # the settings read the environment
 @given(st.integers(1, 4096), st.integers(16, 100_000), st.integers(1, 64), st.integers(1, 64))
 def test_what_a_candidate_writes_is_what_a_server_reads(seqs: int, tokens: int, threads: int, replicas: int) -> None:
     each = Candidate("demo:2", "int8", seqs, tokens, threads, replicas)

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from service.scenarios.refused import NotMeasured
-from service.tuning.halving import counts
+from service.tuning.halving import Round, counts
 from tests.tuning import OPEN, World, candidate, scenario, slice_of
 
 SLICE = 10.0
@@ -109,11 +109,38 @@ async def test_too_few_seconds_say_how_many_are_needed(monkeypatch: pytest.Monke
     assert found.chosen is not None and again.now <= enough * 1.0001, "what is said is enough"
 
 
-async def test_starts_that_take_longer_than_thought_leave_a_coarser_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World([float(100 + each) for each in range(20)], start=2, at_once=0.8)
+@pytest.mark.parametrize("at_once", [0.8, 0.4])
+async def test_starts_that_take_longer_than_thought_leave_candidates_out(
+    at_once: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what matters most was started first."""
+    world = World([float(100 + each) for each in range(20)], start=2, at_once=at_once)
     found = await world.tuner(monkeypatch, 55).run()
-    assert world.listener.fields == [(20, 20, 5)] and world.listener.rounds[0][1] < 20
-    assert found.chosen is not None and world.now <= 55.01
+    left = world.listener.rounds[0][1]
+    assert world.listener.fields == [(20, 20, 5)] and world.listener.late == [20 - left]
+    assert found.chosen is not None and found.chosen.candidate == candidate(left - 1) and world.now <= 56
+
+
+async def test_starts_that_take_all_the_time_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World([float(100 + each) for each in range(20)], start=2, at_once=0.05)
+    with pytest.raises(NotMeasured, match="engines started so slowly that no time was left: take more, as --seconds"):
+        await world.tuner(monkeypatch, 55).run()
+
+
+async def test_slices_that_start_slower_than_thought_end_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where engines cannot be kept each slice starts one."""
+    world = World([float(100 + each) for each in range(6)], start=2, kept=1)
+    tuner = world.tuner(monkeypatch, 60)
+    begins = world.listener.round_begins
+
+    def slower(number: int, left: int, plan: Round) -> None:
+        begins(number, left, plan)
+        world.start = 12
+
+    monkeypatch.setattr(world.listener, "round_begins", slower)
+    found = await tuner.run()
+    assert world.now <= 60 + 12 + world.listener.rounds[0][2].seconds and world.listener.late
+    assert found.chosen is not None and len(found.rows) < 6
 
 
 async def test_a_coarser_field_where_the_finest_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
