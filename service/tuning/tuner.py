@@ -32,6 +32,9 @@ PARALLEL: Final = 0.75
 """How much of each further core helps when several engines start at once."""
 MARGIN: Final = 1.1
 """Of the seconds that a start is expected to take."""
+ROOM: Final = 2.0
+"""How many of the least slices a field should have seconds for: many candidates that are hardly measured are worse than
+few that are."""
 Candidates = Callable[[Reach, Grain], list[Candidate]]
 
 
@@ -109,7 +112,7 @@ class Tuner:
         starts may take longer than thought."""
         if len(self._in) > costs.kept:
             return
-        wanted, free = set(self._in), replace(costs, start=0.0)
+        wanted, free = set(self._in), replace(costs, start=0.0, least=costs.least * ROOM)
 
         def has_time() -> bool:
             started = len(self.engines.started() & wanted)
@@ -178,8 +181,9 @@ class Tuner:
         does."""
         fields = [self.candidates(reach, grain) for grain in GRAINS]
         coarse_first = list(dict.fromkeys(each for found in reversed(fields) for each in found))
+        roomy = replace(costs, least=costs.least * ROOM)
         for found in fields:
-            if halving.needed(len(found), costs) <= self._left:
+            if halving.needed(len(found), costs if found is fields[-1] else roomy) <= self._left:
                 rounds = len(halving.counts(len(found)))
                 self.listener.planned(len(found), len(fields[0]), rounds, self.seconds)
                 return [each for each in coarse_first if each in found]
