@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loadtest.runner import result, sample
-from loadtest.runner.figures import percentile
+from service.scenarios.figures import percentile
 
 CORES, ERROR_MS = 0.5, 2.0
 PORT = 3999

@@ -24,11 +24,11 @@ from loadtest.runner import html_page, markdown, result, sample
 from loadtest.runner.address import Address, parse_address
 from loadtest.runner.figures import figures
 from loadtest.runner.judging import EXIT, checks, verdict
-from loadtest.runner.reading import read_scenario
-from loadtest.runner.refused import NotMeasured
 from loadtest.runner.result import Baseline, Host, Result
 from loadtest.runner.sample import Sample
-from loadtest.runner.scenario import Scenario
+from service.scenarios.reading import read_scenario
+from service.scenarios.refused import NotMeasured
+from service.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
     from loadtest.runner.measuring import Measured
@@ -83,7 +83,7 @@ def judge(plan: Plan, measured: Measured, date: datetime) -> Result:
     return Result(
         scenario=plan.scenario.name,
         description=plan.scenario.description,
-        scenario_digest=result.digest(plan.scenario),
+        scenario_digest=plan.scenario.digest,
         verdict=said,
         why=why,
         host=plan.host,

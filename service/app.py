@@ -124,6 +124,7 @@ def create(
         store,
         engine if has_torch() else None,
         default_model=settings.default_model,
+        default_replicas=settings.replicas,
         preload=settings.preload,
         load_timeout=settings.load_timeout_seconds,
         drain_timeout=settings.drain_seconds,

@@ -25,6 +25,7 @@ from service.collector_url import checked_url, traces_url
 
 MIB = 1024 * 1024
 PREFIX = "DOSIRAK_"
+MAX_REPLICAS = 64
 SIMILAR = 0.5
 """The least share of a misspelt name's letters, in order, that a suggested setting has."""
 SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
@@ -55,6 +56,13 @@ class Settings(BaseSettings):
     )
     threads: int = Field(
         default=0, ge=0, le=1024, description="CPU threads of each engine; 0 takes the cores it may use."
+    )
+    replicas: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_REPLICAS,
+        description="Engine processes of each version of the default model, with one queue; where threads are 0, the "
+        "cores are divided among them.",
     )
     kv_cache_dtype: Literal["auto", "int8"] = Field(
         default="auto",
@@ -286,6 +294,14 @@ def _refusal(name: str, bare: str, known: set[str]) -> str:
     nearest = get_close_matches(bare, sorted(known), n=1, cutoff=SIMILAR)
     hint = f"did you mean {PREFIX}{nearest[0]}?" if nearest else "remove it; docs/settings.md lists what there is"
     return f"{name} is no setting: {hint}"
+
+
+def add_to_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Sets the variables that the environment does not have, for this process and its children: the environment wins.
+    Returns those that it has with another value."""
+    present = {name.upper(): value for name, value in os.environ.items()}
+    os.environ.update({name: value for name, value in given.items() if name not in present})
+    return {name: present[name] for name, value in given.items() if present.get(name, value) != value}
 
 
 def standard_traces_url(given: Mapping[str, str]) -> str | None:

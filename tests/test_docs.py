@@ -13,12 +13,12 @@ import pytest
 from pydantic import BaseModel
 from typer.main import get_command
 
-from loadtest.runner import scenario
-from loadtest.runner.figures import FigureName
 from service import errors
 from service.api.schemas import answers, base, feedback, knowledge, native, openai, repository, sessions
 from service.cli import app as cli
 from service.metrics import Metrics
+from service.scenarios import scenario
+from service.scenarios.figures import FigureName
 from service.settings import Settings
 from tests.conformance import documented
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from loadtest.runner.figures import shown
 from loadtest.runner.result import Result
+from service.scenarios.figures import shown
 
 MEANING = {"holds": "every limit holds", "broken": "a limit is broken", "not measured": "not measured"}
 

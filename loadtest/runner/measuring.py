@@ -21,11 +21,11 @@ from locust.env import Environment
 from locust.runners import LocalRunner
 
 from loadtest.runner.address import Address
-from loadtest.runner.refused import NotMeasured
 from loadtest.runner.sample import Sample
-from loadtest.runner.scenario import Scenario
 from loadtest.runner.server import Actions, facts
 from loadtest.runner.users import Run, user_class
+from service.scenarios.refused import NotMeasured
+from service.scenarios.scenario import Scenario
 
 BUSY_CORES: Final = 0.9
 """A generator that takes more of its core measures itself."""

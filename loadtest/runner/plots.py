@@ -10,8 +10,8 @@ from html import escape
 from math import ceil, log10
 from typing import Final
 
-from loadtest.runner.figures import percentile
 from loadtest.runner.sample import Sample
+from service.scenarios.figures import percentile
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 240, 64, 12, 34
 MOST: Final = 4000

@@ -5,8 +5,6 @@ This module also reads a result as a baseline, and refuses one that cannot be co
 
 from __future__ import annotations
 
-import hashlib
-import json
 import subprocess
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from loadtest.runner.address import Address
-from loadtest.runner.figures import Figures
 from loadtest.runner.judging import Check, Verdict
-from loadtest.runner.refused import NotMeasured
-from loadtest.runner.scenario import Scenario
 from service import machine
+from service.scenarios.figures import Figures
+from service.scenarios.refused import NotMeasured
+from service.scenarios.scenario import Scenario
 
 FILE: Final = "figures.json"
 GIB: Final = 1 << 30
@@ -90,12 +88,6 @@ def commit() -> str:
     return shown.stdout.strip() or "unknown"
 
 
-def digest(scenario: Scenario) -> str:
-    """Returns a digest of the load alone: a run stays comparable when only its limits change."""
-    text = json.dumps(scenario.load_only(), sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def write(directory: Path, result: Result) -> None:
     text = msgspec.json.format(msgspec.json.encode(result), indent=1)
     (directory / FILE).write_bytes(text + b"\n")
@@ -116,7 +108,7 @@ def read_baseline(directory: Path, scenario: Scenario, address: Address, host: H
     before = read(directory)
     if before.scenario != scenario.name:
         raise NotMeasured(f"the baseline {directory} is of scenario {before.scenario}, this is {scenario.name}")
-    if before.scenario_digest != digest(scenario):
+    if before.scenario_digest != scenario.digest:
         raise NotMeasured(
             f"the baseline {directory} is of another {scenario.name}: its load has changed; measure a new baseline"
         )

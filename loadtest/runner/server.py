@@ -11,11 +11,11 @@ from typing import Any, Final
 import msgspec
 from gevent import sleep
 
-from loadtest.runner.refused import NotMeasured
 from loadtest.runner.replies import Reply
-from loadtest.runner.scenario import Action, BeginRollout, EndRollout, Promote
 from loadtest.runner.users import Run
 from loadtest.runner.wire import Connection
+from service.scenarios.refused import NotMeasured
+from service.scenarios.scenario import Action, BeginRollout, EndRollout, Promote
 
 TRIES: Final = 5
 BETWEEN_SECONDS: Final = 0.5

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count, pairwise
 from random import Random
 from secrets import token_hex
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gevent import sleep
 from gevent.event import Event
@@ -20,12 +20,13 @@ from locust import User, task
 from locust.exception import StopUser
 
 from loadtest.runner.address import Address
-from loadtest.runner.arrivals import due_times
-from loadtest.runner.prompts import Dialogue, one_request
+from loadtest.runner.bodies import body
 from loadtest.runner.replies import Answer, Reply, read
 from loadtest.runner.sample import Sample
-from loadtest.runner.scenario import ClosedLoop, OpenLoop, RequestKind, Scenario
 from loadtest.runner.wire import Connection
+from service.scenarios.arrivals import due_times
+from service.scenarios.prompts import Dialogue, Drawn, one_request
+from service.scenarios.scenario import ClosedLoop, OpenLoop, RequestKind, Scenario
 
 EARLY_SECONDS = 0.002
 """Timers wake up to a millisecond late; a user wakes so much earlier and yields until the time has come."""
@@ -78,9 +79,10 @@ class LoadUser(User):
     def on_stop(self) -> None:
         self.connection.close()
 
-    def send(self, due: float, kind: RequestKind, body: dict[str, Any]) -> Answer:
+    def send(self, due: float, drawn: Drawn) -> Answer:
+        kind = drawn.kind
         request_id = f"{self.run_state.name}-{next(self.run_state.numbers)}"
-        reply = self.connection.request("POST", kind.route, body, request_id)
+        reply = self.connection.request("POST", kind.route, body(drawn), request_id)
         answer = read(reply)
         sample = self._sample(request_id, due, kind, reply, answer)
         self.environment.events.request.fire(
@@ -124,10 +126,10 @@ class OpenUser(LoadUser):
         due = next(run.arrivals, None)
         if due is None:
             raise StopUser
-        kind, body = one_request(run.scenario.requests, Random(f"{run.scenario.load.seed} {due!r}"))
+        drawn = one_request(run.scenario.requests, Random(f"{run.scenario.load.seed} {due!r}"))
         if not run.wait_until(due):
             raise StopUser
-        self.send(due, kind, body)
+        self.send(due, drawn)
 
 
 class ClosedUser(LoadUser):
@@ -148,8 +150,7 @@ class ClosedUser(LoadUser):
         run = self.run_state
         if run.now() >= self.load.window[1] or run.over.is_set():
             raise StopUser
-        kind, body = self.dialogue.next_request()
-        answer = self.send(run.now(), kind, body)
+        answer = self.send(run.now(), self.dialogue.next_request())
         self.dialogue.hear(answer.text, not answer.error)
         pause = self.draw.uniform(*self.load.think_seconds)
         run.wait_until(min(run.now() + pause, self.load.window[1]))

@@ -20,6 +20,7 @@ from service.cli.examples import COMMON, put_examples
 from service.cli.serve import serve
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import console, repository
+from service.cli.tune import tune
 from service.errors import DosirakError, NoEngine
 from service.host import has_torch
 
@@ -55,6 +56,7 @@ def demo_versions() -> list[str]:
 
 
 app.command()(serve)
+app.command()(tune)
 
 
 @app.command("chat")

@@ -30,7 +30,13 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "dosirak serve Qwen/Qwen2.5-0.5B-Instruct@main --pull",
         "dosirak serve TinyLlama/TinyLlama-1.1B-Chat-v1.0 --precision bf16 --name tiny",
         "dosirak serve ./my-checkpoint --evaluate",
+        "dosirak serve --settings tuned.env",
         "DOSIRAK_PORT=3001 dosirak serve chat@staging",
+    ),
+    "tune": (
+        "dosirak tune demo --load loadtest/scenarios/chat.toml",
+        "dosirak tune chat@staging --load load.toml --seconds 900 --out staging.env",
+        "dosirak serve --settings tuned.env",
     ),
     "chat": (
         "dosirak chat",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ from models.starter import DEMO, demo_is_wanted
 from service.cli import needs
 from service.cli.completion import complete_reference
 from service.cli.preparation import Preparation, Prepared, Words
-from service.cli.settings import settings_or_exit
+from service.cli.settings import settings_or_exit, settings_with_file
 from service.cli.terminal import console
 from service.guard import read_guard
 from service.settings import Settings
@@ -44,6 +45,13 @@ def serve(
     name: Annotated[str | None, typer.Option(help="Name in the repository; made of MODEL where unset.")] = None,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Measure the version before it is served.")] = False,
     pull: Annotated[bool, typer.Option("--pull", help="Fetch what the hub's branch is now.")] = False,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings",
+            help="File of DOSIRAK_NAME=value lines, as dosirak tune writes; variables of the environment win.",
+        ),
+    ] = None,
 ) -> None:
     """Serve a model, and show one real streamed answer.
 
@@ -58,7 +66,7 @@ def serve(
     """
     from service.serving import serve as run
 
-    settings = settings_or_exit(console)
+    settings = settings_with_file(console, settings_file) if settings_file else settings_or_exit(console)
     if settings.guard_file is not None:
         read_guard(settings.guard_file)  # a wrong file is a sentence here, a traceback in the server's log
     if model is None:

@@ -67,6 +67,7 @@ class Deployments:
         engine_factory: EngineFactory | None,
         *,
         default_model: str,
+        default_replicas: int = 1,
         preload: bool = True,
         load_timeout: float = 300.0,
         drain_timeout: float = 30.0,
@@ -76,6 +77,7 @@ class Deployments:
     ) -> None:
         self.repository = repository
         self._router = Router(repository, default_model)
+        self._default_replicas = default_replicas
         self._preload = preload
         self._load_timeout = load_timeout
         self._idle_timeout = idle_timeout
@@ -161,7 +163,7 @@ class Deployments:
             raise Unavailable(f"The server is starting ({self.phase}); try again shortly", retry_after=2)
         while True:
             moving = self._router.moving(reference)
-            deployment = self._follow(moving) if moving else self._loaded.begin_loading(self.resolve(reference))
+            deployment = self._follow(moving) if moving else self._begin_loading(self.resolve(reference))
             if deployment.state is DeploymentState.READY:
                 return deployment
             await deployment.settled(self._load_timeout)
@@ -192,7 +194,7 @@ class Deployments:
                 f"{manifest.reference}, or another version of its base, is deployed with {running} replicas: unload it "
                 "first"
             )
-        deployment = self._loaded.begin_loading(manifest, replicas or 1)
+        deployment = self._begin_loading(manifest, replicas)
         deployment.pinned = True
         return deployment
 
@@ -268,9 +270,9 @@ class Deployments:
                 self._retire(standing)
             return wanted
         if standing is None or standing.state is not DeploymentState.READY:
-            return self._loaded.begin_loading(target)
+            return self._begin_loading(target)
         if wanted is None or (wanted.state is DeploymentState.FAILED and wanted.failed_for(_RETRY_SECONDS)):
-            self._loaded.begin_loading(target)
+            self._begin_loading(target)
         return standing
 
     def _on_trial(self, rollout: Rollout) -> Deployment | None:
@@ -279,13 +281,19 @@ class Deployments:
         candidate = self._loaded.get(rollout.reference)
         if candidate is None:
             try:
-                self._loaded.begin_loading(self.resolve(rollout.reference))
+                self._begin_loading(self.resolve(rollout.reference))
             except DosirakError as error:
                 self.rollouts.withdraw(rollout, error.message)
             return None
         if candidate.state is DeploymentState.FAILED:
             self.rollouts.withdraw(rollout, f"it could not be loaded: {candidate.failure}")
         return candidate if candidate.state is DeploymentState.READY else None
+
+    def _begin_loading(self, manifest: Manifest, replicas: int | None = None) -> Deployment:
+        """Does as LoadedVersions.begin_loading. Where no number of replicas is given, versions of the default model get
+        the default one, whichever alias or swap leads to them, and others get one."""
+        default = self._default_replicas if manifest.name == self._router.default_name else 1
+        return self._loaded.begin_loading(manifest, replicas or default)
 
     def _retire(self, deployment: Deployment) -> None:
         """Drains a deployment that no alias leads to any more, unless it was loaded by its own name."""
@@ -321,7 +329,7 @@ class Deployments:
             is_missing = default is None and not self._loaded.was_unloaded(manifest.reference)
             if is_missing or (default is not None and default.failed_for(self._retry_seconds)):
                 self._retry_seconds = min(2 * self._retry_seconds, _RETRY_SECONDS)
-                self._loaded.begin_loading(manifest)
+                self._begin_loading(manifest)
 
     def _is_idle(self, deployment: Deployment) -> bool:
         """Returns whether no request has used the deployment for the idle time. The default model, a rollout's

@@ -38,6 +38,11 @@ class Router:
         self._repository = repository
         self._default_model = default_model
 
+    @property
+    def default_name(self) -> str:
+        """Returns the name of the default model, without version and alias."""
+        return self._default_model.partition("@")[0].partition(":")[0]
+
     def moving(self, reference: str | None) -> str | None:
         """Returns `reference` (None: the default) where it may mean another version later; None for an exact version.
         Raises InvalidRequest for a malformed reference."""

@@ -47,6 +47,7 @@ class World:
         self.failure = ""
         self.engines: list[tuple[str, SlowEngine]] = []
         self.promised: list[int] = []
+        self.replicas: list[int] = []
         self.deployments = Deployments(
             self.repository,
             self.engine,
@@ -58,6 +59,7 @@ class World:
 
     def engine(self, manifest: Manifest, promised_bytes: int, replicas: int) -> SlowEngine:
         self.promised.append(promised_bytes)
+        self.replicas.append(replicas)
         engine = SlowEngine(self.gate, self.failure)
         self.engines.append((manifest.reference, engine))
         return engine
@@ -115,6 +117,33 @@ async def test_a_second_engine_knows_what_the_first_may_still_take(world: World)
     await world.deployments.acquire("demo:1")
     assert first is not None
     assert world.promised == [0, first.blocks_total * first.kv_bytes_per_block] and world.promised[1] > 0
+
+
+@pytest.mark.parametrize("default", ["demo", "demo:2", "demo@production"])
+async def test_versions_of_the_default_model_have_its_replicas(tmp_path: Path, default: str) -> None:
+    """Also after a swap, and where a request names the version; other models have one."""
+    world = World(tmp_path, default_replicas=3)
+    with world.repository.stage() as staged:
+        write(staged)
+        write_weights(staged, "three")
+        world.repository.publish(staged, FACTS, "other")
+    world.repository.promote("demo", "production", "2", "a test")
+    world.deployments = Deployments(world.repository, world.engine, default_model=default, default_replicas=3)
+    await world.started()
+    for reference in ("demo:1", "other:1"):
+        await world.deployments.acquire(reference)
+    assert [(reference, count) for (reference, _), count in zip(world.engines, world.replicas, strict=True)] == [
+        ("demo:2", 3),
+        ("demo:1", 3),
+        ("other:1", 1),
+    ]
+
+
+async def test_a_number_of_replicas_that_is_asked_for_wins(tmp_path: Path) -> None:
+    world = await World(tmp_path, default_replicas=3).started()
+    await world.deployments.load("demo:1", 2)
+    await until(lambda: len(world.engines) == 2)
+    assert world.replicas == [3, 2]
 
 
 async def test_references(world: World) -> None:

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from loadtest.runner import html_page, markdown, result, sample
 from loadtest.runner.address import parse_address
-from loadtest.runner.figures import figures, percentile
+from loadtest.runner.figures import figures
 from loadtest.runner.judging import Check, checks, verdict
-from loadtest.runner.reading import parse
-from loadtest.runner.refused import NotMeasured
 from loadtest.runner.replies import Reply, read
 from loadtest.runner.result import Baseline, Host, Result
 from loadtest.runner.sample import Sample
 from loadtest.runner.server_events import Splitter, data_of
+from service.scenarios.figures import percentile
+from service.scenarios.reading import parse
+from service.scenarios.refused import NotMeasured
 
 HERE = parse_address("http://127.0.0.1:3000")
 HOST = Host("a processor", "x86_64", 2, 24)
@@ -120,7 +121,7 @@ def test_worse_than_the_baseline_by_more_than_the_ratio(figure: str, before: flo
 def a_result(**changes: Any) -> Result:
     limits = [Check("ttft_p95_ms", 100.0, 120.0, False), Check("itl_p50_ms", 9.0, None, False, "baseline")]
     fields: dict[str, Any] = {
-        "scenario": "small", "description": "<b>what</b> it is", "scenario_digest": result.digest(SCENARIO),
+        "scenario": "small", "description": "<b>what</b> it is", "scenario_digest": SCENARIO.digest,
         "verdict": "broken", "why": "ttft_p95_ms is 120; at most 100", "host": HOST, "target": "localhost",
         "url": HERE.url, "server": None, "commit": "abc1234", "command": "python -m loadtest.run x.toml",
         "date": "2026-11-23T00:00:00+00:00", "window": (5.0, 25.0), "requests": 3, "counted": 2,

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.runner.address import parse_address
-from loadtest.runner.arrivals import due_times
-from loadtest.runner.figures import FigureName
-from loadtest.runner.reading import parse, read_scenario
-from loadtest.runner.refused import NotMeasured
-from loadtest.runner.result import digest
-from loadtest.runner.scenario import OpenLoop
+from service.scenarios.arrivals import due_times
+from service.scenarios.figures import FigureName
+from service.scenarios.reading import parse, read_scenario
+from service.scenarios.refused import NotMeasured
+from service.scenarios.scenario import OpenLoop
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "loadtest" / "scenarios").glob("*.toml"))
 SMALL: dict[str, Any] = {
@@ -188,8 +187,8 @@ def test_a_schedule_has_as_many_requests_as_its_rate_says(
 def test_the_digest_is_of_the_load_and_not_of_the_limits() -> None:
     same = [changed("limits.ttft_p95_ms", 7), changed("description", "other"), changed("worse_by.itl_p50_ms", 0.1)]
     other = [changed("load.rate", 11), changed("load.seed", 2), changed("requests.0.turns", 1)]
-    digests = [digest(parse(each)) for each in [*same, *other]]
-    assert set(digests[:3]) == {digest(parse(SMALL))}
+    digests = [parse(each).digest for each in [*same, *other]]
+    assert set(digests[:3]) == {parse(SMALL).digest}
     assert digests[3] != digests[0] != digests[4] and digests[5] == digests[0]  # 1 turn is the default
 
 

@@ -36,8 +36,8 @@ from service.api.schemas.base import (
     unsupported,
     wrong,
 )
+from service.settings import MAX_REPLICAS
 
-MAX_REPLICAS = 64
 MAX_PROFILE_STEPS = 1000
 SOURCES = ("inputs", "messages", "input_ids", "text_input")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from loadtest.runner.scenario import OpenLoop
+from service.scenarios.scenario import OpenLoop
 
 
 def due_times(load: OpenLoop) -> list[float]:

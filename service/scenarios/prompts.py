@@ -1,4 +1,4 @@
-"""This module makes requests' texts and bodies from a scenario's kinds. It knows no connection and no time.
+"""This module makes the chats of a scenario's requests. It knows no route's body, no connection and no time.
 
 The same seed makes the same requests. Texts are about the demo's lunch-box shop, in Korean and English.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from loadtest.runner.scenario import RequestKind
+from service.scenarios.scenario import RequestKind
 
 SENTENCES: Final = (
     "안녕하세요! 오늘 추천 메뉴가 뭐예요?",
@@ -39,6 +39,17 @@ def choose(kinds: list[RequestKind], draw: Random) -> RequestKind:
     return draw.choices(kinds, [kind.weight for kind in kinds])[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One request: the chat so far with the user's message last, and how long the answer is to be. `others` are the
+    prompts besides that message, of a kind with several at once."""
+
+    kind: RequestKind
+    chat: Chat
+    max_new_tokens: int
+    others: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Dialogue:
     """One user's chat: requests of one kind, each with the chat so far, and a new chat after the last turn."""
@@ -49,12 +60,14 @@ class Dialogue:
     chat: Chat = field(default_factory=list)
     turn: int = 0
 
-    def next_request(self) -> tuple[RequestKind, dict[str, Any]]:
+    def next_request(self) -> Drawn:
         if self.kind is None or self.turn >= self.kind.turns:
             self.kind, self.chat, self.turn = choose(self.kinds, self.draw), [], 0
         self.turn += 1
-        self.chat.append({"role": "user", "content": text(self.draw, self.draw.randint(*self.kind.prompt_words))})
-        return self.kind, body(self.kind, self.chat, self.draw)
+        self.chat.append({"role": "user", "content": self._text(self.kind)})
+        tokens = self.draw.randint(*self.kind.max_new_tokens)
+        others = tuple(self._text(self.kind) for _ in range(self.kind.prompts - 1))
+        return Drawn(self.kind, list(self.chat), tokens, others)
 
     def hear(self, answer: str, whole: bool) -> None:
         """A chat whose answer failed ends; the next request begins another."""
@@ -63,24 +76,9 @@ class Dialogue:
         else:
             self.kind = None
 
+    def _text(self, kind: RequestKind) -> str:
+        return text(self.draw, self.draw.randint(*kind.prompt_words))
 
-def one_request(kinds: list[RequestKind], draw: Random) -> tuple[RequestKind, dict[str, Any]]:
+
+def one_request(kinds: list[RequestKind], draw: Random) -> Drawn:
     return Dialogue(kinds, draw).next_request()
-
-
-def body(kind: RequestKind, chat: Chat, draw: Random) -> dict[str, Any]:
-    """Returns the body that the kind's route takes."""
-    tokens = draw.randint(*kind.max_new_tokens)
-    model = {} if kind.model is None else {"model": kind.model}
-    if kind.route in ("/generate_stream", "/generate"):
-        parameters: dict[str, Any] = {"max_new_tokens": tokens, "temperature": kind.temperature}
-        return {**model, "messages": list(chat), "parameters": parameters | _end(kind)}
-    asked = {**model, "max_tokens": tokens, "temperature": kind.temperature, **_end(kind)}
-    if kind.route == "/v1/chat/completions":
-        return {**asked, "messages": list(chat), "stream": True, "stream_options": {"include_usage": True}}
-    others = [text(draw, draw.randint(*kind.prompt_words)) for _ in range(kind.prompts - 1)]
-    return {**asked, "prompt": [chat[-1]["content"], *others]}
-
-
-def _end(kind: RequestKind) -> dict[str, Any]:
-    return {"ignore_eos": True} if kind.ignore_eos else {}

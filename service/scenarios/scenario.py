@@ -1,15 +1,18 @@
-"""A scenario says what load a server gets and which limits its figures must hold. It knows no file and no wire.
+"""A scenario says what load a server or an engine gets, and which limits its figures must hold. It knows no file
+and no wire.
 
 Every field is bounded. Unknown ones are refused (`reading.py` makes sentences of the errors).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from loadtest.runner.figures import AT_LEAST, RATIOS, FigureName
+from service.scenarios.figures import AT_LEAST, RATIOS, FigureName
 
 Route = Literal["/generate_stream", "/generate", "/v1/chat/completions", "/v1/completions"]
 STREAMED: Final = frozenset({"/generate_stream", "/v1/chat/completions"})
@@ -175,3 +178,9 @@ class Scenario(Part):
     def load_only(self) -> dict[str, Any]:
         """Returns what makes the load, without what judges it: runs are compared if this is the same."""
         return self.model_dump(mode="json", exclude={"description", "limits", "worse_by"})
+
+    @property
+    def digest(self) -> str:
+        """Returns a digest of the load alone: measurements stay comparable when only limits change."""
+        text = json.dumps(self.load_only(), sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

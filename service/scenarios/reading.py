@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from loadtest.runner import scenario
-from loadtest.runner.figures import FigureName
-from loadtest.runner.refused import NotMeasured
-from loadtest.runner.scenario import Scenario
+from service.scenarios import scenario
+from service.scenarios.figures import FigureName
+from service.scenarios.refused import NotMeasured
+from service.scenarios.scenario import Scenario
 
 PARTS: dict[str, dict[str, type[BaseModel]]] = {
     "load": {"open": scenario.OpenLoop, "closed": scenario.ClosedLoop},

@@ -1,0 +1,228 @@
+"""The load on one engine: what is counted when, the same requests for every engine, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from service.engine.messages import FinishReason, Request, StepOutput
+from service.engine_client.engine import EngineFailed
+from service.scenarios.reading import parse
+from service.scenarios.refused import NotMeasured
+from service.scenarios.scenario import Scenario
+from service.text.tokenizer import Tokenizer
+from service.tuning.driving import Broken, drive
+from service.tuning.workload import Workload, _require_engine_only
+from tests.fakes import InProcessEngine
+from tests.tokenizers import write
+from tests.tuning import CLOSED, OPEN
+
+KIND: dict[str, Any] = {"route": "/generate_stream", "prompt_words": 4, "max_new_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer.load(write(tmp_path_factory.mktemp("tokenizer")))
+
+
+def load(given: dict[str, Any] = CLOSED, kind: dict[str, Any] = KIND, **fields: Any) -> Scenario:
+    return parse({**given, "load": {**given["load"], **fields}, "requests": [kind]})
+
+
+def workload(tokenizer: Tokenizer, scenario: Scenario, window: int = 1000, has_encoder: bool = False) -> Workload:
+    return Workload(scenario, tokenizer, window, has_encoder)
+
+
+class Recording(InProcessEngine):
+    """Remembers the requests; `fails` at the nth."""
+
+    def __init__(self, step_seconds: float = 0.001, fails: int = 0) -> None:
+        super().__init__(step_seconds=step_seconds)
+        self.got: list[Request] = []
+        self.fails = fails
+
+    async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+        if not request.id.startswith("settled"):
+            self.got.append(request)
+        if self.fails and len(self.got) >= self.fails:
+            raise EngineFailed("it was stopped")
+        async for output in super().generate(request):
+            yield output
+
+
+async def started(**fields: Any) -> Recording:
+    engine = Recording(**fields)
+    await engine.start()
+    return engine
+
+
+async def test_a_closed_loop_keeps_its_users_busy(tokenizer: Tokenizer) -> None:
+    engine = await started()
+    found = await drive(engine, workload(tokenizer, load(users=5)), 1, 0.4)
+    assert 0.25 <= found.seconds <= 0.31, "a quarter is the warm-up"
+    assert found.most_at_once == 5 and found.ended > 5 and not found.failed
+    assert found.tokens > 0 and len(found.ttft_ms) + len(found.itl_ms) >= found.tokens
+    assert found.longest_prompt == max(len(each.token_ids) for each in engine.got)
+    assert all(gap > 0 for gap in found.ttft_ms) and len(found.e2e_ms) == found.ended
+    assert not engine.core.has_work, "what ran at the end is aborted, and gone"
+    await engine.stop()
+
+
+async def test_every_engine_gets_the_same_requests_in_a_pass_and_others_in_the_next(tokenizer: Tokenizer) -> None:
+    prompts = list[set[tuple[int, ...]]]()
+    for number in (1, 1, 2):
+        engine = await started()
+        await drive(engine, workload(tokenizer, load(users=4)), number, 0.2)
+        prompts.append({each.token_ids for each in engine.got[:4]})
+        await engine.stop()
+    assert prompts[0] == prompts[1] != prompts[2]
+
+
+async def test_an_open_loop_follows_its_schedule_and_counts_from_it(tokenizer: Tokenizer) -> None:
+    engine = await started()
+    given = load(OPEN, rate=100.0, arrivals="constant", seconds=20.0)
+    found = await drive(engine, workload(tokenizer, given), 1, 0.4)
+    assert 20 <= len(engine.got) <= 41 and 12 <= found.arrived <= 31
+    dues = sorted(each.arrival for each in engine.got)
+    assert all(0.009 < after - before < 0.011 for before, after in itertools.pairwise(dues))
+    await engine.stop()
+
+
+async def test_an_engine_that_cannot_keep_up_shows_it(tokenizer: Tokenizer) -> None:
+    engine = await started(step_seconds=0.05)
+    given = load(OPEN, rate=100.0, arrivals="constant")
+    found = await drive(engine, workload(tokenizer, given), 1, 0.5)
+    assert found.ended < 0.9 * found.arrived
+    assert max(found.ttft_ms) > 100, "those that still wait count with their wait"
+    await engine.stop()
+
+
+async def test_the_probe_ends_with_enough_answers(tokenizer: Tokenizer) -> None:
+    engine = await started()
+    found = await drive(engine, workload(tokenizer, load(users=4)), 0, 30, enough=6)
+    assert found.seconds < 5 and 4 <= found.ended <= 8
+    await engine.stop()
+
+
+async def test_several_prompts_at_once_are_one_answer(tokenizer: Tokenizer) -> None:
+    engine = await started()
+    kind = {"route": "/v1/completions", "prompts": 3, "max_new_tokens": 4, "prompt_words": 3}
+    found = await drive(engine, workload(tokenizer, load(kind=kind, users=2)), 1, 0.3)
+    assert found.most_at_once == 6 and len(engine.got) >= 3 * found.ended
+    assert found.ttft_ms, "where no kind streams, all are timed"
+    await engine.stop()
+
+
+async def test_chats_grow_and_users_begin_at_different_turns(tokenizer: Tokenizer) -> None:
+    engine = await started()
+    kind = {**KIND, "turns": 4}
+    await drive(engine, workload(tokenizer, load(kind=kind, users=4)), 1, 0.3)
+    first = [len(each.token_ids) for each in sorted(engine.got[:4], key=lambda each: len(each.token_ids))]
+    assert first[0] < first[1] < first[2] < first[3]
+    await engine.stop()
+
+
+@pytest.mark.parametrize("kind", [{}, {"route": "/generate"}])
+async def test_an_engine_that_fails_is_broken(tokenizer: Tokenizer, kind: dict[str, Any]) -> None:
+    engine = await started(fails=7)
+    with pytest.raises(Broken, match="it was stopped"):
+        await drive(engine, workload(tokenizer, load(kind=KIND | kind, users=3)), 1, 5)
+    await engine.stop()
+
+
+async def test_a_process_that_was_started_again_is_broken(tokenizer: Tokenizer) -> None:
+    engine = await started()
+    asyncio.get_running_loop().call_later(0.1, setattr, engine, "restarts", 1)
+    with pytest.raises(Broken, match="its engine process ended"):
+        await drive(engine, workload(tokenizer, load(users=3)), 1, 0.3)
+    await engine.stop()
+
+
+async def test_a_cancelled_slice_leaves_nothing_behind(tokenizer: Tokenizer) -> None:
+    engine = await started()
+    slice_ = asyncio.create_task(drive(engine, workload(tokenizer, load(users=3)), 1, 30))
+    await asyncio.sleep(0.1)
+    slice_.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slice_
+    await asyncio.sleep(0.05)
+    assert not engine.core.has_work and not [
+        task for task in asyncio.all_tasks() if "_closed_user" in repr(task) and not task.done()
+    ]
+    await engine.stop()
+
+
+async def test_a_prompt_that_fits_no_window_is_refused_with_numbers(tokenizer: Tokenizer) -> None:
+    engine = await started()
+    with pytest.raises(NotMeasured, match=r"a prompt of \d+ tokens and 8 new ones do not fit the window of 20: lower"):
+        await drive(engine, workload(tokenizer, load(users=2), window=20), 1, 5)
+    await engine.stop()
+
+
+def test_an_answer_has_a_window_of_its_own_behind_an_encoder(tokenizer: Tokenizer) -> None:
+    drawn = workload(tokenizer, load()).dialogue(Random(1)).next_request()
+    [request] = workload(tokenizer, load()).requests(drawn, "a", 0, 0.0)
+    window = len(request.token_ids) + 4  # of 8 new ones
+    assert workload(tokenizer, load(), window, has_encoder=True).requests(drawn, "a", 0, 0.0) == [request]
+    with pytest.raises(NotMeasured):
+        workload(tokenizer, load(), window).requests(drawn, "a", 0, 0.0)
+
+
+def test_a_chat_that_has_outgrown_its_window_begins_anew(tokenizer: Tokenizer) -> None:
+    here = workload(tokenizer, load(kind={**KIND, "turns": 9}), window=150)
+    dialogue = here.dialogue(Random(1))
+    for _ in range(4):
+        drawn = dialogue.next_request()
+        dialogue.hear("x" * 50, whole=True)
+    assert here.requests(drawn, "a", 0, 0.0) == []
+
+
+def test_requests_are_what_the_scenario_says(tokenizer: Tokenizer) -> None:
+    here = workload(tokenizer, load(kind={**KIND, "ignore_eos": False, "temperature": 0.5}, answer_seconds=7))
+    [request] = here.requests(here.dialogue(Random(1)).next_request(), "a", 3, 100.0)
+    params = request.params
+    assert (params.temperature, params.max_tokens, params.stop_token_ids) == (0.5, 8, tokenizer.stop_token_ids)
+    assert (request.arrival, request.deadline, params.seed) == (100.0, 107.0, 3)
+    other = workload(tokenizer, load())
+    [forced] = other.requests(other.dialogue(Random(1)).next_request(), "a", 3, 100.0)
+    assert forced.params.stop_token_ids == ()
+
+
+async def test_a_late_answer_has_failed(tokenizer: Tokenizer) -> None:
+    class Late(Recording):
+        async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+            await asyncio.sleep(0.01)
+            yield StepOutput(request.id, finish_reason=FinishReason.DEADLINE)
+
+    engine = Late()
+    await engine.start()
+    found = await drive(engine, workload(tokenizer, load(users=2)), 1, 0.2)
+    assert found.failed > 2 and not found.ended
+    await engine.stop()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"actions": [{"kind": "promote", "at_seconds": 1, "model": "demo", "version": "1"}]},
+            "actions of the scenario",
+        ),
+        ({"requests": [KIND, {**KIND, "model": "other"}]}, r"requests\[2\].model is other, and demo is tuned"),
+        ({"requests": [{**KIND, "model": "../x"}]}, r"requests\[1\].model: "),
+    ],
+)
+def test_what_only_a_server_can_do_is_refused(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(NotMeasured, match=said):
+        _require_engine_only(parse({**CLOSED, **changed}), "demo")
+    _require_engine_only(parse({**CLOSED, "requests": [{**KIND, "model": "demo@staging"}]}), "demo")
+
+
+def test_the_tokenizer_is_the_versions_own(tmp_path: Path) -> None:
+    assert Tokenizer.load(write(tmp_path)).chat_template is not None
