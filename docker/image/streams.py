@@ -15,7 +15,7 @@ LENGTH = 1200
 PROBES = 8
 """Streams that the rate of this machine is taken from."""
 MOST_STREAMS = 64
-MARGIN = 2.0
+MARGIN = 1.4
 """More streams than the probes' are computed faster together, at most about so many times."""
 
 
