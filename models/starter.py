@@ -6,6 +6,7 @@ directories, and the demo model only if the repository has nothing else.
 
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from models.errors import Corrupt, RepositoryError, disk_is_full
@@ -19,13 +20,17 @@ DEMO = "demo"
 AUTHOR = "dosirak"
 """The author of the demo model, which no person asked for."""
 WEIGHTS = Path(__file__).parent / "demo" / "weights"
+BAKED = WEIGHTS.parent / "versions"
+"""In an image with the demo model ready (`docker/image/bake.sh`): a directory for each of its versions."""
 REPORT = WEIGHTS.parent / "report.json"
 """The report of `demo:2`. Its quality holds for these weights anywhere; its speed holds for the host that it names."""
 
 
 def demo_is_wanted(repository: Repository) -> bool:
-    """Returns whether the repository has nothing but a part of the demo model: a fresh or interrupted installation."""
-    return not (set(repository.models()) - {DEMO} or repository.history(DEMO, DEFAULT_ALIAS)) and WEIGHTS.is_dir()
+    """Returns whether the repository has nothing but a part of the demo model: a fresh or interrupted installation.
+    Where there is no torch nothing could publish or serve it."""
+    is_fresh = not (set(repository.models()) - {DEMO} or repository.history(DEMO, DEFAULT_ALIAS))
+    return is_fresh and WEIGHTS.is_dir() and find_spec("torch") is not None
 
 
 def publishing_bytes() -> int:
@@ -51,20 +56,31 @@ def publish_demo(repository: Repository, weights_dir: Path, progress: Progress =
     """Have `demo:1` (bf16, from `weights_dir`), `demo:2` (int8, made from it, with the report that ships) and
     `demo@production` = `demo:2`.
 
+    In an image that has both versions ready, they are copied and nothing is converted.
+
     Idempotent, also after a crash half-way: what is there stays, an alias that was moved stays where it was moved.
     Returns both versions. Raises as `import_source` does.
     """
-    from models.quantize import quantize
-
+    publish_carried(repository, _baked())
     there = {manifest.version: manifest for manifest in repository.versions(DEMO)}
     original = there.get("1") or import_source(
         repository, str(weights_dir), DEMO, version="1", author=AUTHOR, progress=progress
     )
-    small = there.get("2") or quantize(repository, original, version="2", author=AUTHOR, progress=progress)
+    small = there.get("2") or _converted(repository, original, progress)
     _put_report(repository, small)
     if not repository.history(DEMO, DEFAULT_ALIAS):
         repository.promote(DEMO, DEFAULT_ALIAS, small.version, "the demo model of a fresh installation", AUTHOR)
     return original, small
+
+
+def _converted(repository: Repository, original: Manifest, progress: Progress) -> Manifest:
+    from models.quantize import quantize  # imports torch
+
+    return quantize(repository, original, version="2", author=AUTHOR, progress=progress)
+
+
+def _baked() -> dict[str, Path]:
+    return {f"{DEMO}:{path.name}": path for path in sorted(BAKED.iterdir())} if BAKED.is_dir() else {}
 
 
 def _put_report(repository: Repository, small: Manifest) -> None:

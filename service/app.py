@@ -56,6 +56,7 @@ from service.engine_client.poison import PoisonRegister
 from service.engine_client.process import Started
 from service.engine_client.replicas import Replicas
 from service.guard import read_guard
+from service.host import has_torch
 from service.inventory import take_stock
 from service.jobs.idle_reports import IdleReports
 from service.jobs.jobs import Jobs
@@ -92,7 +93,7 @@ def create(
 ) -> FastAPI:
     """Returns the real app of one process, with its repository and one engine process for each served version; the
     version that loads first uses the process `first`. `carried` are model directories that become versions, by
-    reference."""
+    reference. Without torch the app has no engine and publishes nothing; it serves the rest."""
     settings = settings or Settings()
     configure_logging(settings)
     metrics = Metrics()
@@ -121,7 +122,7 @@ def create(
 
     deployments = Deployments(
         store,
-        engine,
+        engine if has_torch() else None,
         default_model=settings.default_model,
         default_replicas=settings.replicas,
         preload=settings.preload,
@@ -252,6 +253,8 @@ def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, P
     process of its own: checking and quantizing need torch."""
 
     async def prepare() -> None:
+        if not has_torch():
+            return
         missing = [f"{reference}={path}" for reference, path in missing_of(repository, carried).items()]
         if not (missing or demo_is_wanted(repository)):
             return

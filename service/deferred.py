@@ -16,6 +16,7 @@ from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 from service.engine_client.process import WORKER, Started
+from service.host import has_torch
 from service.settings import Settings, engine_environment
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class DeferredApp(Starlette):
     @asynccontextmanager
     async def _live(self, _: Starlette) -> AsyncIterator[None]:
         """Starts the first engine's process, which imports its libraries while this process imports the app."""
-        first = Started.of(WORKER, engine_environment()) if self._settings.preload else None
+        first = Started.of(WORKER, engine_environment()) if self._settings.preload and has_torch() else None
         from service.app import create
 
         self._app: FastAPI = create(self._settings, first, self._carried())

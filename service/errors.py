@@ -18,6 +18,7 @@
     ├── GenerationFailed      500  generation_failed     no usable distribution, or the engine was stopped
     ├── Overloaded            503  overloaded            retryable
     ├── Unavailable           503  unavailable           retryable: loading or draining
+    │   └── NoEngine          503  no_engine             no torch here; another instance may have it
     ├── DeadlineExceeded      504  deadline_exceeded     retryable where earlier requests were the cause
     └── StorageFull           507  storage_full
 
@@ -119,6 +120,18 @@ class Overloaded(DosirakError):
 
 class Unavailable(DosirakError):
     status, code, error_type, retryable = 503, "unavailable", "overloaded", True
+
+
+class NoEngine(Unavailable):
+    """Another instance may have an engine; this one never will."""
+
+    code, retryable = "no_engine", False
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is no engine here, because torch is not installed: ask an instance that has one (the image's "
+            "targets cpu, demo and cuda), or install torch"
+        )
 
 
 class DeadlineExceeded(DosirakError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+from importlib.util import find_spec
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -36,6 +37,11 @@ def available_memory() -> int:
 def has_gpu() -> bool:
     """Whether NVIDIA's driver runs here. The driver may be too old for the libraries: only loading tells."""
     return Path("/proc/driver/nvidia/version").exists()
+
+
+def has_torch() -> bool:
+    """Whether engines can run here. The image's target `api` has no torch."""
+    return find_spec("torch") is not None
 
 
 def processor_name(proc: Path = Path("/proc")) -> str:

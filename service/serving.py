@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from models.repository import Repository
+from service.host import has_torch
 from service.settings import Settings, child_environment
 from service.starting import checks, process
 from service.starting.address import address, authorization
@@ -52,7 +53,7 @@ class _Serving:
             self._warn(warning)
             repository = Repository(directory)
             self._warn(checks.check_space(repository, directory))
-            if self.settings.preload:
+            if self.settings.preload and has_torch():
                 checks.check_model(repository, self.settings.default_model)
             return self._run_child(listening)
 
@@ -96,9 +97,14 @@ class _Serving:
     def _show_ready(self, client: httpx.Client, screen: Screen | None) -> None:
         shown = client.get("/").raise_for_status().json()
         self._warn(slow_kernels(shown, platform.machine()))
+        url = address(self.settings)
+        if not has_torch():
+            self.console.print(
+                f"ready at {url}, without an engine: torch is not installed    UI: {url}/ui/\n", soft_wrap=True
+            )
+            return
         with screen.quiet() if screen is not None else nullcontext():
             show_first_answer(client, shown, self.console, streams=screen is not None)
-            url = address(self.settings)
             links = f"ready at {url}    UI: {url}/ui/    API: {url}/docs    Ctrl-C ends it"
             self.console.print(Text(f"{links}\n\n  {shown['example']['curl']}\n"), soft_wrap=True)
             if self.then is not None:

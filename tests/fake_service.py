@@ -266,10 +266,16 @@ def _tokenizer(directory: Path) -> Tokenizer:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, *, start: bool = True, engine: Any = None, worker: str = WORKER, **settings: Any
+    directory: Path,
+    *,
+    start: bool = True,
+    engine: Any = None,
+    has_engine: bool = True,
+    worker: str = WORKER,
+    **settings: Any,
 ) -> AsyncIterator[World]:
-    """A `demo:1` that is served. `engine`: fields of ScriptedEngine; `worker`: the module that runs jobs; keyword
-    arguments: settings."""
+    """A `demo:1` that is served. `engine`: fields of ScriptedEngine; `has_engine` false: as without torch; `worker`:
+    the module that runs jobs; keyword arguments: settings."""
     chosen = Settings(
         data_dir=directory, **{"load_timeout_seconds": 5, "drain_seconds": 0, "idle_reports": False, **settings}
     )
@@ -288,7 +294,7 @@ async def serving(
     tasks = BackgroundTasks(metrics.background_task, first_delay=0.005)
     deployments = Deployments(
         repository,
-        make,
+        make if has_engine else None,
         default_model=chosen.default_model,
         load_timeout=5,
         drain_timeout=chosen.drain_seconds,

@@ -282,6 +282,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.deployments",
         "service.answers",
         "service.guard",
+        "service.host",
         "service.inventory",
         "service.jobs",
         "service.live",
@@ -294,7 +295,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.tasks",
         "service.tracing",
     },
-    "service.deferred": {"service.settings", "service.engine_client", "service.app"},
+    "service.deferred": {"service.settings", "service.host", "service.engine_client", "service.app"},
     "service.packaging": {"service.api", "service.errors"},
     "service.bento": {
         "service.settings",
@@ -306,7 +307,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "service.starting.address": {"service.settings"},
     "service.starting": {"models", "service.errors", "service.settings", "service.starting.address"},
-    "service.serving": {"models", "service.settings", "service.starting", "service.starting.address"},
+    "service.serving": {"models", "service.host", "service.settings", "service.starting", "service.starting.address"},
     "service.evaluation": {
         "models",
         "models.demo",

@@ -6,7 +6,7 @@ Only the verbs that need torch import it, so `dosirak --help` stays quick.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.text import Text
@@ -21,7 +21,8 @@ from service.cli.serve import serve
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import console, repository
 from service.cli.tune import tune
-from service.errors import DosirakError
+from service.errors import DosirakError, NoEngine
+from service.host import has_torch
 
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(models.app, name="model")
@@ -135,5 +136,13 @@ def main() -> None:
     try:
         app()
     except (RepositoryError, DosirakError) as error:
-        console.print(Text.assemble(("error", "red"), f": {error}"), soft_wrap=True)
-        raise SystemExit(1) from None
+        _refuse(error)
+    except ModuleNotFoundError:
+        if has_torch():
+            raise
+        _refuse(NoEngine())
+
+
+def _refuse(error: Exception) -> NoReturn:
+    console.print(Text.assemble(("error", "red"), f": {error}"), soft_wrap=True)
+    raise SystemExit(1) from None

@@ -26,7 +26,8 @@ from service.deployments.engine_handle import EngineFactory
 from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions
 from service.deployments.rollouts import Rollouts
 from service.deployments.routing import Router
-from service.errors import Conflict, DosirakError, NotFound, Unavailable
+from service.engine_client.engine import Engine
+from service.errors import Conflict, DosirakError, NoEngine, NotFound, Unavailable
 from service.tasks import BackgroundTasks, KeptTask
 
 log = structlog.get_logger(__name__)
@@ -52,13 +53,18 @@ class Choice:
     note: str = ""
 
 
+def _no_engine(_manifest: Manifest, _promised_bytes: int, _replicas: int) -> Engine:
+    raise NoEngine
+
+
 class Deployments:
-    """The event loop owns Deployments. `prepare` runs once before the first load (it fills an empty repository)."""
+    """The event loop owns Deployments. `prepare` runs once before the first load (it fills an empty repository).
+    `engine_factory` None: nothing can be loaded here, and everything that needs a loaded version is refused."""
 
     def __init__(
         self,
         repository: Repository,
-        engine_factory: EngineFactory,
+        engine_factory: EngineFactory | None,
         *,
         default_model: str,
         default_replicas: int = 1,
@@ -81,7 +87,8 @@ class Deployments:
         self.rollouts = Rollouts(repository)
         self._trials: set[str] = set()
         self._tasks = tasks or BackgroundTasks()
-        self._loaded = LoadedVersions(repository, engine_factory, drain_timeout, self._tasks)
+        self._has_engine = engine_factory is not None
+        self._loaded = LoadedVersions(repository, engine_factory or _no_engine, drain_timeout, self._tasks)
         self._following: KeptTask | None = None
         self._prepared = asyncio.Event()
         self._stopping = False
@@ -97,9 +104,12 @@ class Deployments:
     @property
     def ready(self) -> bool:
         """Returns whether a request for the default model would be served now: its engine process runs, and aliases can
-        be followed. Without preloading it is also true before the first request for that model."""
+        be followed. Without preloading it is also true before the first request for that model. A server without an
+        engine is ready for everything else."""
         if self._stopping or not self._prepared.is_set():
             return False
+        if not self._has_engine:
+            return True
         if self._following is not None and self._following.is_failing:
             return False
         try:
@@ -148,7 +158,7 @@ class Deployments:
 
         Raises NotFound, InvalidRequest, or Unavailable (loading, draining, failed, shutting down).
         """
-        self._refuse_when_stopping()
+        self._refuse_when_unable()
         if not self._prepared.is_set():
             raise Unavailable(f"The server is starting ({self.phase}); try again shortly", retry_after=2)
         while True:
@@ -176,7 +186,7 @@ class Deployments:
     async def load(self, reference: str | None, replicas: int | None = None) -> Deployment:
         """Begins to load a version, or returns its existing deployment; it stays until it is unloaded by name. A failed
         deployment is tried again. Raises Conflict for a deployment that has another number of replicas."""
-        self._refuse_when_stopping()
+        self._refuse_when_unable()
         manifest = self.resolve(reference)
         running = self._loaded.replicas_of(manifest)
         if running is not None and replicas not in (None, running):
@@ -192,7 +202,7 @@ class Deployments:
         """Loads the versions that the references in use point to now. Where a version cannot be loaded, its
         deployment's state says so, and the present version goes on. Raises OSError where the repository cannot be
         read."""
-        if self._stopping:
+        if self._stopping or not self._has_engine:
             return
         for reference in tuple(self._standing):
             with contextlib.suppress(DosirakError):
@@ -337,7 +347,9 @@ class Deployments:
     def _forget(self, deployment: Deployment) -> None:
         self._standing = {at: each for at, each in self._standing.items() if each is not deployment}
 
-    def _refuse_when_stopping(self) -> None:
+    def _refuse_when_unable(self) -> None:
+        if not self._has_engine:
+            raise NoEngine
         if self._stopping:
             raise Unavailable("The server is shutting down; send the request to another instance", retry_after=5)
 
@@ -346,6 +358,9 @@ class Deployments:
             await self._fill_repository()
             self.rollouts.refresh()
             self._prepared.set()
+        if not self._has_engine:
+            self._phase = "started without an engine"
+            return
         self._phase = "loading the default model"
         if self._preload:
             with contextlib.suppress(DosirakError):

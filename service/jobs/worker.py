@@ -19,7 +19,8 @@ import msgspec
 
 from models.errors import RepositoryError
 from service.child_process import die_with_parent
-from service.errors import DosirakError
+from service.errors import DosirakError, NoEngine
+from service.host import has_torch
 from service.jobs.work import run, shortened
 from service.settings import Settings
 
@@ -60,8 +61,14 @@ def main() -> int:
         writer.send({"error": shortened(str(error))})
     except Exception as error:  # the last chance to report the error to the server; the traceback is for its log
         traceback.print_exc()
-        writer.send({"error": shortened(f"{type(error).__name__}: {error}")})
+        writer.send({"error": shortened(_unexpected(error))})
     return 0
+
+
+def _unexpected(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and not has_torch():
+        return NoEngine().message
+    return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

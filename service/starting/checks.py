@@ -83,8 +83,8 @@ def check_directory(directory: Path) -> None:
         raise CannotStart(_why_not_written(directory, error)) from None
     if foreign:
         raise CannotStart(
-            f"{foreign[0]} belongs to {_owner(foreign[0])} and cannot be written: give it to {_user(os.geteuid())} "
-            f"(chown -R), {ELSEWHERE}"
+            f"{foreign[0]} belongs to {_owner(foreign[0])} and cannot be written: give it to "
+            f"{_this_user(directory)}, {ELSEWHERE}"
         )
 
 
@@ -101,11 +101,13 @@ def _why_not_written(directory: Path, error: OSError) -> str:
         return f"the data directory {directory} is on a read-only file system: mount it for writing, {ELSEWHERE}"
     if error.errno in (errno.EACCES, errno.EPERM):
         there = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
-        return (
-            f"{there} belongs to {_owner(there)} and cannot be written: give it to {_user(os.geteuid())} (chown -R), "
-            f"{ELSEWHERE}"
-        )
+        return f"{there} belongs to {_owner(there)} and cannot be written: give it to {_this_user(there)}, {ELSEWHERE}"
     return f"the data directory {directory} cannot be written ({error.strerror}): mend that, {ELSEWHERE}"
+
+
+def _this_user(path: Path) -> str:
+    """Returns the user and the command, by number: outside of a container its users have no names."""
+    return f"{_user(os.geteuid())} (chown {os.geteuid()} {path}, with -R for all in it)"
 
 
 def _owner(path: Path) -> str:
