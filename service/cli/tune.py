@@ -24,7 +24,8 @@ from models.starter import DEMO, demo_is_wanted
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, Reference, console, print_json
 from service.cli.tuning_screen import TuningScreen, print_outcome, shown_outcome
-from service.host import has_gpu, usable_cores
+from service.errors import NoEngine
+from service.host import has_gpu, has_torch, usable_cores
 from service.scenarios.reading import read_scenario
 from service.scenarios.refused import NotMeasured
 from service.scenarios.scenario import Scenario
@@ -60,6 +61,8 @@ def tune(
     beats in tokens a second, p95 TTFT and p95 ITL at once.
     """
     settings = settings_or_exit(console)
+    if not has_torch():
+        raise NoEngine
     try:
         tuning = _Tuning.of(settings, model, read_scenario(load), seconds, out)
         raise typer.Exit(tuning.run(anyway, json))

@@ -14,6 +14,7 @@ from models.starter import demo_is_wanted
 from tests.versions import publish
 
 ROOT = Path(__file__).parents[2]
+TUNE = ("tune", "chat:1", "--load", "loadtest/scenarios/tune.toml")
 HIDDEN = """
 import importlib.abc, importlib.util, runpy, sys
 class Hidden(importlib.abc.MetaPathFinder):
@@ -42,7 +43,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("words", [("model", "quantize", "chat:1"), ("recall", "chat:1"), ("compare", "chat:1")])
+@pytest.mark.parametrize("words", [("model", "quantize", "chat:1"), ("recall", "chat:1"), ("compare", "chat:1"), TUNE])
 def test_a_command_that_needs_torch_says_so(directory: Path, words: tuple[str, ...]) -> None:
     done = run("service.cli", *words, directory=directory)
     assert done.returncode == 1 and "There is no engine here" in done.stdout, done.stdout + done.stderr[-2000:]

@@ -103,6 +103,23 @@ async def test_an_engine_that_cannot_keep_up_shows_it(tokenizer: Tokenizer) -> N
     await engine.stop()
 
 
+async def test_requests_that_still_wait_count_with_their_wait(tokenizer: Tokenizer) -> None:
+    """Else an engine that answers a few at once and the others never would have the best times."""
+
+    class Unfair(Recording):
+        async def generate(self, request: Request) -> AsyncGenerator[StepOutput, None]:
+            if not request.id.startswith("settled") and len(self.got) >= 3:
+                await asyncio.sleep(60)
+            async for output in super().generate(request):
+                yield output
+
+    engine = Unfair(step_seconds=0.001)
+    await engine.start()
+    found = await drive(engine, workload(tokenizer, load(OPEN, rate=30.0, arrivals="constant")), 1, 0.6)
+    assert max(found.ttft_ms) > 300 and found.ended <= 3 < found.arrived
+    await engine.stop()
+
+
 async def test_the_probe_ends_with_enough_answers(tokenizer: Tokenizer) -> None:
     engine = await started()
     found = await drive(engine, workload(tokenizer, load(users=4)), 0, 30, enough=6)
