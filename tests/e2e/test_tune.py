@@ -77,6 +77,7 @@ def test_a_server_starts_with_what_was_written_and_keeps_tune_away(data: Path, t
         assert refused.returncode == 2 and "--anyway" in said and "end it first" in said
 
 
+@pytest.mark.nightly
 def test_ctrl_c_shows_what_is_known_and_ends_every_engine(data: Path) -> None:
     (data / "t.env").unlink(missing_ok=True)
     process = tuning(data, free_port(), "--seconds", "200")

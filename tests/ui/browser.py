@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Error, Locator, Page, Request, sync_playwright
 
 API_DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 
@@ -38,6 +38,12 @@ class Window:
         path = urlsplit(request.url).path.removeprefix(urlsplit(self.base).path)
         if not path.startswith("/ui/") and not is_documented(request.method, path):
             self.complaints.append(f"docs/api.md has no {request.method} {path}")
+
+    def failed(self, error: Error) -> None:
+        """Notes an error of a script. A transition that the browser itself aborted is none: on a page that is just
+        being left or entered no script of ours can take its rejection (`lib/frame.js` does elsewhere)."""
+        if not str(error).startswith("Transition was "):
+            self.complaints.append(f"error: {error}")
 
     def open(self, path: str) -> Page:
         """Opens an address under `/ui/` and waits until its data is there."""
@@ -94,7 +100,7 @@ def window(started: Browser, base: str, **options: Any) -> Iterator[Window]:
     page = context.new_page()
     shown = Window(page, base)
     page.on("request", shown.asked)
-    page.on("pageerror", lambda error: shown.complaints.append(f"error: {error}"))
+    page.on("pageerror", shown.failed)
     page.on("console", lambda told: shown.complaints.extend([told.text] if told.type == "error" else []))
     try:
         yield shown
