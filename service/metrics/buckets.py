@@ -45,7 +45,7 @@ def joined(*bounds: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(sorted(set().union(*bounds)))
 
 
-FELT: Final = through(0.001, 60.0)
+FELT: Final = through(0.002, 60.0)
 GAP: Final = (*(bound for bound in through(0.001, 60.0) if bound <= 1.0), 2.0, 5.0, 10.0)
 ANSWER: Final = decades(0.01, 200)
 PART: Final = decades(0.001, 50)
