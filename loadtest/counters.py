@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,8 @@ from typing import Final
 
 import aiohttp
 
+from loadtest.alternating import in_turns
+from loadtest.bench.running import free_port
 from loadtest.watching import tokens_per_second
 
 APPS: Final = {"counted": "service.app:create", "uncounted": "loadtest.uncounted:create"}
@@ -44,9 +45,7 @@ def arguments() -> argparse.Namespace:
 @contextmanager
 def serving(app: str, directory: Path) -> Iterator[str]:
     """Yields the URL of a server that has begun to start; ends it at exit."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     variables = {"DOSIRAK_DATA_DIR": str(directory), "DOSIRAK_IDLE_REPORTS": "false", "DOSIRAK_LOG_LEVEL": "error"}
     command = [sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port), "--log-level", "error"]
     process = subprocess.Popen(command, env={**os.environ, **variables})
@@ -92,8 +91,9 @@ async def measure(urls: dict[str, str], options: argparse.Namespace) -> None:
             await until_ready(session)
             await tokens_per_second(session, options)
         rates: dict[str, list[float]] = {name: [] for name in APPS}
-        for round_ in range(2 * options.rounds):
-            name = list(APPS)[(round_ // 2 + round_) % 2]  # the one, the other, the other, the one, …
+        counted, uncounted = APPS
+        for is_without in in_turns(options.rounds):
+            name = uncounted if is_without else counted
             rates[name].append(await tokens_per_second(sessions[name], options))
         milliseconds, size = await scrape(sessions["counted"])
     finally:

@@ -17,7 +17,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from typing import Any
 import aiohttp
 import psutil
 
+from loadtest.bench.running import free_port
 from loadtest.histories import History, Turn, differences
 
 START_SECONDS = 120.0
@@ -46,9 +46,7 @@ class Service:
 
     def __init__(self, data_dir: Path, database: str = "", settings: Mapping[str, str] | None = None) -> None:
         """`settings` are variables of the server's environment, before ours."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        port = str(free_port())
         self.url = f"http://127.0.0.1:{port}"
         self.data_dir = data_dir
         self.is_up = False

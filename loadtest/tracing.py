@@ -23,6 +23,7 @@ from typing import Final
 import aiohttp
 import psutil
 
+from loadtest.alternating import in_turns
 from loadtest.crashes import Service
 from loadtest.watching import tokens_per_second
 from service.metrics import Metrics
@@ -121,14 +122,13 @@ async def measure(options: argparse.Namespace) -> None:
 async def alternate(service: Service, options: argparse.Namespace) -> Rounds:
     rounds = Rounds()
     timeout = aiohttp.ClientTimeout(total=None)
-    for number in range(-1, 2 * options.rounds):
-        is_sampled = (number // 2 + number) % 2 == 1  # without, with, with, without, …
+    for number, is_sampled in enumerate([False, *in_turns(options.rounds)]):
         headers, connector = {"traceparent": traceparent(is_sampled)}, aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(service.url, timeout=timeout, connector=connector, headers=headers) as session:
             before, began = processor_seconds(service.pid), time.perf_counter()
             rate = await tokens_per_second(session, options)
             tokens = rate * (time.perf_counter() - began)
-        if number >= 0:  # the round before warms up
+        if number > 0:  # the first warms up
             rounds.rates[is_sampled].append(rate)
             rounds.costs[is_sampled].append((processor_seconds(service.pid) - before) / tokens)
     return rounds

@@ -14,6 +14,7 @@ import time
 
 import aiohttp
 
+from loadtest.alternating import in_turns
 from loadtest.swaps import stream
 
 
@@ -65,8 +66,7 @@ async def measure(options: argparse.Namespace) -> None:
     events = [0]
     async with aiohttp.ClientSession(options.url, timeout=timeout, connector=connector) as session:
         await tokens_per_second(session, options)
-        for round_ in range(2 * options.rounds):
-            is_watched = (round_ // 2 + round_) % 2 == 1  # without, with, with, without, …
+        for is_watched in in_turns(options.rounds):
             measured = watched(session, options, events) if is_watched else tokens_per_second(session, options)
             rates[is_watched].append(await measured)
     alone, with_them = (statistics.median(rates[each]) for each in (False, True))

@@ -1,4 +1,4 @@
-"""What `kubectl apply -k` would send: a kustomization's resources with its images and patches, without kubectl.
+"""The objects that `kubectl apply -k` would send: a kustomization's resources with its images and patches.
 
 It knows what `docker/kubernetes` uses and refuses everything else: `resources`, `images` by name and tag, `patches` as
 strategic merges (lists of named things by their names) and as JSON patches (`replace` alone).

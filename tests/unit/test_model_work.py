@@ -1,4 +1,4 @@
-"""What a token costs, from a version's files: the weights that one token multiplies with, by architecture."""
+"""The cost of a token, from a version's files: the weights that one token multiplies with, by architecture."""
 
 from __future__ import annotations
 

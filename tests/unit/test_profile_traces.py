@@ -1,4 +1,4 @@
-"""What a recorded profile becomes: own seconds and bytes by name, one trace, and the comparison of two."""
+"""The result of a recorded profile: own seconds and bytes by name, one trace, and the comparison of two."""
 
 from __future__ import annotations
 

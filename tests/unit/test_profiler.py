@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.messages import Add, FromEngine, Profile, Profiled, Step, StepOutput, ToEngine
+from service.engine.messages import Add, Profile, Profiled, Step, StepOutput
 from service.engine.profiling import LONGEST_PIECE, PIECE_BYTES, STEP, Named, Part, Profiler
 from service.engine.worker import EngineLoop
 from tests.fakes import FakeClock, FakeRunner, make_core, make_request
 from tests.profiles import FakeRecorder
+from tests.scripted_channel import ScriptedChannel
 
 
 class World:
@@ -152,29 +153,11 @@ def test_named_methods_are_themselves_again() -> None:
     assert vars(counter) == {"own": own}
 
 
-class Channel:
-    """Gives one entry of `inbox` at each call, then the end of the socket; an entry may let time pass."""
-
-    def __init__(self, inbox: list[list[ToEngine]]) -> None:
-        self.sent: list[FromEngine] = []
-        self.waited: list[float | None] = []
-        self._inbox = inbox
-
-    def receive(self, seconds: float | None) -> list[ToEngine]:
-        self.waited.append(seconds)
-        if not self._inbox:
-            raise EOFError
-        return self._inbox.pop(0)
-
-    def send(self, message: FromEngine) -> None:
-        self.sent.append(message)
-
-    def wake(self) -> None: ...
-
-
 def test_the_loop_takes_orders_and_sleeps_until_it_gives_up(tmp_path: Path) -> None:
     order = Profile("profile-1", str(tmp_path), 2, patience_seconds=0.0)
-    channel = Channel([[order], [], [Add((make_request("a", max_tokens=2),)), Profile("profile-2", str(tmp_path), 1)]])
+    channel = ScriptedChannel(
+        [[order], [], [Add((make_request("a", max_tokens=2),)), Profile("profile-2", str(tmp_path), 1)]]
+    )
     with pytest.raises(EOFError):
         EngineLoop(make_core(FakeRunner()), channel).run()
     ends = [message for message in channel.sent if isinstance(message, Profiled)]
@@ -185,7 +168,7 @@ def test_the_loop_takes_orders_and_sleeps_until_it_gives_up(tmp_path: Path) -> N
 
 
 def test_the_loop_sleeps_no_longer_than_the_profiles_patience(tmp_path: Path) -> None:
-    channel = Channel([[Profile("profile-1", str(tmp_path), 2)], []])
+    channel = ScriptedChannel([[Profile("profile-1", str(tmp_path), 2)], []])
     with pytest.raises(EOFError):
         EngineLoop(make_core(FakeRunner()), channel).run()
     assert channel.waited[0] is None

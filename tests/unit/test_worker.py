@@ -4,33 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine.messages import Abort, Add, EngineConfig, FinishReason, FromEngine, Shutdown, Start, Step, ToEngine
+from service.engine.messages import Abort, Add, EngineConfig, FinishReason, Shutdown, Start
 from service.engine.worker import EngineLoop, build_core
 from tests.fakes import FakeRunner, make_core, make_request
-
-
-class ScriptedChannel:
-    """Hands out one entry of `inbox` at each step boundary, then the end of the socket."""
-
-    def __init__(self, inbox: list[list[ToEngine]]) -> None:
-        self.sent: list[FromEngine] = []
-        self.waited: list[float | None] = []
-        self._inbox = inbox
-
-    def receive(self, seconds: float | None) -> list[ToEngine]:
-        self.waited.append(seconds)
-        if not self._inbox:
-            raise EOFError
-        return self._inbox.pop(0)
-
-    def send(self, message: FromEngine) -> None:
-        self.sent.append(message)
-
-    def wake(self) -> None: ...
-
-    @property
-    def steps(self) -> list[Step]:
-        return [message for message in self.sent if isinstance(message, Step)]
+from tests.scripted_channel import ScriptedChannel
 
 
 def test_an_abort_takes_effect_before_the_next_forward() -> None:
