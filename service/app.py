@@ -84,6 +84,26 @@ WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
     "auto_configure": False,
 }
 """FastAPI's own spans would stand beside ours, a handful a request, with the address and the text of errors."""
+PARTS: Final = (
+    generate,
+    openai,
+    context,
+    sessions,
+    knowledge,
+    feedback,
+    models,
+    tokenizing,
+    operations,
+    profiles,
+    live,
+    root,
+    repository,
+    aliases,
+    rollouts,
+    jobs_routes,
+    ui,
+)
+"""The HTTP interface; an earlier part's routes are matched first."""
 TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
 
@@ -154,7 +174,8 @@ def create_app(
     )
     conversations = Conversations(partial(_open_sessions, settings, metrics), tasks=tasks)
     guard = read_guard(settings.guard_file) if settings.guard_file else None
-    metrics.guarded_by((rule.name, rule.action.value) for rule in guard.rules) if guard else None
+    if guard:
+        metrics.guarded_by((rule.name, rule.action.value) for rule in guard.rules)
     answers = Answers(
         deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard, tasks=tasks
     )
@@ -169,36 +190,20 @@ def create_app(
         settings, deployments, jobs, answers, metrics, stock, feed, made, __version__, described
     )
     handlers.install(app)
-    parts = (
-        generate,
-        openai,
-        context,
-        sessions,
-        knowledge,
-        feedback,
-        models,
-        tokenizing,
-        operations,
-        profiles,
-        live,
-        root,
-        repository,
-        aliases,
-        rollouts,
-        jobs_routes,
-        ui,
-    )
-    for part in parts:
-        app.include_router(part.router)
-    routes = [route for part in parts for route in part.router.routes if isinstance(route, Route)]
-    taken = ((route.path, method) for route in routes for method in route.methods or ())
-    metrics.routes(taken, has_key=settings.admin_key is not None)
-    app.router.routes.append(unknown_route())
+    _add_routes(app, metrics, has_key=settings.admin_key is not None)
     app.add_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page)
     app.state.tracer = tracer = _tracer(settings, metrics)
     app.add_middleware(Edge, metrics=metrics, tracer=tracer)  # added last, so outermost
     metrics.serving(__version__)
     return app
+
+
+def _add_routes(app: FastAPI, metrics: Metrics, has_key: bool) -> None:
+    for part in PARTS:
+        app.include_router(part.router)
+    routes = [route for part in PARTS for route in part.router.routes if isinstance(route, Route)]
+    metrics.routes(((route.path, method) for route in routes for method in route.methods or ()), has_key=has_key)
+    app.router.routes.append(unknown_route())
 
 
 @asynccontextmanager
