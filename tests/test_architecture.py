@@ -385,7 +385,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         "service.cli",
     ),
     "prometheus_client": ("service.metrics",),
-    "opentelemetry": ("service.tracing.exporting", "service.tracing.bounded"),
+    "opentelemetry": ("service.tracing.exporting", "service.tracing.bounded", "service.tracing.encoding"),
     "bentoml": ("service.bento", "service.packaging"),
     "sqlalchemy": ("service.sessions",),
     "alembic": ("service.sessions.migrating", "service.sessions.migrations"),

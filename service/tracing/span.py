@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from service.tracing.trace_context import TraceContext
@@ -17,7 +17,6 @@ class Event:
 
     name: str
     at_ns: int
-    attributes: Attributes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

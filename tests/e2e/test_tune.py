@@ -59,7 +59,7 @@ def tuning(base: Path, port: int, *words: str, model: str = "tiny") -> subproces
 
 def test_a_server_starts_with_what_was_written_and_keeps_tune_away(data: Path, tmp_path: Path) -> None:
     port, file = free_port(), data / "t.env"
-    said, _ = (done := tuning(data, port, "--seconds", "45", "--json")).communicate(timeout=120)
+    said, _ = (done := tuning(data, port, "--seconds", "30", "--json")).communicate(timeout=120)
     assert done.returncode == 0, said
     found = json.loads(said)
     assert found["chosen"]["figures"]["tokens_per_second"] > 0 and not found["out"]

@@ -333,7 +333,7 @@ class OnPostgresql(SessionsMachine):
     kind = "postgresql"
 
 
-ROUNDS = settings(max_examples=8, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ROUNDS = settings(max_examples=5, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TestOnSqlite = OnSqlite.TestCase
 TestOnSqlite.settings = ROUNDS
 TestOnPostgresql = needs_postgresql(OnPostgresql.TestCase)

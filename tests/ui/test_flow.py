@@ -49,11 +49,11 @@ def test_from_import_to_rollback(shown: Window, client: httpx.Client) -> None:
     page.get_by_role("combobox", name="Candidate").select_option("2")
     page.get_by_role("slider", name="Weight").fill("50")
     page.get_by_role("button", name="Start").click()
+    observed = page.get_by_role("table", name="Observed")
+    expect(observed.get_by_role("row")).to_have_count(3)  # the rollout runs: it counts every request from here on
     for turn in range(6):
         body = {"inputs": f"{turn}", "model": "bento@canary", "parameters": {"max_new_tokens": 2}}
         client.post("/generate", json=body, timeout=120).raise_for_status()
-    observed = page.get_by_role("table", name="Observed")
-    expect(observed.get_by_role("row")).to_have_count(3)
     _until(page, lambda: sum(int(row[1]) for row in cells(observed)) == 6)
     page.get_by_role("button", name="Promote bento:2").click()
     expect(page.get_by_role("table", name="Earlier rollouts")).to_contain_text("bento:2")
