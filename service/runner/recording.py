@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
-from torch.autograd.profiler import profile, record_function
+from torch._C._profiler import _RecordFunctionFast as record_function  # 2 us of a step; the public one takes 21
+from torch.autograd.profiler import profile
 
 from service.engine.profiling import Part, Span
 from service.runner.native.library import Library
@@ -30,7 +30,7 @@ class TraceRecorder:
 
     def __init__(self, kind: str, device: torch.device, parts: Seq[Part], kernels: Library | None) -> None:
         """`parts` are the runner's; those of the native kernels, if there are any, are added."""
-        self.span: Span = _span
+        self.span: Span = record_function
         self.parts = (*parts, *(kernels.parts if kernels else ()))
         self._new: Callable[[], profile] = lambda: profile(
             use_device="cuda" if device.type == "cuda" else None,
@@ -78,7 +78,3 @@ class TraceRecorder:
         warming = self._new()
         with warming, self.span("dosirak::warm_up"):
             torch.empty(0)
-
-
-def _span(name: str) -> AbstractContextManager[object]:
-    return record_function(name)
