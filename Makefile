@@ -42,8 +42,12 @@ check: $(READY)  ## format, lint, types, architecture
 test: $(READY) $(KERNELS)  ## all tests, WORKERS=2 at a time; prints what was skipped and why
 	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile
 
+# Tests that draw at random, and draw more often here (tests/effort.py).
+DRAWING := tests/property tests/golden tests/unit/test_attention.py
+
 nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, fuzzing, long fault runs
 	$(BIN)/python -m pytest -m nightly --timeout=3600
+	THOROUGH=1 $(BIN)/python -m pytest $(DRAWING) --timeout=3600
 
 serve: $(READY) $(KERNELS)  ## serve the default model, or MODEL=ORG/NAME, ./directory or name:version; show one real answer
 	@$(BIN)/dosirak serve $(MODEL)

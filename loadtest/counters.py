@@ -1,10 +1,11 @@
-"""This test measures what the metrics cost: tokens a second with and without counters, and one scrape.
+"""This test measures what the metrics cost: tokens a second and processor time with and without counters, one scrape.
 
     python -m loadtest.counters [--streams 64] [--rounds 8]
 
 It starts two servers with the demo model in a new directory, one of them `loadtest.uncounted`. Rounds against the one
 and the other alternate, so that a change of the machine meets both; the other server is idle then and takes no CPU. The
-ratio is the median of the pairs.
+ratios are medians of the pairs. That of the processor time, of all processes of a server, spreads less: it does not
+show what else the machine does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Final
 
 import aiohttp
 
-from loadtest.alternating import in_turns
+from loadtest.alternating import in_turns, processor_seconds
 from loadtest.bench.running import free_port
 from loadtest.watching import tokens_per_second
 
@@ -43,14 +44,14 @@ def arguments() -> argparse.Namespace:
 
 
 @contextmanager
-def serving(app: str, directory: Path) -> Iterator[str]:
-    """Yields the URL of a server that has begun to start; ends it at exit."""
+def serving(app: str, directory: Path) -> Iterator[tuple[str, int]]:
+    """Yields the URL and the process id of a server that has begun to start; ends it at exit."""
     port = free_port()
     variables = {"DOSIRAK_DATA_DIR": str(directory), "DOSIRAK_IDLE_REPORTS": "false", "DOSIRAK_LOG_LEVEL": "error"}
     command = [sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port), "--log-level", "error"]
     process = subprocess.Popen(command, env={**os.environ, **variables})
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", process.pid
     finally:
         process.terminate()
         process.wait(60)
@@ -80,31 +81,42 @@ async def scrape(session: aiohttp.ClientSession) -> tuple[float, int]:
     return statistics.median(times), size
 
 
-async def measure(urls: dict[str, str], options: argparse.Namespace) -> None:
+async def measure(servers: dict[str, tuple[str, int]], options: argparse.Namespace) -> None:
     timeout = aiohttp.ClientTimeout(total=None)
     sessions = {
         name: aiohttp.ClientSession(url, timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
-        for name, url in urls.items()
+        for name, (url, _) in servers.items()
     }
     try:
         for session in sessions.values():
             await until_ready(session)
             await tokens_per_second(session, options)
         rates: dict[str, list[float]] = {name: [] for name in APPS}
+        costs: dict[str, list[float]] = {name: [] for name in APPS}
         counted, uncounted = APPS
         for is_without in in_turns(options.rounds):
             name = uncounted if is_without else counted
-            rates[name].append(await tokens_per_second(sessions[name], options))
+            before, began = processor_seconds(servers[name][1]), time.perf_counter()
+            rate = await tokens_per_second(sessions[name], options)
+            tokens = rate * (time.perf_counter() - began)
+            rates[name].append(rate)
+            costs[name].append((processor_seconds(servers[name][1]) - before) / tokens)
         milliseconds, size = await scrape(sessions["counted"])
     finally:
         for session in sessions.values():
             await session.close()
-    ratios = [mine / theirs for mine, theirs in zip(rates["counted"], rates["uncounted"], strict=True)]
+    print(f"{options.streams} streams: {in_pairs(rates)} tokens a second with counters and without")
+    print(f"processor time: {in_pairs({name: [1e6 * each for each in costs[name]] for name in costs})} us a token")
+    print(f"/metrics: {milliseconds:.1f} ms, {size:,} bytes")
+
+
+def in_pairs(figures: dict[str, list[float]]) -> str:
+    counted, uncounted = (figures[name] for name in APPS)
+    ratios = [mine / theirs for mine, theirs in zip(counted, uncounted, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
-    print(
-        f"{options.streams} streams: {statistics.median(rates['counted']):,.0f} tokens a second with counters, "
-        f"{statistics.median(rates['uncounted']):,.0f} without: {middle:.3f}x of {len(ratios)} pairs (quartiles "
-        f"{low:.3f} to {high:.3f}); /metrics: {milliseconds:.1f} ms, {size:,} bytes"
+    return (
+        f"{middle:.3f}x of {len(ratios)} pairs (quartiles {low:.3f} to {high:.3f}), {statistics.median(counted):,.1f} "
+        f"and {statistics.median(uncounted):,.1f}"
     )
 
 

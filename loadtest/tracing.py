@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-import psutil
 
-from loadtest.alternating import in_turns
+from loadtest.alternating import in_turns, processor_seconds
 from loadtest.crashes import Service
 from loadtest.watching import tokens_per_second
 from service.metrics import Metrics
@@ -97,13 +96,6 @@ class Rounds:
         return statistics.median(self.costs[is_sampled])
 
 
-def processor_seconds(pid: int) -> float:
-    """Returns what the server's processes have taken, but for its engines."""
-    server = psutil.Process(pid)
-    family = [each for each in (server, *server.children(recursive=True)) if ENGINE not in each.cmdline()]
-    return sum(times.user + times.system for times in (each.cpu_times() for each in family))
-
-
 async def measure(options: argparse.Namespace) -> None:
     collector = Collector()
     timeout, connector = aiohttp.ClientTimeout(total=None), aiohttp.TCPConnector(limit=0)
@@ -125,12 +117,12 @@ async def alternate(service: Service, options: argparse.Namespace) -> Rounds:
     for number, is_sampled in enumerate([False, *in_turns(options.rounds)]):
         headers, connector = {"traceparent": traceparent(is_sampled)}, aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(service.url, timeout=timeout, connector=connector, headers=headers) as session:
-            before, began = processor_seconds(service.pid), time.perf_counter()
+            before, began = processor_seconds(service.pid, ENGINE), time.perf_counter()
             rate = await tokens_per_second(session, options)
             tokens = rate * (time.perf_counter() - began)
         if number > 0:  # the first warms up
             rounds.rates[is_sampled].append(rate)
-            rounds.costs[is_sampled].append((processor_seconds(service.pid) - before) / tokens)
+            rounds.costs[is_sampled].append((processor_seconds(service.pid, ENGINE) - before) / tokens)
     return rounds
 
 

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Literal, Self, cast, get_args
 
 from models.errors import Corrupt, InvalidReference, InvalidSource
@@ -126,7 +127,7 @@ class Facts:
     lineage: Lineage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Manifest:
     """One published version. `files` is sorted by path and holds every file except `manifest.json` and `model.yaml`."""
 
@@ -186,7 +187,7 @@ class Manifest:
         """Bytes of all files together."""
         return sum(file.size for file in self.files)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """sha256 (64 hex) over canonical JSON of the facts that determine the answers, without name, version, time and
         lineage."""
@@ -201,7 +202,7 @@ class Manifest:
         """Whether it holds its parent's weights in another precision. An adapter has a parent too, but is trained."""
         return self.lineage.parent is not None and not self.has_adapter
 
-    @property
+    @cached_property
     def base_digest(self) -> str:
         """The digest of the base version that the adapter was made for; `digest` for a version without an adapter."""
         return self._digest_of(tuple(file for file in self.files if file.path not in ADAPTER_FILES))

@@ -12,9 +12,17 @@ from typing import Any, Final
 from service.answers import Answer, GenerationRequest
 from service.api.generation import Generation
 from service.context.prompt import Chat
+from service.context.receipt import Receipt
 
 PROVIDER: Final = "dosirak"
 PARTS: Final = ("template", "system", "documents", "summary", "history", "current")
+ALWAYS: Final = tuple(f"dosirak.context.{name}_tokens" for name in ("used", "reserved_output", "free"))
+COUNTED: Final = (
+    "dosirak.context.dropped_tokens",
+    *(f"dosirak.context.{fate}_messages" for fate in ("kept", "dropped", "summarised", "recalled")),
+    *(f"dosirak.context.{part}_tokens" for part in PARTS),
+)
+"""Counts that are left out where they are 0."""
 
 
 def generation_attributes(generation: Generation) -> dict[str, Any]:
@@ -81,25 +89,24 @@ def _served(answers: Sequence[Answer]) -> dict[str, Any]:
 def _receipt(answers: Sequence[Answer]) -> dict[str, Any]:
     """Returns the receipt's numbers: tokens of the window, and messages of the chat. What there was nothing of is left
     out: most chats drop nothing and have two of the six parts, and each attribute costs processor time."""
-    receipts = [answer.receipt for answer in answers]
-    counted: dict[str, int] = {
-        "dropped_tokens": sum(receipt.dropped_tokens for receipt in receipts),
-        "kept_messages": sum(receipt.counts.kept for receipt in receipts),
-        "dropped_messages": sum(receipt.counts.dropped for receipt in receipts),
-        "summarised_messages": sum(receipt.counts.summarised for receipt in receipts),
-        "recalled_messages": sum(len(receipt.recalled) for receipt in receipts),
-        **{f"{part}_tokens": sum(getattr(receipt.parts, part) for receipt in receipts) for part in PARTS},
+    receipts = [answer.prompt.receipt for answer in answers]
+    sums = [sum(column) for column in zip(*map(_numbers, receipts), strict=True)]
+    counted = zip(COUNTED, sums[len(ALWAYS) :], strict=True)
+    return {
+        "dosirak.context.policy": receipts[0].policy,
+        "dosirak.context.window_tokens": receipts[0].window,
+        "dosirak.context.truncated": any(receipt.truncated for receipt in receipts),
+        **dict(zip(ALWAYS, sums, strict=False)),
+        **{name: count for name, count in counted if count},
     }
-    always = {
-        "policy": receipts[0].policy,
-        "window_tokens": receipts[0].window,
-        "truncated": any(receipt.truncated for receipt in receipts),
-        "used_tokens": sum(receipt.used for receipt in receipts),
-        "reserved_output_tokens": sum(receipt.reserved_output for receipt in receipts),
-        "free_tokens": sum(receipt.free for receipt in receipts),
-    }
-    named = {**always, **{name: count for name, count in counted.items() if count}}
-    return {f"dosirak.context.{name}": value for name, value in named.items()}
+
+
+def _numbers(receipt: Receipt) -> tuple[int, ...]:
+    """Returns what ALWAYS and COUNTED name."""
+    counts, parts = receipt.counts, receipt.parts
+    window = (receipt.used, receipt.reserved_output, receipt.free, receipt.dropped_tokens)
+    messages = (counts.kept, counts.dropped, counts.summarised, len(receipt.recalled))
+    return (*window, *messages, *(getattr(parts, part) for part in PARTS))
 
 
 def events_of(generation: Generation) -> Iterator[tuple[str, float]]:

@@ -202,6 +202,7 @@ def test_every_process_runs_the_bentos_sources(served: Server, bento: Bento) -> 
         assert Path(process.cwd()) == sources
 
 
+@pytest.mark.nightly
 def test_evaluation_needs_nothing_but_the_sources(bento: Bento) -> None:
     """Nor an installed package of this name. The kernels are those that its image would compile."""
     sources = bento.path / "src"

@@ -28,7 +28,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield served
 
 
-@pytest.mark.parametrize(("save", "forced"), [(save_t5, []), (save_bart, [65])], ids=["t5", "bart"])
+BART = pytest.param(save_bart, [65], id="bart", marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(("save", "forced"), [pytest.param(save_t5, [], id="t5"), BART])
 def test_imported_and_served(server: Server, tmp_path: Path, save: Callable[[Path], Path], forced: list[int]) -> None:
     name, source = save.__name__.removeprefix("save_"), save(tmp_path / "source")
     with server.client() as client:

@@ -216,7 +216,11 @@ def copied(target: Path, *kernels: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kernels", "told"), [((), "install a C++ compiler (g++), run make install"), (("portable",), "has no AVX2")]
+    ("kernels", "told"),
+    [
+        ((), "install a C++ compiler (g++), run make install"),
+        pytest.param(("portable",), "has no AVX2", marks=pytest.mark.nightly),
+    ],
 )
 def test_without_fast_kernels_it_serves_and_says_so(
     data_dir: Path, served: Server, tmp_path: Path, kernels: tuple[str, ...], told: str

@@ -45,6 +45,7 @@ versions = 2
 """
 
 
+@pytest.mark.nightly
 def test_smoke_holds_and_breaks_by_name_through_a_late_and_through_a_failing_proxy(
     served: Server, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ async def test_turns_survive_kills(tmp_path: Path) -> None:
     assert outcome.answered >= 8 * 4, "each client has one in each round"
 
 
+@pytest.mark.nightly
 @needs_postgresql
 async def test_turns_of_two_services_on_one_database_survive_kills(tmp_path: Path) -> None:
     database = new_database("postgresql", tmp_path)

@@ -13,6 +13,7 @@ import torch
 
 from service.engine.messages import FinishReason, Request, SamplingParams
 from service.runner.forwards.forward import CannotServe
+from tests.effort import drawn
 from tests.golden.adapters import base_model, train, version
 from tests.golden.test_architectures import prompts
 from tests.golden.test_invariance import _library
@@ -127,7 +128,7 @@ def test_alone_or_in_a_crowd_of_adapters(
     for one in requests:
         alone.update(answer((loaded if one.adapter else plain).core(caching=False), {0: [one]}))
     rng, cached, accepted = random.Random(3), 0, 0
-    for _ in range(3 if kernels == TORCH else 6):  # torch operations take four times as long
+    for _ in range(drawn(2, 3) if kernels == TORCH else drawn(3, 6)):  # torch operations take four times as long
         order = rng.sample(requests, len(requests))
         arrivals = {rng.choice((0, 1, 4)): order[:7], 6: order[7:]}
         core = loaded.core(rng.choice((24, 50, 512)), True, None, rng.random() < 0.7)

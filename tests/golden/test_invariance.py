@@ -17,12 +17,13 @@ import torch
 from models.repository import Repository
 from models.starter import publish_demo
 from service.engine.messages import Request, SamplingParams
+from tests.effort import drawn
 from tests.golden.conftest import Load
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
 from tests.kernels import KERNELS, use
 
-MIXES = 12
-DEMO_MIXES = 60
+MIXES = drawn(6, 12)
+DEMO_MIXES = drawn(30, 60)
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 NEW_TOKENS = 20
 MODELS = [("llama", "fp32"), ("llama", "bf16"), ("llama", "int8"), ("gemma2", "bf16"), ("gpt2", "int8")]

@@ -16,10 +16,11 @@ from service.engine.blocks.block_manager import BlockManager, Prefix
 from service.engine.blocks.eviction import EvictionCandidate, EvictionPolicy
 from service.engine.blocks.offload import Offload
 from service.engine.sequence import Sequence
+from tests.effort import drawn
 from tests.fakes import make_request
 
 BLOCKS, BLOCK_SIZE = 9, 4
-SETTINGS = settings(deadline=None, max_examples=120, stateful_step_count=40)
+SETTINGS = settings(deadline=None, max_examples=drawn(60, 120), stateful_step_count=40)
 UNSHRUNK = settings(
     SETTINGS, phases=[Phase.generate], database=None, print_blob=False, derandomize=True, max_examples=1000
 )

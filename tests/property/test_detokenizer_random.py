@@ -17,6 +17,7 @@ from service.text.detokenizer import Detokenizer
 from service.text.files import TokenizerFiles
 from service.text.streams import ByteStream, LocalStream, TextStream, WholeStream
 from service.text.tokenizer import Tokenizer
+from tests.effort import drawn
 from tests.tokenizers import SPECIAL, byte_level
 
 
@@ -114,7 +115,7 @@ def _is_one(raw: bytes) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=drawn(400, 1000), deadline=None)
 @given(data=st.data())
 def test_deltas_join_to_the_full_decode(kind: str, data: st.DataObject) -> None:
     subject = tokenizer(kind)
@@ -206,7 +207,7 @@ def test_cost_per_token_does_not_grow(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=drawn(250, 500), deadline=None)
 @given(data=st.data())
 def test_the_texts_of_tokens_join_to_the_decode(kind: str, data: st.DataObject) -> None:
     subject = tokenizer(kind)

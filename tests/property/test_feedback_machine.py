@@ -21,6 +21,7 @@ from service.api.bodies import validated
 from service.api.schemas.feedback import FeedbackBody
 from service.errors import InvalidRequest, NotFound
 from service.sessions import Answered, NewMessage, NewReply, NewTurn, NewVote, SessionStore, Tally
+from tests.effort import drawn
 from tests.sessions import Clock, needs_postgresql, new_database
 
 Result = TypeVar("Result")
@@ -300,7 +301,9 @@ class OnPostgresql(FeedbackMachine):
     kind = "postgresql"
 
 
-ROUNDS = settings(max_examples=4, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ROUNDS = settings(
+    max_examples=drawn(4, 8), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 TestOnSqlite = OnSqlite.TestCase
 TestOnSqlite.settings = ROUNDS
 TestOnPostgresql = needs_postgresql(OnPostgresql.TestCase)

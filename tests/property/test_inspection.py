@@ -18,6 +18,7 @@ from service.errors import ContextOverflow
 from service.text.chat import EncodedChat
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
+from tests.effort import drawn
 from tests.property.test_trimming import SETTINGS, TEXTS, chats_with_calls
 from tests.tokenizers import CHAT_TEMPLATE, byte_level, llama, load
 from tests.tools import TEMPLATES
@@ -66,7 +67,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(SETTINGS, max_examples=300)
+@settings(SETTINGS, max_examples=drawn(100, 300))
 @given(**DRAWN)
 def test_an_inspection_is_the_receipts(tokenizer: Tokenizer, **drawn: Any) -> None:
     _check(tokenizer, **drawn)

@@ -18,6 +18,7 @@ from models.errors import Conflict, NotFound
 from models.repository import Repository
 from models.storage.leases import Lease
 from models.upkeep import collect
+from tests.effort import drawn
 from tests.versions import publish
 
 THREADS = 16
@@ -108,4 +109,4 @@ class RepositoryMachine(stateful.RuleBasedStateMachine):
 
 
 TestRepositoryMachine = RepositoryMachine.TestCase
-TestRepositoryMachine.settings = settings(max_examples=20, stateful_step_count=8, deadline=None)
+TestRepositoryMachine.settings = settings(max_examples=drawn(10, 20), stateful_step_count=8, deadline=None)

@@ -24,6 +24,7 @@ from service.engine.scheduling.prefill import Prefill
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.scheduling.speculation import Speculation
 from service.engine.sequence import Sequence, SequenceStatus
+from tests.effort import drawn
 from tests.fakes import (
     DECODER_START,
     EncodingRunner,
@@ -37,7 +38,7 @@ from tests.property.test_blocks_machine import UNSHRUNK, Disordered, Hasty, Leak
 
 BLOCKS, BLOCK_SIZE = 10, 4
 MIN_PREFILL = 3  # divides no block
-SETTINGS = settings(deadline=None, max_examples=80, stateful_step_count=40)
+SETTINGS = settings(deadline=None, max_examples=drawn(40, 80), stateful_step_count=40)
 
 requests = st.fixed_dictionaries(
     {

@@ -20,6 +20,7 @@ from service.errors import Conflict, NotFound, Stale
 from service.sessions import NewReply, Session, SessionStore
 from service.sessions.change import TITLE_CHARACTERS
 from service.text.grams import fold
+from tests.effort import drawn
 from tests.sessions import Clock, a_turn, needs_postgresql, new_database
 
 Result = TypeVar("Result")
@@ -333,7 +334,9 @@ class OnPostgresql(SessionsMachine):
     kind = "postgresql"
 
 
-ROUNDS = settings(max_examples=5, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ROUNDS = settings(
+    max_examples=drawn(5, 8), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 TestOnSqlite = OnSqlite.TestCase
 TestOnSqlite.settings = ROUNDS
 TestOnPostgresql = needs_postgresql(OnPostgresql.TestCase)

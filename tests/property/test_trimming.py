@@ -16,6 +16,7 @@ from service.context.trimming import Past
 from service.errors import ContextOverflow
 from service.text.messages import Document, Message, ToolCall
 from service.text.tokenizer import Tokenizer
+from tests.effort import drawn
 from tests.tokenizers import byte_level, llama, load
 from tests.tools import TEMPLATES
 
@@ -56,7 +57,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "summaries": st.lists(st.tuples(st.integers(0, 25), TEXTS), max_size=3),
 }
 SETTINGS = settings(
-    max_examples=600,
+    max_examples=drawn(300, 600),
     deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

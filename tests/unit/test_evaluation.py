@@ -184,7 +184,7 @@ def test_ratios_are_medians_of_rounds() -> None:
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("save", [save_gpt2, save_t5, save_bart])
+@pytest.mark.parametrize("save", [save_gpt2, save_t5, pytest.param(save_bart, marks=pytest.mark.nightly)])
 def test_a_report_of_other_architectures(repository: Repository, tmp_path: Path, save: Callable[..., Path]) -> None:
     """The perplexity is that of the library's logits; of an encoder-decoder, over the texts' second halves."""
     text = tmp_path / "text.txt"
