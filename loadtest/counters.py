@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -44,10 +44,15 @@ def arguments() -> argparse.Namespace:
 
 
 @contextmanager
-def serving(app: str, directory: Path) -> Iterator[tuple[str, int]]:
+def serving(app: str, directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[tuple[str, int]]:
     """Yields the URL and the process id of a server that has begun to start; ends it at exit."""
     port = free_port()
-    variables = {"DOSIRAK_DATA_DIR": str(directory), "DOSIRAK_IDLE_REPORTS": "false", "DOSIRAK_LOG_LEVEL": "error"}
+    variables = {
+        **(settings or {}),
+        "DOSIRAK_DATA_DIR": str(directory),
+        "DOSIRAK_IDLE_REPORTS": "false",
+        "DOSIRAK_LOG_LEVEL": "error",
+    }
     command = [sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port), "--log-level", "error"]
     process = subprocess.Popen(command, env={**os.environ, **variables})
     try:

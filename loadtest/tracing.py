@@ -1,16 +1,19 @@
-"""This test measures what traces cost the streams: tokens a second with and without a span of each request, in turns.
+"""This test measures what traces cost: the processor time of a span, and tokens a second with and without spans.
 
     python -m loadtest.tracing                   starts its own server with the demo model, and is its collector
 
-All rounds go to one server, because two processes differ by more than what is measured: the `traceparent` of a round's
-requests says whether they are sampled. Rounds alternate; the ratio is the median over neighbouring rounds. A request
-that is not sampled costs the server a little too: the test times that by itself and prints it as a share.
+The server times its own tracing (`loadtest.timed_tracing`): what share of the processor time of all its processes, the
+engine's too, its threads take to make, encode and send the spans. That is the figure to go by. The rates say little
+more than that nothing else is wrong: rounds differ by more than what is measured. All go to one server, and the
+`traceparent` of a round's requests says whether they are sampled; rounds alternate, and the ratio is the median over
+neighbouring rounds. A request that is not sampled costs a little too: the test times that by itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import statistics
 import tempfile
 import time
@@ -23,7 +26,8 @@ from typing import Final
 import aiohttp
 
 from loadtest.alternating import in_turns, processor_seconds
-from loadtest.crashes import Service
+from loadtest.counters import serving, until_ready
+from loadtest.timed_tracing import FILE
 from loadtest.watching import tokens_per_second
 from service.metrics import Metrics
 from service.tracing import Facts, Span, trace_context
@@ -31,7 +35,9 @@ from service.tracing.exporting import Exporting
 
 UNSAMPLED: Final = 2000
 """Requests that are timed alone."""
-ENGINE: Final = "service.engine.worker"
+APP: Final = "loadtest.timed_tracing:create"
+SENT_SECONDS: Final = 1.5
+"""After a round, until the server has sent its last spans."""
 
 
 def traceparent(sampled: bool) -> str:
@@ -48,11 +54,10 @@ def arguments() -> argparse.Namespace:
 
 
 class Collector:
-    """Takes every export and counts its bytes; the clients' process pays for it, as another machine would."""
+    """Takes every export; the clients' process pays for it, as another machine would."""
 
     def __init__(self) -> None:
         self.url = ""
-        self.received = 0
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
@@ -66,7 +71,7 @@ class Collector:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
                 length = int(head.partition("content-length:")[2].partition("\r\n")[0])
-                self.received += len(await reader.readexactly(length))
+                await reader.readexactly(length)
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
                 await writer.drain()
 
@@ -83,61 +88,54 @@ def seconds_unsampled() -> float:
 
 @dataclass(slots=True)
 class Rounds:
-    """Each round's tokens a second, and the server's processor seconds a token outside its engines, by whether its
-    requests were sampled."""
+    """Each round's tokens a second by whether its requests were sampled, and the processor time of sampled rounds."""
 
     rates: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
-    costs: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
+    seconds: float = 0.0
 
     def ratios(self) -> list[float]:
         return [traced / without for without, traced in zip(self.rates[False], self.rates[True], strict=True)]
 
-    def cost(self, is_sampled: bool) -> float:
-        return statistics.median(self.costs[is_sampled])
-
 
 async def measure(options: argparse.Namespace) -> None:
     collector = Collector()
-    timeout, connector = aiohttp.ClientTimeout(total=None), aiohttp.TCPConnector(limit=0)
     with tempfile.TemporaryDirectory() as directory:
-        async with collector.listening(), aiohttp.ClientSession(timeout=timeout, connector=connector) as plain:
-            settings = {"DOSIRAK_OTLP_ENDPOINT": collector.url, "DOSIRAK_THREADS": "0"}
-            service = Service(Path(directory) / "data", settings=settings)
-            try:
-                await service.start(plain)
-                rounds = await alternate(service, options)
-            finally:
-                await service.kill()
-    report(rounds, options, collector)
+        timed = Path(directory, "timed.json")
+        async with collector.listening():
+            settings = {"DOSIRAK_OTLP_ENDPOINT": collector.url, "DOSIRAK_THREADS": "0", FILE: str(timed)}
+            with serving(APP, Path(directory, "data"), settings) as (url, pid):
+                rounds = await alternate(url, pid, options)
+            report(rounds, json.loads(await asyncio.to_thread(timed.read_text)), options)
 
 
-async def alternate(service: Service, options: argparse.Namespace) -> Rounds:
+async def alternate(url: str, pid: int, options: argparse.Namespace) -> Rounds:
     rounds = Rounds()
     timeout = aiohttp.ClientTimeout(total=None)
     for number, is_sampled in enumerate([False, *in_turns(options.rounds)]):
         headers, connector = {"traceparent": traceparent(is_sampled)}, aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(service.url, timeout=timeout, connector=connector, headers=headers) as session:
-            before, began = processor_seconds(service.pid, ENGINE), time.perf_counter()
+        async with aiohttp.ClientSession(url, timeout=timeout, connector=connector, headers=headers) as session:
+            if number == 0:
+                await until_ready(session)
+            before = processor_seconds(pid)
             rate = await tokens_per_second(session, options)
-            tokens = rate * (time.perf_counter() - began)
+            if is_sampled:
+                await asyncio.sleep(SENT_SECONDS)
+                rounds.seconds += processor_seconds(pid) - before
         if number > 0:  # the first warms up
             rounds.rates[is_sampled].append(rate)
-            rounds.costs[is_sampled].append((processor_seconds(service.pid, ENGINE) - before) / tokens)
     return rounds
 
 
-def report(rounds: Rounds, options: argparse.Namespace, collector: Collector) -> None:
-    ratios, rate = rounds.ratios(), statistics.median(rounds.rates[False])
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    alone = seconds_unsampled() / options.max_new_tokens
-    without, traced = rounds.cost(False), rounds.cost(True)
+def report(rounds: Rounds, timed: dict[str, float], options: argparse.Namespace) -> None:
+    low, middle, high = statistics.quantiles(ratios := rounds.ratios(), n=4)
+    without, traced = (statistics.median(rounds.rates[each]) for each in (False, True))
     print(
-        f"{options.streams} streams: {rate:,.0f} tokens a second without spans, "
-        f"{statistics.median(rounds.rates[True]):,.0f} with; {middle:.4f}x, the median of {len(ratios)} pairs "
-        f"of rounds (quartiles {low:.4f} to {high:.4f})\n"
-        f"processor time of the server outside its engines: {without * 1e6:.1f} us a token without, "
-        f"{traced * 1e6:.1f} with; of which a request that is not sampled takes {alone * 1e6:.2f}\n"
-        f"{collector.received / 1000:,.0f} kB exported"
+        f"{options.streams} streams of {options.max_new_tokens} tokens: tracing takes "
+        f"{timed['seconds'] / rounds.seconds:.2%} of the server's processor time, "
+        f"{1e6 * timed['seconds'] / timed['spans']:.0f} us a span of {timed['spans']:,}; a request that is not sampled "
+        f"{1e6 * seconds_unsampled():.0f} us\n"
+        f"{without:,.0f} tokens a second without spans, {traced:,.0f} with; {middle:.4f}x, the median of {len(ratios)} "
+        f"pairs of rounds (quartiles {low:.4f} to {high:.4f})"
     )
 
 

@@ -1,19 +1,21 @@
 """This test compares `dosirak tune` with a full grid, on two models of different shapes.
 
-    python -m loadtest.tuning [--models demo wide] [--slice 10] [--rounds 3] [--load FILE] [--grain fine]
+    python -m loadtest.tuning [--models demo wide] [--slice 10] [--rounds 24] [--load FILE] [--grain fine]
 
 The grid measures every candidate for `--slice` seconds. The tuner gets a quarter of the seconds that this took. Then
-the grid's best and the tuner's choice are measured again in turns, `--rounds` times each: what slows the machine for a
-while slows both, and the best of many noisy figures is not taken at its word. Goal: a ratio of 0.95 or more.
+the grid's best and the tuner's choice are measured again in turns, `--rounds` times each for TURN seconds: what slows
+the machine for a while slows both, and the best of many noisy figures is not taken at its word. Goal: a ratio of 0.95
+or more; the quartiles of the rounds' ratios say how sure it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +46,7 @@ from service.tuning.tuner import Tuner
 from service.tuning.workload import Workload
 
 SHARE: Final = 0.25
+TURN: Final = 3.0
 WIDE: Final = Shape("wide", 6, 1024, 16, 4, 2816, 4096, tied=False)
 """As wide as models of half a billion weights, with a quarter of their layers."""
 LOAD: Final = Path(__file__).parent / "scenarios" / "tune.toml"
@@ -60,12 +63,14 @@ class Compared:
     best: Candidate
     chosen: Candidate
     ratio: float
+    quartiles: Sequence[float]
 
     def __str__(self) -> str:
         share = self.tune_seconds / self.grid_seconds
         return (
             f"{self.model}: {self.candidates} candidates in {self.grid_seconds:.0f} s, tuned in "
-            f"{self.tune_seconds:.0f} s ({share:.2f} of it): {self.ratio:.3f} of the best\n"
+            f"{self.tune_seconds:.0f} s ({share:.2f} of it): {self.ratio:.3f} of the best "
+            f"(rounds {self.quartiles[0]:.3f} to {self.quartiles[-1]:.3f})\n"
             f"  grid: {self.best}\n  tune: {self.chosen}"
         )
 
@@ -114,8 +119,10 @@ class Comparison:
         tuned = time.monotonic() - began
         assert found.chosen is not None
         chosen = found.chosen.candidate
-        ratio = 1.0 if chosen == best else await self._in_turns(chosen, best, rounds)
-        return Compared(self._manifest.name, len(self._field(reach, self._grain)), took, tuned, best, chosen, ratio)
+        ratios = [1.0] * 2 if chosen == best else await self._in_turns(chosen, best, rounds)
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        count = len(self._field(reach, self._grain))
+        return Compared(self._manifest.name, count, took, tuned, best, chosen, middle, (low, high))
 
     async def _grid(self) -> tuple[dict[Candidate, dict[int, Slice]], Reach]:
         measured = dict[Candidate, dict[int, Slice]]()
@@ -135,13 +142,16 @@ class Comparison:
         async with self._engines() as engines:
             return await Tuner(self._workload, engines, self._present, self._field, seconds, Told()).run()
 
-    async def _in_turns(self, chosen: Candidate, best: Candidate, rounds: int) -> float:
+    async def _in_turns(self, chosen: Candidate, best: Candidate, rounds: int) -> list[float]:
+        """Returns how many times as good the tuner's choice was in each round."""
         slices: dict[Candidate, dict[int, Slice]] = {chosen: {}, best: {}}
         async with self._engines() as engines:
             for number in range(1, rounds + 1):
                 for each in (chosen, best) if number % 2 else (best, chosen):
-                    slices[each][number] = await drive(await engines.engine(each), self._workload, number, self._slice)
-        return objective.ratio(self._workload.scenario.load, slices[chosen], slices[best]) or 0.0
+                    slices[each][number] = await drive(await engines.engine(each), self._workload, number, TURN)
+        load = self._workload.scenario.load
+        rounds_of = zip(slices[chosen].items(), slices[best].items(), strict=True)
+        return [objective.ratio(load, dict([mine]), dict([theirs])) or 0.0 for mine, theirs in rounds_of]
 
     def _engines(self) -> _Closing:
         return _Closing(Engines(self._repository, self._versions, partial(engine_of, self._settings, self._repository)))
@@ -191,7 +201,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=(DEMO, WIDE.name), default=[DEMO, WIDE.name])
     parser.add_argument("--slice", type=float, default=10.0, help="seconds of each candidate of the grid")
-    parser.add_argument("--rounds", type=int, default=3, help="of the comparison in turns")
+    parser.add_argument("--rounds", type=int, default=24, help="of the comparison in turns")
     parser.add_argument("--load", type=Path, default=LOAD)
     parser.add_argument("--grain", choices=[grain.name for grain in GRAINS], default=GRAINS[0].name)
     parser.add_argument("--repository", type=Path, help="where the models are kept; else a new one")

@@ -385,7 +385,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         "service.cli",
     ),
     "prometheus_client": ("service.metrics",),
-    "opentelemetry": ("service.tracing.exporting", "service.tracing.bounded", "service.tracing.encoding"),
+    "opentelemetry": tuple(f"service.tracing.{name}" for name in ("exporting", "bounded", "encoding", "sender")),
     "bentoml": ("service.bento", "service.packaging"),
     "sqlalchemy": ("service.sessions",),
     "alembic": ("service.sessions.migrating", "service.sessions.migrations"),

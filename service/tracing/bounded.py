@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 import structlog
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from service.tracing.encoding import Recorded
+from service.tracing.sender import Sender
 
 MOST_WAITING: Final = 2048
 BATCH: Final = 128
@@ -33,10 +35,10 @@ class Losses(Protocol):
 
 
 class CountedExporter(SpanExporter):
-    """Passes spans on to `exporter`. Counts what waits and what fails, and logs a failure once in QUIET_SECONDS."""
+    """Passes spans on to `sender`. Counts what waits and what fails, and logs a failure once in QUIET_SECONDS."""
 
-    def __init__(self, exporter: SpanExporter, losses: Losses) -> None:
-        self._exporter = exporter
+    def __init__(self, sender: Sender, losses: Losses) -> None:
+        self._sender = sender
         self._losses = losses
         self._words = _FirstWords()
         self._lock = threading.Lock()
@@ -51,18 +53,19 @@ class CountedExporter(SpanExporter):
             self.num_waiting += 1
             return True
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+    def export(self, spans: Sequence[Recorded]) -> SpanExportResult:  # type: ignore[override]
+        """Is called by the library's thread, which never looks into what it carries."""
         self._words.text = ""
         try:
-            result = self._exporter.export(spans)
+            is_sent = self._sender.send(spans)
         except Exception as error:
-            result, self._words.text = SpanExportResult.FAILURE, type(error).__name__
+            is_sent, self._words.text = False, type(error).__name__
         with self._lock:
             self.num_waiting -= len(spans)
-        if result is not SpanExportResult.SUCCESS:
+        if not is_sent:
             self._losses.export_failed()
             self.lose(len(spans))
-        return result
+        return SpanExportResult.SUCCESS if is_sent else SpanExportResult.FAILURE
 
     def lose(self, spans: int) -> None:
         """Counts spans that no collector gets."""
@@ -75,7 +78,7 @@ class CountedExporter(SpanExporter):
         log.warning("spans_lost", spans=lost, reason=self._words.text or "more spans wait than a collector takes")
 
     def shutdown(self) -> None:
-        self._exporter.shutdown()
+        self._sender.shutdown()  # type: ignore[no-untyped-call]
 
 
 class BoundedProcessor(BatchSpanProcessor):
@@ -86,11 +89,9 @@ class BoundedProcessor(BatchSpanProcessor):
         super().__init__(exporter, MOST_WAITING, DELAY_MS, BATCH)
         self._counted = exporter
 
-    def on_end(self, span: ReadableSpan) -> None:
-        if not (span.context and span.context.trace_flags.sampled):
-            return
+    def take(self, span: Recorded) -> None:
         if self._counted.enter():
-            super().on_end(span)
+            self.on_end(span)  # type: ignore[arg-type]
         else:
             self._counted.lose(1)
 

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from service.tracing.trace_context import TraceContext
 
-Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
+Value = str | bool | int | float | Sequence[str]
+Attributes = Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,6 @@ def _engines(family: psutil.Process) -> list[psutil.Process]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("model", ["demo", "wide"])
 def test_within_5_percent_of_a_full_grid_in_a_quarter_of_its_time(model: str, tmp_path: Path) -> None:
-    found = compared(Repository(tmp_path), model, LOAD, GRAINS[0], 10.0, 4)
+    found = compared(Repository(tmp_path), model, LOAD, GRAINS[0], 10.0, 24)
     assert found.ratio >= 0.95, str(found)
     assert found.tune_seconds <= 0.25 * found.grid_seconds + 5, str(found)
