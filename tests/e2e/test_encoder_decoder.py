@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.published import with_demo
 
 PROMPTS = ("안녕", "translate: the lunch box is full", "한 줄 요약: " + "김밥 두 줄과 물 한 병. " * 3, "x")
 NEW_TOKENS = 12
+SAVES = {"t5": save_t5, "bart": save_bart}
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +30,29 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield served
 
 
-BART = pytest.param(save_bart, [65], id="bart", marks=pytest.mark.nightly)
+Imported = Callable[[str], Path]
 
 
-@pytest.mark.parametrize(("save", "forced"), [pytest.param(save_t5, [], id="t5"), BART])
-def test_imported_and_served(server: Server, tmp_path: Path, save: Callable[[Path], Path], forced: list[int]) -> None:
-    name, source = save.__name__.removeprefix("save_"), save(tmp_path / "source")
-    with server.client() as client:
+@pytest.fixture(scope="module")
+def imported(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Imported:
+    """Imports the model of that name once; returns the checkpoint that it was imported from."""
+
+    @functools.cache
+    def get(name: str) -> Path:
+        source = SAVES[name](tmp_path_factory.mktemp(name) / "source")
         body = {"source": str(source), "precision": "fp32", "evaluate": "none"}
-        job = ended(client, client.post(f"{MODELS}/{name}/versions", json=body).json()["id"])
+        with server.client() as client:
+            job = ended(client, client.post(f"{MODELS}/{name}/versions", json=body).json()["id"])
         assert job["state"] == "succeeded", job
+        return source
+
+    return get
+
+
+@pytest.mark.parametrize(("name", "forced"), [pytest.param("t5", [], marks=pytest.mark.nightly), ("bart", [65])])
+def test_imported_and_served(server: Server, imported: Imported, name: str, forced: list[int]) -> None:
+    source = imported(name)
+    with server.client() as client:
         parameters = {"max_new_tokens": NEW_TOKENS, "details": True, "repetition_penalty": 3.0}
 
         def ask(prompt: str) -> dict[str, object]:
@@ -58,7 +73,8 @@ def test_imported_and_served(server: Server, tmp_path: Path, save: Callable[[Pat
         assert told == want[0]
 
 
-def test_what_an_encoder_cannot_do_is_refused_by_name(server: Server) -> None:
+def test_what_an_encoder_cannot_do_is_refused_by_name(server: Server, imported: Imported) -> None:
+    imported("bart")
     with server.client() as client:
 
         def refused(status: int, code: str, route: str = "/v1/completions", **body: object) -> str:
@@ -77,10 +93,10 @@ def test_what_an_encoder_cannot_do_is_refused_by_name(server: Server) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("save", [save_t5, save_bart])
-def test_an_import_that_measures(server: Server, tmp_path: Path, save: Callable[[Path], Path]) -> None:
+@pytest.mark.parametrize("name", SAVES)
+def test_an_import_that_measures(server: Server, tmp_path: Path, name: str) -> None:
     with server.client() as client:
-        body = {"source": str(save(tmp_path / "source")), "precision": "fp32", "evaluate": "quick"}
+        body = {"source": str(SAVES[name](tmp_path / "source")), "precision": "fp32", "evaluate": "quick"}
         job = ended(client, client.post(f"{MODELS}/measured/versions", json=body).json()["id"])
         assert job["state"] == "succeeded" and "not_evaluated" not in job["result"], job  # type: ignore[operator]
 

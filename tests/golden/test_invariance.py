@@ -23,6 +23,7 @@ from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
 from tests.kernels import KERNELS, use
 
 MIXES = drawn(6, 12)
+FEW_MIXES = 4
 DEMO_MIXES = drawn(30, 60)
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 NEW_TOKENS = 20
@@ -104,13 +105,13 @@ def test_with_8_bit_keys_and_values(
     use(kernels, monkeypatch)
     loaded = Loaded.of(directory, precision, block_size=8, kv_cache_dtype="int8")
     assert loaded.info.kv_bytes_per_block < load(name, precision).info.kv_bytes_per_block
-    _check(loaded, VOCABULARY, MIXES // 2)
+    _check(loaded, VOCABULARY, FEW_MIXES)
 
 
 @pytest.mark.parametrize(("name", "precision"), MODELS)
 def test_without_native_kernels(load: Load, name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use("torch", monkeypatch)
-    _check(load(name, precision), VOCABULARY, MIXES // 3)
+    _check(load(name, precision), VOCABULARY, FEW_MIXES)
 
 
 @pytest.fixture(scope="session")
