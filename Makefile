@@ -40,7 +40,7 @@ check: $(READY)  ## format, lint, types, architecture
 
 # Each file's tests stay together, for they share fixtures that take seconds.
 test: $(READY) $(KERNELS)  ## all tests, WORKERS=2 at a time; prints what was skipped and why
-	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile
+	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
 
 # Tests that draw at random, and draw more often here (tests/effort.py).
 DRAWING := tests/property tests/golden tests/unit/test_attention.py
