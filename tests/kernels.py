@@ -6,6 +6,7 @@ import pytest
 
 from service.runner.native.build import LEVELS
 from service.runner.native.library import Library, library, open_library
+from tests.effort import IS_THOROUGH
 
 TORCH = "torch"
 
@@ -14,7 +15,9 @@ library()  # torch's OpenMP first
 LIBRARIES = {level: opened for level in LEVELS if isinstance(opened := open_library(level), Library)}
 """By instruction set, those that are built and that this processor runs."""
 
-KERNELS = (*LIBRARIES, TORCH)
+SELDOM = {"avx512"} if not IS_THOROUGH and "avx512-bf16" in LIBRARIES else set()
+"""Its instructions and its source are those of the other two sets with 16 lanes, but for bf16, which is avx2's source."""
+KERNELS = (*(level for level in LIBRARIES if level not in SELDOM), TORCH)
 
 
 def use(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:

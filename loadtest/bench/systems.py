@@ -140,8 +140,8 @@ def catalogue() -> tuple[System, ...]:
         System("dosirak int8 offline", OURS, TINYLLAMA, "int8", "the engine alone"),
         System("dosirak int8 offline no lookup", OURS, TINYLLAMA, "int8", "the engine alone", ("no-lookup",)),
         System("dosirak int8 paired", OURS, TINYLLAMA, "int8", "with and without lookup, a step of each", ("paired",)),
-        System("openvino int8 g128", "openvino", TINYLLAMA, "int8", "group 128, KV u8", ("128", "u8")),
-        System("openvino int8 g2048", "openvino", TINYLLAMA, "int8", "group 2048, KV u8", ("2048", "u8")),
+        System("openvino int8 g128", "openvino", TINYLLAMA, "int8", "group 128, KV u8", ("128", "u8", "f32")),
+        System("openvino int8 g2048", "openvino", TINYLLAMA, "int8", "group 2048, KV u8", ("2048", "u8", "f32")),
         System("llama.cpp q8_0", "llama.cpp", TINYLLAMA, "int8", "server over HTTP, 32 slots", q8, http=True),
         System("ctranslate2 int8", "ctranslate2", TINYLLAMA, "int8", "static batch", ("int8",)),
         System("dosirak bf16 http", OURS, TINYLLAMA, "bf16", "the server, streaming", http=True),
@@ -161,7 +161,7 @@ def catalogue() -> tuple[System, ...]:
         System("dosirak demo http", OURS, DEMO, "int8", "the server, streaming", http=True),
         System("dosirak demo offline", OURS, DEMO, "int8", "the engine alone", ("no-lookup",)),
         System("llama.cpp 135M q8_0", "llama.cpp", SMALL, "int8", "server over HTTP, 32 slots", q8, http=True),
-        System("openvino 135M int8 g128", "openvino", SMALL, "int8", "group 128, KV u8", ("128", "u8")),
+        System("openvino 135M int8 g128", "openvino", SMALL, "int8", "group 128, KV u8", ("128", "u8", "f32")),
         System("ctranslate2 135M int8", "ctranslate2", SMALL, "int8", "static batch", ("int8",)),
     )
 

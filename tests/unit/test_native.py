@@ -250,6 +250,21 @@ def test_a_failing_compiler_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_
     assert not list((tmp_path / "built").iterdir())
 
 
+def test_an_old_compiler_builds_what_it_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "BUILT", tmp_path / "built")
+    old, last = tmp_path / "g++", next(reversed(build.LEVELS))
+    first = build.LEVELS[next(iter(build.LEVELS))][-1]
+    old.write_text(
+        "#!/bin/sh\n"
+        f"case \"$*\" in *{first}*) echo \"g++: error: unrecognized command-line option '{first}'\" >&2; exit 1;; esac\n"
+        'while [ $# -gt 1 ]; do [ "$1" = -o ] && touch "$2"; shift; done; touch "$1"\n'
+    )
+    old.chmod(0o755)
+    built = build.build(str(old))
+    assert build.library_path(last) in built
+    assert len(built) == sum(first not in flags for flags in build.LEVELS.values()) < len(build.LEVELS)
+
+
 def test_a_library_is_named_after_what_it_was_made_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = build.library_path("portable")
     shutil.copytree(build.SOURCES, tmp_path / "src")

@@ -27,6 +27,7 @@ SANITIZERS += ["-D_GLIBCXX_ASSERTIONS", "-D_GLIBCXX_SANITIZE_VECTOR"]
 runtime preloaded can load it; no server does."""
 _AVX512 = ["-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"]
 _X86_LEVELS: dict[str, list[str]] = {
+    "amx": [*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"],
     "avx512-bf16": [*_AVX512, "-mavx512bf16"],
     "avx512": _AVX512,
     "avx2": ["-mavx2", "-mfma"],
@@ -39,12 +40,17 @@ LEVELS: dict[str, list[str]] = {
 
 _AVX512_FEATURES = frozenset({"avx512bw", "avx512vl", "avx512dq", "avx512_vnni"})
 FEATURES: dict[str, frozenset[str]] = {
+    "amx": _AVX512_FEATURES | {"avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"},
     "avx512-bf16": _AVX512_FEATURES | {"avx512_bf16"},
     "avx512": _AVX512_FEATURES,
     "avx2": frozenset({"avx2", "fma"}),
     "portable": frozenset(),
 }
 """What a level needs of a processor, as Linux spells it; the same as `dosirak_supported` asks for."""
+
+
+UNKNOWN = ("unrecognized command-line option", "unknown argument")
+"""How a compiler that is older than an instruction set refuses it."""
 
 
 class CannotBuild(Exception):
@@ -60,7 +66,8 @@ def library_path(level: str, sanitized: bool = False) -> Path:
 
 
 def build(compiler: str | None = None, levels: Iterable[str] = LEVELS, sanitized: bool = False) -> list[Path]:
-    """Compiles missing libraries and removes stale ones. Raises CannotBuild."""
+    """Compiles missing libraries and removes stale ones. Returns the libraries, without those of instruction sets that
+    the compiler does not know. Raises CannotBuild."""
     wanted = {level: library_path(level, sanitized) for level in levels}
     missing = {level: path for level, path in wanted.items() if not path.exists()}
     if missing:
@@ -71,7 +78,7 @@ def build(compiler: str | None = None, levels: Iterable[str] = LEVELS, sanitized
     current = {library_path(level, variant) for level in LEVELS for variant in (False, True)}
     for stale in set(BUILT.glob("*.so")) - current:
         stale.unlink(missing_ok=True)
-    return list(wanted.values())
+    return [path for path in wanted.values() if path.exists()]
 
 
 def _flags(level: str, sanitized: bool) -> list[str]:
@@ -93,9 +100,10 @@ def _compile(compiler: str, paths: dict[str, Path], sanitized: bool) -> None:
             }
             said = {level: process.communicate()[1] for level, process in running.items()}
             for level, process in running.items():
-                if process.returncode:
+                if not process.returncode:
+                    Path(folder, level).replace(paths[level])
+                elif not any(words in said[level] for words in UNKNOWN):
                     raise CannotBuild(f"{compiler} failed for {level}:\n{said[level][-2000:]}")
-                Path(folder, level).replace(paths[level])
     except OSError as error:
         raise CannotBuild(str(error)) from error
 
@@ -114,8 +122,12 @@ def main() -> int:
     )
     options = parser.parse_args()
     try:
-        for path in build(options.compiler, sanitized=options.sanitize):
+        built = build(options.compiler, sanitized=options.sanitize)
+        for path in built:
             print(f"native kernels: {path.name}")
+        for level in LEVELS:
+            if library_path(level, options.sanitize) not in built:
+                print(f"native kernels: none for {level}, which the compiler is too old for")
     except CannotBuild as error:
         print(
             f"native kernels were not built, so torch operations will serve, several times slower: {error}",

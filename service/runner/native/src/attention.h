@@ -12,7 +12,10 @@
 #include <vector>
 
 #include "attention_work.h"
+#include "kv_panels.h"
+#include "row_blocks.h"
 #include "softmax.h"
+#include "space.h"
 
 namespace dosirak {
 
@@ -21,21 +24,34 @@ struct Rows {  // query or output rows in fp32; heads lie side by side
     int64_t stride;
 };
 
-// One thread's buffers for one query tile and KV tile.
+// One thread's buffers for one query tile and KV tile. T is the kind that keys and values are multiplied in.
+template <class T>
 struct Scratch {
-    std::vector<float> query, keys, values, scores, partial, total;
-    std::vector<float> most, weight, total_most, total_weight;
+    using Input = typename T::Input;
+    int64_t depth;   // of the panels of keys
+    Input* query;    // [rows][depth]
+    KVPanels panels;
+    float* scores;   // [rows][KV_TILE]
+    Input* weights;  // the same as scores, in the kind of the values
+    float *partial, *total, *most, *weight, *total_most, *total_weight;
     int64_t cache_rows[KV_TILE];  // rows of the cache that hold the KV tile's positions
 
     void fit(const Heads& h) {
-        const int64_t rows = std::max(QUERY_TILE, h.heads / h.kv_heads), wide = round_up(h.value_dim, PANEL);
-        query.resize(rows * h.key_dim);
-        keys.resize(KV_TILE * h.key_dim);
-        values.resize(wide * KV_TILE);
-        scores.resize(rows * KV_TILE);
-        partial.resize(rows * wide);
-        total.resize(rows * wide);
-        for (auto* each : {&most, &weight, &total_most, &total_weight}) each->resize(rows);
+        const int64_t rows = RowBlocks<T>::held(std::max(QUERY_TILE, h.heads / h.kv_heads));
+        const int64_t wide = round_up(h.value_dim, PANEL);
+        depth = round_up(h.key_dim, GRAIN<T>);
+        query = (Input*)memory_[0].bytes(rows * depth * sizeof(Input));
+        panels.keys = memory_[1].bytes(KV_TILE / PANEL * panel_bytes<T>(depth));
+        panels.values = memory_[2].bytes(wide / PANEL * panel_bytes<T>(KV_TILE));
+        scores = memory_[3].floats(rows * KV_TILE);
+        weights = (Input*)scores;
+        if constexpr (!std::is_same_v<Input, float>) weights = (Input*)memory_[4].bytes(rows * KV_TILE * sizeof(Input));
+        partial = memory_[5].floats(rows * wide);
+        total = memory_[6].floats(rows * wide);
+        float* rest = memory_[7].floats(4 * rows + 2 * KV_TILE);
+        for (float** each : {&most, &weight, &total_most, &total_weight}) *each = rest, rest += rows;
+        panels.key_scales = rest;
+        panels.value_scales = rest + KV_TILE;
     }
 
     void find(const Heads& h, const int64_t* table, int64_t head, int64_t base, int64_t count) {
@@ -47,100 +63,102 @@ struct Scratch {
     }
 
     void clear(int64_t rows, int64_t wide) {
-        std::fill_n(total.begin(), rows * wide, 0.0f);
-        std::fill_n(total_weight.begin(), rows, 0.0f);
-        std::fill_n(total_most.begin(), rows, -INFINITY);
+        std::fill_n(total, rows * wide, 0.0f);
+        std::fill_n(total_weight, rows, 0.0f);
+        std::fill_n(total_most, rows, -INFINITY);
     }
+
+private:
+    Buffer memory_[8];
 };
 
-// Computes the partial of `count` rows (heads side by side) and the KV tile at `base` into s.partial, s.most, s.weight.
-template <class E>
-void attend_kv_tile(const Heads& h, const int64_t* table, int64_t head, int64_t position, int64_t count, int64_t base,
-                  Scratch& s) {
-    const int64_t queries_per_kv = h.heads / h.kv_heads, rows = count * queries_per_kv;
-    const int64_t wide = round_up(h.value_dim, PANEL);
-    const int64_t high = Seen(h, position + count - 1, base).high, low = Seen(h, position, base).low;
-    if (low >= high) {
-        std::fill_n(s.weight.begin(), rows, 0.0f);
+// Turns one row's scores into weights in the kind of the values, and zeros in the rest of [low, high). Notes the row's
+// maximum and its sum of weights. `bias` is added for the distances from the row's position.
+template <class E, class T>
+INLINE void weigh_row(const Heads& h, int64_t bias_head, int64_t position, int64_t base, int64_t low, int64_t high,
+                      int64_t row, Scratch<T>& s) {
+    float* scores = s.scores + row * KV_TILE;
+    const Seen seen(h, position, base);
+    const int64_t first = seen.low / LANES * LANES, last = round_up(seen.high, LANES);
+    if (seen.low >= seen.high) {
+        std::fill(s.weights + row * KV_TILE + low, s.weights + row * KV_TILE + high, typename T::Input{});
         return;
     }
+    if constexpr (std::is_same_v<E, int8_t>)
+        for (int64_t t = first; t < last; t += LANES)
+            store(scores + t, load<Vf>(scores + t) * load<Vf>(s.panels.key_scales + t));
+    if (h.bias) add_bias(h, bias_head, position, base, seen, scores);
+    s.most[row] = peak(h, scores, seen);
+    s.weight[row] = weigh(scores, seen, s.most[row]);
+    auto* weights = s.weights + row * KV_TILE;
+    std::fill(weights + low, weights + std::max(low, first), typename T::Input{});
+    std::fill(weights + std::min(high, last), weights + high, typename T::Input{});
+    for (int64_t t = first; t < last; t += LANES) {
+        Vf w = load<Vf>(scores + t);
+        if constexpr (std::is_same_v<E, int8_t>) w *= load<Vf>(s.panels.value_scales + t);
+        put_some<LANES>(weights + t, w);
+    }
+}
+
+// Computes the partial of `count` rows (heads side by side) and the KV tile at `base` into s.partial, s.most, s.weight.
+template <class E, class T>
+void attend_kv_tile(const Heads& h, const int64_t* table, int64_t head, int64_t position, int64_t base,
+                    const RowBlocks<T>& blocks, int64_t rows, Scratch<T>& s) {
+    const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
+    const auto position_of = [&](int64_t row) { return position + row / queries_per_kv; };
+    const int64_t high = Seen(h, position_of(rows - 1), base).high, low = Seen(h, position, base).low;
+    std::fill_n(s.weight, rows, 0.0f);
+    if (low >= high) return;
     s.find(h, table, head, base, high);
-    fetch<E>(h.keys, s.cache_rows, low, std::min(low + AHEAD, high), h.key_dim);
-    load_keys<E>(h, s.cache_rows, low, high, s.keys.data());
-    fetch<E>(h.values, s.cache_rows, low, std::min(low + AHEAD, high), h.value_dim);
-    for_register_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
-        constexpr int M = decltype(m)::value;
-        const int64_t low = Seen(h, position + first / queries_per_kv, base).low;
-        const int64_t high = Seen(h, position + (first + M - 1) / queries_per_kv, base).high;
-        float* scores = s.scores.data() + first * KV_TILE;
-        for (int r = 0; r < M; r++) s.weight[first + r] = 0;
+    load_keys<E>(h, s.cache_rows, low, high, s.panels);
+    blocks.each([&](int64_t first, int64_t count) {
+        const int64_t low = Seen(h, position_of(first), base).low / GRAIN<T> * GRAIN<T>;
+        const int64_t high = round_up(Seen(h, position_of(first + count - 1), base).high, GRAIN<T>);
         if (low >= high) return;
-        for (int64_t p = low / PANEL; p * PANEL < high; p++) {
-            Vf sums[M][2] = {};
-            const float* keys = s.keys.data() + p * PANEL * h.key_dim;
-            accumulate<Fp32, M, 1>(s.query.data() + first * h.key_dim, h.key_dim, (const char*)keys, 0, h.key_dim, sums);
-            for (int r = 0; r < M; r++)
-                for (int v = 0; v < 2; v++) store(scores + r * KV_TILE + p * PANEL + v * LANES, sums[r][v]);
-        }
-        const auto seen = [&](int r) { return Seen(h, position + (first + r) / queries_per_kv, base); };
-        for (int r = 0; r < M; r++) {
-            const Seen its = seen(r);
-            if (its.low >= its.high) continue;
-            float* row = scores + r * KV_TILE;
-            const int64_t place = first + r;
-            if (h.bias)
-                add_bias(h, head * queries_per_kv + place % queries_per_kv, position + place / queries_per_kv, base, its, row);
-            s.most[first + r] = peak(h, row, its);
-        }
-        for (int r = 0; r < M; r++) {
-            const Seen its = seen(r);
-            float* row = scores + r * KV_TILE;
-            if (its.low >= its.high) {
-                std::fill(row + low, row + high, 0.0f);
-                continue;
-            }
-            s.weight[first + r] = weigh(row, its, s.most[first + r]);
-            std::fill(row + low, row + std::max(low, its.low / LANES * LANES), 0.0f);
-            std::fill(row + std::min(high, round_up(its.high, LANES)), row + high, 0.0f);
-        }
+        for (int64_t p = low / PANEL; p * PANEL < high; p++)
+            blocks.multiply(s.query + first * s.depth, s.depth, count, s.panels.keys + p * panel_bytes<T>(s.depth),
+                            k_packs<T>(s.depth), s.scores + first * KV_TILE + p * PANEL, KV_TILE);
+        for (int64_t r = first; r < first + count; r++)
+            weigh_row<E>(h, head * queries_per_kv + r % queries_per_kv, position_of(r), base, low, high, r, s);
     });
-    load_values<E>(h, s.cache_rows, low, high, s.values.data());
-    for_register_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto m) {
-        constexpr int M = decltype(m)::value;
-        const int64_t low = Seen(h, position + first / queries_per_kv, base).low;
-        const int64_t high = Seen(h, position + (first + M - 1) / queries_per_kv, base).high;
+    load_values<E>(h, s.cache_rows, low, high, s.panels);
+    blocks.each([&](int64_t first, int64_t count) {
+        const int64_t low = Seen(h, position_of(first), base).low / GRAIN<T> * GRAIN<T>;
+        const int64_t high = round_up(Seen(h, position_of(first + count - 1), base).high, GRAIN<T>);
         if (low >= high) return;
-        const float* weights = s.scores.data() + first * KV_TILE + low;
-        for (int64_t p = 0; p < wide / PANEL; p++) {
-            Vf sums[M][2] = {};
-            const float* values = s.values.data() + (p * KV_TILE + low) * PANEL;
-            accumulate<Fp32, M, 1>(weights, KV_TILE, (const char*)values, 0, high - low, sums);
-            for (int r = 0; r < M; r++)
-                for (int v = 0; v < 2; v++)
-                    store(s.partial.data() + (first + r) * wide + p * PANEL + v * LANES, sums[r][v]);
-        }
+        for (int64_t p = 0; p < wide / PANEL; p++)
+            blocks.multiply(s.weights + first * KV_TILE + low, KV_TILE, count,
+                            s.panels.values + p * panel_bytes<T>(KV_TILE) + k_packs<T>(low) * 2 * T::STEP,
+                            k_packs<T>(high - low), s.partial + first * wide + p * PANEL, wide);
     });
 }
 
-template <class E>
+template <class E, class T>
 void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, int64_t head, const Rows& query,
-                 Scratch& s, int64_t from, int64_t to, float* partials) {
+                       Scratch<T>& s, int64_t from, int64_t to, float* partials) {
     const SequenceRows& sequence = work.sequences[tile.sequence];
     const int64_t queries_per_kv = h.heads / h.kv_heads, rows = tile.count * queries_per_kv;
     const int64_t wide = round_up(h.value_dim, PANEL), width = queries_per_kv * h.key_dim;
     const int64_t position = sequence.start + tile.first;
     for (int64_t i = 0; i < tile.count; i++) {
         const float* row = query.data + (sequence.row + tile.first + i) * query.stride + head * width;
-        for (int64_t d = 0; d < width; d++) s.query[i * width + d] = row[d] * (float)h.scale;
+        for (int64_t q = 0; q < queries_per_kv; q++) {
+            auto* to = s.query + (i * queries_per_kv + q) * s.depth;
+            for_lanes(h.key_dim, [&](int64_t d, auto lanes) {
+                put_some<lanes>(to + d, load_some<lanes>(row + q * h.key_dim + d) * (float)h.scale);
+            });
+            std::fill(to + h.key_dim, to + s.depth, typename T::Input{});
+        }
     }
+    const RowBlocks<T> blocks(rows);
     if (!partials) s.clear(rows, wide);
     for (int64_t c = from; c < to; c++) {
-        attend_kv_tile<E>(h, work.tables + sequence.table, head, position, tile.count, c * KV_TILE, s);
+        attend_kv_tile<E>(h, work.tables + sequence.table, head, position, c * KV_TILE, blocks, rows, s);
         if (partials) {
             float* at = partials + (c - from) * rows * (wide + 2);
-            std::copy_n(s.partial.data(), rows * wide, at);
-            std::copy_n(s.most.data(), rows, at + rows * wide);
-            std::copy_n(s.weight.data(), rows, at + rows * (wide + 1));
+            std::copy_n(s.partial, rows * wide, at);
+            std::copy_n(s.most, rows, at + rows * wide);
+            std::copy_n(s.weight, rows, at + rows * (wide + 1));
             continue;
         }
         for (int64_t r = 0; r < rows; r++)
@@ -149,8 +167,9 @@ void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, 
 }
 
 // Writes a query tile's totals, divided by their weights, to the output rows.
-inline void finish_query_tile(const Heads& h, const Work& work, const QueryTile& tile, int64_t head, const Rows& out,
-                              const Scratch& s) {
+template <class T>
+void finish_query_tile(const Heads& h, const Work& work, const QueryTile& tile, int64_t head, const Rows& out,
+                       const Scratch<T>& s) {
     const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
     for (int64_t r = 0; r < tile.count * queries_per_kv; r++) {
         const int64_t row = work.sequences[tile.sequence].row + tile.first + r / queries_per_kv;
@@ -169,7 +188,7 @@ inline int64_t partials_size(const Heads& h, const Work& work) {
 // A team's work, which ends with a barrier. `shared` holds partials_size floats if work.split.
 template <class E>
 void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out, float* shared) {
-    static thread_local Scratch s;
+    static thread_local Scratch<KindFor<E>> s;
     const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
     s.fit(h);
     const int64_t tiles = work.tiles.size();

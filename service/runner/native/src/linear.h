@@ -1,13 +1,13 @@
 // y = x W^T over packed weights, fp32, bf16 or 8-bit, for any number of rows. One copy of the weights serves all.
 //
-// panel          the weights of PANEL outputs, [k / K_PACK][PANEL][K_PACK]: one load gives K_PACK neighbours of every
-// output register tile  M rows times P panels of sums in registers, walked over all of k: every output is one chain of
-//                additions in the order of k, for every M. So a row's result does not depend on the number of rows.
+// panel                 the weights of PANEL outputs, [k / K_PACK][PANEL][K_PACK]: one load gives K_PACK neighbours of every
+//                       output
+// register tile         M rows times P panels of sums in registers, walked over all of k: every output is one chain of
+//                       additions in the order of k, for every M. So a row's result does not depend on the number of rows.
 //
-// 8-bit: x is quantized row by row. The sum is in 32-bit integers, exact up to k = 2^31 / (255 * 127). Columns with a
-// far
-//         larger x than the rest (outliers) can be left out of the codes and multiplied in bf16 instead, as LLM.int8
-//         does (Dettmers et al. 2022).
+// 8-bit: x is quantized row by row. The sum is in 32-bit integers, exact up to k = 2^31 / (255 * 127). Columns with a far
+// larger x than the rest (outliers) can be left out of the codes and multiplied in bf16 instead, as LLM.int8 does
+// (Dettmers et al. 2022).
 // 8-bit weights only: x stays fp32, and the weights are widened in registers.
 #pragma once
 
@@ -109,50 +109,86 @@ struct Finish {
     const Output& out;
 
     // Writes one vector of row m's sums: outputs n .. n + LANES, those past the end dropped.
-    INLINE void operator()(int64_t m, int64_t n, typename T::Sum sums) const {
-        alignas(64) float y[LANES];
-        const int64_t count = std::min<int64_t>(LANES, l.outputs - n);
-        if (count <= 0) return;
-        float* to = out.data + m * out.stride + n;
-        if (count == LANES) {
-            Vf value = scaled(m, n, sums, LANES);
+    INLINE void operator()(int64_t m, int64_t n, typename T::Sum sums) const;
+};
+
+// One vector of outputs, n .. n + LANES. What belongs to the outputs is read once for all rows.
+template <class T>
+class Outputs {
+public:
+    INLINE Outputs(const Finish<T>& finish, int64_t n)
+        : finish_(finish), n_(n), count_(std::clamp<int64_t>(finish.l.outputs - n, 0, LANES)) {
+        const Linear& l = finish.l;
+        if constexpr (std::is_same_v<T, Int8>)
+            if constexpr (T::ZERO != 0) zeros_ = T::ZERO * read<Vi>(l.sums);
+        if constexpr (std::is_same_v<T, Int8> || std::is_same_v<T, Int8Weight>) scale_ = read<Vf>(l.scale);
+        if (l.bias) bias_ = read<Vf>(l.bias);
+    }
+
+    // Writes row m's sums.
+    INLINE void operator()(int64_t m, typename T::Sum sums) const {
+        const Output& out = finish_.out;
+        float* to = out.data + m * out.stride + n_;
+        Vf value = scaled(m, sums);
+        if (count_ == LANES) {
             if (out.add) value = load<Vf>(to) + value;
             store(to, value);
             return;
         }
-        store(y, scaled(m, n, sums, count));
-        for (int64_t i = 0; i < count; i++) to[i] = out.add ? to[i] + y[i] : y[i];
+        alignas(64) float y[LANES];
+        store(y, value);
+        for (int64_t i = 0; i < count_; i++) to[i] = out.add ? to[i] + y[i] : y[i];
     }
 
-    template <class V>
-    static INLINE V some(const void* from, int64_t count) {
+private:
+    template <class V, class E>
+    INLINE V read(const E* from) const {
+        if (count_ == LANES) return load<V>(from + n_);
         V value{};
-        std::memcpy(&value, from, count * 4);
+        if (count_) std::memcpy(&value, from + n_, count_ * sizeof(E));
         return value;
     }
 
-    INLINE Vf scaled(int64_t m, int64_t n, typename T::Sum sums, int64_t count) const {
+    INLINE Vf scaled(int64_t m, typename T::Sum sums) const {
+        const Linear& l = finish_.l;
+        const Codes& codes = finish_.codes;
         Vf value;
         if constexpr (std::is_same_v<T, Int8>) {
-            if constexpr (T::ZERO != 0) sums -= T::ZERO * some<Vi>(l.sums + n, count);
-            value = __builtin_convertvector(sums, Vf) * some<Vf>(l.scale + n, count) * codes.scale[m];
-            for (int64_t j = 0; j < l.outliers; j++) {
-                const Vh kept = load<Vh>(l.kept + j * kept_stride(l.outputs) + n);
+            if constexpr (T::ZERO != 0) sums -= zeros_;
+            value = __builtin_convertvector(sums, Vf) * scale_ * codes.scale[m];
+            for (int64_t j = 0; count_ && j < l.outliers; j++) {
+                const Vh kept = load<Vh>(l.kept + j * kept_stride(l.outputs) + n_);
                 const Vf weight = (Vf)(__builtin_convertvector(kept, Vu) << 16);
                 value = fma(splat(codes.outliers[m * codes.outliers_stride + j]), weight, value);
             }
         } else if constexpr (std::is_same_v<T, Int8Weight>) {
-            value = sums * some<Vf>(l.scale + n, count);
+            value = sums * scale_;
         } else {
             value = sums;
         }
-        return l.bias ? value + some<Vf>(l.bias + n, count) : value;
+        return l.bias ? value + bias_ : value;
     }
+
+    const Finish<T>& finish_;
+    const int64_t n_, count_;
+    Vi zeros_{};
+    Vf scale_{}, bias_{};
 };
+
+template <class T>
+INLINE void Finish<T>::operator()(int64_t m, int64_t n, typename T::Sum sums) const {
+    Outputs<T>(*this, n)(m, sums);
+}
 
 constexpr int64_t CACHED_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
 constexpr int64_t SHORT = 16384;    // bytes of a panel under which one row needs prefetching from panel to panel
 constexpr int64_t SLAB = 256;       // depth of narrow weights widened at a time for many rows
+
+}  // namespace dosirak
+
+#include "tiles.h"
+
+namespace dosirak {
 
 // P panels from `first` on times m rows.
 template <class T, int M, int P>
@@ -196,6 +232,10 @@ void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t p
 
 template <class T>
 void multiply_rows(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last) {
+#if defined(__AMX_INT8__)
+    if constexpr (FEWEST_TILED<T> < INT64_MAX)
+        if (rows >= FEWEST_TILED<T>) return multiply_by_tiles(finish, row, rows, first, last);
+#endif
     constexpr bool widens = T::K_PACK > 1 && std::is_same_v<typename T::Input, float>;
     int64_t p = first;
     if (rows == 1)

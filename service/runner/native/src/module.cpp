@@ -16,7 +16,9 @@ static int omp_get_num_threads() { return 1; }
 using namespace dosirak;
 
 EXPORT int dosirak_supported() {
-#if defined(__AVX512BF16__)
+#if defined(__AMX_INT8__)
+    return tiles_supported() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+#elif defined(__AVX512BF16__)
     return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 #elif defined(__AVX512F__)

@@ -59,7 +59,20 @@ INLINE Vf fma(Vf a, Vf b, Vf c) {
 INLINE Vf larger(Vf a, Vf b) { return a > b ? a : b; }
 INLINE Vf magnitude(Vf x) { return (Vf)((Vu)x & 0x7fffffffu); }
 
-// Sum and maximum over lanes, in one order.
+// Sum and maximum over lanes, in one order: halves are joined until one lane is left.
+#if defined(__AVX512F__)
+template <class F>
+INLINE float joined(Vf x, F&& join) {
+    const __m512 all = (__m512)x;
+    const __m512 two = (__m512)join(x, (Vf)_mm512_shuffle_f32x4(all, all, 0x4e));
+    const __m512 one = (__m512)join((Vf)two, (Vf)_mm512_shuffle_f32x4(two, two, 0xb1));
+    const __m512 half = (__m512)join((Vf)one, (Vf)_mm512_permute_ps(one, 0x4e));
+    return join((Vf)half, (Vf)_mm512_permute_ps(half, 0xb1))[0];
+}
+
+INLINE float sum(Vf x) { return joined(x, [](Vf a, Vf b) { return a + b; }); }
+INLINE float largest(Vf x) { return joined(x, [](Vf a, Vf b) { return larger(a, b); }); }
+#else
 INLINE float sum(Vf x) {
     float lane[LANES];
     store(lane, x);
@@ -75,6 +88,7 @@ INLINE float largest(Vf x) {
         for (int i = 0; i < width; i++) lane[i] = lane[i] > lane[i + width] ? lane[i] : lane[i + width];
     return lane[0];
 }
+#endif
 
 // The nearest integer, ties to even, for magnitudes under 2^22.
 INLINE Vf nearest(Vf x) {
