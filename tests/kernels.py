@@ -16,7 +16,7 @@ LIBRARIES = {level: opened for level in LEVELS if isinstance(opened := open_libr
 """By instruction set, those that are built and that this processor runs."""
 
 SELDOM = {"avx512"} if not IS_THOROUGH and "avx512-bf16" in LIBRARIES else set()
-"""Its instructions and its source are those of the other two sets with 16 lanes, but for bf16, which is avx2's source."""
+"""Its source is compiled for the other sets too: that of 16 lanes with them, that of bf16 for AVX2."""
 KERNELS = (*(level for level in LIBRARIES if level not in SELDOM), TORCH)
 
 

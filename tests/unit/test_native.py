@@ -256,7 +256,7 @@ def test_an_old_compiler_builds_what_it_knows(monkeypatch: pytest.MonkeyPatch, t
     first = build.LEVELS[next(iter(build.LEVELS))][-1]
     old.write_text(
         "#!/bin/sh\n"
-        f"case \"$*\" in *{first}*) echo \"g++: error: unrecognized command-line option '{first}'\" >&2; exit 1;; esac\n"
+        f'case "$*" in *{first}*) echo "g++: error: unrecognized command-line option \'{first}\'" >&2; exit 1;; esac\n'
         'while [ $# -gt 1 ]; do [ "$1" = -o ] && touch "$2"; shift; done; touch "$1"\n'
     )
     old.chmod(0o755)

@@ -89,15 +89,13 @@ INLINE void weigh_row(const Heads& h, int64_t bias_head, int64_t position, int64
             store(scores + t, load<Vf>(scores + t) * load<Vf>(s.panels.key_scales + t));
     if (h.bias) add_bias(h, bias_head, position, base, seen, scores);
     s.most[row] = peak(h, scores, seen);
-    s.weight[row] = weigh(scores, seen, s.most[row]);
     auto* weights = s.weights + row * KV_TILE;
-    std::fill(weights + low, weights + std::max(low, first), typename T::Input{});
-    std::fill(weights + std::min(high, last), weights + high, typename T::Input{});
-    for (int64_t t = first; t < last; t += LANES) {
-        Vf w = load<Vf>(scores + t);
+    s.weight[row] = weigh(scores, seen, s.most[row], [&](int64_t t, Vf w) {
         if constexpr (std::is_same_v<E, int8_t>) w *= load<Vf>(s.panels.value_scales + t);
         put_some<LANES>(weights + t, w);
-    }
+    });
+    std::fill(weights + low, weights + std::max(low, first), typename T::Input{});
+    std::fill(weights + std::min(high, last), weights + high, typename T::Input{});
 }
 
 // Computes the partial of `count` rows (heads side by side) and the KV tile at `base` into s.partial, s.most, s.weight.

@@ -32,13 +32,14 @@ INLINE float peak(const Heads& h, float* scores, Seen seen) {
     return largest(top);
 }
 
-// Turns the scores into weights exp(score - most). Returns their sum.
-INLINE float weigh(float* scores, Seen seen, float most) {
+// Gives the weights exp(score - most) of each vector of positions to f(first position, weights). Returns their sum.
+template <class F>
+INLINE float weigh(const float* scores, Seen seen, float most, F&& f) {
     const int64_t first = seen.low / LANES * LANES, last = round_up(seen.high, LANES);
     Vf total{};
     for (int64_t t = first; t < last; t += LANES) {
         const Vf w = exponential(load<Vf>(scores + t) - most);
-        store(scores + t, w);
+        f(t, w);
         total += w;
     }
     return sum(total);
