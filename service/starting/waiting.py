@@ -19,6 +19,7 @@ STARTED: Final = "started"
 """What the server says when its start is over."""
 NATIVE: Final = "native kernels: "
 """What the engine says before the instruction set of its kernels."""
+BUILD: Final = "python -m service.runner.native.build"
 X86: Final = ("x86_64", "amd64")
 
 
@@ -85,12 +86,12 @@ def slow_kernels(shown: Mapping[str, Any], machine: str) -> str | None:
     if not native:
         return (
             "there are no native kernels, so torch operations serve, several times slower: install a C++ compiler "
-            "(g++), run make install, and start again"
+            f"(g++) where there is none, run `{BUILD}`, and start again"
         )
     if native[0] == f"{NATIVE}portable" and machine.lower() in X86:
         return (
             "only the portable kernels run here, several times slower: this processor has no AVX2, or the kernels for "
-            "it were not built (make install builds them)"
+            f"it were not built (`{BUILD}` builds them)"
         )
     return None
 

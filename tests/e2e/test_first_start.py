@@ -218,7 +218,7 @@ def copied(target: Path, *kernels: str) -> Path:
 @pytest.mark.parametrize(
     ("kernels", "told"),
     [
-        ((), "install a C++ compiler (g++), run make install"),
+        ((), "install a C++ compiler (g++) where there is none, run `python -m service.runner.native.build`"),
         pytest.param(("portable",), "has no AVX2", marks=pytest.mark.nightly),
     ],
 )
