@@ -105,14 +105,19 @@ void attend_kv_tile(const Heads& h, const int64_t* table, int64_t head, int64_t 
     const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
     const auto position_of = [&](int64_t row) { return position + row / queries_per_kv; };
     const int64_t high = Seen(h, position_of(rows - 1), base).high, low = Seen(h, position, base).low;
+    // f(first row, rows, low, high): the positions, in whole grains, that rows of the block see
+    const auto each_block = [&](auto&& f) {
+        blocks.each([&](int64_t first, int64_t count) {
+            const int64_t low = Seen(h, position_of(first), base).low / GRAIN<T> * GRAIN<T>;
+            const int64_t high = round_up(Seen(h, position_of(first + count - 1), base).high, GRAIN<T>);
+            if (low < high) f(first, count, low, high);
+        });
+    };
     std::fill_n(s.weight, rows, 0.0f);
     if (low >= high) return;
     s.find(h, table, head, base, high);
     load_keys<E>(h, s.cache_rows, low, high, s.panels);
-    blocks.each([&](int64_t first, int64_t count) {
-        const int64_t low = Seen(h, position_of(first), base).low / GRAIN<T> * GRAIN<T>;
-        const int64_t high = round_up(Seen(h, position_of(first + count - 1), base).high, GRAIN<T>);
-        if (low >= high) return;
+    each_block([&](int64_t first, int64_t count, int64_t low, int64_t high) {
         for (int64_t p = low / PANEL; p * PANEL < high; p++)
             blocks.multiply(s.query + first * s.depth, s.depth, count, s.panels.keys + p * panel_bytes<T>(s.depth),
                             k_packs<T>(s.depth), s.scores + first * KV_TILE + p * PANEL, KV_TILE);
@@ -120,10 +125,7 @@ void attend_kv_tile(const Heads& h, const int64_t* table, int64_t head, int64_t 
             weigh_row<E>(h, head * queries_per_kv + r % queries_per_kv, position_of(r), base, low, high, r, s);
     });
     load_values<E>(h, s.cache_rows, low, high, s.panels);
-    blocks.each([&](int64_t first, int64_t count) {
-        const int64_t low = Seen(h, position_of(first), base).low / GRAIN<T> * GRAIN<T>;
-        const int64_t high = round_up(Seen(h, position_of(first + count - 1), base).high, GRAIN<T>);
-        if (low >= high) return;
+    each_block([&](int64_t first, int64_t count, int64_t low, int64_t high) {
         for (int64_t p = 0; p < wide / PANEL; p++)
             blocks.multiply(s.weights + first * KV_TILE + low, KV_TILE, count,
                             s.panels.values + p * panel_bytes<T>(KV_TILE) + k_packs<T>(low) * 2 * T::STEP,

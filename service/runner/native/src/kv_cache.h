@@ -43,11 +43,4 @@ INLINE const E* row_at(const void* cache, int64_t row, int64_t dim) {
     return (const E*)((const char*)cache + row * row_bytes(KIND_OF<E>, dim));
 }
 
-// Returns the factor of a row's elements; the pointer must be at the row's beginning.
-template <class E>
-INLINE float scale_of(const E* row, int64_t dim) {
-    if constexpr (std::is_same_v<E, int8_t>) return load<float>(row + dim);
-    else return 1.0f;
-}
-
 }  // namespace dosirak

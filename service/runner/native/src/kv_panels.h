@@ -42,7 +42,7 @@ template <class E>
 INLINE void load_scales(const void* cache, const int64_t* cache_rows, int64_t low, int64_t high, int64_t dim, float* scales) {
     if constexpr (std::is_same_v<E, int8_t>) {
         std::fill_n(scales, KV_TILE, 0.0f);
-        for (int64_t t = low; t < high; t++) scales[t] = scale_of(row_at<E>(cache, cache_rows[t], dim), dim);
+        for (int64_t t = low; t < high; t++) scales[t] = load<float>(row_at<E>(cache, cache_rows[t], dim) + dim);
     }
 }
 
@@ -51,11 +51,14 @@ INLINE void load_scales(const void* cache, const int64_t* cache_rows, int64_t lo
 template <class E>
 INLINE __m512i narrow_lanes(const E* x, int64_t count) {
     const __mmask32 some = count < 32 ? (1u << count) - 1 : ~0u;
-    if constexpr (std::is_same_v<E, uint16_t>) return _mm512_maskz_loadu_epi16(some, x);
-    const __m256i codes = _mm256_maskz_loadu_epi8(some, x);
-    const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(codes)));
-    const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(codes, 1)));
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    if constexpr (std::is_same_v<E, uint16_t>) {
+        return _mm512_maskz_loadu_epi16(some, x);
+    } else {
+        const __m256i codes = _mm256_maskz_loadu_epi8(some, x);
+        const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(codes)));
+        const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(codes, 1)));
+        return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    }
 }
 
 // Stores column i of 16 rows of pairs at to + i * stride.

@@ -76,14 +76,22 @@ INLINE void with_rows(int64_t m, F&& f) {
     }
 }
 
-// Cuts m rows into register tiles of nearly equal size, at most MAX: f(first row, rows).
+// Cuts m rows into blocks of nearly equal size, at most `most`: f(first row, rows).
+template <class F>
+INLINE void for_blocks(int64_t m, int64_t most, F&& f) {
+    const int64_t blocks = (m + most - 1) / most;
+    for (int64_t b = 0; b < blocks; b++) {
+        const int64_t first = m * b / blocks;
+        f(first, m * (b + 1) / blocks - first);
+    }
+}
+
+// Cuts m rows into register tiles: f(first row, rows fixed at compile time).
 template <int MAX, class F>
 INLINE void for_register_tiles(int64_t m, F&& f) {
-    const int64_t tiles = (m + MAX - 1) / MAX;
-    for (int64_t t = 0; t < tiles; t++) {
-        const int64_t first = m * t / tiles, last = m * (t + 1) / tiles;
-        with_rows<MAX>(last - first, [&](auto rows) { f(first, rows); });
-    }
+    for_blocks(m, MAX, [&](int64_t first, int64_t count) {
+        with_rows<MAX>(count, [&](auto rows) { f(first, rows); });
+    });
 }
 
 // Rows for the kernel of a kind: data [m][stride] of its input type, and for 8-bit each row's scale and its outliers

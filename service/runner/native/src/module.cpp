@@ -1,4 +1,4 @@
-// What Python calls, through ctypes: plain pointers and structures. Pointers stay the caller's.
+// This file holds the functions that Python calls through ctypes: plain pointers and structures. Pointers stay the caller's.
 #ifdef _OPENMP
 #include <omp.h>
 #else

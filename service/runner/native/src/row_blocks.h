@@ -5,20 +5,6 @@
 
 namespace dosirak {
 
-// Stores N lanes in the form of a kind's input.
-template <int N>
-INLINE void put_some(float* to, Vf x) {
-    store_some<N>(to, x);
-}
-
-#if defined(__AVX512BF16__)
-template <int N>
-INLINE void put_some(uint16_t* to, Vf x) {
-    const Vh narrowed = (Vh)_mm512_cvtneps_pbh((__m512)x);
-    std::memcpy(to, &narrowed, N * sizeof(uint16_t));
-}
-#endif
-
 #if defined(__AMX_INT8__)
 template <class T>
 constexpr bool BY_TILES = std::is_same_v<T, Bf16>;
@@ -73,11 +59,7 @@ public:
 
     template <class F>
     INLINE void each(F&& f) const {
-        const int64_t blocks = (rows_ + T::ROWS - 1) / T::ROWS;
-        for (int64_t b = 0; b < blocks; b++) {
-            const int64_t first = rows_ * b / blocks;
-            f(first, rows_ * (b + 1) / blocks - first);
-        }
+        for_blocks(rows_, T::ROWS, f);
     }
 
     INLINE void multiply(const typename T::Input* a, int64_t stride, int64_t rows, const char* w, int64_t packs, float* to,

@@ -36,6 +36,20 @@ INLINE void store_some(float* x, Vf value) {
         *x = value[0];
 }
 
+// Stores N lanes in the form of a kind's input.
+template <int N>
+INLINE void put_some(float* to, Vf x) {
+    store_some<N>(to, x);
+}
+
+#if defined(__AVX512BF16__)
+template <int N>
+INLINE void put_some(uint16_t* to, Vf x) {
+    const Vh narrowed = (Vh)_mm512_cvtneps_pbh((__m512)x);
+    std::memcpy(to, &narrowed, N * sizeof(uint16_t));
+}
+#endif
+
 // Root mean square norm (Zhang and Sennrich, 2019) with weight [n]; y may be x.
 inline void rms_norm(const float* x, const float* weight, float* y, int64_t n, float eps) {
     Vf squares{};
@@ -122,13 +136,8 @@ inline void encode(const Linear& into, const float* x, int64_t n, const Codes& c
     if constexpr (std::is_same_v<Bf16::Input, uint16_t>)
         if (kind == BF16) {
             auto* to = (uint16_t*)codes.data + row * padded;
-            int64_t i = 0;
-            for (; i + LANES <= n; i += LANES) {
-                const Vf v = load<Vf>(x + i);
-                store(to + i, (Vh)__builtin_convertvector((Vi)(v != v), Vh) ? Vh{} + 0x7fc0 : narrow(v));
-            }
-            for (; i < n; i++) to[i] = narrow(x[i]);
-            for (; i < padded; i++) to[i] = 0;
+            for_lanes(n, [&](int64_t i, auto lanes) { put_some<lanes>(to + i, load_some<lanes>(x + i)); });
+            for (int64_t i = n; i < padded; i++) to[i] = 0;
             return;
         }
     auto* to = (float*)codes.data + row * padded;

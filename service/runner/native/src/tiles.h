@@ -125,9 +125,8 @@ void multiply_by_tiles(const Finish<T>& finish, int64_t row, int64_t rows, int64
     const Linear& l = finish.l;
     const int64_t packs = k_packs<T>(l.depth), size = panel_bytes<T>(l.depth);
     const int64_t stride = finish.codes.stride * (int64_t)sizeof(typename T::Input);
-    const int64_t blocks = (rows + TILED_ROWS - 1) / TILED_ROWS;
-    for (int64_t b = 0; b < blocks; b++) {
-        const int64_t from = row + rows * b / blocks, count = row + rows * (b + 1) / blocks - from;
+    for_blocks(rows, TILED_ROWS, [&](int64_t done, int64_t count) {
+        const int64_t from = row + done;
         const int64_t upper = count > TILE_ROWS ? (count + 1) / 2 : count;
         const char* a = finish.codes.data + from * stride;
         const TileShapes shapes(upper, count - upper);
@@ -140,7 +139,7 @@ void multiply_by_tiles(const Finish<T>& finish, int64_t row, int64_t rows, int64
             const Outputs<T> even(finish, p * PANEL), odd(finish, p * PANEL + LANES);
             for (int64_t m = 0; m < count; m++) even(from + m, sums[m][0]), odd(from + m, sums[m][1]);
         }
-    }
+    });
 }
 
 }  // namespace dosirak
