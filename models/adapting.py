@@ -34,7 +34,7 @@ def publish_adapter(
     """Check PEFT's adapter in `source` against `parent` and publish both as one version. Raises InvalidSource, Corrupt
     for a parent that is not as published, Conflict for one that cannot have an adapter."""
     from models import skeleton
-    from models.quantize import rewrite
+    from models.conversion import rewrite
 
     if parent.has_adapter:
         raise Conflict(f"{parent.reference} has an adapter already; name its base, {parent.lineage.parent}")

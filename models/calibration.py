@@ -1,7 +1,8 @@
-"""Calibration finds the outlier columns of a checkpoint: columns with large inputs of linear layers on given text.
+"""Calibration runs a checkpoint on given text and notes the inputs of its linear layers, for the quantizer.
 
-In large models a few columns of the hidden state are many times larger than the rest, always the same ones. With one
-scale per row they leave little precision for the others (Dettmers et al. 2022, LLM.int8). It runs the library's model.
+Outlier columns: in large models a few columns of the hidden state are many times larger than the rest, always the same
+ones. With one scale per row they leave little precision for the others (Dettmers et al. 2022, LLM.int8).
+Mean squares: the error of a weight counts as much as the square of what it is multiplied with.
 """
 
 from __future__ import annotations
@@ -40,9 +41,35 @@ def outlier_columns(
     return found
 
 
-@torch.inference_mode()
+def mean_squares(directory: Path, linears: dict[str, Linear], texts: TokenIds) -> dict[str, torch.Tensor]:
+    """Returns for each linear layer, by its module's name, the mean square of each input column over `texts`, fp32
+    [in]. Raises InvalidSource for a checkpoint that cannot be run."""
+    found: dict[str, torch.Tensor] = {}
+
+    def note(name: str, rows: torch.Tensor) -> None:
+        seen = rows.float().square().sum(dim=0)
+        found[name] = found[name] + seen if name in found else seen
+
+    _run(directory, [linear.module for linear in linears.values()], texts, note)
+    positions = sum(len(text) for text in texts)
+    return {name: squares / positions for name, squares in found.items()}
+
+
 def _largest(directory: Path, modules: list[str], texts: TokenIds) -> dict[str, torch.Tensor]:
     """Returns the largest magnitude of each input column, fp32 [in], by module."""
+    found: dict[str, torch.Tensor] = {}
+
+    def note(name: str, rows: torch.Tensor) -> None:
+        seen = rows.abs().amax(dim=0).float()
+        found[name] = torch.maximum(found[name], seen) if name in found else seen
+
+    _run(directory, modules, texts, note)
+    return found
+
+
+@torch.inference_mode()
+def _run(directory: Path, modules: list[str], texts: TokenIds, note: Callable[[str, torch.Tensor], None]) -> None:
+    """Runs the library's model over the texts. `note` gets the name of each module and its rows [n, in]."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -51,15 +78,10 @@ def _largest(directory: Path, modules: list[str], texts: TokenIds) -> dict[str, 
             str(directory), local_files_only=True, use_safetensors=True, trust_remote_code=False
         )
     except (OSError, ValueError) as error:
-        raise InvalidSource(f"the checkpoint cannot be run to find its outliers: {type(error).__name__}") from error
-    found: dict[str, torch.Tensor] = {}
-
-    def note(name: str, rows: torch.Tensor) -> None:
-        seen = rows.detach().reshape(-1, rows.shape[-1]).abs().amax(dim=0).float()
-        found[name] = torch.maximum(found[name], seen) if name in found else seen
-
+        raise InvalidSource(f"the checkpoint cannot be run for its calibration: {type(error).__name__}") from error
     for name in modules:
-        model.get_submodule(name).register_forward_pre_hook(lambda _, inputs, name=name: note(name, inputs[0]))
+        model.get_submodule(name).register_forward_pre_hook(
+            lambda _, inputs, name=name: note(name, inputs[0].detach().reshape(-1, inputs[0].shape[-1]))
+        )
     for token_ids in texts:
         model(input_ids=torch.tensor([list(token_ids)]), use_cache=False)
-    return found

@@ -228,7 +228,7 @@ class _Import:
 
     def _convert(self, tensors: Iterable[Tensor]) -> None:
         """Give all floating tensors the dtype of the asked precision, and let `config.json` say so."""
-        from models.quantize import convert_dtype, set_config_dtype
+        from models.conversion import convert_dtype, set_config_dtype
 
         wanted = _DTYPES[self._precision]
         found = {tensor.dtype for tensor in tensors} & FLOATS

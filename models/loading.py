@@ -1,11 +1,13 @@
-"""This module loads a version's directory as a model ready to compute, in fp32, bf16 or 8-bit.
+"""This module loads a version's directory as a model ready to compute, in fp32, bf16, 8-bit or 4-bit.
 
 It knows files, but no requests or steps. It imports transformers only inside functions, because that import takes
 longer than the weights of a small model.
 
 8-bit files hold `<module>.weight` int8 [out, in] and `<module>.weight_scale` fp32 [out] for each linear layer.
-`llm-int8` versions also hold `<module>.outlier_columns` int32 [n] and `<module>.outlier_weight` bf16 [out, n]. The rest
-is bf16. Such a model is built without memory (meta device), and its tensors are mapped from the files.
+`llm-int8` versions also hold `<module>.outlier_columns` int32 [n] and `<module>.outlier_weight` bf16 [out, n]. 4-bit
+layers of `int4` versions hold `<module>.weight` uint8 [out, in / 2], `<module>.group_scale` uint8 and
+`<module>.group_base` int8 [out, in / group] (`models.int4`). The rest is bf16. Such a model is built without memory
+(meta device), and its tensors are mapped from the files.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from models import adapters
+from models.int4 import Int4Weight
 from models.manifest import ADAPTER_FILES, ADAPTER_WEIGHTS, QUANTIZED
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SCALE_SUFFIX = ".weight_scale"
 COLUMNS_SUFFIX = ".outlier_columns"
 KEPT_SUFFIX = ".outlier_weight"
+GROUP_SCALE_SUFFIX = ".group_scale"
+GROUP_BASE_SUFFIX = ".group_base"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,9 +58,9 @@ class Outliers:
         return cls(found[0].columns, torch.cat([each.weight for each in found]))
 
 
-Int8Factory = Callable[[Tensor, Tensor, Tensor | None, Outliers | None, bool], nn.Module]
-"""(weight int8 [out, in], scale fp32 [out], bias or None, outliers or None, weight only) → the layer that multiplies by
-them."""
+Int8Factory = Callable[[Tensor | Int4Weight, Tensor, Tensor | None, Outliers | None, bool], nn.Module]
+"""(weight int8 [out, in] or its 4-bit form, scale fp32 [out], bias or None, outliers or None, weight only) → the layer
+that multiplies by them."""
 
 
 def resolve_device(device: str) -> torch.device:
@@ -66,8 +71,8 @@ def resolve_device(device: str) -> torch.device:
 def load_model(
     directory: str | Path, precision: str, dtype: torch.dtype, device: torch.device, int8_linear: Int8Factory
 ) -> transformers.PreTrainedModel:
-    """Returns the model in evaluation mode on `device`. A QUANTIZED `precision` reads 8-bit files; any other converts
-    to `dtype`. Raises OSError or ValueError if files are missing or do not fit the config."""
+    """Returns the model in evaluation mode on `device`. A QUANTIZED `precision` reads 8-bit and 4-bit files; any other
+    converts to `dtype`. Raises OSError or ValueError if files are missing or do not fit the config."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -113,7 +118,7 @@ def _load_int8(
     _fill_buffers(model)
     tensors = dict(_mapped_tensors(directory))
     for name in [key.removesuffix(SCALE_SUFFIX) for key in tensors if key.endswith(SCALE_SUFFIX)]:
-        weight, scale = tensors.pop(f"{name}.weight"), tensors.pop(name + SCALE_SUFFIX)
+        weight, scale = _coded(name, tensors.pop), tensors.pop(name + SCALE_SUFFIX)
         bias = tensors.pop(f"{name}.bias", None)
         bias = None if bias is None else bias.to(device, dtype)
         columns, kept = tensors.pop(name + COLUMNS_SUFFIX, None), tensors.pop(name + KEPT_SUFFIX, None)
@@ -130,6 +135,14 @@ def _load_int8(
         raise ValueError(f"8-bit files do not fit the config: missing {missing[:3]}, unexpected {unexpected[:3]}")
     model.to(device)  # type: ignore[arg-type]
     return model
+
+
+def _coded(name: str, take: Callable[[str], Tensor]) -> Tensor | Int4Weight:
+    """Returns a layer's 8-bit or 4-bit weights, of tensors that `take` gives by name."""
+    weight = take(f"{name}.weight")
+    if weight.dtype is not torch.uint8:
+        return weight
+    return Int4Weight(weight, take(name + GROUP_SCALE_SUFFIX), take(name + GROUP_BASE_SUFFIX))
 
 
 def _config(directory: str | Path) -> transformers.PreTrainedConfig:
@@ -180,13 +193,13 @@ class MappedWeights:
         self._weight_only = precision == "int8-weight"
 
     def linear(self, name: str) -> Any:
-        """Returns a linear layer's `weight` [out, in], `bias` [out] or None and, if the weight is 8-bit, `scale` [out],
-        `weight_only` and `outliers` or None."""
+        """Returns a linear layer's `weight` [out, in], `bias` [out] or None and, if the weight is 8-bit or 4-bit,
+        `scale` [out], `weight_only` and `outliers` or None."""
         scale, bias = name + SCALE_SUFFIX, f"{name}.bias"
         layer = SimpleNamespace(
-            weight=self.tensor(f"{name}.weight"), bias=self.tensor(bias) if bias in self._paths else None
+            weight=_coded(name, self.tensor), bias=self.tensor(bias) if bias in self._paths else None
         )
-        if layer.weight.dtype is torch.int8:
+        if scale in self._paths:
             layer.scale = _mapped(self._paths[scale], scale)
             layer.weight_only, layer.outliers = self._weight_only, None
             columns, kept = name + COLUMNS_SUFFIX, name + KEPT_SUFFIX

@@ -115,7 +115,10 @@ class Shape:
             return self.parameters * _FLOAT_BYTES.get(precision, 2)
         outputs = self.layers * (self.qkv_width + 2 * self.hidden + 2 * self.intermediate) + self.vocabulary
         rest = self.parameters - self.layers * self.layer_weights - (0 if self.tied else self.head_weights)
-        return self.linear_weights + _SCALE_BYTES * outputs + 2 * rest
+        coded = self.layers * self.layer_weights
+        if precision == "int4":  # in groups of 32, with a byte for their scale and one for their base
+            coded = coded // 2 + 2 * coded // 32
+        return coded + self.head_weights + _SCALE_BYTES * outputs + 2 * rest
 
 
 TYPICAL: Final = (

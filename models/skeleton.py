@@ -47,6 +47,7 @@ class Skeleton:
     kv_layers: int
     kv_heads: int
     head_dim: int
+    is_encoder_decoder: bool
 
     @property
     def largest_matrix(self) -> int:
@@ -54,13 +55,20 @@ class Skeleton:
         return max((each.out_features * each.in_features for each in self.linears.values()), default=0)
 
     def weight_bytes(self, precision: str) -> int:
-        """Bytes of a version's weights. An 8-bit version has a tied head of its own beside the embedding."""
+        """Bytes of a version's weights. An 8-bit or 4-bit version has a tied head of its own beside the embedding. Of a
+        4-bit version all layers are counted as 4-bit that can be, in groups of 32."""
         if precision not in QUANTIZED:
             return self.parameters * _DTYPE_BYTES[precision]
-        coded = sum(each.out_features * each.in_features for each in self.linears.values())
+        coded = sum(self._coded_bytes(each, precision) for each in self.linears.values())
         scales = sum(each.out_features * _SCALE_BYTES for each in self.linears.values())
         own = sum(each.out_features * each.in_features for name, each in self.linears.items() if name not in self.tied)
         return coded + scales + (self.parameters - own) * _DTYPE_BYTES["bf16"]
+
+    def _coded_bytes(self, linear: Linear, precision: str) -> int:
+        weights = linear.out_features * linear.in_features
+        if precision != "int4" or linear.out_features == self.vocab_size or linear.in_features % 32:
+            return weights
+        return weights // 2 + 2 * weights // 32
 
     def canonical(self, name: str) -> str:
         """The model's own name of a checkpoint's tensor: older checkpoints leave out the base model's prefix."""
@@ -91,6 +99,7 @@ def build(directory: Path) -> Skeleton:
         kv_layers=layers,
         kv_heads=heads,
         head_dim=width,
+        is_encoder_decoder=bool(config.is_encoder_decoder),
     )
 
 

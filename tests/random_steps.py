@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from models.int4 import encode, fits
 from models.loading import DTYPES, LowRankWeights, Outliers
 from service.runner import kv_cache
 from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
@@ -33,7 +34,7 @@ from service.runner.native.library import Library, open_library
 from service.runner.step import AdapterRows, Step
 
 CPU: Final = torch.device("cpu")
-PRECISIONS = ("fp32", "bf16", "int8", "int8-weight", "llm-int8")
+PRECISIONS = ("fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4")
 KV_DTYPES = (torch.float32, torch.bfloat16, torch.int8)
 
 
@@ -90,12 +91,15 @@ class _Linears:
 
 def random_linear(rng: random.Random, precision: str, depth: int, out: int, columns: Sequence[int] = ()) -> Any:
     """A linear module of a precision, whose outliers are these columns."""
-    weight, scale, outliers = _noise(rng, out, depth) * depth**-0.5, None, None
+    weight: Any = _noise(rng, out, depth) * depth**-0.5
+    scale, outliers = None, None
     if precision in DTYPES:
         weight = weight.to(DTYPES[precision])
     else:
         scale = weight.abs().amax(1).clamp(min=1e-9) / 127
         weight = (weight / scale[:, None]).round().to(torch.int8)
+    if precision == "int4" and fits(depth, 32):
+        weight = encode(weight.float(), torch.ones(out), 32)
     if precision == "llm-int8":
         weight[:, list(columns)] = 0
         kept = _noise(rng, out, len(columns)).to(torch.bfloat16)

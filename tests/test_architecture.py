@@ -366,6 +366,8 @@ ONLY: dict[str, tuple[str, ...]] = {
         "models.loading",
         "models.calibration",
         "models.quantize",
+        "models.conversion",
+        "models.int4",
         "models.evaluate",
         "models.demo",
         "models.skeleton",

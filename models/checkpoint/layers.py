@@ -5,7 +5,8 @@
     lm_head                             BF16
 
 A module is named if it has a `weight`; the dtype is that of the weight. `+` adds the dtype of columns kept beside it
-(`llm-int8`). A tensor outside such a module is listed by its own name. Dtypes are spelled as in safetensors.
+(`llm-int8`). A tensor outside such a module is listed by its own name. Dtypes are spelled as in safetensors, and 4-bit
+weights, which lie there in pairs as U8, are I4.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from models.manifest import Layer
 
 _WEIGHT = ".weight"
 _KEPT = ".outlier_weight"
+_GROUPED = ".group_scale"
+_FOUR_BITS = "I4"
 
 _Text = tuple[str | None, ...]  # a name's parts, None for its numbers
 _Numbers = tuple[int, ...]
@@ -37,6 +40,7 @@ def module_dtypes(tensors: Mapping[str, str]) -> dict[str, str]:
         module = name.removesuffix(_WEIGHT)
         if module != name and module not in tensors:
             kept = tensors.get(module + _KEPT)
+            dtype = _FOUR_BITS if module + _GROUPED in tensors else dtype
             found[module] = dtype if kept is None else f"{dtype}+{kept}"
         elif module != name or name.rpartition(".")[0] + _WEIGHT not in tensors:
             found[name] = dtype

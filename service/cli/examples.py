@@ -53,7 +53,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "dosirak model import ./adapter chat --adapter-of chat:1",
         "dosirak model import chat.tar chat",
     ),
-    "model quantize": ("dosirak model quantize chat:1", "dosirak model quantize chat:1 --precision llm-int8"),
+    "model quantize": ("dosirak model quantize chat:1", "dosirak model quantize chat:1 --precision int4"),
     "model evaluate": (
         "dosirak model evaluate chat:2",
         "dosirak model evaluate chat:2 --effort full --text dialogues.txt",

@@ -41,7 +41,7 @@ def import_model(
     source: Annotated[str, typer.Argument(help="A directory, a tar archive, a hub id org/name, or a BentoML tag.")],
     name: Annotated[str, typer.Argument(help="Name in the repository, or name:version.")],
     precision: Annotated[
-        str | None, typer.Option(help="bf16, fp32, or int8, int8-weight, llm-int8 (the bf16 version as well).")
+        str | None, typer.Option(help="bf16, fp32, or int8, int8-weight, llm-int8, int4 (the bf16 version as well).")
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
     adapter_of: Annotated[
@@ -74,7 +74,8 @@ def import_model(
 @app.command()
 def quantize(
     reference: Reference,
-    precision: Annotated[str, typer.Option(help="int8, int8-weight or llm-int8.")] = "int8",
+    precision: Annotated[str, typer.Option(help="int8, int8-weight, llm-int8 or int4.")] = "int8",
+    group_size: Annotated[int | None, typer.Option(help="Weights that share a scale, int4 only: 32 or 128.")] = None,
     evaluate: Evaluate = "none",
     json: Json = False,
 ) -> None:
@@ -85,7 +86,7 @@ def quantize(
     store = repository()
     with _progress(f"quantizing {reference}") as progress:
         parent = store.resolve(reference)
-        manifest = convert(store, parent, precision, None, who(), progress, calibration)
+        manifest = convert(store, parent, precision, None, who(), progress, calibration, group_size)
     _published(store, manifest, evaluate, json)
 
 

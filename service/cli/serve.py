@@ -40,7 +40,7 @@ def serve(
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="bf16, fp32, int8, int8-weight or llm-int8; int8 on a processor where unset, bf16 on a GPU."),
+        typer.Option(help="bf16, fp32, int8, int8-weight, llm-int8, int4; unset: int8 on a processor, bf16 on a GPU."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name in the repository; made of MODEL where unset.")] = None,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Measure the version before it is served.")] = False,

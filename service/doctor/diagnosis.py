@@ -22,7 +22,7 @@ from service.machine import Host
 from service.needs import Files, Needs, kv_bytes_per_token, needs_of
 from service.settings import Settings
 
-PRECISIONS: Final = ("bf16", "int8", "int8-weight")
+PRECISIONS: Final = ("bf16", "int8", "int8-weight", "int4")
 Fits = Literal["yes", "tight", "no"]
 
 
@@ -115,8 +115,15 @@ def forecast(shape: Shape, precision: str, settings: Settings, host: Host, measu
         fits=_fits(needed, free),
         fits_disk=needed.disk <= host.disk.free,
         fits_converting=needed.converting <= free,
-        expected=None if measured is None else expected(measured, shape, precision, settings),
+        expected=_expected(measured, shape, precision, settings),
     )
+
+
+def _expected(measured: Measured | None, shape: Shape, precision: str, settings: Settings) -> Expected | None:
+    """Returns None where nothing was measured, or, by an older version, not this precision."""
+    if measured is None or precision not in measured.products:
+        return None
+    return expected(measured, shape, precision, settings)
 
 
 def expected(measured: Measured, shape: Shape, precision: str, settings: Settings) -> Expected:

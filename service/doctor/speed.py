@@ -10,6 +10,7 @@ and a prompt of n tokens, in steps of at most N tokens, of which one row reads t
     prefill(n) = ceil(n / N) · (E(1) + L o) + n L v(P) e + (n L w / R(P) + H / R(1)) · 2 + A(n (n + 1) / 2)
 
     W weights of all products = L · w of the layers + H of the head    e  elements of a row between a layer's products
+      (the head of a 4-bit version has 8 bits and the rate of 8 bits)
     R(B) measured rate of products for B rows, in the precision        P  rows of the measured prefill
     K  bytes of one token's keys and values in all layers              M  measured memory read
     A(p) = 4 p · L · heads · head_dim / F   query-key pairs p, two products each, F = the fp32 rate for many rows
@@ -51,7 +52,8 @@ class Speed:
         """Returns the seconds of a step in which so many sequences decode behind `context` tokens each."""
         shape, engine = self.shape, self.measured.engine
         layer = engine.layer + self._value(sequences) * sequences * shape.row_values
-        products = 2e-9 * sequences * shape.linear_weights / self._rate(sequences)
+        layers = shape.layers * shape.layer_weights / self._rate(sequences)
+        products = 2e-9 * sequences * (layers + shape.head_weights / self._head_rate(sequences))
         read = sequences * context * self.kv_bytes / (self.measured.memory_read_gb_s * 1e9)
         return engine.step[sequences] + shape.layers * layer + products + read + self._attention(sequences * context)
 
@@ -71,7 +73,8 @@ class Speed:
 
     def _rows(self, tokens: int) -> float:
         shape, most = self.shape, self._most_rows
-        products = tokens * shape.layers * shape.layer_weights / self._rate(most) + shape.head_weights / self._rate(1)
+        layers = tokens * shape.layers * shape.layer_weights / self._rate(most)
+        products = layers + shape.head_weights / self._head_rate(1)
         values = tokens * shape.layers * self._value(most) * shape.row_values
         return 2e-9 * products + values + self._attention(tokens * (tokens + 1) / 2)
 
@@ -81,6 +84,9 @@ class Speed:
 
     def _rate(self, rows: int) -> float:
         return self.measured.products[self.precision][rows]
+
+    def _head_rate(self, rows: int) -> float:
+        return self.measured.products["int8" if self.precision == "int4" else self.precision][rows]
 
     def _value(self, rows: int) -> float:
         return self.measured.engine.value[rows]

@@ -62,12 +62,14 @@ def _quantize(
     author: str,
     precision: str,
     evaluate: str,
+    group_size: int | None = None,
 ) -> dict[str, Any]:
     from models.quantize import quantize
 
     parent = repository.resolve(model)
     with repository.lease(parent):
-        manifest = quantize(repository, parent, precision, None, author, _before(evaluate, progress), calibration)
+        reached = _before(evaluate, progress)
+        manifest = quantize(repository, parent, precision, None, author, reached, calibration, group_size)
     return _named(manifest) | _evaluated(repository, settings, progress, manifest, evaluate)
 
 

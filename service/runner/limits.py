@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from models.int4 import GROUPS, INT4
 from service.host import available_memory
 from service.runner import linear
 from service.runner.memory import lazy_zeros
@@ -99,6 +100,8 @@ def ways(memory: Tensor) -> list[Way]:
         found.append(_onednn(memory) if dtype is torch.int8 else _torch(memory, f"{name} torch", dtype))
         if (kernels := library()) is not None:
             found.append(_native(kernels, memory, f"{name} native", KINDS[dtype]))
+    if kernels is not None and kernels.has_int4:
+        found.append(_native(kernels, memory, "int4 native", KINDS[INT4]))
     return found
 
 
@@ -124,10 +127,11 @@ def serving_ways(memory: Tensor) -> dict[str, Way]:
     kernels = library()
     if kernels is not None:
         kinds = {name: KINDS[dtype] for name, dtype in DTYPES.items()} | {"int8-weight": WEIGHT_ONLY}
+        kinds["int4"] = KINDS[INT4] if kernels.has_int4 else kinds["int8"]
         return {name: _native(kernels, memory, f"{name} native", kind) for name, kind in kinds.items()}
     dense = {name: _torch(memory, f"{name} torch", DTYPES[name]) for name in ("bf16", "fp32")}
     eight = _onednn(memory) if linear.int8_kernel(torch.device("cpu")) == "onednn" else dense["bf16"]
-    return {"int8": eight, **dense, "int8-weight": dense["bf16"]}
+    return {"int8": eight, **dense, "int8-weight": dense["bf16"], "int4": eight}
 
 
 def _layers(memory: Tensor, dtype: torch.dtype) -> list[Tensor]:
@@ -155,13 +159,14 @@ def _onednn(memory: Tensor) -> Way:
 
 def _native(kernels: Library, memory: Tensor, name: str, kind: int) -> Way:
     """The pattern is valid packed weights of every kind, so nothing is packed."""
-    size = kernels.packed_bytes(kind, OUTPUTS, DEPTH)
+    group = GROUPS[0] if kind == KINDS[INT4] else 0
+    size = kernels.packed_bytes(kind, OUTPUTS, DEPTH, group)
     scale, sums = torch.ones(OUTPUTS), torch.zeros(OUTPUTS, dtype=torch.int32)
 
     def multiply(rows: Tensor, at: int) -> Tensor:
         packed = memory[at * size : (at + 1) * size]
         parts = (address(packed), address(scale), address(sums))
-        return kernels.linear(LinearStruct(kind, OUTPUTS, DEPTH, *parts, None, 0, None, None), rows)
+        return kernels.linear(LinearStruct(kind, OUTPUTS, DEPTH, *parts, None, 0, None, None, group), rows)
 
     return Way(name, multiply, len(memory) // size)
 

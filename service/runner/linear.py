@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.int4 import Int4Weight, decoded
 from models.loading import Outliers
 from service.runner.native.library import library
 from service.runner.native.linear import NativeLinear
@@ -40,6 +41,8 @@ class DenseLinear(nn.Module):
 class Int8Linear(nn.Module):
     """y = x @ weight.T + bias with 8-bit weights [out, in] int8 and `scale` [out] fp32. Returns x's dtype.
 
+    4-bit weights stay 4-bit for our own kernels. Otherwise they are decoded here, to the same 8-bit layer.
+
     With `weight_only`, rows are not quantized. `outliers` are columns that are multiplied in bf16; their 8-bit weights
     are zeros, and rows are quantized without them.
 
@@ -48,7 +51,7 @@ class Int8Linear(nn.Module):
 
     def __init__(
         self,
-        weight: Tensor,
+        weight: Tensor | Int4Weight,
         scale: Tensor,
         bias: Tensor | None = None,
         outliers: Outliers | None = None,
@@ -56,14 +59,14 @@ class Int8Linear(nn.Module):
     ) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weight = weight
+        self.kernel = int8_kernel(weight.device)
+        if weight_only and self.kernel != "native":
+            self.kernel = "dequantized"
+        self.weight = weight if self.kernel == "native" else decoded(weight)
         self.outliers = outliers
         self.weight_only = weight_only
         self.scale = nn.Buffer(scale.float(), persistent=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self.kernel = int8_kernel(weight.device)
-        if weight_only and self.kernel != "native":
-            self.kernel = "dequantized"
         self.reach = activation_reach() if self.kernel == "onednn" else 127
         self._multiply: Callable[[Tensor], Tensor] | None = None
         self._native: tuple[NativeLinear, ...] = ()  # in a tuple it is no submodule
@@ -76,7 +79,7 @@ class Int8Linear(nn.Module):
     @property
     def nbytes(self) -> int:
         """Bytes of the weights in the kernel's form, without parameters and buffers."""
-        return 2 * self.weight.numel() if self.kernel == "dequantized" else self.weight.nbytes
+        return 2 * self.in_features * self.out_features if self.kernel == "dequantized" else self.weight.nbytes
 
     def release(self) -> None:
         """Frees the kernel's form of the weights. The next use makes it again."""
@@ -96,10 +99,11 @@ class Int8Linear(nn.Module):
         if self.kernel == "native" and kernels is not None:
             self._native = (NativeLinear(kernels, (self,)),)
             return self._native[0].forward
+        weight = decoded(self.weight)
         if self.kernel == "onednn":
-            multiply = self._onednn(torch.ops.onednn.qlinear_prepack(self.weight.contiguous(), None))
+            multiply = self._onednn(torch.ops.onednn.qlinear_prepack(weight.contiguous(), None))
             return multiply if self.outliers is None else self._mixed(multiply, self.outliers)
-        dense = (self.weight.float() * self.scale[:, None]).to(torch.bfloat16)
+        dense = (weight.float() * self.scale[:, None]).to(torch.bfloat16)
         if self.outliers is not None:
             dense[:, self.outliers.columns.long()] = self.outliers.weight
         return lambda rows: self._biased(F.linear(rows.to(torch.bfloat16), dense).to(rows.dtype))

@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor
 
 from loadtest.outliers import FACTOR, PLANTED, Layer, error, reach, theirs
+from models.int4 import decoded
 from models.loading import MappedWeights
 from models.manifest import Manifest
 from models.quantize import quantize
@@ -109,7 +110,7 @@ def test_plain_8_bits_lose_several_times_as_much_to_outliers(
 def _halves(case: Case, layer: Int8Linear) -> tuple[Layer, Layer]:
     """The stored weights with rows as they are; the exact weights with rows in 8 bits, but for the outliers."""
     columns = torch.tensor(case.outliers, dtype=torch.int64)
-    stored = layer.weight.float() * layer.scale[:, None]
+    stored = decoded(layer.weight).float() * layer.scale[:, None]
     if layer.outliers is not None:
         stored[:, columns] = layer.outliers.weight.float()
 

@@ -30,7 +30,7 @@ from tests.kernels import KERNELS, use
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 PLANTED = (3, 40, 77)
 FACTOR = 25.0
-PRECISIONS = ("int8", "int8-weight", "llm-int8")
+PRECISIONS = ("int8", "int8-weight", "llm-int8", "int4")
 
 
 def plant(directory: Path) -> Path:
@@ -103,7 +103,7 @@ def test_int8_and_int8_weight_share_their_files(repository: Repository) -> None:
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("precision", ["int8-weight", "llm-int8"])
+@pytest.mark.parametrize("precision", ["int8-weight", "llm-int8", "int4"])
 def test_alone_or_in_a_crowd(
     repository: Repository, precision: str, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from service import cli, machine
 from service.cli.doctor import show
 from service.doctor import measured as measuring
 from service.doctor.checks import Check, State, Surroundings, checks
-from service.doctor.diagnosis import Diagnosis, forecasts
+from service.doctor.diagnosis import PRECISIONS, Diagnosis, forecasts
 from service.doctor.measured import CannotMeasure, Measured
 from service.doctor.surroundings import look
 from service.machine import Disk, Graphics, Host, Memory, Threads
@@ -298,7 +298,7 @@ def test_no_figure_is_cut_off(width: int, monkeypatch: pytest.MonkeyPatch) -> No
         show(told, to)
     lines = capture.get().splitlines()
     rows = [line for line in lines if any(f" {shape.name} " in line for shape in TYPICAL)]
-    assert len(rows) == 3 * len(TYPICAL) and not any("…" in line for line in rows)
+    assert len(rows) == len(PRECISIONS) * len(TYPICAL) and not any("…" in line for line in rows)
     assert any("convert" in line and "prefill" in line for line in lines) == (width >= 110)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from service.doctor.measuring import BATCHES, PREFILL_ROWS, engine_times
 from service.runner.limits import DEPTH, OUTPUTS, rates, serving_ways, ways
-from tests.kernels import KERNELS, TORCH, use
+from tests.kernels import KERNELS, LIBRARIES, TORCH, use
 
 COUNTS = (*BATCHES, PREFILL_ROWS)
 NUMBER = torch.full((4,), 0x3C, dtype=torch.uint8).view(torch.float32).item()
@@ -27,14 +27,15 @@ def test_ways_multiply_by_all_weights(kernels: str, memory: torch.Tensor, monkey
             assert isinstance(product, torch.Tensor) and product.shape == (3, OUTPUTS)
             assert product.float().mean().item() == pytest.approx(NUMBER * DEPTH, rel=0.01), way.name
         assert way.operations(3) == 2 * 3 * OUTPUTS * DEPTH * way.layers
-    assert len(ways(memory)) == (3 if kernels == TORCH else 6)
+    native = LIBRARIES.get(kernels)
+    assert len(ways(memory)) == (3 if native is None else 6 + native.has_int4)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_every_precision_has_a_rate(kernels: str, memory: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     use(kernels, monkeypatch)
     found = {name: rates(way, COUNTS[:2], 0.001) for name, way in serving_ways(memory).items()}
-    assert found.keys() == {"int8", "bf16", "fp32", "int8-weight"}
+    assert found.keys() == {"int8", "bf16", "fp32", "int8-weight", "int4"}
     assert all(rate > 0 for each in found.values() for rate in each.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.int4 import Int4Weight, decoded
 from models.loading import DTYPES, Outliers
 from service.host import usable_cores
 from service.runner.forwards.foreign import replace_linears
@@ -24,8 +25,11 @@ from service.runner.native.library import HeadsStruct, Library, library, unavail
 from service.runner.native.linear import NativeLinear
 from tests.kernels import LIBRARIES
 
-KINDS = ["fp32", "bf16", "int8", "int8-weight", "llm-int8"]
+KINDS = ["fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4", "int4-g128"]
 SHAPES = [(48, 96), (37, 50), (200, 331), (1, 7), (129, 1), (600, 1024)]
+GROUPS = {"int4": 32, "int4-g128": 128}
+GROUPED = [(48, 128), (70, 256), (600, 1024)]
+CASES = [(*shape, kind) for kind in KINDS for shape in (GROUPED if kind in GROUPS else SHAPES)]
 COUNTS = (*range(1, 71), 128, 130, 257)
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -38,7 +42,7 @@ def kernels(request: pytest.FixtureRequest) -> Library:
 
 @dataclass
 class Part:
-    weight: Tensor
+    weight: Tensor | Int4Weight
     scale: Tensor
     bias: Tensor | None
     weight_only: bool = False
@@ -47,7 +51,10 @@ class Part:
 
 def part(out: int, depth: int, kind: str, biased: bool = True) -> Part:
     generator = torch.Generator().manual_seed(out)
-    if "int8" in kind:
+    weight: Any
+    if kind in GROUPS:
+        weight = int4_weight(out, depth, GROUPS[kind], generator)
+    elif "int8" in kind:
         weight = torch.randint(-127, 128, (out, depth), dtype=torch.int8, generator=generator)
     else:
         weight = torch.randn(out, depth, generator=generator).to(DTYPES[kind])
@@ -61,6 +68,16 @@ def part(out: int, depth: int, kind: str, biased: bool = True) -> Part:
     return made
 
 
+def int4_weight(out: int, depth: int, group: int, generator: torch.Generator) -> Int4Weight:
+    """Any codes, scales and bases, also those that wrap around and that no quantizer makes."""
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+    groups = (out, depth // group)
+    return Int4Weight(drawn(out, depth // 2), drawn(*groups), drawn(*groups).view(torch.int8))
+
+
 def rows(count: int, depth: int) -> Tensor:
     return torch.randn(count, depth, generator=torch.Generator().manual_seed(count))
 
@@ -68,16 +85,17 @@ def rows(count: int, depth: int) -> Tensor:
 def formula(x: Tensor, parts: list[Part], reach: int) -> Tensor:
     outs = []
     for one in parts:
+        weight = decoded(one.weight)
         if one.weight_only:
-            out = x.double() @ one.weight.double().T * one.scale
-        elif one.weight.dtype is torch.int8:
+            out = x.double() @ weight.double().T * one.scale
+        elif weight.dtype is torch.int8:
             columns = torch.zeros(0, dtype=torch.long) if one.outliers is None else one.outliers.columns.long()
             codes, row_scale = quantize_rows(x.index_fill(1, columns, 0), reach)
-            out = (codes.double() - (reach + 1)) @ one.weight.double().T * one.scale * row_scale
+            out = (codes.double() - (reach + 1)) @ weight.double().T * one.scale * row_scale
             if one.outliers is not None:
                 out = out + x[:, columns].double() @ one.outliers.weight.double().T
         else:
-            out = x.double() @ one.weight.double().T
+            out = x.double() @ weight.double().T
         outs.append(out if one.bias is None else out + one.bias)
     return torch.cat(outs, dim=1)
 
@@ -89,8 +107,7 @@ def test_they_are_built_where_they_can_be() -> None:
     assert library() is not None, f"{unavailable()}: run make install"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("out", "depth"), SHAPES)
+@pytest.mark.parametrize(("out", "depth", "kind"), CASES)
 def test_products_are_those_of_the_formula(kernels: Library, out: int, depth: int, kind: str) -> None:
     """Parts whose edge lies inside of a panel, with and without bias. bf16 is multiplied in bf16 where the
     processor does that."""
@@ -103,13 +120,36 @@ def test_products_are_those_of_the_formula(kernels: Library, out: int, depth: in
     assert float(error) < 1e-5
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("out", "depth"), SHAPES)
+@pytest.mark.parametrize(("out", "depth", "kind"), CASES)
 def test_a_row_does_not_depend_on_the_others(kernels: Library, out: int, depth: int, kind: str) -> None:
     layer, x = NativeLinear(kernels, [part(out, depth, kind)]), rows(300, depth)
     whole = layer(x)
     for count in COUNTS:
         assert torch.equal(layer(x[:count]), whole[:count]), count
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize(("out", "depth"), GROUPED)
+def test_4_bit_layers_are_8_bit_layers_of_their_decoded_weights(
+    kernels: Library, out: int, depth: int, kind: str
+) -> None:
+    """Bit for bit, for every number of rows; in a fraction of the memory where there are kernels for them."""
+    one = part(out, depth, kind)
+    coded, plain = NativeLinear(kernels, [one]), NativeLinear(kernels, [replace(one, weight=decoded(one.weight))])
+    x = rows(300, depth)
+    for count in (*range(1, 35), 64, 65, 130, 300):
+        assert torch.equal(coded(x[:count]), plain(x[:count])), count
+    assert kernels.has_int4 == (kernels.level != "portable")
+    assert (coded.packed.nbytes < 0.6 * plain.packed.nbytes) == kernels.has_int4
+
+
+def test_parts_of_several_bits_are_joined_in_8(kernels: Library) -> None:
+    """As q, k and v are, if the quantizer kept one of them in 8 bits; and parts of different groups."""
+    fine, coarse, wide = part(48, 128, "int8"), part(32, 128, "int4"), part(40, 128, "int4-g128")
+    x = rows(9, 128)
+    for parts in ([coarse, fine], [coarse, wide]):
+        plain = [replace(each, weight=decoded(each.weight)) for each in parts]
+        assert torch.equal(NativeLinear(kernels, parts)(x), NativeLinear(kernels, plain)(x))
 
 
 def test_parts_with_different_outliers_are_not_joined(kernels: Library) -> None:
@@ -149,7 +189,7 @@ def test_codes_are_those_of_the_fallback(kernels: Library, depth: int) -> None:
 
 def test_rows_that_are_no_numbers_say_so_and_harm_nobody(kernels: Library) -> None:
     for kind in KINDS:
-        layer, x = NativeLinear(kernels, [part(48, 96, kind)]), rows(5, 96)
+        layer, x = NativeLinear(kernels, [part(48, 128, kind)]), rows(5, 128)
         clean = layer(x)
         for wrong in (float("nan"), float("inf"), float("-inf")):
             spoilt = x.clone()

@@ -10,12 +10,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from models.checkpoint.safetensors_file import Tensor, read_header
+from models.conversion import split
 from models.errors import Conflict, InvalidSource
 from models.importing import import_source
+from models.int4 import Int4Weight
 from models.manifest import Manifest
-from models.quantize import quantize, quantize_rows, split
+from models.quantize import quantize, quantize_rows
 from models.repository import Repository
-from tests.checkpoints import save_gpt2, save_llama
+from tests.checkpoints import save_gpt2, save_llama, save_t5
 from tests.versions import publish
 
 LLAMA_LINEARS = {
@@ -123,7 +125,7 @@ def test_sharded_parent_and_sharded_result(
     assert sum(file.path.endswith(".safetensors") for file in parent.files) > 1
     one = quantize(repository, parent)
     assert "model.safetensors.index.json" not in {file.path for file in one.files}
-    monkeypatch.setattr("models.quantize.split", lambda planned: split(planned, single=100, size=10_000))
+    monkeypatch.setattr("models.conversion.split", lambda planned: split(planned, single=100, size=10_000))
     many = quantize(repository, parent)
     directory = repository.path(many)
     index = json.loads((directory / "model.safetensors.index.json").read_text())["weight_map"]
@@ -144,10 +146,13 @@ def test_rows() -> None:
 
 
 def test_split_keeps_scales_with_weights() -> None:
-    plan = [Tensor(name, "U8", (size,)) for name, size in (("a", 60), ("a_scale", 60), ("b", 60), ("c", 500))]
+    plan = [
+        Tensor(name, "U8", (size,))
+        for name, size in (("a.weight", 60), ("a.weight_scale", 30), ("a.group_base", 30), ("b", 60), ("c", 500))
+    ]
     assert split(plan, single=1000) == [plan]
     assert [[tensor.name for tensor in shard] for shard in split(plan, single=1, size=100)] == [
-        ["a", "a_scale"],
+        ["a.weight", "a.weight_scale", "a.group_base"],
         ["b"],
         ["c"],
     ]
@@ -183,3 +188,63 @@ def test_parent_is_left_alone(repository: Repository, tmp_path: Path) -> None:
     quantize(repository, parent)
     repository.verify(parent)
     assert dataclasses.asdict(repository.get("demo", "1")) == dataclasses.asdict(parent)
+
+
+def test_int4_stores_codes_and_reports_each_layer(repository: Repository, tmp_path: Path) -> None:
+    """The head, and the layer whose 48 inputs are no whole groups, stay in 8 bits."""
+    parent = import_source(repository, str(save_llama(tmp_path / "source", torch.float32)), "demo")
+    small = quantize(repository, parent, "int4", calibrate=lambda directory, window: [list(range(20))])
+    repository.verify(small)
+    stored, old = tensors(repository, small), tensors(repository, parent)
+    report = json.loads((repository.path(small) / "quantization.json").read_text())
+    assert (report["method"], report["group_size"], report["calibration_tokens"]) == ("int4", 32, 20)
+    fine = {"lm_head", "model.layers.0.mlp.down_proj"}
+    assert {name for name, layer in report["layers"].items() if layer["bits"] == 8} == fine
+    for name, (out, depth) in LLAMA_LINEARS.items():
+        weight, scale = stored[f"{name}.weight"], stored[f"{name}.weight_scale"]
+        if name in fine:
+            assert weight.dtype is torch.int8
+            continue
+        assert (weight.dtype, tuple(weight.shape)) == (torch.uint8, (out, depth // 2))
+        coded = Int4Weight(weight, stored[f"{name}.group_scale"], stored[f"{name}.group_base"])
+        exact = old[f"{name}.weight"].float()
+        error = float((coded.decoded() * scale[:, None] - exact).square().sum() / exact.square().sum())
+        assert 0 < report["layers"][name]["error"] < 0.01 and error < 0.01
+    assert {(layer.pattern, layer.dtype) for layer in small.layers} >= {
+        ("model.layers.0.self_attn.q_proj", "I4"),
+        ("model.layers.0.mlp.down_proj", "I8"),
+    }
+    assert "6 linear weights to int4 in groups of 32" in small.lineage.recipe
+    assert "2 linear weights to int8" in small.lineage.recipe
+
+
+def test_a_layer_that_would_lose_much_stays_in_8_bits(repository: Repository, tmp_path: Path) -> None:
+    """The weights of an input that is hardly ever more than zero are a thousand times larger than the others."""
+    source, layer = save_llama(tmp_path / "source", torch.float32), "model.layers.0.self_attn"
+    weights = load_file(source / "model.safetensors")
+    weights[f"{layer}.o_proj.weight"][:, 1] *= 1000
+    weights[f"{layer}.v_proj.weight"][1] *= 1e-6
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    parent = import_source(repository, str(source), "demo")
+    small = quantize(repository, parent, "int4", calibrate=lambda directory, window: [list(range(20))])
+    report = json.loads((repository.path(small) / "quantization.json").read_text())
+    assert report["layers"][f"{layer}.o_proj"]["bits"] == 8
+    assert report["layers"][f"{layer}.q_proj"]["bits"] == 4
+
+
+def test_group_sizes_that_cannot_be(repository: Repository, tmp_path: Path) -> None:
+    parent = import_source(repository, str(save_llama(tmp_path / "source", torch.float32)), "demo")
+    with pytest.raises(InvalidSource, match="no group size 64; choose one of 32, 128"):
+        quantize(repository, parent, "int4", group_size=64)
+    with pytest.raises(InvalidSource, match="int8 has no groups"):
+        quantize(repository, parent, "int8", group_size=32)
+    with pytest.raises(Conflict, match="groups of 128; choose another group_size"):
+        quantize(repository, parent, "int4", group_size=128)
+    assert [each.version for each in repository.versions("demo")] == [parent.version]
+
+
+def test_int4_of_an_encoder_and_decoder_needs_no_text(repository: Repository, tmp_path: Path) -> None:
+    parent = import_source(repository, str(save_t5(tmp_path / "source")), "demo")
+    small = quantize(repository, parent, "int4", calibrate=lambda directory, window: [[1, 2, 3]])
+    report = json.loads((repository.path(small) / "quantization.json").read_text())
+    assert report["calibration_tokens"] == 0 and 4 in {layer["bits"] for layer in report["layers"].values()}

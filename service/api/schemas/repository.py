@@ -34,7 +34,7 @@ class ImportBody(Wire):
     `adapter_of` names its base version."""
 
     source: Annotated[str, Field(min_length=1, max_length=4096)]
-    precision: Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8"] | None = None
+    precision: Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4"] | None = None
     version: Version | None = None
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     adapter_of: Annotated[str, Field(min_length=1, max_length=200)] | None = None
@@ -42,7 +42,10 @@ class ImportBody(Wire):
 
 
 class QuantizeBody(Wire):
-    precision: Literal["int8", "int8-weight", "llm-int8"] = "int8"
+    """`group_size` is the number of weights that share a scale in `int4`, 32 unless given."""
+
+    precision: Literal["int8", "int8-weight", "llm-int8", "int4"] = "int8"
+    group_size: Literal[32, 128] | None = None
     evaluate: Effort = "quick"
 
 

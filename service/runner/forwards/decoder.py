@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.int4 import joined
 from models.loading import LowRankWeights, Outliers
 from service.runner.adapters import Adapted
 from service.runner.forwards.attention import AttentionPlan
@@ -119,7 +120,7 @@ def fuse(parts: Seq[Any]) -> nn.Module:
     biases = [getattr(part, "bias", None) for part in parts]
     bias = None if all(b is None for b in biases) else torch.cat([_bias(part) for part in parts])
     if all(isinstance(part, Int8Linear) for part in parts):
-        weight, scale = torch.cat([part.weight for part in parts]), torch.cat([part.scale for part in parts])
+        weight, scale = joined([part.weight for part in parts]), torch.cat([part.scale for part in parts])
         try:
             outliers = Outliers.joined([part.outliers for part in parts])
         except ValueError as error:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from models.int4 import INT4, decoded
 from models.loading import DTYPES, MappedWeights, load_model, resolve_device, weight_bytes
 from models.manifest import QUANTIZED
 from service.engine.messages import EngineConfig, EngineInfo
@@ -168,7 +169,7 @@ def _blueprint(model: transformers.PreTrainedModel, max_model_len: int) -> Bluep
 def _apart(whole: Blueprint) -> Blueprint:
     """Returns weights with a copy of a dense model's embedding. The library maps its files as one mapping, which would
     stay resident with the embedding. 8-bit files are mapped tensor by tensor (see `models.loading`)."""
-    mapped_alone = whole.head.weight.dtype is torch.int8
+    mapped_alone = whole.head.weight.dtype in (torch.int8, INT4)
     return whole if mapped_alone else replace(whole, embedding=whole.embedding.clone())
 
 
@@ -220,7 +221,7 @@ def _dense_layers(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Ten
         if isinstance(module, (torch.nn.Linear, DenseLinear)):
             yield module, module.weight, module.weight.dtype
         elif isinstance(module, Int8Linear) and module.kernel == "dequantized":
-            yield module, module.weight, torch.bfloat16
+            yield module, decoded(module.weight), torch.bfloat16
         elif type(module).__name__ == "Conv1D":  # the library's, [in, out]
             weight = module.get_parameter("weight").T
             yield module, weight, weight.dtype

@@ -25,8 +25,8 @@ _EXPERT: Final = re.compile(r"\.experts\.")
 _ENCODER: Final = re.compile(r"^(model\.|transformer\.)?encoder\.")
 _OVER_ENCODED: Final = re.compile(r"EncDecAttention\.[kv]\.|encoder_attn\.[kv]_proj\.")
 """A decoder's products over the encoder's output: made once for each encoded position."""
-_KEPT: Final = ".outlier_weight"
-"""Columns of `llm-int8`; the 8-bit matrix counts them already."""
+_BESIDE: Final = (".outlier_weight", ".group_scale", ".group_base")
+"""Columns of `llm-int8`, and what groups of 4-bit weights share: read with a matrix that counts its weights itself."""
 _HIDDEN: Final = ("hidden_size", "n_embd", "d_model")
 _HEADS: Final = ("num_attention_heads", "n_head", "num_heads", "decoder_attention_heads")
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -62,16 +62,16 @@ def _work(
     hidden, vocabulary, heads = _size(config, _HIDDEN), _size(config, ("vocab_size",)), _size(config, _HEADS)
     for tensor in tensors:
         stored = _stored(tensor, width)
-        if tensor.name.endswith(_KEPT):
+        if tensor.name.endswith(_BESIDE):
             layers.add(0, stored)
         elif not _is_linear(tensor, vocabulary):
             continue
         elif _EXPERT.search(tensor.name):
-            experts.add(tensor.size, stored)
+            experts.add(_weights(tensor), stored)
         elif _ENCODER.search(tensor.name) or _OVER_ENCODED.search(tensor.name):
-            encoder.add(tensor.size, stored)
+            encoder.add(_weights(tensor), stored)
         else:
-            layers.add(tensor.size, stored)
+            layers.add(_weights(tensor), stored)
     used, known = (_size(config, ("num_experts_per_tok",)), _size(config, _EXPERTS)) if experts.weights else (0, 1)
     return ModelWork(
         weights=layers.weights + experts.weights * used // known,
@@ -93,6 +93,11 @@ def _is_linear(tensor: Tensor, vocabulary: int) -> bool:
         return False
     is_expert = _EXPERT.search(tensor.name) and len(tensor.shape) > 1 and not tensor.name.endswith("bias")
     return bool(is_expert) or (tensor.name.endswith(".weight") and len(tensor.shape) == 2)
+
+
+def _weights(tensor: Tensor) -> int:
+    """Returns the weights of a matrix; U8 holds 4-bit ones in pairs."""
+    return tensor.size * (2 if tensor.dtype == "U8" else 1)
 
 
 def _stored(tensor: Tensor, width: int) -> int:

@@ -13,6 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from models.int4 import INT4, Int4Weight
 from service.engine.profiling import Part
 from service.runner.loading.arena import Arena
 from service.runner.memory import lazy_zeros
@@ -20,7 +21,7 @@ from service.runner.native.build import LEVELS, library_path
 from service.runner.native.marks import Marks, MarksStruct
 
 _ALIGNMENT = 64
-KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, INT4: 4}
 WEIGHT_ONLY = 3
 """8-bit weights times rows that are not quantized."""
 KEPT_WIDTH = 16
@@ -39,6 +40,7 @@ class LinearStruct(Structure):
         ("outliers", c_int64),
         ("columns", c_void_p),
         ("kept", c_void_p),
+        ("group", c_int64),
     )
 
 
@@ -143,7 +145,7 @@ class StepStruct(Structure):
 
 class Library:
     """One loaded library. `level` is its instruction set. `activation_reach` is the largest code of a quantized row.
-    `panel` is the number of outputs whose weights are packed together."""
+    `panel` is the number of outputs whose weights are packed together. `has_int4` says whether 4-bit weights can be."""
 
     def __init__(self, level: str, functions: ctypes.CDLL) -> None:
         self.level = level
@@ -158,10 +160,16 @@ class Library:
         self.panel: int = functions.dosirak_panel()
         self._packed_bytes = functions.dosirak_packed_bytes
         self._packed_bytes.restype = c_int64
-        self._packed_bytes.argtypes = (c_int64, c_int64, c_int64)
+        self._packed_bytes.argtypes = (c_int64, c_int64, c_int64, c_int64)
+        self.has_int4 = bool(functions.dosirak_has_int4())
         self._pack = functions.dosirak_pack
         self._pack.restype = None
         self._pack.argtypes = (c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int)
+        self._pack_int4 = functions.dosirak_pack_int4
+        self._pack_int4.restype = None
+        self._pack_int4.argtypes = (
+            c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int,
+        )  # fmt: skip
         self._linear = functions.dosirak_linear
         self._linear.restype = None
         self._linear.argtypes = (POINTER(LinearStruct), c_void_p, c_int64, c_void_p, c_int)
@@ -191,20 +199,21 @@ class Library:
         names = {"step": "step", "linear": "linear", "attend": "attention", "add": "adapter"}
         return [Part(self, method, f"native::{name}") for method, name in names.items()]
 
-    def packed_bytes(self, kind: int, outputs: int, depth: int) -> int:
-        """Returns the bytes of the packed weights [outputs, depth] of a kind."""
-        size: int = self._packed_bytes(kind, outputs, depth)
+    def packed_bytes(self, kind: int, outputs: int, depth: int, group: int = 0) -> int:
+        """Returns the bytes of the packed weights [outputs, depth] of a kind; `group` is of 4-bit weights."""
+        size: int = self._packed_bytes(kind, outputs, depth, group)
         return size
 
-    def pack(self, parts: Seq[Tensor], kind: int) -> tuple[Tensor, Tensor]:
+    def pack(self, parts: Seq[Tensor | Int4Weight], kind: int) -> tuple[Tensor, Tensor]:
         """Packs the parts' weights [out, in], one below the other. Returns the form that the kernels of a kind read
-        [bytes] uint8, and the sums that 8-bit kernels need too [out] int32. The parts are of one dtype: fp32, bf16 or
-        int8."""
+        [bytes] uint8, and the sums that 8-bit and 4-bit kernels need too [out] int32. The parts are of one dtype: fp32,
+        bf16, int8, or int4 in groups of one size."""
         depth, outputs = parts[0].shape[1], sum(len(part) for part in parts)
-        size = self.packed_bytes(kind, outputs, depth)
+        group = parts[0].group if isinstance(parts[0], Int4Weight) else 0
+        size = self.packed_bytes(kind, outputs, depth, group)
         if self.arena is not None:
             start = -(-size // _ALIGNMENT) * _ALIGNMENT
-            memory = self.arena.take(f"{self.level} {kind} {outputs} {depth}", start + 4 * outputs)
+            memory = self.arena.take(f"{self.level} {kind} {outputs} {depth} {group}", start + 4 * outputs)
             packed, sums = memory[:size], memory[start:].view(torch.int32)
             if not self.arena.is_owner:
                 return packed, sums
@@ -213,10 +222,14 @@ class Library:
             sums = torch.zeros(outputs, dtype=torch.int32)
         at, threads = 0, torch.get_num_threads()
         for part in parts:
-            weight = part.detach().contiguous()
-            arguments = (packed.data_ptr(), sums.data_ptr(), weight.data_ptr(), len(weight), depth, at, threads)
-            self._pack(kind, *arguments)
-            at += len(weight)
+            to = (packed.data_ptr(), sums.data_ptr())
+            if isinstance(part, Int4Weight):
+                plain = [tensor.contiguous() for tensor in (part.codes, part.group_scale, part.group_base)]
+                self._pack_int4(*to, *(each.data_ptr() for each in plain), len(part), depth, group, at, threads)
+            else:
+                weight = part.detach().contiguous()
+                self._pack(kind, *to, weight.data_ptr(), len(part), depth, at, threads)
+            at += len(part)
         return packed, sums
 
     def linear(self, layer: LinearStruct, rows: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.int4 import INT4, Int4Weight, decoded
 from models.loading import Outliers
 from service.runner.memory import lazy_zeros
 from service.runner.native.library import KEPT_WIDTH, KINDS, WEIGHT_ONLY, Library, LinearStruct, address
@@ -18,26 +19,31 @@ class NativeLinear(nn.Module):
     """The outputs of `parts` side by side: y = x @ weight.T + bias for rows [n, in], in x's dtype. A row's result does
     not depend on the other rows.
 
-    A part is a module with a `weight` [out, in] of fp32, bf16 or int8 (then with `scale` [out]) and an optional `bias`.
-    An 8-bit part also has `weight_only` (rows are not quantized) and `outliers`. The parts can be dropped. Raises
-    ValueError for weights of mixed or other dtypes, for parts with different outliers, and for scales, biases and
-    outliers that do not fit the weights.
+    A part is a module with a `weight` [out, in] of fp32, bf16, int8 or int4 (the latter two with `scale` [out]) and an
+    optional `bias`. An 8-bit part also has `weight_only` (rows are not quantized) and `outliers`. The parts can be
+    dropped. Raises ValueError for weights of mixed or other dtypes, for parts with different outliers, and for scales,
+    biases and outliers that do not fit the weights.
+
+    4-bit parts stay 4-bit if all parts are, in groups of one size, and the kernels have that. Otherwise they are
+    decoded.
     """
 
     def __init__(self, library: Library, parts: Seq[Any]) -> None:
         super().__init__()
-        dtypes = {part.weight.dtype for part in parts}
+        weights = _alike(library, [part.weight for part in parts])
+        dtypes = {weight.dtype for weight in weights}
         if len(dtypes) > 1 or not dtypes <= set(KINDS):
             raise ValueError(f"no kernel for weights of {', '.join(sorted(map(str, dtypes)))}")
         self._library = library
         self.dtype = dtypes.pop()
-        self.in_features: int = parts[0].weight.shape[1]
-        self.out_features = sum(len(part.weight) for part in parts)
+        self.in_features: int = weights[0].shape[1]
+        self.out_features = sum(len(weight) for weight in weights)
+        self._group = weights[0].group if isinstance(weights[0], Int4Weight) else 0
         self.kind = WEIGHT_ONLY if getattr(parts[0], "weight_only", False) else KINDS[self.dtype]
-        packed, sums = _joined(library, parts) or library.pack([part.weight for part in parts], self.kind)
+        packed, sums = _joined(library, parts) or library.pack(weights, self.kind)
         self.weight = torch.empty(self.out_features, self.in_features, dtype=self.dtype, device="meta")  # for its type
         self.packed, self.sums = nn.Buffer(packed, persistent=False), nn.Buffer(sums, persistent=False)
-        self.scale = _buffer([part.scale for part in parts] if self.dtype is torch.int8 else [])
+        self.scale = _buffer([part.scale for part in parts] if self.dtype in (torch.int8, INT4) else [])
         biased = any(getattr(part, "bias", None) is not None for part in parts)
         self.bias = _buffer([_bias(part) for part in parts] if biased else [])
         columns, kept = _outliers([getattr(part, "outliers", None) for part in parts])
@@ -52,11 +58,19 @@ class NativeLinear(nn.Module):
         """The kernels' view of the layer, valid as long as this layer lives."""
         tensors = (self.packed, self.scale, self.sums, self.bias)
         outliers = (len(self.columns), address(self.columns), address(self.kept))
-        return LinearStruct(self.kind, self.out_features, self.in_features, *map(address, tensors), *outliers)
+        return LinearStruct(
+            self.kind, self.out_features, self.in_features, *map(address, tensors), *outliers, self._group
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self._library.linear(self.struct, x.reshape(-1, self.in_features))
         return y.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+
+def _alike(library: Library, weights: Seq[Tensor | Int4Weight]) -> list[Tensor | Int4Weight]:
+    """Returns the weights, with 4-bit ones decoded where no kernel multiplies all of them together."""
+    groups = {weight.group if isinstance(weight, Int4Weight) else 0 for weight in weights}
+    return list(weights) if library.has_int4 and len(groups) == 1 else [decoded(weight) for weight in weights]
 
 
 def _joined(library: Library, parts: Seq[Any]) -> tuple[Tensor, Tensor] | None:

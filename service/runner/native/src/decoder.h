@@ -9,6 +9,7 @@
 #pragma once
 
 #include "model.h"
+#include "multiply.h"
 #include "space.h"
 
 namespace dosirak {

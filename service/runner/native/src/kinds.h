@@ -10,7 +10,7 @@
 
 namespace dosirak {
 
-enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2, INT8_WEIGHT = 3 };
+enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2, INT8_WEIGHT = 3, INT4 = 4 };
 
 struct Fp32 {
     using Input = float;

@@ -1,4 +1,4 @@
-// y = x W^T over packed weights, fp32, bf16 or 8-bit, for any number of rows. One copy of the weights serves all.
+// Rows times panels of packed weights, fp32, bf16 or 8-bit, for any number of rows. One copy of the weights serves all.
 //
 // panel                 the weights of PANEL outputs, [k / K_PACK][PANEL][K_PACK]: one load gives K_PACK neighbours of every
 //                       output
@@ -21,12 +21,13 @@ namespace dosirak {
 struct Linear {  // mirrored in library.py
     int64_t kind, outputs, depth;
     const void* packed;
-    const float* scale;   // [outputs], 8-bit only
+    const float* scale;   // [outputs], 8-bit and 4-bit only
     const int32_t* sums;  // [outputs], the sum of each output's 8-bit weights
     const float* bias;    // [outputs] or null
     int64_t outliers;         // columns that 8-bit codes leave out
     const int32_t* columns;   // [outliers]
     const uint16_t* kept;     // [outliers][outputs rounded up to whole vectors], their weights in bf16
+    int64_t group;            // inputs of one output that share a scale, 4-bit only
 };
 
 constexpr int64_t WHOLE = 16;  // outputs of the widest vector
@@ -189,6 +190,12 @@ INLINE void Finish<T>::operator()(int64_t m, int64_t n, typename T::Sum sums) co
 }
 
 constexpr int64_t CACHED_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
+// f(first row, rows) for blocks of rows top .. bottom that stay in the cache.
+template <class F>
+INLINE void for_row_blocks(int64_t top, int64_t bottom, F&& f) {
+    for (int64_t row = top; row < bottom; row += CACHED_ROWS) f(row, std::min(CACHED_ROWS, bottom - row));
+}
+
 constexpr int64_t SHORT = 16384;    // bytes of a panel under which one row needs prefetching from panel to panel
 constexpr int64_t SLAB = 256;       // depth of narrow weights widened at a time for many rows
 
@@ -198,28 +205,24 @@ constexpr int64_t SLAB = 256;       // depth of narrow weights widened at a time
 
 namespace dosirak {
 
-// P panels from `first` on times m rows.
+// P panels at w, of outputs from panel `first` on, times M rows.
 template <class T, int M, int P>
-INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, bool look_ahead = false) {
-    const Linear& l = finish.l;
-    const int64_t size = panel_bytes<T>(l.depth);
+INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, const char* w, bool look_ahead = false) {
+    const int64_t depth = finish.l.depth, size = panel_bytes<T>(depth);
     typename T::Sum sums[M][2 * P] = {};
     const auto* a = (const typename T::Input*)finish.codes.data + row * finish.codes.stride;
-    const char* w = (const char*)l.packed + first * size;
-    accumulate<T, M, P>(a, finish.codes.stride, w, size, k_packs<T>(l.depth), sums, look_ahead ? w + P * size : nullptr);
+    accumulate<T, M, P>(a, finish.codes.stride, w, size, k_packs<T>(depth), sums, look_ahead ? w + P * size : nullptr);
     for (int m = 0; m < M; m++)
         for (int v = 0; v < 2 * P; v++) finish(row + m, first * PANEL + v * LANES, sums[m][v]);
 }
 
 // For many rows of narrow weights if the processor multiplies fp32 only: a slab of the panel is widened once for all.
 template <class T>
-void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t panel) {
+void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t panel, const char* w) {
     alignas(64) static thread_local float slab[SLAB * PANEL];
     alignas(64) static thread_local Vf kept[CACHED_ROWS][2];
-    const Linear& l = finish.l;
-    const char* w = (const char*)l.packed + panel * panel_bytes<T>(l.depth);
     const float* a = (const float*)finish.codes.data + row * finish.codes.stride;
-    const int64_t depth = k_packs<T>(l.depth) * T::K_PACK;
+    const int64_t depth = k_packs<T>(finish.l.depth) * T::K_PACK;
     std::memset(kept, 0, sizeof kept);
     for (int64_t k = 0; k < depth; k += SLAB) {
         const int64_t deep = std::min(SLAB, depth - k);
@@ -238,54 +241,32 @@ void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t p
         for (int v = 0; v < 2; v++) finish(row + m, panel * PANEL + v * LANES, kept[m][v]);
 }
 
+// Panels first .. last, which lie at w, times at most CACHED_ROWS rows. `more` panels follow them in memory.
 template <class T>
-void multiply_rows(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last) {
+void multiply_rows(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last, const char* w,
+                   bool more = true) {
 #if defined(__AMX_INT8__)
     if constexpr (FEWEST_TILED<T> < INT64_MAX)
-        if (rows >= FEWEST_TILED<T>) return multiply_by_tiles(finish, row, rows, first, last);
+        if (rows >= FEWEST_TILED<T>) return multiply_by_tiles(finish, row, rows, first, last, w);
 #endif
     constexpr bool widens = T::K_PACK > 1 && std::is_same_v<typename T::Input, float>;
+    const int64_t size = panel_bytes<T>(finish.l.depth);
+    const auto at = [&](int64_t panel) { return w + (panel - first) * size; };
     int64_t p = first;
     if (rows == 1)
-        for (; p + 4 <= last; p += 4) panels<T, 1, 4>(finish, row, p, panel_bytes<T>(finish.l.depth) <= SHORT);
+        for (; p + 4 <= last; p += 4) panels<T, 1, 4>(finish, row, p, at(p), more && size <= SHORT);
     if (rows == 2)
-        for (; p + 2 <= last; p += 2) panels<T, 2, 2>(finish, row, p, true);
+        for (; p + 2 <= last; p += 2) panels<T, 2, 2>(finish, row, p, at(p), more);
     for (; p < last; p++) {
         if constexpr (widens)
             if (rows > T::TILES * T::ROWS) {
-                widened_panel<T>(finish, row, rows, p);
+                widened_panel<T>(finish, row, rows, p, at(p));
                 continue;
             }
-        for_register_tiles<T::ROWS>(rows, [&](int64_t at, auto count) {
-            panels<T, decltype(count)::value, 1>(finish, row + at, p, at == 0);
+        for_register_tiles<T::ROWS>(rows, [&](int64_t tile, auto count) {
+            panels<T, decltype(count)::value, 1>(finish, row + tile, p, at(p), more && tile == 0);
         });
     }
-}
-
-// The threads of a team share the work, without a barrier at the end. Tasks are ranges of outputs, so that weights are
-// read from memory once. With many threads or rows, tasks are also ranges of rows.
-template <class T>
-void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out, int threads) {
-    const int64_t all = (l.outputs + PANEL - 1) / PANEL;
-    const int64_t wanted = std::clamp<int64_t>(all / (4 * threads), 1, 8);
-    const int64_t width = wanted < 3 ? wanted : (wanted + 3) / 4 * 4;  // single rows take four panels at a time
-    const int64_t tall = 4 * CACHED_ROWS;
-    const int64_t across = (all + width - 1) / width, down = (m + tall - 1) / tall;
-    const Finish<T> finish{l, codes, out};
-#pragma omp for schedule(dynamic, 1) nowait
-    for (int64_t task = 0; task < across * down; task++) {
-        const int64_t first = task % across * width, last = std::min(first + width, all);
-        const int64_t top = task / across * tall, bottom = std::min(top + tall, m);
-        for (int64_t row = top; row < bottom; row += CACHED_ROWS)
-            multiply_rows<T>(finish, row, std::min(CACHED_ROWS, bottom - row), first, last);
-    }
-}
-
-inline void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out, int threads) {
-    if (l.kind == INT8) multiply<Int8>(l, codes, m, out, threads);
-    if (l.kind == INT8_WEIGHT) multiply<Int8Weight>(l, codes, m, out, threads);
-    if (l.kind == BF16) multiply<Bf16>(l, codes, m, out, threads);
-    if (l.kind == FP32) multiply<Fp32>(l, codes, m, out, threads);
 }
 
 // Packs the weights [rows][depth] of `rows` outputs, from output `at` on, into their panels. Adds each output's sum to

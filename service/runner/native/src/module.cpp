@@ -1,4 +1,5 @@
-// This file holds the functions that Python calls through ctypes: plain pointers and structures. Pointers stay the caller's.
+// This file holds the functions that Python calls through ctypes: plain pointers and structures. Pointers stay the
+// caller's.
 #ifdef _OPENMP
 #include <omp.h>
 #else
@@ -37,9 +38,13 @@ EXPORT int64_t dosirak_activation_reach() { return Int8::REACH; }
 // Outputs that lie side by side when packed: layers of multiples of it are joined by joining their bytes.
 EXPORT int64_t dosirak_panel() { return PANEL; }
 
-// Bytes of the packed weights of a layer.
-EXPORT int64_t dosirak_packed_bytes(int64_t kind, int64_t outputs, int64_t depth) {
+// Whether layers of 4-bit weights can be made.
+EXPORT int dosirak_has_int4() { return HAS_INT4; }
+
+// Bytes of the packed weights of a layer; `group` of 4-bit weights.
+EXPORT int64_t dosirak_packed_bytes(int64_t kind, int64_t outputs, int64_t depth, int64_t group) {
     const int64_t panels = (outputs + PANEL - 1) / PANEL;
+    if (kind == INT4) return panels * int4_panel_bytes(depth, group);
     if (kind == INT8) return panels * panel_bytes<Int8>(depth);
     if (kind == INT8_WEIGHT) return panels * panel_bytes<Int8Weight>(depth);
     if (kind == BF16) return panels * panel_bytes<Bf16>(depth);
@@ -56,6 +61,13 @@ EXPORT void dosirak_pack(int64_t kind, void* packed, int32_t* sums, const void* 
         if (kind == BF16) pack<Bf16>((char*)packed, sums, (const uint16_t*)weights, rows, depth, at);
         if (kind == FP32) pack<Fp32>((char*)packed, sums, (const float*)weights, rows, depth, at);
     }
+}
+
+// The same for 4-bit weights (see int4.h for their plain form).
+EXPORT void dosirak_pack_int4(void* packed, int32_t* sums, const uint8_t* codes, const uint8_t* scales, const int8_t* bases,
+                              int64_t rows, int64_t depth, int64_t group, int64_t at, int threads) {
+#pragma omp parallel num_threads(threads)
+    pack_int4((char*)packed, sums, codes, scales, bases, rows, depth, group, at);
 }
 
 // y [rows, outputs] = layer(x [rows, depth]).

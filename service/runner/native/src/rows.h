@@ -127,7 +127,7 @@ inline void encode(const Linear& into, const float* x, int64_t n, const Codes& c
         }
         x = rest.data();
     }
-    if (kind == INT8) {
+    if (kind == INT8 || kind == INT4) {
         auto* to = (Int8::Input*)codes.data + row * padded;
         quantize(x, to, codes.scale + row, n);
         for (int64_t i = n; i < padded; i++) to[i] = Int8::ZERO;

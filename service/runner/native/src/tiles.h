@@ -118,9 +118,9 @@ INLINE void sums_by_tiles(const char* a, int64_t stride, int64_t upper, const ch
     barrier();
 }
 
-// Panels first .. last times `rows` rows, in blocks of nearly equal size.
+// Panels first .. last, one behind the other at `panels`, times `rows` rows, in blocks of nearly equal size.
 template <class T>
-void multiply_by_tiles(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last) {
+void multiply_by_tiles(const Finish<T>& finish, int64_t row, int64_t rows, int64_t first, int64_t last, const char* panels) {
     alignas(64) static thread_local typename T::Sum sums[TILED_ROWS][2];
     const Linear& l = finish.l;
     const int64_t packs = k_packs<T>(l.depth), size = panel_bytes<T>(l.depth);
@@ -131,7 +131,7 @@ void multiply_by_tiles(const Finish<T>& finish, int64_t row, int64_t rows, int64
         const char* a = finish.codes.data + from * stride;
         const TileShapes shapes(upper, count - upper);
         for (int64_t p = first; p < last; p++) {
-            const char* w = (const char*)l.packed + p * size;
+            const char* w = panels + (p - first) * size;
             if (upper < count)
                 sums_by_tiles<T, true>(a, stride, upper, w, packs, sums, sizeof sums[0]);
             else

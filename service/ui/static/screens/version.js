@@ -55,7 +55,7 @@ function Version() {
     </div>
     <${Feedback} />
     ${dialog === 'evaluate' && html`<${Evaluate} onClose=${close} onRun=${effort => job('evaluate', {effort})} />`}
-    ${dialog === 'quantize' && html`<${Quantize} onClose=${close} onRun=${precision => job('quantize', {precision})} />`}
+    ${dialog === 'quantize' && html`<${Quantize} onClose=${close} onRun=${asked => job('quantize', asked)} />`}
     ${dialog === 'delete' && html`<${Confirm} title=${t('version.delete')} onClose=${close} onConfirm=${remove}>${t('version.delete_asks', {version: shown.model})}<//>`}`;
 }
 
@@ -133,9 +133,12 @@ function Evaluate({onClose, onRun}) {
 
 function Quantize({onClose, onRun}) {
   const [precision, setPrecision] = useState('int8');
+  const [group, setGroup] = useState('32');
+  const asked = precision === 'int4' ? {precision, group_size: Number(group)} : {precision};
   return html`<${Dialog} title=${t('version.quantize')} onClose=${onClose}>
-    <${Select} label=${t('version.precision')} value=${precision} onChange=${setPrecision} options=${['int8', 'int8-weight', 'llm-int8']} />
-    <div class="row"><button type="button" onClick=${onClose}>${t('parts.cancel')}</button><button type="button" class="main" onClick=${() => onRun(precision)}>${t('version.quantize')}</button></div>
+    <${Select} label=${t('version.precision')} value=${precision} onChange=${setPrecision} options=${['int8', 'int8-weight', 'llm-int8', 'int4']} />
+    ${precision === 'int4' && html`<${Select} label=${t('version.group_size')} value=${group} onChange=${setGroup} options=${['32', '128']} />`}
+    <div class="row"><button type="button" onClick=${onClose}>${t('parts.cancel')}</button><button type="button" class="main" onClick=${() => onRun(asked)}>${t('version.quantize')}</button></div>
   <//>`;
 }
 

@@ -1,0 +1,42 @@
+// y = x W^T over packed weights of any kind, by a team.
+#pragma once
+
+#include "int4.h"
+
+namespace dosirak {
+
+// Rows top .. bottom times panels first .. last. Weights stream past a block of rows that stays in the cache.
+template <class T>
+INLINE void multiply_task(const Finish<T>& finish, T, int64_t top, int64_t bottom, int64_t first, int64_t last) {
+    const char* w = (const char*)finish.l.packed + first * panel_bytes<T>(finish.l.depth);
+    for_row_blocks(top, bottom, [&](int64_t row, int64_t count) { multiply_rows<T>(finish, row, count, first, last, w); });
+}
+
+// The threads of a team share the work, without a barrier at the end. Tasks are ranges of outputs, so that weights are
+// read from memory once. With many threads or rows, tasks are also ranges of rows.
+template <class T>
+void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out, int threads) {
+    const int64_t all = (l.outputs + PANEL - 1) / PANEL;
+    const int64_t wanted = std::clamp<int64_t>(all / (4 * threads), 1, 8);
+    const int64_t width = wanted < 3 ? wanted : (wanted + 3) / 4 * 4;  // single rows take four panels at a time
+    const int64_t tall = 4 * CACHED_ROWS;
+    const int64_t across = (all + width - 1) / width, down = (m + tall - 1) / tall;
+    const Finish<std::conditional_t<std::is_same_v<T, Int4>, Int8, T>> finish{l, codes, out};
+#pragma omp for schedule(dynamic, 1) nowait
+    for (int64_t task = 0; task < across * down; task++) {
+        const int64_t first = task % across * width, last = std::min(first + width, all);
+        const int64_t top = task / across * tall, bottom = std::min(top + tall, m);
+        multiply_task(finish, T(), top, bottom, first, last);
+    }
+}
+
+inline void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out, int threads) {
+    if constexpr (HAS_INT4)
+        if (l.kind == INT4) multiply<Int4>(l, codes, m, out, threads);
+    if (l.kind == INT8) multiply<Int8>(l, codes, m, out, threads);
+    if (l.kind == INT8_WEIGHT) multiply<Int8Weight>(l, codes, m, out, threads);
+    if (l.kind == BF16) multiply<Bf16>(l, codes, m, out, threads);
+    if (l.kind == FP32) multiply<Fp32>(l, codes, m, out, threads);
+}
+
+}  // namespace dosirak
