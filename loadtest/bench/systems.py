@@ -13,7 +13,7 @@ from loadtest.bench.running import Dialect, Driven, Launch, Running, Served, fre
 from loadtest.bench.wave import Asked
 from loadtest.checkpoints import DEMO, SMALL, TINYLLAMA, Shape
 
-Precision = Literal["int8", "bf16", "fp32"]
+Precision = Literal["int8", "bf16", "fp32", "int4"]
 OURS: Final = "dosirak"
 CORES: Final = len(os.sched_getaffinity(0))
 SLOTS: Final = 32
@@ -22,13 +22,12 @@ SLOT_TOKENS: Final = 1280
 KV_BYTES: Final = 2 << 30
 HELD_BACK: Final = -1
 """Stands for a token whose id was not told."""
-VERSIONS: Final = {"bf16": 1, "int8": 2, "fp32": 3}
-"""Of a checkpoint in our repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One row of the tables. `form` says which settings; `options` go to its driver or server."""
+    """One row of the tables. `form` says which settings; `options` go to its driver or server; `weights` is the peer's
+    own name of the precision, where it has several."""
 
     name: str
     peer: str
@@ -37,6 +36,7 @@ class System:
     form: str = ""
     options: tuple[str, ...] = ()
     http: bool = False
+    weights: str = ""
     variables: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -57,10 +57,10 @@ class System:
 
     def _model(self, cache: Cache) -> str:
         if self.ours:
-            return f"{self.shape.name}:{VERSIONS[self.precision]}"
+            return cache.version_of(self.shape, self.precision)
         if self.peer in ("transformers", "vllm", "bentoml"):
             return str(cache.checkpoint(self.shape))
-        return str(cache.converted(self.peer, self.shape, self.precision))
+        return str(cache.converted(self.peer, self.shape, self.weights or self.precision))
 
     def _environment(self, cache: Cache) -> dict[str, str]:
         if not self.ours:
@@ -140,9 +140,13 @@ def catalogue() -> tuple[System, ...]:
         System("dosirak int8 offline", OURS, TINYLLAMA, "int8", "the engine alone"),
         System("dosirak int8 offline no lookup", OURS, TINYLLAMA, "int8", "the engine alone", ("no-lookup",)),
         System("dosirak int8 paired", OURS, TINYLLAMA, "int8", "with and without lookup, a step of each", ("paired",)),
+        System("dosirak int4 http", OURS, TINYLLAMA, "int4", "the server, streaming", http=True),
+        System("dosirak int4 offline no lookup", OURS, TINYLLAMA, "int4", "the engine alone", ("no-lookup",)),
         System("openvino int8 g128", "openvino", TINYLLAMA, "int8", "group 128, KV u8", ("128", "u8", "f32")),
         System("openvino int8 g2048", "openvino", TINYLLAMA, "int8", "group 2048, KV u8", ("2048", "u8", "f32")),
         System("llama.cpp q8_0", "llama.cpp", TINYLLAMA, "int8", "server over HTTP, 32 slots", q8, http=True),
+        System("llama.cpp q4_0", "llama.cpp", TINYLLAMA, "int4", "server over HTTP, 32 slots", q8, True, "q4_0"),
+        System("llama.cpp q4_k_m", "llama.cpp", TINYLLAMA, "int4", "server over HTTP, 32 slots", q8, True, "q4_k_m"),
         System("ctranslate2 int8", "ctranslate2", TINYLLAMA, "int8", "static batch", ("int8",)),
         System("dosirak bf16 http", OURS, TINYLLAMA, "bf16", "the server, streaming", http=True),
         System("llama.cpp bf16", "llama.cpp", TINYLLAMA, "bf16", "server over HTTP, 32 slots", q8, http=True),

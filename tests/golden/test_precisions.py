@@ -1,4 +1,4 @@
-"""The 8-bit precisions on a model with outlier columns: what each keeps of it, and that rows stay alone in a crowd.
+"""8-bit and 4-bit precisions on a model with outlier columns: what each keeps, and that rows stay alone in a crowd.
 
 The demo model with three columns of its hidden state made 25 times larger, and their weights as much smaller: in exact
 arithmetic the same function, with codes of 8 bits a much coarser one.
@@ -79,6 +79,7 @@ def test_what_each_precision_loses(repository: Repository, kernels: str, monkeyp
     kl = {version: found[version].mean_kl for version in PRECISIONS}
     assert kl["llm-int8"] < kl["int8"] / 3, kl
     assert kl["int8-weight"] < kl["int8"] / 3, kl
+    assert kl["int8"] < kl["int4"] < 3 * kl["int8"], kl
     assert found["llm-int8"].agreement(found["bf16"]) >= found["int8"].agreement(found["bf16"]), "of a few hundred"
 
 

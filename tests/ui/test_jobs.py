@@ -90,3 +90,21 @@ def test_a_job_that_is_not_there_is_the_apis_sentence(shown: Window) -> None:
     shown.page.goto(f"{shown.base}/ui/jobs?job=job-nobody")
     expect(shown.page.get_by_role("alert")).to_contain_text(re.compile("job-nobody.*404", re.DOTALL))
     shown.complaints.clear()
+
+
+def test_4_bits_are_asked_for_with_their_group(shown: Window, api: httpx.Client) -> None:
+    """The demo model's layers have no groups of 128: the job says what to choose instead."""
+    page = shown.page
+    page.goto(f"{shown.base}/ui/models/demo/versions/1")
+    page.get_by_role("button", name="Quantize").click()
+    dialog = page.get_by_role("dialog")
+    group = dialog.get_by_label("Weights that share a scale")
+    expect(group).to_have_count(0)
+    dialog.get_by_label("Precision").select_option("int4")
+    group.select_option("128")
+    dialog.get_by_role("button", name="Quantize").click()
+    page.wait_for_url("**/ui/jobs?job=*")
+    expect(page.get_by_role("status")).to_contain_text("choose another group_size", timeout=PATIENCE)
+    job = api.get(f"/v1/jobs/{page.url.partition('job=')[2]}").json()
+    assert job["state"] == "failed"
+    assert (job["arguments"]["precision"], job["arguments"]["group_size"]) == ("int4", 128)
