@@ -17,6 +17,7 @@ from models.errors import InvalidSource
 from models.loading import COLUMNS_SUFFIX, GROUP_BASE_SUFFIX, GROUP_SCALE_SUFFIX, KEPT_SUFFIX, SCALE_SUFFIX
 from models.progress import Progress, silent
 
+PLAIN_FORMAT = "pt"
 QUANTIZED_FORMAT = "dosirak-int8"
 MAX_SINGLE_FILE = 2 << 30
 SHARD_BYTES = 1 << 30
@@ -53,7 +54,7 @@ def rewrite(path: Path, target: Path, dtype: str, names: Mapping[str, str]) -> s
     ]
     with safe_open(path, framework="pt") as weights:
         convert = partial(converted, weights.get_tensor, DTYPES[dtype])
-        return write_file(target, new, lambda name: convert(old[name].name), {"format": "pt"})
+        return write_file(target, new, lambda name: convert(old[name].name), {"format": PLAIN_FORMAT})
 
 
 def set_config_dtype(path: Path, dtype: str) -> None:
@@ -65,9 +66,10 @@ def set_config_dtype(path: Path, dtype: str) -> None:
 
 
 def write_shards(
-    directory: Path, tensors: list[Tensor], content: Callable[[str], memoryview], progress: Progress
+    directory: Path, tensors: list[Tensor], content: Callable[[str], memoryview], progress: Progress, kind: str
 ) -> dict[str, str]:
-    """Write `tensors` as one file, or as numbered shards with an index when they exceed `MAX_SINGLE_FILE`."""
+    """Write `tensors` as one file, or as numbered shards with an index when they exceed `MAX_SINGLE_FILE`; the files'
+    metadata say the `kind` of their weights. Returns the sha256 of the files by name."""
     shards = split(tensors)
     if len(shards) == 1:
         names = [WEIGHTS]
@@ -77,7 +79,7 @@ def write_shards(
     hashes = {}
     for number, (name, shard) in enumerate(zip(names, shards, strict=True)):
         progress(number / len(shards), f"writing {name}")
-        hashes[name] = write_file(directory / name, shard, content, {"format": QUANTIZED_FORMAT})
+        hashes[name] = write_file(directory / name, shard, content, {"format": kind})
     progress(1.0, "publishing")
     return hashes
 

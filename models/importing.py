@@ -62,12 +62,13 @@ def import_source(
 ) -> Manifest:
     """Check, copy, convert and publish; returns the version of the asked `precision`.
 
-    `source` is a directory, a tar archive, a hub id `org/name` (at `revision`), or the `name:version` of a model that
-    BentoML stored. What was exported from a repository like this one keeps its precision and lineage; `precision` None
-    is bf16 for everything else. An 8-bit precision publishes two versions, the bf16 one and the one made from it;
-    `version` then names the latter, and the bf16 one stays when making it fails. `llm-int8` needs `calibrate`, which
-    gives texts as the version's token ids. `adapter_of` names the version that PEFT's LoRA adapter in `source` was
-    trained for: the result is that version with the adapter. Raises InvalidSource, or Conflict when the version exists.
+    `source` is a directory, a tar archive, a GGUF file, a hub id `org/name` (at `revision`), or the `name:version` of a
+    model that BentoML stored. What was exported from a repository like this one keeps its precision and lineage;
+    `precision` None is bf16 for everything else. An 8-bit or 4-bit precision publishes two versions, the bf16 one and
+    the one made from it; `version` then names the latter, and the bf16 one stays when making it fails. `llm-int8` needs
+    `calibrate`, which gives texts as the version's token ids, and `int4` uses it. `adapter_of` names the version that
+    PEFT's LoRA adapter in `source` was trained for: the result is that version with the adapter. Raises InvalidSource,
+    or Conflict when the version exists.
     """
     if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
         raise Conflict(f"{name}:{version} exists; import under another version")
@@ -255,7 +256,7 @@ class _Import:
             license=_license(self._staged),
             lineage=Lineage(
                 source=self._source.description,
-                recipe="; ".join(["import", *self._notes]),
+                recipe="; ".join(["import", *self._source.notes, *self._notes]),
                 tools=tuple(f"{package} {installed(package)}" for package in ("torch", "transformers")),
                 author=author,
             ),

@@ -25,8 +25,9 @@ GROUPS: Final = (32, 128)
 _STEPS: Final = 16
 """A group's scale counts in sixteenths of an 8-bit step."""
 _LARGEST_CODE: Final = 15
-_NARROWER: Final = (1.0, 0.92, 0.84, 0.76)
-"""Widths that the search begins with, in widths of the group: a narrower one is more exact for all but the extremes."""
+_WIDTHS: Final = (1.0, 0.9, 0.8, 15 / 14, 15 / 13, 15 / 12)
+"""Widths that the search begins with, in widths of the group. A narrower one is more exact for all but the extremes. A
+wider one has 14, 13 or 12 steps in the group: so the steps of weights are found that were in 4 bits before."""
 _REFINEMENTS: Final = 2
 _SAMPLE: Final = 512
 """Outputs that are looked at together."""
@@ -154,8 +155,8 @@ def _search(x: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low, high = x.amin(-1), x.amax(-1)
     total = share.sum(-1)
     best = _rounded(x, share, (high - low) * (_STEPS / _LARGEST_CODE), low)
-    for narrower in _NARROWER:
-        width = (high - low) * narrower
+    for times in _WIDTHS:
+        width = (high - low) * times
         steps, base = width * (_STEPS / _LARGEST_CODE), (low + high - width) / 2
         for _ in range(_REFINEMENTS):
             found = _rounded(x, share, steps, base)

@@ -41,7 +41,7 @@ from models import skeleton
 from models.calibration import THRESHOLD, Calibrate, TokenIds, mean_squares, outlier_columns
 from models.checkpoint.config_policy import as_text
 from models.checkpoint.safetensors_file import FLOATS, INDEX, Tensor, read_header
-from models.conversion import bytes_of, converted, finite, read, set_config_dtype, write_shards
+from models.conversion import QUANTIZED_FORMAT, bytes_of, converted, finite, read, set_config_dtype, write_shards
 from models.errors import Conflict, InvalidSource
 from models.int4 import GROUPS, encode, error_of, fits, rough_error
 from models.loading import COLUMNS_SUFFIX, GROUP_BASE_SUFFIX, GROUP_SCALE_SUFFIX, KEPT_SUFFIX, SCALE_SUFFIX
@@ -108,7 +108,7 @@ def quantize(
         set_config_dtype(staged / "config.json", "BF16")
         plan = _plan(source, model, outliers, group, importance, progress)
         quantizer = _Quantizer(plan, importance)
-        hashes = write_shards(staged, [item.tensor for item in plan], quantizer, progress)
+        hashes = write_shards(staged, [item.tensor for item in plan], quantizer, progress, QUANTIZED_FORMAT)
         tokens = sum(len(text) for text in calibration)
         if wanted == "llm-int8":
             (staged / REPORT).write_text(as_text(_outlier_report(model, outliers, tokens)))

@@ -1,4 +1,4 @@
-"""A fingerprint tells whether a directory is as it was, by what the file system says of its files. It reads none."""
+"""A fingerprint tells whether a directory, or a file, is as it was, by what the file system says. It reads no file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Final
 _DIGITS: Final = 16
 
 
-def fingerprint(directory: Path) -> str:
-    """Returns 16 hex digits that change when a file of the directory is added, removed, written or replaced. Another
-    directory has others, whatever it holds. The change time is among what counts: no program can set it back."""
-    directory = directory.resolve()
-    digest = hashlib.sha256(str(directory).encode(errors="surrogateescape"))
-    for path in sorted(directory.iterdir()):
+def fingerprint(source: Path) -> str:
+    """Returns 16 hex digits that change when a file of the directory, or the file itself, is added, removed, written or
+    replaced. Another place has others, whatever it holds. The change time is among what counts: no program can set it
+    back."""
+    source = source.resolve()
+    digest = hashlib.sha256(str(source).encode(errors="surrogateescape"))
+    for path in sorted(source.iterdir()) if source.is_dir() else [source]:
         if path.is_file():
             told = path.stat()
             facts = (path.name, told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino)

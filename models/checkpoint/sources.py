@@ -1,6 +1,6 @@
-"""A source of an import is a directory, an archive, a hub's checkpoint, or a model that BentoML itself stored.
+"""A source of an import is a directory, an archive, a GGUF file, a hub's checkpoint, or a model that BentoML stored.
 
-This module parses no model file."""
+This module parses no model file itself."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from models.archive import is_archive, unpack
+from models.checkpoint import gguf_file
 from models.checkpoint.fingerprint import fingerprint
 from models.errors import InvalidReference, InvalidSource, NotFound
 from models.hub import downloads
 from models.hub.refs import Refs
 from models.hub.source import HubSource
 from models.manifest import ModelReference, is_file_name
-from models.progress import Progress, silent
+from models.progress import Progress, part, silent
 from models.repository import Repository
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 DIRECTORY: Final = "directory"
 """What `lineage.source` of a version made of a directory begins with; its fingerprint follows."""
+GGUF: Final = "gguf"
+"""The same for a version made of a GGUF file."""
 _COPY_BYTES = 1 << 20
 _REFUSED_SUFFIXES = frozenset(
     {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".keras", ".msgpack", ".joblib", ".dill"}
@@ -36,12 +39,13 @@ _REFUSED_SUFFIXES = frozenset(
 @dataclass(frozen=True, slots=True)
 class Source:
     """A readable directory and its name in messages. Symbolic links may only lead into `links_within`, if at all.
-    `checkpoint` is what a hub gave."""
+    `checkpoint` is what a hub gave. `notes` belong into the recipe of what is made of it."""
 
     directory: Path
     description: str
     links_within: Path | None = None
     checkpoint: HubCheckpoint | None = None
+    notes: tuple[str, ...] = ()
 
     def files(self) -> list[str]:
         """Names of the plain files (or allowed links to them) in the directory itself, sorted; others are left out."""
@@ -82,15 +86,18 @@ class Source:
 def open_source(
     repository: Repository, source: str, unpacked: Path, revision: str | None = None, progress: Progress = silent
 ) -> Source:
-    """Find `source`, downloading it when it is a hub id; an archive goes to the empty directory `unpacked`. A download
-    counts as no progress of the import: it only says what has arrived. Raises InvalidSource saying which forms there
-    are.
+    """Find `source`, downloading it when it is a hub id; an archive or a GGUF file goes to the empty directory
+    `unpacked`. A download counts as no progress of the import: it only says what has arrived. Raises InvalidSource
+    saying which forms there are.
 
     A directory wins over a hub id of the same text, so that a download made by hand is used where there is no network.
     """
     if is_directory(source):
         return Source(Path(source).resolve(), f"{DIRECTORY} {fingerprint(Path(source))}")
-    if source and "\0" not in source and len(source) < 4096 and is_archive(Path(source)):
+    if is_gguf(source):
+        notes = gguf_file.unpack(Path(source), unpacked, part(progress, 0.0, 0.0))
+        return Source(unpacked, f"{GGUF} {fingerprint(Path(source))}", notes=notes)
+    if _is_path(source) and is_archive(Path(source)):
         unpack(Path(source), unpacked)
         return Source(unpacked, f"archive {Path(source).name}")
     if hub := _hub_source(source, revision):
@@ -100,14 +107,23 @@ def open_source(
         return Source(repository.foreign(reference), f"bentoml {reference}")
     except (InvalidReference, NotFound):
         raise InvalidSource(
-            f"{source[:80]!r} is no source: give a directory or a tar archive of this machine, a hub id org/name, or "
-            "the name:version of a model in the BentoML store"
+            f"{source[:80]!r} is no source: give a directory, a tar archive or a GGUF file of this machine, a hub id "
+            "org/name, or the name:version of a model in the BentoML store"
         ) from None
 
 
 def is_directory(text: str) -> bool:
     """Whether the text is the path of a directory on this machine."""
-    return bool(text) and "\0" not in text and len(text) < 4096 and Path(text).is_dir()
+    return _is_path(text) and Path(text).is_dir()
+
+
+def is_gguf(text: str) -> bool:
+    """Whether the text is the path of a GGUF file on this machine."""
+    return _is_path(text) and gguf_file.is_gguf(Path(text))
+
+
+def _is_path(text: str) -> bool:
+    return bool(text) and "\0" not in text and len(text) < 4096
 
 
 def finish(repository: Repository, source: Source) -> None:

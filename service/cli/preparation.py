@@ -15,7 +15,7 @@ from rich.console import Console
 
 from models import published
 from models.checkpoint.fingerprint import fingerprint
-from models.checkpoint.sources import DIRECTORY, is_directory
+from models.checkpoint.sources import DIRECTORY, GGUF, is_directory, is_gguf
 from models.errors import Conflict, InvalidReference, NotFound
 from models.hub.refs import Refs
 from models.hub.source import HubSource
@@ -65,8 +65,13 @@ class Preparation:
         path = Path(text).expanduser()
         if is_directory(str(path)):
             return self._directory(path)
+        if is_gguf(str(path)):
+            return self._gguf(path)
         if text.startswith(("~", "/", ".")):
-            raise NotFound(f"There is no directory {text}: name a directory with a checkpoint, or a hub id ORG/NAME")
+            raise NotFound(
+                f"There is no directory or GGUF file {text}: name a directory with a checkpoint, a file, or a hub id "
+                "ORG/NAME"
+            )
         if hub := HubSource.parse(text):
             return self._hub(hub)
         return self._reference(text)
@@ -76,8 +81,8 @@ class Preparation:
             reference = ModelReference.parse(text)
         except InvalidReference:
             raise InvalidReference(
-                f"{text[:80]!r} is no model: give a hub id ORG/NAME[@revision], a directory as ./NAME, or "
-                "name[:version|@alias] of the repository"
+                f"{text[:80]!r} is no model: give a hub id ORG/NAME[@revision], a directory as ./NAME, a file as "
+                "./NAME.gguf, or name[:version|@alias] of the repository"
             ) from None
         if self._words.precision or self._words.name or self._words.pull:
             raise InvalidReference(
@@ -97,6 +102,15 @@ class Preparation:
         if config.is_file():
             sizes = [file.stat().st_size for file in path.glob("*.safetensors")]
             self._require_room(name, config, sizes, to_come=0)
+        return Prepared(self._made(origin, str(path), None, name), is_new=True)
+
+    def _gguf(self, path: Path) -> Prepared:
+        if self._words.pull:
+            raise InvalidReference("A file is not fetched: leave --pull out")
+        origin = f"{GGUF} {fingerprint(path)}"
+        if found := self._found(origin):
+            return Prepared(found)
+        name = self._own_name(path.stem, GGUF)
         return Prepared(self._made(origin, str(path), None, name), is_new=True)
 
     def _hub(self, source: HubSource) -> Prepared:

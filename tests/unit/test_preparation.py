@@ -298,8 +298,8 @@ def test_more_than_any_disk_has(start: Start, hub: FakeHub, llama: Path) -> None
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("./nowhere",), "no directory ./nowhere"),
-        (("/nowhere",), "no directory /nowhere"),
+        (("./nowhere",), "no directory or GGUF file ./nowhere"),
+        (("/nowhere",), "no directory or GGUF file /nowhere"),
         (("Not A Name",), "hub id ORG/NAME"),
         (("nothing",), "There is no model nothing"),
         (("nothing:1",), "no model version nothing:1"),

@@ -1,0 +1,281 @@
+"""A GGUF file holds a whole model: sizes, tokenizer, chat template and weights in blocks, as llama.cpp reads them.
+
+`unpack` writes it as the checkpoint that it was made of: config.json, tokenizer files, and weights in bf16. The file is
+parsed, its blocks are dequantized and its tokenizer is built by transformers. What decides the model's meaning is
+written here, for ARCHITECTURES only: the names of tensors, the sizes, the rotary positions. A tensor or a scaling of
+positions that is not known here is refused, because a model without it would answer, only worse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from models.errors import InvalidSource
+from models.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers.integrations.gguf.reader import GgufHeader, TensorInfo
+
+SUFFIX: Final = ".gguf"
+ARCHITECTURES: Final = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+"""llama.cpp's name of an architecture to the class that serves it. Files of Mistral's models say `llama`."""
+_WHOLE: Final = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_BLOCK: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_ROTARY_FACTORS: Final = "rope_freqs.weight"
+_FLOATS: Final = {0: "F32", 1: "F16", 30: "BF16"}
+_MALFORMED: Final = (ValueError, KeyError, IndexError, TypeError, struct.error, OverflowError, RecursionError)
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether the path is a file that is called GGUF."""
+    return path.suffix.lower() == SUFFIX and path.is_file()
+
+
+def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, ...]:
+    """Writes the model of the file `path` into the empty directory `target`. Returns what an import notes of it: its
+    sha256 and the formats of its tensors. Raises InvalidSource for a file that is damaged, or of a model that is not
+    served from GGUF."""
+    try:
+        progress(0.0, f"reading {path.name}")
+        header = _header(path)
+        config = _config(path, header)
+        (target / "config.json").write_text(json.dumps(config, indent=2))
+        _write_tokenizer(path, target)
+        _write_weights(header, config, target, progress)
+    except _MALFORMED as error:
+        raise InvalidSource(f"{path.name} is no GGUF file that can be read: {str(error)[:200]}") from error
+    return f"from {path.name}, sha256 {_sha256(path)}", f"tensors in {', '.join(_formats(header))}, dequantized"
+
+
+def _header(path: Path) -> GgufHeader:
+    from transformers.integrations.gguf.reader import GgufHeader
+
+    header = GgufHeader.from_file(str(path))
+    if header.architecture not in ARCHITECTURES:
+        served = ", ".join(ARCHITECTURES)
+        raise InvalidSource(
+            f"{path.name} is of the architecture {header.architecture[:40]!r}; from GGUF there are {served}: import "
+            "the safetensors checkpoint that it was made of"
+        )
+    end = path.stat().st_size
+    for info in header.tensors:
+        if info.offset < 0 or header.data_start + info.offset + info.nbytes > end:
+            raise InvalidSource(f"{path.name} ends before its tensor {info.name[:80]}; download the file again")
+    return header
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """Values by llama.cpp's keys; those of the architecture without its name before them."""
+
+    values: Mapping[str, Any]
+    architecture: str
+
+    def own(self, key: str, default: Any = None) -> Any:
+        return self.values.get(f"{self.architecture}.{key}", default)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """Raises InvalidSource for a size that is missing or no size."""
+        value = self.own(key, default)
+        if not isinstance(value, int) or value <= 0:
+            raise InvalidSource(f"the file's {self.architecture}.{key} is {value!r}, which is no size")
+        return value
+
+
+def _config(path: Path, header: GgufHeader) -> dict[str, Any]:
+    from transformers.integrations.gguf.reader import read_gguf_metadata
+
+    told = _Metadata(read_gguf_metadata(str(path))[0], header.architecture)
+    if told.own("expert_count"):
+        raise InvalidSource(
+            f"{path.name} is a mixture of experts, which is not read from GGUF: import the safetensors checkpoint that "
+            "it was made of"
+        )
+    shapes = {info.name: info.shape for info in header.tensors}
+    heads, hidden = told.size("attention.head_count"), told.size("embedding_length")
+    window = told.own("attention.sliding_window") if header.architecture == "llama" else None
+    config = {
+        "model_type": "mistral" if window else header.architecture,
+        "architectures": ["MistralForCausalLM" if window else ARCHITECTURES[header.architecture]],
+        "hidden_size": hidden,
+        "intermediate_size": told.size("feed_forward_length"),
+        "num_hidden_layers": told.size("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": told.size("attention.head_count_kv", heads),
+        "head_dim": told.size("attention.key_length", hidden // heads),
+        "max_position_embeddings": told.size("context_length"),
+        "rms_norm_eps": float(told.own("attention.layer_norm_rms_epsilon", 1e-6)),
+        "rope_theta": float(told.own("rope.freq_base", 10000.0)),
+        "hidden_act": "silu",
+        "vocab_size": shapes["token_embd.weight"][0],
+        "tie_word_embeddings": "output.weight" not in shapes,
+        "bos_token_id": told.values.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": told.values.get("tokenizer.ggml.eos_token_id"),
+        "pad_token_id": told.values.get("tokenizer.ggml.padding_token_id"),
+    }
+    if window:
+        config["sliding_window"] = window
+    if header.architecture == "llama":
+        config["attention_bias"] = "blk.0.attn_q.bias" in shapes
+    scaling = _rope_scaling(told, header, config)
+    return config | ({"rope_scaling": scaling} if scaling else {})
+
+
+def _rope_scaling(told: _Metadata, header: GgufHeader, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns transformers' form of the scaling of positions. Raises InvalidSource for one that has none."""
+    factors = next((info for info in header.tensors if info.name == _ROTARY_FACTORS), None)
+    if factors is not None:
+        return _llama3_scaling(_dequantized(header, factors).tolist(), config)
+    kind, factor = told.own("rope.scaling.type"), told.own("rope.scaling.factor")
+    if kind in (None, "none") or not factor or factor == 1.0:
+        return None
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": factor}
+    if kind == "yarn":
+        original = told.size("rope.scaling.original_context_length")
+        return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+    raise InvalidSource(f"the file scales positions by {str(kind)[:40]!r}, which is not read from GGUF")
+
+
+def _llama3_scaling(factors: list[float], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Llama 3.1 and later divide slow frequencies by a factor; the file has one divisor for each frequency, and not the
+    rule that made them. Returns the published rule if it makes the same ones."""
+    low, high, original, factor = 1.0, 4.0, 8192, max(factors)
+    half = int(config["head_dim"]) // 2
+    made = []
+    for at in range(half):
+        wave = 2 * math.pi * float(config["rope_theta"]) ** (at / half)
+        smooth = (original / wave - low) / (high - low)
+        between = 1 / ((1 - smooth) / factor + smooth) if smooth else factor
+        made.append(1.0 if wave < original / high else factor if wave > original / low else between)
+    if len(factors) != half or any(abs(a / b - 1) > 1e-3 for a, b in zip(made, factors, strict=True)):
+        raise InvalidSource("the file scales positions by factors of its own, which are not read from GGUF")
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": original,
+    }
+
+
+def _write_tokenizer(path: Path, target: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer, get_gguf_tokenizer
+
+    architecture, vocabulary, told = get_gguf_tokenizer(str(path))
+    backend, _ = convert_gguf_tokenizer(architecture, vocabulary)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **told)  # type: ignore[no-untyped-call]
+    tokenizer.save_pretrained(target)
+
+
+def _write_weights(header: GgufHeader, config: Mapping[str, Any], target: Path, progress: Progress) -> None:
+    from models.checkpoint.safetensors_file import Tensor as Stored
+    from models.conversion import PLAIN_FORMAT, bytes_of, write_shards
+
+    infos = {_name(info.name): info for info in header.tensors if info.name != _ROTARY_FACTORS}
+    _require_whole(target, {name: info.shape for name, info in infos.items()})
+    undo = _unpermuted(config) if header.architecture == "llama" else {}
+
+    def content(name: str) -> memoryview:
+        import torch
+
+        weight = _dequantized(header, infos[name])
+        part = name.rpartition(".")[0].rpartition(".")[2]
+        return bytes_of((undo[part](weight) if part in undo else weight).to(torch.bfloat16))
+
+    planned = [Stored(name, "BF16", info.shape) for name, info in infos.items()]
+    write_shards(target, planned, content, progress, PLAIN_FORMAT)
+
+
+def _require_whole(directory: Path, stored: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises InvalidSource for tensors that the model of config.json has and the file has not, or in another shape."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    wanted = model.state_dict()
+    for name, tensor in wanted.items():
+        if name not in stored and not (name == "lm_head.weight" and config.tie_word_embeddings):
+            raise InvalidSource(f"the file has no tensor for {name}")
+        if name in stored and stored[name] != tuple(tensor.shape):
+            raise InvalidSource(f"{name} is {list(stored[name])} in the file; its sizes say {list(tensor.shape)}")
+    if unknown := sorted(stored.keys() - wanted.keys()):
+        raise InvalidSource(f"the file has a tensor for {unknown[0]}, which its sizes do not have")
+
+
+def _name(name: str) -> str:
+    """Returns transformers' name of a tensor. Raises InvalidSource for one that the architectures do not have."""
+    block = re.fullmatch(r"blk\.(\d{1,4})\.(\w+)\.(weight|bias)", name)
+    if block and block[2] in _BLOCK:
+        return f"model.layers.{block[1]}.{_BLOCK[block[2]]}.{block[3]}"
+    if name not in _WHOLE:
+        raise InvalidSource(f"the file has a tensor {name[:80]!r}, which its architecture does not have here")
+    return _WHOLE[name]
+
+
+def _unpermuted(config: Mapping[str, Any]) -> dict[str, Callable[[Tensor], Tensor]]:
+    """llama.cpp rotates neighbouring dimensions, transformers the two halves of a head. Files of the architecture
+    `llama` have the rows of queries and keys in the former order. Returns what restores the rows, by projection."""
+
+    def restored(weight: Tensor, heads: int) -> Tensor:
+        return weight.view(heads, -1, 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
+
+    return {
+        "q_proj": partial(restored, heads=config["num_attention_heads"]),
+        "k_proj": partial(restored, heads=config["num_key_value_heads"]),
+    }
+
+
+def _dequantized(header: GgufHeader, info: TensorInfo) -> Tensor:
+    """Returns a tensor in fp32."""
+    import numpy as np
+    import torch
+    from transformers.integrations.gguf.dequant import dequantize
+
+    file = np.memmap(header.path, mode="r", dtype=np.uint8)
+    start = header.data_start + info.offset
+    raw = torch.from_numpy(np.array(file[start : start + info.nbytes]))
+    if info.ggml_type in _FLOATS:
+        kinds = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+        return raw.view(kinds[_FLOATS[info.ggml_type]]).float().view(info.shape)
+    return dequantize(raw, info.ggml_type).view(info.shape)
+
+
+def _formats(header: GgufHeader) -> list[str]:
+    from transformers.integrations.gguf.dequant import GGML_NAME
+
+    return sorted({_FLOATS.get(info.ggml_type) or GGML_NAME[info.ggml_type] for info in header.tensors})
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,237 @@
+"""GGUF files: the checkpoint that they were made of comes back, and what is not known is refused by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from models.errors import InvalidSource
+from models.importing import import_source
+from models.manifest import Manifest
+from models.repository import Repository
+from tests import gguf_files
+from tests.checkpoints import save_tokenizer
+from tests.effort import drawn
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 260,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+}
+CONFIGS = {
+    "llama": LlamaConfig(**SIZES, attention_bias=True, tie_word_embeddings=False),
+    "llama-tied": LlamaConfig(
+        **SIZES, rope_parameters={"rope_type": "default", "rope_theta": 500000.0}, tie_word_embeddings=True
+    ),
+    "mistral": MistralConfig(**SIZES, sliding_window=24),
+    "qwen2": Qwen2Config(**(SIZES | {"head_dim": 8}), tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**SIZES, tie_word_embeddings=False),
+}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "data")
+
+
+def saved(directory: Path, config: Any) -> Path:
+    torch.manual_seed(1)
+    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.to(torch.bfloat16).save_pretrained(directory)
+    save_tokenizer(directory)
+    return directory
+
+
+def imported(repository: Repository, path: Path, **options: Any) -> Manifest:
+    return import_source(repository, str(path), "model", **options)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_checkpoint_comes_back(repository: Repository, tmp_path: Path, kind: str) -> None:
+    """Weights, sizes, tokenizer and template, bit for bit; so do the logits."""
+    source, path = saved(tmp_path / "source", CONFIGS[kind]), tmp_path / "model.gguf"
+    window: dict[str, Any] = {"llama__attention__sliding_window": 24} if kind == "mistral" else {}
+    weights = gguf_files.of_checkpoint(source, path, **window)
+    manifest = imported(repository, path)
+    found = repository.path(manifest)
+    stored = load_file(found / "model.safetensors")
+    assert stored.keys() == weights.keys()
+    assert all(torch.equal(stored[name], weights[name]) for name in weights)
+    ids = torch.arange(20)[None]
+    before, after = (AutoModelForCausalLM.from_pretrained(each)(ids).logits for each in (source, found))
+    assert torch.equal(before, after)
+    tokenizer = AutoTokenizer.from_pretrained(found)
+    text = "안녕 world <|end|>"
+    assert tokenizer.encode(text) == AutoTokenizer.from_pretrained(source).encode(text)
+    assert tokenizer.decode(tokenizer.encode("안녕")) == "안녕"
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "user: hi\nassistant:"
+    assert json.loads((found / "config.json").read_text())["eos_token_id"] == 256
+    assert manifest.architecture == json.loads((source / "config.json").read_text())["architectures"][0]
+
+
+@pytest.mark.parametrize(("form", "name", "worst"), [(gguf_files.q8_0, "Q8_0", 0.51), (gguf_files.q4_0, "Q4_0", 1.01)])
+def test_blocks_are_dequantized_and_their_file_is_named(
+    repository: Repository, tmp_path: Path, form: Callable[[torch.Tensor], gguf_files.Stored], name: str, worst: float
+) -> None:
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    weights = gguf_files.of_checkpoint(source, path, form)
+    manifest = imported(repository, path)
+    stored = load_file(repository.path(manifest) / "model.safetensors")
+    for tensor, weight in weights.items():
+        if weight.dim() > 1:  # in steps of the block: its largest magnitude over 127 or 8, and bf16 rounds
+            blocks = weight.float().reshape(-1, 32)
+            step = blocks.abs().amax(1, keepdim=True) / (127 if name == "Q8_0" else 8)
+            off = (stored[tensor].float().reshape(-1, 32) - blocks).abs() - blocks.abs() / 128
+            assert (off <= worst * step).all(), tensor
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert f"from model.gguf, sha256 {digest}" in manifest.lineage.recipe
+    assert f"tensors in F32, {name}, dequantized" in manifest.lineage.recipe
+    assert manifest.lineage.source.startswith("gguf ")
+
+
+def test_it_becomes_4_bits_in_one_step(repository: Repository, tmp_path: Path) -> None:
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    gguf_files.of_checkpoint(source, path, gguf_files.q4_0)
+    manifest = imported(repository, path, precision="int4", calibrate=lambda directory, window: [[1, 2, 3]])
+    assert manifest.precision == "int4" and manifest.lineage.source.startswith("gguf ")
+    report = json.loads((repository.path(manifest) / "quantization.json").read_text())
+    errors = [layer["error"] for layer in report["layers"].values() if layer["bits"] == 4]
+    assert len(errors) == 14 and max(errors) < 2.5e-3, "the blocks' own steps are found again"
+
+
+def factors(theta: float, factor: float) -> list[float]:
+    """The published rule of Llama 3.1, as its converter writes the divisors for heads of 16."""
+    found = []
+    for at in range(8):
+        wave = 2 * math.pi * theta ** (at / 8)
+        smooth = (8192 / wave - 1) / 3
+        found.append(1.0 if wave < 2048 else factor if wave > 8192 else 1 / ((1 - smooth) / factor + smooth))
+    return found
+
+
+def with_tensor(monkeypatch: pytest.MonkeyPatch, name: str, tensor: torch.Tensor) -> None:
+    """Files have one tensor more."""
+    write = gguf_files.write
+    monkeypatch.setattr(
+        gguf_files, "write", lambda path, told, tensors: write(path, told, {**tensors, name: gguf_files.f32(tensor)})
+    )
+
+
+def test_divided_frequencies_become_the_published_rule(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_tensor(monkeypatch, "rope_freqs.weight", torch.tensor(factors(500000.0, 8.0)))
+    source, path = saved(tmp_path / "source", CONFIGS["llama-tied"]), tmp_path / "model.gguf"
+    gguf_files.of_checkpoint(source, path)
+    config = json.loads((repository.path(imported(repository, path)) / "config.json").read_text())
+    rope = config.get("rope_scaling") or config["rope_parameters"]
+    assert (rope["rope_type"], rope["factor"], rope["original_max_position_embeddings"]) == ("llama3", 8.0, 8192)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "wanted"),
+    [
+        ({"type": "linear", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (
+            {"type": "yarn", "factor": 4.0, "original_context_length": 32},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        ),
+        ({"type": "none", "factor": 1.0}, None),
+    ],
+)
+def test_scaled_positions_are_kept(
+    repository: Repository, tmp_path: Path, scaling: dict[str, Any], wanted: dict[str, Any] | None
+) -> None:
+    source, path = saved(tmp_path / "source", CONFIGS["qwen2"]), tmp_path / "model.gguf"
+    gguf_files.of_checkpoint(source, path, **{f"qwen2__rope__scaling__{key}": each for key, each in scaling.items()})
+    config = json.loads((repository.path(imported(repository, path)) / "config.json").read_text())
+    assert config.get("rope_scaling") == wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"general__architecture": "gemma3"}, "architecture 'gemma3'; from GGUF there are llama, qwen2, qwen3"),
+        ({"general__architecture": None}, "no `general.architecture`"),
+        ({"llama__expert_count": 8}, "mixture of experts"),
+        ({"llama__embedding_length": None}, "llama.embedding_length is None"),
+        ({"llama__embedding_length": 64}, "its sizes say"),
+        ({"llama__block_count": 3}, "no tensor for model.layers.2"),
+        ({"llama__block_count": 1}, "which its sizes do not have"),
+        ({"llama__rope__scaling__type": "longrope", "llama__rope__scaling__factor": 2.0}, "scales positions by 'longr"),
+        ({"tokenizer__ggml__model": "rwkv"}, "Cannot build a tokenizer"),
+        ({"tokenizer__ggml__tokens": None}, "can be read"),
+    ],
+)
+def test_what_is_not_known_is_refused(
+    repository: Repository, tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    gguf_files.of_checkpoint(source, path, **changes)
+    with pytest.raises(InvalidSource, match=reason):
+        imported(repository, path)
+    assert repository.models() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "reason"),
+    [
+        ("blk.0.attn_sinks.weight", torch.zeros(4), "blk.0.attn_sinks.weight"),
+        ("rope_freqs.weight", torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), "factors of its own"),
+    ],
+)
+def test_tensors_that_are_not_known_are_refused(
+    repository: Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    tensor: torch.Tensor,
+    reason: str,
+) -> None:
+    with_tensor(monkeypatch, name, tensor)
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    gguf_files.of_checkpoint(source, path)
+    with pytest.raises(InvalidSource, match=reason):
+        imported(repository, path)
+
+
+def test_damaged_files_are_refused(repository: Repository, tmp_path: Path) -> None:
+    """Cut anywhere, or with any byte of the head changed: it is refused, or is a file that only says something else."""
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    gguf_files.of_checkpoint(source, path)
+    whole, draw = path.read_bytes(), random.Random(3)
+    for cut in (0, 3, 4, 20, 24, 500, len(whole) - 1, *(draw.randrange(len(whole)) for _ in range(drawn(5, 50)))):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(InvalidSource):
+            imported(repository, path)
+    for _ in range(drawn(10, 200)):
+        at = draw.randrange(0, 900)
+        path.write_bytes(whole[:at] + bytes([draw.randrange(256)]) + whole[at + 1 :])
+        try:
+            imported(repository, path)
+        except InvalidSource:
+            continue
+
+
+def test_another_file_of_that_name(repository: Repository, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"PK\x03\x04 this is a zip")
+    with pytest.raises(InvalidSource, match=r"model\.gguf is no GGUF file that can be read"):
+        imported(repository, path)
