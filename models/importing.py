@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from models import adapters
 from models.adapting import publish_adapter
 from models.archive import REPORT
-from models.checkpoint import config_policy, tokenizer_files
+from models.checkpoint import config_policy, packed_weights, tokenizer_files
 from models.checkpoint.decoder_start import GENERATION, settle
 from models.checkpoint.file_names import CARDS, COPIED
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
@@ -182,6 +182,7 @@ class _Import:
 
     def publish(self, repository: Repository, name: str, version: str | None, author: str) -> Manifest:
         self._copy()
+        self._unpack()
         accepted = self._check_configuration()
         self._check_tokenizer()
         tensors = check_weights(self._staged)
@@ -205,6 +206,13 @@ class _Import:
         if weights != [WEIGHTS] and INDEX not in present:
             (self._staged / weights[0]).rename(self._staged / WEIGHTS)
             self._hashes = {WEIGHTS: self._hashes[weights[0]]}
+
+    def _unpack(self) -> None:
+        """Turns packed weights of 4 or 8 bits into plain ones, before anything else looks at them."""
+        config = self._staged / "config.json"
+        if packed_weights.is_packed(config_policy.read_json(config)):
+            note, self._hashes = packed_weights.unpack(self._staged, part(self._progress, 0.5, 0.6))
+            self._notes.append(note)
 
     def _check_configuration(self) -> config_policy.Accepted:
         for path in sorted(self._staged.glob("*.json")):

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from models.checkpoint import packed_weights
 from models.checkpoint.config_policy import accept, as_text, read_json
 from models.errors import InvalidSource
 from models.manifest import QUANTIZED
@@ -106,8 +107,11 @@ def build(directory: Path) -> Skeleton:
 def of_config(config: Path) -> Skeleton:
     """The skeleton of a `config.json` that was not checked yet. Raises InvalidSource for an architecture that is not
     served."""
+    told = read_json(config)
+    if packed_weights.is_packed(told):
+        del told[packed_weights.KEY]
     with TemporaryDirectory() as directory:
-        Path(directory, "config.json").write_text(as_text(accept(read_json(config)).config))
+        Path(directory, "config.json").write_text(as_text(accept(told).config))
         return build(Path(directory))
 
 

@@ -366,6 +366,8 @@ ONLY: dict[str, tuple[str, ...]] = {
         "models.loading",
         "models.calibration",
         "models.quantize",
+        "models.checkpoint.gguf_file",
+        "models.checkpoint.packed_weights",
         "models.conversion",
         "models.int4",
         "models.evaluate",

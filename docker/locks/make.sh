@@ -18,7 +18,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # What the engine process alone imports. numpy is not among it: BentoML's server imports it.
-engine='accelerate|mpmath|networkx|regex|safetensors|sympy|transformers'
+engine='accelerate|gguf|mpmath|networkx|regex|safetensors|sympy|transformers'
 
 locked() { # FILE…: its lines with all hashes of each version, and nothing that the lines do not name
     "$uv" pip compile --quiet --no-config --no-deps --no-header --no-annotate --generate-hashes --python-version 3.11 \

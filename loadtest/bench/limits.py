@@ -16,7 +16,12 @@ from service.runner.limits import DEPTH, memory_read, seconds, ways, weight_memo
 PREFILL_ROWS: Final = 1024
 REPEATS: Final = 3
 WEIGHT_BYTES: Final = 128 << 20
-KINDS: Final = {"int8": "int8_gemm_gop_s", "bfloat16": "bf16_gemm_gflop_s", "float32": "fp32_gemm_gflop_s"}
+KINDS: Final = {
+    "int8": "int8_gemm_gop_s",
+    "int4": "int8_gemm_gop_s",  # decoded to 8 bits, and multiplied so
+    "bfloat16": "bf16_gemm_gflop_s",
+    "float32": "fp32_gemm_gflop_s",
+}
 
 
 def products(memory: torch.Tensor) -> dict[str, float]:

@@ -77,7 +77,10 @@ def refuse_dangerous(value: object, where: str) -> None:
         if key in _REFUSED or ("_implementation" in key and isinstance(item, str | dict | list)):
             raise InvalidSource(f"{where} has the key {key[:80]!r}, which can make a loader run other code; remove it")
         if key in _QUANTIZED and item is not None:
-            raise InvalidSource(f"{where} has {key!r}: import the unquantized checkpoint, then quantize it here")
+            raise InvalidSource(
+                f"{where} has {key!r} of another method than awq and gptq, which are unpacked: import the unquantized "
+                "checkpoint, then quantize it here"
+            )
         refuse_dangerous(item, where)
 
 

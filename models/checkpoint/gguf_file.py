@@ -1,9 +1,9 @@
 """A GGUF file holds a whole model: sizes, tokenizer, chat template and weights in blocks, as llama.cpp reads them.
 
-`unpack` writes it as the checkpoint that it was made of: config.json, tokenizer files, and weights in bf16. The file is
-parsed, its blocks are dequantized and its tokenizer is built by transformers. What decides the model's meaning is
-written here, for ARCHITECTURES only: the names of tensors, the sizes, the rotary positions. A tensor or a scaling of
-positions that is not known here is refused, because a model without it would answer, only worse.
+`unpack` writes it as the checkpoint that it was made of: config.json, tokenizer files, and weights in bf16. llama.cpp's
+own package dequantizes the blocks, and transformers builds the tokenizer. What decides the model's meaning is written
+here, for ARCHITECTURES only: the names of tensors, the sizes, the rotary positions. A tensor or a scaling of positions
+that is not known here is refused, because a model without it would answer, only worse.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from models.errors import InvalidSource
 from models.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from gguf import ReaderTensor
     from torch import Tensor
-    from transformers.integrations.gguf.reader import GgufHeader, TensorInfo
 
 SUFFIX: Final = ".gguf"
 ARCHITECTURES: Final = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -48,7 +48,6 @@ _BLOCK: Final = {
     "ffn_down": "mlp.down_proj",
 }
 _ROTARY_FACTORS: Final = "rope_freqs.weight"
-_FLOATS: Final = {0: "F32", 1: "F16", 30: "BF16"}
 _MALFORMED: Final = (ValueError, KeyError, IndexError, TypeError, struct.error, OverflowError, RecursionError)
 
 
@@ -63,31 +62,16 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, 
     served from GGUF."""
     try:
         progress(0.0, f"reading {path.name}")
-        header = _header(path)
-        config = _config(path, header)
+        told = _metadata(path)
+        tensors = _tensors(path)
+        config = _config(told, tensors)
         (target / "config.json").write_text(json.dumps(config, indent=2))
         _write_tokenizer(path, target)
-        _write_weights(header, config, target, progress)
+        _write_weights(tensors, config, told.architecture, target, progress)
     except _MALFORMED as error:
         raise InvalidSource(f"{path.name} is no GGUF file that can be read: {str(error)[:200]}") from error
-    return f"from {path.name}, sha256 {_sha256(path)}", f"tensors in {', '.join(_formats(header))}, dequantized"
-
-
-def _header(path: Path) -> GgufHeader:
-    from transformers.integrations.gguf.reader import GgufHeader
-
-    header = GgufHeader.from_file(str(path))
-    if header.architecture not in ARCHITECTURES:
-        served = ", ".join(ARCHITECTURES)
-        raise InvalidSource(
-            f"{path.name} is of the architecture {header.architecture[:40]!r}; from GGUF there are {served}: import "
-            "the safetensors checkpoint that it was made of"
-        )
-    end = path.stat().st_size
-    for info in header.tensors:
-        if info.offset < 0 or header.data_start + info.offset + info.nbytes > end:
-            raise InvalidSource(f"{path.name} ends before its tensor {info.name[:80]}; download the file again")
-    return header
+    formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
+    return f"from {path.name}, sha256 {_sha256(path)}", f"tensors in {', '.join(formats)}, dequantized"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +92,44 @@ class _Metadata:
         return value
 
 
-def _config(path: Path, header: GgufHeader) -> dict[str, Any]:
+def _metadata(path: Path) -> _Metadata:
+    """Raises InvalidSource for an architecture that is not served, and any of _MALFORMED for a head that is damaged."""
     from transformers.integrations.gguf.reader import read_gguf_metadata
 
-    told = _Metadata(read_gguf_metadata(str(path))[0], header.architecture)
+    values, _ = read_gguf_metadata(str(path))
+    told = _Metadata(values, str(values["general.architecture"]))
+    if told.architecture not in ARCHITECTURES:
+        served = ", ".join(ARCHITECTURES)
+        raise InvalidSource(
+            f"{path.name} is of the architecture {told.architecture[:40]!r}; from GGUF there are {served}: import the "
+            "safetensors checkpoint that it was made of"
+        )
+    return told
+
+
+def _tensors(path: Path) -> dict[str, ReaderTensor]:
+    """Returns the tensors by llama.cpp's names. `_metadata` must have read the whole head before: its reader stops
+    where the file ends."""
+    from gguf import GGUFReader
+
+    return {tensor.name: tensor for tensor in GGUFReader(path).tensors}
+
+
+def _shape(tensor: ReaderTensor) -> tuple[int, ...]:
+    return tuple(int(size) for size in reversed(tensor.shape))
+
+
+def _config(told: _Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, Any]:
     if told.own("expert_count"):
         raise InvalidSource(
-            f"{path.name} is a mixture of experts, which is not read from GGUF: import the safetensors checkpoint that "
-            "it was made of"
+            "the file is a mixture of experts, which is not read from GGUF: import the safetensors checkpoint that it "
+            "was made of"
         )
-    shapes = {info.name: info.shape for info in header.tensors}
     heads, hidden = told.size("attention.head_count"), told.size("embedding_length")
-    window = told.own("attention.sliding_window") if header.architecture == "llama" else None
+    window = told.own("attention.sliding_window") if told.architecture == "llama" else None
     config = {
-        "model_type": "mistral" if window else header.architecture,
-        "architectures": ["MistralForCausalLM" if window else ARCHITECTURES[header.architecture]],
+        "model_type": "mistral" if window else told.architecture,
+        "architectures": ["MistralForCausalLM" if window else ARCHITECTURES[told.architecture]],
         "hidden_size": hidden,
         "intermediate_size": told.size("feed_forward_length"),
         "num_hidden_layers": told.size("block_count"),
@@ -133,25 +140,24 @@ def _config(path: Path, header: GgufHeader) -> dict[str, Any]:
         "rms_norm_eps": float(told.own("attention.layer_norm_rms_epsilon", 1e-6)),
         "rope_theta": float(told.own("rope.freq_base", 10000.0)),
         "hidden_act": "silu",
-        "vocab_size": shapes["token_embd.weight"][0],
-        "tie_word_embeddings": "output.weight" not in shapes,
+        "vocab_size": _shape(tensors["token_embd.weight"])[0],
+        "tie_word_embeddings": "output.weight" not in tensors,
         "bos_token_id": told.values.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": told.values.get("tokenizer.ggml.eos_token_id"),
         "pad_token_id": told.values.get("tokenizer.ggml.padding_token_id"),
     }
     if window:
         config["sliding_window"] = window
-    if header.architecture == "llama":
-        config["attention_bias"] = "blk.0.attn_q.bias" in shapes
-    scaling = _rope_scaling(told, header, config)
+    if told.architecture == "llama":
+        config["attention_bias"] = "blk.0.attn_q.bias" in tensors
+    scaling = _rope_scaling(told, tensors.get(_ROTARY_FACTORS), config)
     return config | ({"rope_scaling": scaling} if scaling else {})
 
 
-def _rope_scaling(told: _Metadata, header: GgufHeader, config: Mapping[str, Any]) -> dict[str, Any] | None:
+def _rope_scaling(told: _Metadata, factors: ReaderTensor | None, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns transformers' form of the scaling of positions. Raises InvalidSource for one that has none."""
-    factors = next((info for info in header.tensors if info.name == _ROTARY_FACTORS), None)
     if factors is not None:
-        return _llama3_scaling(_dequantized(header, factors).tolist(), config)
+        return _llama3_scaling(_dequantized(factors).tolist(), config)
     kind, factor = told.own("rope.scaling.type"), told.own("rope.scaling.factor")
     if kind in (None, "none") or not factor or factor == 1.0:
         return None
@@ -195,22 +201,24 @@ def _write_tokenizer(path: Path, target: Path) -> None:
     tokenizer.save_pretrained(target)
 
 
-def _write_weights(header: GgufHeader, config: Mapping[str, Any], target: Path, progress: Progress) -> None:
+def _write_weights(
+    tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any], architecture: str, target: Path, progress: Progress
+) -> None:
     from models.checkpoint.safetensors_file import Tensor as Stored
     from models.conversion import PLAIN_FORMAT, bytes_of, write_shards
 
-    infos = {_name(info.name): info for info in header.tensors if info.name != _ROTARY_FACTORS}
-    _require_whole(target, {name: info.shape for name, info in infos.items()})
-    undo = _unpermuted(config) if header.architecture == "llama" else {}
+    named = {_name(name): tensor for name, tensor in tensors.items() if name != _ROTARY_FACTORS}
+    _require_whole(target, {name: _shape(tensor) for name, tensor in named.items()})
+    undo = _unpermuted(config) if architecture == "llama" else {}
 
     def content(name: str) -> memoryview:
         import torch
 
-        weight = _dequantized(header, infos[name])
+        weight = _dequantized(named[name])
         part = name.rpartition(".")[0].rpartition(".")[2]
         return bytes_of((undo[part](weight) if part in undo else weight).to(torch.bfloat16))
 
-    planned = [Stored(name, "BF16", info.shape) for name, info in infos.items()]
+    planned = [Stored(name, "BF16", _shape(tensor)) for name, tensor in named.items()]
     write_shards(target, planned, content, progress, PLAIN_FORMAT)
 
 
@@ -255,25 +263,12 @@ def _unpermuted(config: Mapping[str, Any]) -> dict[str, Callable[[Tensor], Tenso
     }
 
 
-def _dequantized(header: GgufHeader, info: TensorInfo) -> Tensor:
+def _dequantized(tensor: ReaderTensor) -> Tensor:
     """Returns a tensor in fp32."""
-    import numpy as np
     import torch
-    from transformers.integrations.gguf.dequant import dequantize
+    from gguf import dequantize
 
-    file = np.memmap(header.path, mode="r", dtype=np.uint8)
-    start = header.data_start + info.offset
-    raw = torch.from_numpy(np.array(file[start : start + info.nbytes]))
-    if info.ggml_type in _FLOATS:
-        kinds = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-        return raw.view(kinds[_FLOATS[info.ggml_type]]).float().view(info.shape)
-    return dequantize(raw, info.ggml_type).view(info.shape)
-
-
-def _formats(header: GgufHeader) -> list[str]:
-    from transformers.integrations.gguf.dequant import GGML_NAME
-
-    return sorted({_FLOATS.get(info.ggml_type) or GGML_NAME[info.ggml_type] for info in header.tensors})
+    return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type)).float().view(_shape(tensor))
 
 
 def _sha256(path: Path) -> str:

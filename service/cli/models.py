@@ -38,7 +38,9 @@ def _progress(label: str) -> Iterator[Callable[[float, str], None]]:
 
 @app.command("import")
 def import_model(
-    source: Annotated[str, typer.Argument(help="A directory, a tar archive, a hub id org/name, or a BentoML tag.")],
+    source: Annotated[
+        str, typer.Argument(help="A directory, a tar archive, a GGUF file, a hub id org/name, or a BentoML tag.")
+    ],
     name: Annotated[str, typer.Argument(help="Name in the repository, or name:version.")],
     precision: Annotated[
         str | None, typer.Option(help="bf16, fp32, or int8, int8-weight, llm-int8, int4 (the bf16 version as well).")

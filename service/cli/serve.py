@@ -33,8 +33,8 @@ def serve(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="A hub id, ORG/NAME or ORG/NAME@REVISION; a directory, as ./NAME; or name, name:version or name@alias "
-            "of the repository. The default model where it is left out.",
+            help="A hub id, ORG/NAME or ORG/NAME@REVISION; a directory, as ./NAME, or ./NAME.gguf; or name, "
+            "name:version or name@alias of the repository. The default model where it is left out.",
             autocompletion=complete_reference,
         ),
     ] = None,

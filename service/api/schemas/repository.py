@@ -30,8 +30,8 @@ Effort = Literal["none", "quick", "full"]
 
 
 class ImportBody(Wire):
-    """`source` is a directory or archive on the server's machine, a hub id, or a BentoML store tag. For a PEFT adapter
-    `adapter_of` names its base version."""
+    """`source` is a directory, archive or GGUF file on the server's machine, a hub id, or a BentoML store tag. For a
+    PEFT adapter `adapter_of` names its base version."""
 
     source: Annotated[str, Field(min_length=1, max_length=4096)]
     precision: Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4"] | None = None

@@ -1,0 +1,164 @@
+"""AWQ and GPTQ checkpoints: each weight comes back as their papers' formula says, in any of their forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from models.checkpoint.packed_weights import KEY
+from models.errors import InvalidSource
+from models.importing import import_source
+from models.repository import Repository
+from models.skeleton import of_config
+from tests.checkpoints import save_llama
+
+WIDE = 64
+LINEARS = (*(f"self_attn.{each}_proj" for each in "qkvo"), *(f"mlp.{each}_proj" for each in ("gate", "up", "down")))
+FORMS: dict[str, dict[str, Any]] = {
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+    "awq, AutoAWQ's names": {"quant_method": "awq", "w_bit": 4, "q_group_size": 32},
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True},
+    "gptq by activation": {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True},
+    "gptq of one group": {"quant_method": "gptq", "bits": 4, "group_size": -1},
+    "gptq_v2": {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"},
+    "gptq of 8 bits": {"quant_method": "gptq", "bits": 8, "group_size": 32},
+}
+
+
+def packed(codes: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
+    """[rows, n] codes → int32 [rows, n * bits / 32], one code after the other."""
+    per_word = 32 // bits
+    order = order or tuple(range(per_word))
+    words = torch.zeros(len(codes), codes.shape[1] // per_word, dtype=torch.int64)
+    for place, of_word in enumerate(order):
+        words |= codes[:, of_word::per_word].long() << (place * bits)
+    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+
+
+def pack(weight: Tensor, form: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
+    """Returns a layer's tensors for weights [out, in], and the weights that they mean."""
+    is_awq, bits = form["quant_method"] == "awq", int(form.get("bits") or form["w_bit"])
+    depth = weight.shape[1]
+    size = int(form.get("group_size") or form["q_group_size"])
+    size = depth if size == -1 else size
+    groups = torch.arange(depth) // size
+    if form.get("desc_act"):
+        groups = groups[torch.randperm(depth, generator=torch.Generator().manual_seed(depth))]
+    low = torch.stack([weight.T[groups == each].amin(0) for each in range(depth // size)])
+    high = torch.stack([weight.T[groups == each].amax(0) for each in range(depth // size)])
+    scales = ((high - low) / (2**bits - 1)).half()
+    less = 1 if form["quant_method"] == "gptq" and form.get("checkpoint_format") != "gptq_v2" else 0
+    zeros = (-low / scales.float()).round().clamp(less, 2**bits - 1)
+    codes = (weight.T / scales.float()[groups] + zeros[groups]).round().clamp(0, 2**bits - 1)
+    meant = ((codes - zeros[groups]) * scales.float()[groups]).T
+    order = (0, 2, 4, 6, 1, 3, 5, 7) if is_awq else None
+    qweight = packed(codes, bits, order) if is_awq else packed(codes.T.contiguous(), bits).T.contiguous()
+    layer = {"qweight": qweight, "qzeros": packed(zeros - less, bits, order), "scales": scales}
+    return layer | ({} if is_awq else {"g_idx": groups.to(torch.int32)}), meant
+
+
+def checkpoint(directory: Path, form: dict[str, Any]) -> dict[str, Tensor]:
+    """Saves a Llama whose layers are packed. Returns the weights that it means by name."""
+    save_llama(directory, torch.float16, width=WIDE)
+    weights = load_file(directory / "model.safetensors")
+    for linear in LINEARS:
+        name = f"model.layers.0.{linear}"
+        parts, weights[f"{name}.weight"] = pack(weights[f"{name}.weight"].float(), form)
+        weights |= {f"{name}.{part}": tensor for part, tensor in parts.items()}
+    plain = {f"model.layers.0.{linear}.weight" for linear in LINEARS}
+    kept = {name: tensor for name, tensor in weights.items() if name not in plain}
+    save_file(kept, directory / "model.safetensors", {"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {KEY: form}))
+    return {name: weight for name, weight in weights.items() if name.endswith(".weight")}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
+def test_weights_come_back(tmp_path: Path, form: dict[str, Any]) -> None:
+    meant, repository = checkpoint(tmp_path / "source", form), Repository(tmp_path / "data")
+    manifest = import_source(repository, str(tmp_path / "source"), "model")
+    stored = load_file(repository.path(manifest) / "model.safetensors")
+    assert stored.keys() == meant.keys()
+    for name, weight in meant.items():
+        assert torch.equal(stored[name], weight.to(torch.bfloat16)), name
+    method, bits = form["quant_method"], form.get("bits", 4)
+    assert f"{method} of {bits} bits" in manifest.lineage.recipe and "7 layers unpacked" in manifest.lineage.recipe
+    assert KEY not in json.loads((repository.path(manifest) / "config.json").read_text())
+    repository.verify(manifest)
+
+
+def test_it_becomes_4_bits_of_our_own(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "source", FORMS["awq"])
+    repository = Repository(tmp_path / "data")
+    manifest = import_source(repository, str(tmp_path / "source"), "model", precision="int4")
+    report = json.loads((repository.path(manifest) / "quantization.json").read_text())
+    errors = [layer["error"] for layer in report["layers"].values() if layer["bits"] == 4]
+    assert len(errors) == 7 and max(errors) < 1e-3, "the groups' own steps are found again"
+
+
+def test_its_needs_are_known_before_it_is_fetched(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "source", FORMS["gptq"])
+    assert of_config(tmp_path / "source" / "config.json").largest_matrix == 260 * WIDE
+
+
+def _without(part: str) -> Callable[[dict[str, Tensor]], object]:
+    return lambda weights: weights.pop(f"model.layers.0.mlp.up_proj.{part}")
+
+
+def _with(part: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], object]:
+    name = f"model.layers.0.mlp.up_proj.{part}"
+    return lambda weights: weights.update({name: change(weights[name])})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_without("scales"), "up_proj.scales is missing: gptq needs it"),
+        (_without("qzeros"), "up_proj.qzeros is missing"),
+        (_with("scales", lambda scales: scales[:1]), "do not fit each other"),
+        (_with("qzeros", lambda zeros: zeros[:, :1]), "do not fit each other"),
+        (_with("qweight", lambda words: words.float()), "do not fit each other"),
+        (_with("qweight", lambda words: words.flatten()), "do not fit each other"),
+        (_with("scales", lambda scales: scales / 0), "not finite"),
+        (_with("g_idx", lambda groups: groups + 7), "g_idx names a group"),
+        (_with("g_idx", lambda groups: groups[1:]), "g_idx has not one group"),
+        (lambda weights: [weights.pop(name) for name in list(weights) if "qweight" in name], "no tensor is called"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(
+    tmp_path: Path, change: Callable[[dict[str, Tensor]], object], reason: str
+) -> None:
+    checkpoint(tmp_path / "source", FORMS["gptq"])
+    weights = load_file(tmp_path / "source" / "model.safetensors")
+    change(weights)
+    save_file({name: each.contiguous() for name, each in weights.items()}, tmp_path / "source" / "model.safetensors")
+    repository = Repository(tmp_path / "data")
+    with pytest.raises(InvalidSource, match=reason):
+        import_source(repository, str(tmp_path / "source"), "model")
+    assert repository.models() == []
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"bits": 3}, "gptq of 3 bits"),
+        ({"bits": None}, "gptq of None bits"),
+        ({"group_size": "all"}, "groups of 'all'"),
+        ({"quant_method": "awq", "bits": 8}, "awq of 8 bits"),
+        ({"quant_method": "awq", "version": "marlin"}, "AWQ in the form 'marlin'"),
+        ({"quant_method": "bitsandbytes"}, "another method than awq and gptq"),
+    ],
+)
+def test_forms_that_are_not_read_are_refused(tmp_path: Path, told: dict[str, Any], reason: str) -> None:
+    checkpoint(tmp_path / "source", FORMS["gptq"])
+    config = json.loads((tmp_path / "source" / "config.json").read_text())
+    (tmp_path / "source" / "config.json").write_text(json.dumps(config | {KEY: FORMS["gptq"] | told}))
+    with pytest.raises(InvalidSource, match=reason):
+        import_source(Repository(tmp_path / "data"), str(tmp_path / "source"), "model")
