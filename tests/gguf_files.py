@@ -125,7 +125,7 @@ def _metadata(config: Mapping[str, Any], architecture: str, directory: Path) -> 
         "general.architecture": architecture,
         **{f"{architecture}.{key}": value for key, value in own.items()},
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [3 if at in special else 1 for at in range(len(tokens))],
         "tokenizer.ggml.merges": ["a b"][:0],

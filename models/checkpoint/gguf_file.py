@@ -47,6 +47,8 @@ _BLOCK: Final = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_PLAIN_SPLITS: Final = ("gpt-2", "phi-2", "mpt", "olmo")
+"""Names of the way in which GPT-2 splits text, besides those that transformers knows."""
 _ROTARY_FACTORS: Final = "rope_freqs.weight"
 _MALFORMED: Final = (ValueError, KeyError, IndexError, TypeError, struct.error, OverflowError, RecursionError)
 
@@ -137,8 +139,8 @@ def _config(told: _Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, A
         "num_key_value_heads": told.size("attention.head_count_kv", heads),
         "head_dim": told.size("attention.key_length", hidden // heads),
         "max_position_embeddings": told.size("context_length"),
-        "rms_norm_eps": float(told.own("attention.layer_norm_rms_epsilon", 1e-6)),
-        "rope_theta": float(told.own("rope.freq_base", 10000.0)),
+        "rms_norm_eps": _decimal(told.own("attention.layer_norm_rms_epsilon", 1e-6)),
+        "rope_theta": _decimal(told.own("rope.freq_base", 10000.0)),
         "hidden_act": "silu",
         "vocab_size": _shape(tensors["token_embd.weight"])[0],
         "tie_word_embeddings": "output.weight" not in tensors,
@@ -152,6 +154,11 @@ def _config(told: _Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, A
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
     scaling = _rope_scaling(told, tensors.get(_ROTARY_FACTORS), config)
     return config | ({"rope_scaling": scaling} if scaling else {})
+
+
+def _decimal(value: float) -> float:
+    """Returns the number that was meant by an fp32 one, as 1e-05 by 9.999999747378752e-06."""
+    return float(f"{value:.6g}")
 
 
 def _rope_scaling(told: _Metadata, factors: ReaderTensor | None, config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -192,11 +199,25 @@ def _llama3_scaling(factors: list[float], config: Mapping[str, Any]) -> dict[str
 
 
 def _write_tokenizer(path: Path, target: Path) -> None:
+    """Raises InvalidSource for a byte-level tokenizer whose way of splitting text is not known: a file has its name
+    only."""
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer, get_gguf_tokenizer
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import (
+        GGUF_PRE_TOKENIZER_SPLITS,
+        convert_gguf_tokenizer,
+        get_gguf_tokenizer,
+    )
 
     architecture, vocabulary, told = get_gguf_tokenizer(str(path))
+    splits = vocabulary.get("pre_tokenizer_type")
+    if vocabulary.get("tokenizer_type") == "gpt2" and splits not in {*GGUF_PRE_TOKENIZER_SPLITS, *_PLAIN_SPLITS}:
+        raise InvalidSource(f"the file's tokenizer splits text by {str(splits)[:40]!r}, which is not read from GGUF")
     backend, _ = convert_gguf_tokenizer(architecture, vocabulary)
+    whole = json.loads(backend.to_str())
+    own = set(vocabulary["tokens"])  # the library's classes add tokens of their own, which the model has no row for
+    whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] in own]
+    backend = Tokenizer.from_str(json.dumps(whole))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **told)  # type: ignore[no-untyped-call]
     tokenizer.save_pretrained(target)
 
@@ -265,10 +286,12 @@ def _unpermuted(config: Mapping[str, Any]) -> dict[str, Callable[[Tensor], Tenso
 
 def _dequantized(tensor: ReaderTensor) -> Tensor:
     """Returns a tensor in fp32."""
+    import numpy as np
     import torch
     from gguf import dequantize
 
-    return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type)).float().view(_shape(tensor))
+    values = np.require(dequantize(tensor.data, tensor.tensor_type), np.float32, ["C", "W"])
+    return torch.from_numpy(values).view(_shape(tensor))
 
 
 def _sha256(path: Path) -> str:

@@ -81,8 +81,10 @@ def test_the_checkpoint_comes_back(repository: Repository, tmp_path: Path, kind:
     text = "안녕 world <|end|>"
     assert tokenizer.encode(text) == AutoTokenizer.from_pretrained(source).encode(text)
     assert tokenizer.decode(tokenizer.encode("안녕")) == "안녕"
+    assert len(tokenizer) <= 260 and max(tokenizer.encode("<|endoftext|>")) < 256, "no token of the library's own"
     assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "user: hi\nassistant:"
-    assert json.loads((found / "config.json").read_text())["eos_token_id"] == 256
+    config = json.loads((found / "config.json").read_text())
+    assert (config["eos_token_id"], config["rms_norm_eps"]) == (256, CONFIGS[kind].rms_norm_eps)
     assert manifest.architecture == json.loads((source / "config.json").read_text())["architectures"][0]
 
 
@@ -178,6 +180,8 @@ def test_scaled_positions_are_kept(
         ({"llama__rope__scaling__type": "longrope", "llama__rope__scaling__factor": 2.0}, "scales positions by 'longr"),
         ({"tokenizer__ggml__model": "rwkv"}, "Cannot build a tokenizer"),
         ({"tokenizer__ggml__tokens": None}, "can be read"),
+        ({"tokenizer__ggml__pre": "default"}, "splits text by 'default'"),
+        ({"tokenizer__ggml__pre": None}, "splits text by 'None'"),
     ],
 )
 def test_what_is_not_known_is_refused(
