@@ -3,7 +3,7 @@
 //   weight8 = base + (code * scale >> 4)        code 0 .. 15, scale 0 .. 255, base -128 .. 127
 //
 // in whole numbers, so a product is exactly the product of that int8 layer, for every number of rows and by every kernel.
-// Few rows are multiplied as the codes are decoded in registers. For more rows a panel is decoded once for all.
+// Few rows are multiplied as the codes are decoded in registers. For more rows a slab of a panel is decoded once for all.
 //
 // panel   [depth / group] times: scales [PANEL], bases [PANEL], then [group / 8][2] vectors of codes
 // codes   a vector holds the packs 2 i and 2 i + 1 of LANES outputs. A 16-bit word of it has the codes of inputs
@@ -20,6 +20,13 @@ struct Int4 {
     static constexpr int64_t INPUTS = 8;       // of one vector of codes
     static constexpr int64_t FINEST = 32;      // a group is a multiple of it, and a depth a multiple of a group
 };
+
+constexpr int64_t INT4_SLAB = 512;  // inputs that are decoded at a time for many rows, whole groups
+#if defined(__AMX_INT8__)
+constexpr int64_t MOST_DECODED_IN_REGISTERS = 4;  // rows
+#else
+constexpr int64_t MOST_DECODED_IN_REGISTERS = Int8::ROWS;
+#endif
 
 // Whether this instruction set has kernels for 4-bit weights. Where it has none, they are decoded as a layer is made.
 constexpr bool HAS_INT4 = Int8::K_PACK == 4;
@@ -119,36 +126,41 @@ INLINE void int4_panel(const Finish<Int8>& finish, int64_t row, int64_t panel, c
         }
 }
 
-// Writes a panel's weights as a panel of int8.
-inline void decode_panel(const Linear& l, const char* w, char* to) {
-    for_codes(w, l.depth, l.group, [&](int64_t k, const Decoded& weights) {
+// Writes the weights of `deep` inputs, whose groups begin at w, as int8 has them.
+INLINE void decode(const char* w, int64_t deep, int64_t group, char* to) {
+    for_codes(w, deep, group, [&](int64_t k, const Decoded& weights) {
         char* at = to + k / Int8::K_PACK * 2 * Int8::STEP;
         for (const auto& pack : {weights.even, weights.odd})
             for (int half = 0; half < 2; half++, at += Int8::STEP) store(at, pack[half]);
     });
 }
 
+// One panel times more rows: by slabs that stay in the first-level cache, or, for tiles, whole.
+inline void decoded_panel(const Finish<Int8>& finish, int64_t row, int64_t rows, int64_t panel, const char* w) {
+    const int64_t depth = finish.l.depth, group = finish.l.group;
 #if defined(__AMX_INT8__)
-constexpr int64_t MOST_DECODED_IN_REGISTERS = 4;
+    static thread_local Buffer whole;
+    char* decoded = whole.bytes(panel_bytes<Int8>(depth));
+    decode(w, depth, group, decoded);
+    for_row_blocks(row, row + rows, [&](int64_t first, int64_t count) {
+        multiply_rows<Int8>(finish, first, count, panel, panel + 1, decoded, false);
+    });
 #else
-constexpr int64_t MOST_DECODED_IN_REGISTERS = Int8::ROWS;
+    multiply_by_slabs<Int8, INT4_SLAB>(finish, row, rows, panel, depth, [&](int64_t k, int64_t deep, char* slab) {
+        decode(w + k / group * group_bytes(group), deep, group, slab);
+    });
 #endif
+}
 
 INLINE void multiply_task(const Finish<Int8>& finish, Int4, int64_t top, int64_t bottom, int64_t first, int64_t last) {
-    static thread_local Buffer decoded;
     const Linear& l = finish.l;
     const int64_t size = int4_panel_bytes(l.depth, l.group), rows = bottom - top;
     for (int64_t p = first; p < last; p++) {
         const char* w = (const char*)l.packed + p * size;
-        if (rows <= MOST_DECODED_IN_REGISTERS) {
+        if (rows <= MOST_DECODED_IN_REGISTERS)
             with_rows<MOST_DECODED_IN_REGISTERS>(rows, [&](auto m) { int4_panel<decltype(m)::value>(finish, top, p, w); });
-            continue;
-        }
-        char* panel = decoded.bytes(panel_bytes<Int8>(l.depth));
-        decode_panel(l, w, panel);
-        for_row_blocks(top, bottom, [&](int64_t row, int64_t count) {
-            multiply_rows<Int8>(finish, row, count, p, p + 1, panel, false);
-        });
+        else
+            decoded_panel(finish, top, rows, p, w);
     }
 }
 #endif

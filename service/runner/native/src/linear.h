@@ -190,6 +190,7 @@ INLINE void Finish<T>::operator()(int64_t m, int64_t n, typename T::Sum sums) co
 }
 
 constexpr int64_t CACHED_ROWS = 64;  // rows of activations that stay in the second-level cache while panels pass
+constexpr int64_t TALL = 4 * CACHED_ROWS;  // rows of one task at most
 // f(first row, rows) for blocks of rows top .. bottom that stay in the cache.
 template <class F>
 INLINE void for_row_blocks(int64_t top, int64_t bottom, F&& f) {
@@ -216,29 +217,40 @@ INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, const ch
         for (int v = 0; v < 2 * P; v++) finish(row + m, first * PANEL + v * LANES, sums[m][v]);
 }
 
-// For many rows of narrow weights if the processor multiplies fp32 only: a slab of the panel is widened once for all.
-template <class T>
-void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t panel, const char* w) {
-    alignas(64) static thread_local float slab[SLAB * PANEL];
-    alignas(64) static thread_local Vf kept[CACHED_ROWS][2];
-    const float* a = (const float*)finish.codes.data + row * finish.codes.stride;
-    const int64_t depth = k_packs<T>(finish.l.depth) * T::K_PACK;
-    std::memset(kept, 0, sizeof kept);
-    for (int64_t k = 0; k < depth; k += SLAB) {
-        const int64_t deep = std::min(SLAB, depth - k);
-        for (int64_t g = 0; g < deep / T::K_PACK; g++)
-            for (int v = 0; v < 2; v++)
-                T::widen(T::weight(w + (k / T::K_PACK + g) * 2 * T::STEP + v * T::STEP), slab + g * T::K_PACK * PANEL + v * LANES);
-        for_register_tiles<Fp32::ROWS>(rows, [&](int64_t first, auto count) {
+// One panel times up to TALL rows, by slabs of its depth. fill(k, deep, slab) writes the weights of `deep` inputs from k on
+// as kind T has them, once for all rows.
+template <class T, int64_t DEEP, class S, class F>
+INLINE void multiply_by_slabs(const Finish<S>& finish, int64_t row, int64_t rows, int64_t panel, int64_t depth, F&& fill) {
+    alignas(64) static thread_local char slab[panel_bytes<T>(DEEP)];
+    alignas(64) static thread_local typename T::Sum kept[TALL][2];
+    const int64_t stride = finish.codes.stride;
+    const auto* a = (const typename T::Input*)finish.codes.data + row * stride;
+    std::memset(kept, 0, rows * sizeof kept[0]);
+    for (int64_t k = 0; k < depth; k += DEEP) {
+        const int64_t deep = std::min(DEEP, depth - k);
+        fill(k, deep, slab);
+        for_register_tiles<T::ROWS>(rows, [&](int64_t first, auto count) {
             constexpr int M = decltype(count)::value;
-            Vf sums[M][2];
+            typename T::Sum sums[M][2];
             std::memcpy(sums, kept[first], sizeof sums);
-            accumulate<Fp32, M, 1>(a + first * finish.codes.stride + k, finish.codes.stride, (const char*)slab, 0, deep, sums);
+            accumulate<T, M, 1>(a + first * stride + k, stride, slab, 0, k_packs<T>(deep), sums);
             std::memcpy(kept[first], sums, sizeof sums);
         });
     }
-    for (int64_t m = 0; m < rows; m++)
-        for (int v = 0; v < 2; v++) finish(row + m, panel * PANEL + v * LANES, kept[m][v]);
+    const Outputs<S> even(finish, panel * PANEL), odd(finish, panel * PANEL + LANES);
+    for (int64_t m = 0; m < rows; m++) even(row + m, kept[m][0]), odd(row + m, kept[m][1]);
+}
+
+// For many rows of narrow weights if the processor multiplies fp32 only.
+template <class T>
+void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t panel, const char* w) {
+    const int64_t depth = k_packs<T>(finish.l.depth) * T::K_PACK;
+    multiply_by_slabs<Fp32, SLAB>(finish, row, rows, panel, depth, [&](int64_t k, int64_t deep, char* slab) {
+        for (int64_t g = 0; g < deep / T::K_PACK; g++)
+            for (int v = 0; v < 2; v++)
+                T::widen(T::weight(w + (k / T::K_PACK + g) * 2 * T::STEP + v * T::STEP),
+                         (float*)slab + g * T::K_PACK * PANEL + v * LANES);
+    });
 }
 
 // Panels first .. last, which lie at w, times at most CACHED_ROWS rows. `more` panels follow them in memory.

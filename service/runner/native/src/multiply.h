@@ -19,13 +19,12 @@ void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out,
     const int64_t all = (l.outputs + PANEL - 1) / PANEL;
     const int64_t wanted = std::clamp<int64_t>(all / (4 * threads), 1, 8);
     const int64_t width = wanted < 3 ? wanted : (wanted + 3) / 4 * 4;  // single rows take four panels at a time
-    const int64_t tall = 4 * CACHED_ROWS;
-    const int64_t across = (all + width - 1) / width, down = (m + tall - 1) / tall;
+    const int64_t across = (all + width - 1) / width, down = (m + TALL - 1) / TALL;
     const Finish<std::conditional_t<std::is_same_v<T, Int4>, Int8, T>> finish{l, codes, out};
 #pragma omp for schedule(dynamic, 1) nowait
     for (int64_t task = 0; task < across * down; task++) {
         const int64_t first = task % across * width, last = std::min(first + width, all);
-        const int64_t top = task / across * tall, bottom = std::min(top + tall, m);
+        const int64_t top = task / across * TALL, bottom = std::min(top + TALL, m);
         multiply_task(finish, T(), top, bottom, first, last);
     }
 }
