@@ -73,7 +73,7 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, 
     except _MALFORMED as error:
         raise InvalidSource(f"{path.name} is no GGUF file that can be read: {str(error)[:200]}") from error
     formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
-    return f"from {path.name}, sha256 {_sha256(path)}", f"tensors in {', '.join(formats)}, dequantized"
+    return f"from GGUF of sha256 {_sha256(path)}", f"tensors in {', '.join(formats)}, dequantized"
 
 
 @dataclass(frozen=True, slots=True)

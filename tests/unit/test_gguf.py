@@ -103,7 +103,7 @@ def test_blocks_are_dequantized_and_their_file_is_named(
             off = (stored[tensor].float().reshape(-1, 32) - blocks).abs() - blocks.abs() / 128
             assert (off <= worst * step).all(), tensor
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert f"from model.gguf, sha256 {digest}" in manifest.lineage.recipe
+    assert f"from GGUF of sha256 {digest}" in manifest.lineage.recipe
     assert f"tensors in F32, {name}, dequantized" in manifest.lineage.recipe
     assert manifest.lineage.source.startswith("gguf ")
 

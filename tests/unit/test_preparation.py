@@ -24,6 +24,7 @@ from service.host import available_memory
 from service.jobs import child, work
 from service.settings import Settings
 from service.starting.checks import CannotStart
+from tests import gguf_files
 from tests.checkpoints import save_llama
 from tests.e2e.server import free_port
 from tests.fake_hub import FakeHub, reached
@@ -235,6 +236,23 @@ def test_a_directory(start: Start, llama: Path, tmp_path: Path, monkeypatch: pyt
     start.run("./My Model")
     assert start.served == "my-model:6"
     assert start.repository.resolve("my-model").license == "bsd"
+
+
+def test_a_gguf_file(start: Start, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found again as long as it is the same file. Neither its path nor its name is in what is published."""
+    gguf_files.of_checkpoint(llama, tmp_path / "My-Model.Q8_0.gguf")
+    monkeypatch.chdir(tmp_path)
+    start.run("./My-Model.Q8_0.gguf")
+    assert (start.served, start.jobs) == ("my-model.q8_0:2", ["import"])
+    start.jobs.clear()
+    start.run(str(tmp_path / "My-Model.Q8_0.gguf"))
+    assert (start.served, start.jobs) == ("my-model.q8_0:2", [])
+    told = (start.repository.path(start.repository.resolve("my-model.q8_0")) / "manifest.json").read_text()
+    assert str(tmp_path) not in told and "My-Model" not in told
+    gguf_files.of_checkpoint(llama, tmp_path / "My-Model.Q8_0.gguf", general__name="another")
+    start.run("./My-Model.Q8_0.gguf", "--precision", "bf16")
+    assert start.served == "my-model.q8_0:3"
+    assert "leave --pull out" in start.refused("./My-Model.Q8_0.gguf", "--pull")
 
 
 def test_a_version_of_the_repository(start: Start) -> None:
