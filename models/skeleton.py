@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from models.checkpoint import packed_weights
+from models.checkpoint import gguf_file, packed_weights
 from models.checkpoint.config_policy import accept, as_text, read_json
 from models.errors import InvalidSource
 from models.manifest import QUANTIZED
@@ -112,6 +112,13 @@ def of_config(config: Path) -> Skeleton:
         del told[packed_weights.KEY]
     with TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(as_text(accept(told).config))
+        return build(Path(directory))
+
+
+def of_gguf(path: Path) -> Skeleton:
+    """The skeleton of the model in a GGUF file. Raises InvalidSource for one that is not served from GGUF."""
+    with TemporaryDirectory() as directory:
+        Path(directory, "config.json").write_text(as_text(gguf_file.config_of(path)))
         return build(Path(directory))
 
 

@@ -13,7 +13,8 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,7 +63,7 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, 
     """Writes the model of the file `path` into the empty directory `target`. Returns what an import notes of it: its
     sha256 and the formats of its tensors. Raises InvalidSource for a file that is damaged, or of a model that is not
     served from GGUF."""
-    try:
+    with _readable(path):
         progress(0.0, f"reading {path.name}")
         told = _metadata(path)
         tensors = _tensors(path)
@@ -70,10 +71,23 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, 
         (target / "config.json").write_text(json.dumps(config, indent=2))
         _write_tokenizer(path, target)
         _write_weights(tensors, config, told.architecture, target, progress)
-    except _MALFORMED as error:
-        raise InvalidSource(f"{path.name} is no GGUF file that can be read: {str(error)[:200]}") from error
     formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
     return f"from GGUF of sha256 {_sha256(path)}", f"tensors in {', '.join(formats)}, dequantized"
+
+
+def config_of(path: Path) -> dict[str, Any]:
+    """Returns the config.json of the model in a GGUF file. Raises InvalidSource as `unpack` does."""
+    with _readable(path):
+        return _config(_metadata(path), _tensors(path))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Whatever a damaged file raises is InvalidSource."""
+    try:
+        yield
+    except _MALFORMED as error:
+        raise InvalidSource(f"{path.name} is no GGUF file that can be read: {str(error)[:200]}") from error
 
 
 @dataclass(frozen=True, slots=True)

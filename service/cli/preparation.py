@@ -111,6 +111,7 @@ class Preparation:
         if found := self._found(origin):
             return Prepared(found)
         name = self._own_name(path.stem, GGUF)
+        self._require_room(name, path, [], to_come=0)
         return Prepared(self._made(origin, str(path), None, name), is_new=True)
 
     def _hub(self, source: HubSource) -> Prepared:
@@ -161,8 +162,8 @@ class Preparation:
         return name
 
     def _require_room(self, title: str, config: Path, sizes: list[int], to_come: int) -> None:
-        """Shows what the checkpoint needs, and refuses it where the machine has less. `to_come` bytes of the
-        weights' files are not on its disk yet."""
+        """Shows what the checkpoint of a config.json or a GGUF file needs, and refuses it where the machine has less.
+        `to_come` bytes of the weights' files are not on its disk yet."""
         precision = self._words.precision or self._usual
         asked = {"config": str(config), "weight_bytes": sum(sizes), "largest_file": max(sizes, default=0)}
         found = child.run("needs", {**asked, "precision": precision}, engine_environment())

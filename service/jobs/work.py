@@ -108,17 +108,22 @@ def _needs(
     largest_file: int,
     precision: str,
 ) -> dict[str, Any]:
-    """What a checkpoint that is not here yet will need on this machine; `gpu_free` only where a GPU would serve it."""
+    """What a checkpoint that is not here yet will need on this machine, by its config.json or by the GGUF file that is
+    its whole; `gpu_free` only where a GPU would serve it."""
+    from models.checkpoint.sources import is_gguf
     from models.loading import resolve_device
-    from models.skeleton import of_config
+    from models.skeleton import of_config, of_gguf
     from service.needs import Files, needs_of
     from service.runner.kv_cache import free_bytes
 
     device = resolve_device(settings.device)
     free = free_bytes(device)
-    needs = needs_of(
-        of_config(Path(config)), Files(weight_bytes, largest_file), precision_of(precision), settings, free
-    )
+    if is_gguf(config):
+        sizes = of_gguf(Path(config))
+        weight_bytes = sizes.weight_bytes("bf16")
+    else:
+        sizes = of_config(Path(config))
+    needs = needs_of(sizes, Files(weight_bytes, largest_file), precision_of(precision), settings, free)
     return asdict(needs) | {"gpu_free": free if device.type == "cuda" else None}
 
 

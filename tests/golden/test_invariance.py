@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.quantize import quantize
 from models.repository import Repository
 from models.starter import publish_demo
 from service.engine.messages import Request, SamplingParams
+from service.evaluation.texts import calibration
 from tests.effort import drawn
 from tests.golden.conftest import Load
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
@@ -25,6 +27,7 @@ from tests.kernels import KERNELS, use
 MIXES = drawn(6, 12)
 FEW_MIXES = 4
 DEMO_MIXES = drawn(30, 60)
+DEMO_VERSIONS = ["1", "2", "int4"]
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 NEW_TOKENS = 20
 MODELS = [("llama", "fp32"), ("llama", "bf16"), ("llama", "int8"), ("gemma2", "bf16"), ("gpt2", "int8")]
@@ -116,18 +119,39 @@ def test_without_native_kernels(load: Load, name: str, precision: str, monkeypat
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    """The demo model as a fresh installation publishes it: demo:1 bf16, demo:2 int8."""
+    """The demo model as a fresh installation publishes it: demo:1 bf16, demo:2 int8; and demo:int4."""
     repository = Repository(tmp_path_factory.mktemp("data"))
     publish_demo(repository, DEMO)
+    quantize(repository, repository.get("demo", "1"), "int4", version="int4", calibrate=calibration)
     return repository
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("version", DEMO_VERSIONS)
 def test_the_demo_model_as_published(demo: Repository, version: str) -> None:
     manifest = demo.get("demo", version)
     loaded = Loaded.of(demo.path(manifest), manifest.precision, block_size=8)
     assert loaded.info.forward == "decoder"
     _check(loaded, manifest.vocab_size, DEMO_MIXES)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("version", DEMO_VERSIONS)
+def test_a_thousand_prompts(demo: Repository, version: str) -> None:
+    """Each alone; then all in a crowd, eight more in every step; then a few at a time, with drafts."""
+    manifest = demo.get("demo", version)
+    loaded = Loaded.of(demo.path(manifest), manifest.precision, block_size=8)
+    requests = _library(random.Random(5), manifest.vocab_size, 1000)
+    alone: dict[str, Answer] = {}
+    for one in requests:
+        alone.update(answer(loaded.core(caching=False), {0: [one]}))
+    for at_once, steps, drafts in ((8, 1, False), (2, 8, True)):
+        core = loaded.core(512, speculation=drafts)
+        found = answer(core, {at * steps // at_once: requests[at : at + at_once] for at in range(0, 1000, at_once)})
+        answers = [(found[one.id], alone[one.id]) for one in requests]
+        differ = [one for one, other in answers if (one.token_ids, one.logprobs) != (other.token_ids, other.logprobs)]
+        assert not differ, f"{len(differ)} of 1,000"
+        assert core.stats.prefix_hit_tokens_total > 0
+        assert core.stats.accepted_tokens_total > 0 or not drafts
 
 
 @pytest.mark.cuda

@@ -243,7 +243,7 @@ def test_a_gguf_file(start: Start, llama: Path, tmp_path: Path, monkeypatch: pyt
     gguf_files.of_checkpoint(llama, tmp_path / "My-Model.Q8_0.gguf")
     monkeypatch.chdir(tmp_path)
     start.run("./My-Model.Q8_0.gguf")
-    assert (start.served, start.jobs) == ("my-model.q8_0:2", ["import"])
+    assert (start.served, start.jobs) == ("my-model.q8_0:2", ["needs", "import"])
     start.jobs.clear()
     start.run(str(tmp_path / "My-Model.Q8_0.gguf"))
     assert (start.served, start.jobs) == ("my-model.q8_0:2", [])
