@@ -95,7 +95,7 @@ def quantize(
         calibration = calibrate(source, parent.context_window) if calibrate else ()
     if wanted == "llm-int8":
         if not calibration:
-            raise InvalidSource("llm-int8 needs a text to find outliers on")
+            raise InvalidSource("llm-int8 needs a text to find outliers on, and memory to run the bf16 version")
         progress(0.0, "looking for outliers")
         outliers = outlier_columns(source, model.linears, calibration, THRESHOLD)
     if wanted == "int4" and calibration:
@@ -114,7 +114,8 @@ def quantize(
             (staged / REPORT).write_text(as_text(_outlier_report(model, outliers, tokens)))
         if wanted == "int4":
             (staged / REPORT).write_text(as_text(_error_report(plan, group, quantizer.errors, tokens)))
-        return repository.publish(staged, _facts(parent, wanted, plan, group, author), parent.name, version, hashes)
+        facts = _facts(parent, wanted, plan, group, tokens, author)
+        return repository.publish(staged, facts, parent.name, version, hashes)
 
 
 def _group_size(precision: Precision, wanted: int | None) -> int:
@@ -290,13 +291,14 @@ def _weight(name: str, path: Path, linear: skeleton.Linear) -> torch.Tensor:
     return weight.T if linear.transposed else weight
 
 
-def _facts(parent: Manifest, precision: Precision, plan: list[_Planned], group: int, author: str) -> Facts:
+def _facts(parent: Manifest, precision: Precision, plan: list[_Planned], group: int, tokens: int, author: str) -> Facts:
     weights = [item for item in plan if item.linear and item.tensor.name.endswith(".weight")]
     linears, coarse = sum(1 for item in weights if not item.group), sum(1 for item in weights if item.group)
     fused = sum(1 for item in plan if item.linear is None and len(item.tensor.shape) == 3)
     recipe = f"{linears} linear weights to int8, symmetric per output channel, round to nearest; the rest bf16"
     if precision == "int4":
-        recipe = f"{coarse} linear weights to int4 in groups of {group}, searched for the least error; {recipe}"
+        weighed = f"weighed by the inputs on {tokens} tokens" if tokens else "all inputs alike"
+        recipe = f"{coarse} linear weights to int4 in groups of {group}, of the least error, {weighed}; {recipe}"
     if precision == "llm-int8":
         kept = sum(item.tensor.shape[0] for item in plan if item.tensor.name.endswith(COLUMNS_SUFFIX))
         recipe += f"; {kept} outlier columns of magnitude {THRESHOLD:g} or more kept in bf16"

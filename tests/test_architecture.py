@@ -312,6 +312,7 @@ ALLOWED: dict[str, set[str]] = {
         "models",
         "models.demo",
         "service.errors",
+        "service.host",  # whether memory holds a version that a calibration runs
         "service.settings",
         "service.engine",
         "service.engine.messages",

@@ -18,6 +18,7 @@ from models.demo.dialogue import Dialogue
 from models.demo.grammar import Style, dialogue
 from models.report import TextSet
 from service.errors import InvalidRequest
+from service.host import available_memory
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
@@ -60,6 +61,8 @@ class Length:
     piece_tokens: int
 
 
+_RUNNING: Final = 1.3
+"""Memory that a model takes that runs on a few short texts, in bytes of its weights."""
 LENGTHS: Final = (
     Length(Style((6, 12)), 1 << 20, PIECE_TOKENS),
     Length(Style((2, 4), shop_facts=2, rows=2), 256, 256),
@@ -87,7 +90,11 @@ def dialogues(
 
 
 def calibration(directory: Path, window: int) -> list[tuple[int, ...]]:
-    """Returns a few other dialogues as the version's token ids, for quantizing and not for measuring."""
+    """Returns a few other dialogues as the version's token ids, for quantizing and not for measuring. Returns none
+    where memory does not hold the version's weights, which the library's model loads to run on them."""
+    weights = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+    if available_memory() < _RUNNING * weights:
+        return []
     texts = dialogues(Tokenizer.load(directory), min(window, 512), CALIBRATION, FIRST_CALIBRATION)
     return [text.token_ids for text in texts]
 

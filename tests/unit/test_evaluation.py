@@ -23,7 +23,7 @@ from service.errors import InvalidRequest
 from service.evaluation.evaluate import evaluate
 from service.evaluation.planning import EFFORTS, Extent
 from service.evaluation.speed import Pace
-from service.evaluation.texts import Text, of_file
+from service.evaluation.texts import Text, calibration, of_file
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 from tests.checkpoints import save_bart, save_gpt2, save_t5
@@ -169,6 +169,14 @@ def test_texts_that_cannot_be_used(tmp_path: Path) -> None:
             of_file(tokenizer, 2048, tmp_path / name, 100)
     with pytest.raises(InvalidRequest, match=r"nothing\.txt"):
         of_file(tokenizer, 2048, tmp_path / "nothing.txt", 100)
+
+
+def test_nothing_is_calibrated_where_memory_does_not_hold_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = (DEMO / "model.safetensors").stat().st_size
+    assert calibration(DEMO, 512)
+    for free, holds in ((2 * weights, True), (weights, False)):
+        monkeypatch.setattr("service.evaluation.texts.available_memory", lambda free=free: free)
+        assert bool(calibration(DEMO, 512)) == holds
 
 
 def test_a_version_that_is_gone_is_not_measured(repository: Repository) -> None:

@@ -214,7 +214,9 @@ def test_int4_stores_codes_and_reports_each_layer(repository: Repository, tmp_pa
         ("model.layers.0.self_attn.q_proj", "I4"),
         ("model.layers.0.mlp.down_proj", "I8"),
     }
-    assert "6 linear weights to int4 in groups of 32" in small.lineage.recipe
+    assert "6 linear weights to int4 in groups of 32, of the least error, weighed by the inputs on 20 tokens" in (
+        small.lineage.recipe
+    )
     assert "2 linear weights to int8" in small.lineage.recipe
 
 
@@ -247,4 +249,5 @@ def test_int4_of_an_encoder_and_decoder_needs_no_text(repository: Repository, tm
     parent = import_source(repository, str(save_t5(tmp_path / "source")), "demo")
     small = quantize(repository, parent, "int4", calibrate=lambda directory, window: [[1, 2, 3]])
     report = json.loads((repository.path(small) / "quantization.json").read_text())
+    assert "all inputs alike" in small.lineage.recipe
     assert report["calibration_tokens"] == 0 and 4 in {layer["bits"] for layer in report["layers"].values()}

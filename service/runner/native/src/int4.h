@@ -17,8 +17,7 @@
 namespace dosirak {
 
 struct Int4 {
-    static constexpr int64_t INPUTS = 8;       // of one vector of codes
-    static constexpr int64_t FINEST = 32;      // a group is a multiple of it, and a depth a multiple of a group
+    static constexpr int64_t INPUTS = 8;  // of one vector of codes; a group is a multiple of 32, a depth one of a group
 };
 
 constexpr int64_t INT4_SLAB = 512;  // inputs that are decoded at a time for many rows, whole groups
