@@ -43,7 +43,7 @@ test: $(READY) $(KERNELS)  ## all tests, WORKERS=2 at a time; prints what was sk
 	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
 
 # Tests that draw at random, and draw more often here (tests/effort.py).
-DRAWING := tests/property tests/golden tests/unit/test_attention.py
+DRAWING := tests/property tests/golden tests/unit/test_attention.py tests/unit/test_gguf.py tests/unit/test_int4.py
 
 nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, fuzzing, long fault runs
 	$(BIN)/python -m pytest -m nightly --timeout=3600

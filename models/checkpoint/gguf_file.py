@@ -141,6 +141,9 @@ def _config(told: _Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, A
             "the file is a mixture of experts, which is not read from GGUF: import the safetensors checkpoint that it "
             "was made of"
         )
+    blocks = len({name.split(".")[1] for name in tensors if name.startswith("blk.")})
+    if told.size("block_count") != blocks:  # before a model of a damaged number of layers is built
+        raise InvalidSource(f"the file says {told.size('block_count'):,} blocks and has tensors of {blocks:,}")
     heads, hidden = told.size("attention.head_count"), told.size("embedding_length")
     window = told.own("attention.sliding_window") if told.architecture == "llama" else None
     config = {
@@ -148,7 +151,7 @@ def _config(told: _Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, A
         "architectures": ["MistralForCausalLM" if window else ARCHITECTURES[told.architecture]],
         "hidden_size": hidden,
         "intermediate_size": told.size("feed_forward_length"),
-        "num_hidden_layers": told.size("block_count"),
+        "num_hidden_layers": blocks,
         "num_attention_heads": heads,
         "num_key_value_heads": told.size("attention.head_count_kv", heads),
         "head_dim": told.size("attention.key_length", hidden // heads),
@@ -262,9 +265,12 @@ def _require_whole(directory: Path, stored: Mapping[str, tuple[int, ...]]) -> No
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    except Exception as error:  # transformers raises anything for sizes that it cannot build
+        raise InvalidSource(f"the file's sizes are of no model that can be built: {str(error)[:200]}") from error
     wanted = model.state_dict()
     for name, tensor in wanted.items():
         if name not in stored and not (name == "lm_head.weight" and config.tie_word_embeddings):

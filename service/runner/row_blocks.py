@@ -46,6 +46,7 @@ CANDIDATES: Final = (
 CUDA_CANDIDATES: Final = (*(RowBlocks(quantum, 2048) for quantum in SMALL_QUANTA), *CANDIDATES)
 """A GPU wants more rows in one product than a CPU."""
 HEAD_CANDIDATES: Final = tuple(blocks for blocks in CANDIDATES if blocks.most == 64)
+_WITNESSES: Final = 32
 _HEAD_WIDTH: Final = 16384
 """A layer with more outputs is a model's head: it gets few rows, and many would take long to measure."""
 
@@ -63,7 +64,7 @@ def row_blocks(weight: Tensor) -> RowBlocks:
         return F.linear(rows[:most], weight)
 
     def agree(blocks: RowBlocks) -> bool:
-        return all(torch.equal(F.linear(rows[:n], weight), whole(blocks.most)[:n]) for n in _sizes(blocks))
+        return all(torch.equal(F.linear(rows[some], weight), whole(blocks.most)[some]) for some in _windows(blocks))
 
     return next(each for each in candidates if each == LAST_RESORT or agree(each))
 
@@ -88,10 +89,18 @@ def bmm_row_quantum(depth: int, width: int, dtype: torch.dtype, device: torch.de
     right = _noise(width, depth).expand(4, -1, -1).to(device, dtype).transpose(1, 2)
     whole = torch.bmm(left, right)
     for quantum in SMALL_QUANTA:
-        sizes = _sizes(RowBlocks(quantum, most))
-        if all(torch.equal(torch.bmm(left[:, :n].contiguous(), right), whole[:, :n]) for n in sizes):
+        windows = _windows(RowBlocks(quantum, most))
+        if all(torch.equal(torch.bmm(left[:, some].contiguous(), right), whole[:, some]) for some in windows):
             return quantum
     return SMALL_QUANTA[-1]
+
+
+def _windows(blocks: RowBlocks) -> Iterator[slice]:
+    """Yields rows to compute by themselves: for each size as many windows as have _WITNESSES rows in all. One row alone
+    may agree by chance, because bf16 hides most differences of its sums."""
+    for size in _sizes(blocks):
+        for first in range(0, max(1, _WITNESSES - size + 1), size):
+            yield slice(first, first + size)
 
 
 def _sizes(blocks: RowBlocks) -> Iterator[int]:

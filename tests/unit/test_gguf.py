@@ -175,8 +175,9 @@ def test_scaled_positions_are_kept(
         ({"llama__expert_count": 8}, "mixture of experts"),
         ({"llama__embedding_length": None}, "llama.embedding_length is None"),
         ({"llama__embedding_length": 64}, "its sizes say"),
-        ({"llama__block_count": 3}, "no tensor for model.layers.2"),
-        ({"llama__block_count": 1}, "which its sizes do not have"),
+        ({"llama__block_count": 3}, "says 3 blocks and has tensors of 2"),
+        ({"llama__block_count": 1 << 31}, "says 2,147,483,648 blocks and has tensors of 2"),
+        ({"llama__attention__head_count": 1 << 31}, "sizes are of no model that can be built"),
         ({"llama__rope__scaling__type": "longrope", "llama__rope__scaling__factor": 2.0}, "scales positions by 'longr"),
         ({"tokenizer__ggml__model": "rwkv"}, "Cannot build a tokenizer"),
         ({"tokenizer__ggml__tokens": None}, "can be read"),
@@ -198,6 +199,7 @@ def test_what_is_not_known_is_refused(
     ("name", "tensor", "reason"),
     [
         ("blk.0.attn_sinks.weight", torch.zeros(4), "blk.0.attn_sinks.weight"),
+        ("blk.0.attn_q_norm.weight", torch.zeros(16), "which its sizes do not have"),
         ("rope_freqs.weight", torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), "factors of its own"),
     ],
 )

@@ -51,7 +51,7 @@ def test_digest_changes_with_behaviour(change: dict[str, object]) -> None:
         (["vocab_size"], "260", "manifest.vocab_size"),
         (["vocab_size"], True, "manifest.vocab_size"),
         (["parameters"], -1, "manifest.parameters"),
-        (["precision"], "int4", "manifest.precision"),
+        (["precision"], "int3", "manifest.precision"),
         (["files", 0, "path"], "../config.json", "manifest.files"),
         (["files", 0, "sha256"], "A" * 64, "manifest.files"),
         (["files", 0, "path"], "zzz", "sorted"),
