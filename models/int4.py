@@ -144,8 +144,10 @@ def error_of(coded: Int4Weight, weight: Tensor, scale: Tensor, importance: Tenso
 
 
 def _share(importance: Tensor | None, depth: int, group: int) -> Tensor:
-    """Returns how much each input counts, [groups, group]: 1 in the mean, and nearly nothing at least."""
-    share = torch.ones(depth) if importance is None else importance.float()
+    """Returns how much each input counts, [groups, group]: 1 in the mean, and nearly nothing at least. An importance
+    that is no number, as of a model that overflows on the text, tells nothing."""
+    told = importance is not None and bool(importance.isfinite().all())
+    share = importance.float() if importance is not None and told else torch.ones(depth)
     return (share / share.mean().clamp(min=1e-30) + 1e-4).view(-1, group)
 
 

@@ -74,9 +74,11 @@ def test_weights_that_are_all_equal_are_exact(value: float) -> None:
     torch.testing.assert_close(coded.decoded() * row_scale(weight)[:, None], weight, rtol=1e-6, atol=1e-30)
 
 
-def test_inputs_that_never_come_are_no_trouble() -> None:
+def test_inputs_that_never_come_or_overflow_are_no_trouble() -> None:
     weight = weights(4, 64)
-    for importance in (torch.zeros(64), torch.full((64,), 1e-38)):
+    broken = torch.ones(64)
+    broken[3] = torch.inf
+    for importance in (torch.zeros(64), torch.full((64,), 1e-38), broken, broken - broken):
         assert error_of(encode(weight, row_scale(weight), 32, importance), weight, row_scale(weight)) < 0.02
 
 
