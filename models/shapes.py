@@ -16,6 +16,11 @@ _FLOAT_BYTES: Final = {"fp32": 4}
 _SCALE_BYTES: Final = 4
 
 
+def int4_bytes(weights: int) -> int:
+    """Returns the bytes of 4-bit weights in groups of 32, with a byte for their scale and one for their base."""
+    return weights // 2 + 2 * weights // 32
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes of a Llama-shaped decoder. `kv_heads`: heads of keys and values. `context_window`: its positions. `tied`:
@@ -116,8 +121,8 @@ class Shape:
         outputs = self.layers * (self.qkv_width + 2 * self.hidden + 2 * self.intermediate) + self.vocabulary
         rest = self.parameters - self.layers * self.layer_weights - (0 if self.tied else self.head_weights)
         coded = self.layers * self.layer_weights
-        if precision == "int4":  # in groups of 32, with a byte for their scale and one for their base
-            coded = coded // 2 + 2 * coded // 32
+        if precision == "int4":
+            coded = int4_bytes(coded)
         return coded + self.head_weights + _SCALE_BYTES * outputs + 2 * rest
 
 

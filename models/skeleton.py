@@ -15,6 +15,7 @@ from models.checkpoint import gguf_file, packed_weights
 from models.checkpoint.config_policy import accept, as_text, read_json
 from models.errors import InvalidSource
 from models.manifest import QUANTIZED
+from models.shapes import int4_bytes
 
 # T5 and its kin have relative positions and often state no limit; this is what they were trained on.
 _RELATIVE_POSITIONS = 512
@@ -69,7 +70,7 @@ class Skeleton:
         weights = linear.out_features * linear.in_features
         if precision != "int4" or linear.out_features == self.vocab_size or linear.in_features % 32:
             return weights
-        return weights // 2 + 2 * weights // 32
+        return int4_bytes(weights)
 
     def canonical(self, name: str) -> str:
         """The model's own name of a checkpoint's tensor: older checkpoints leave out the base model's prefix."""

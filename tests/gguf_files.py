@@ -128,7 +128,7 @@ def _metadata(config: Mapping[str, Any], architecture: str, directory: Path) -> 
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [3 if at in special else 1 for at in range(len(tokens))],
-        "tokenizer.ggml.merges": ["a b"][:0],
+        "tokenizer.ggml.merges": [],
         "tokenizer.ggml.eos_token_id": max(special),
         "tokenizer.chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:",
     }

@@ -64,9 +64,9 @@ class Preparation:
         text = self._words.model
         path = Path(text).expanduser()
         if is_directory(str(path)):
-            return self._directory(path)
+            return self._local(path, DIRECTORY, path.resolve().name, path / "config.json")
         if is_gguf(str(path)):
-            return self._gguf(path)
+            return self._local(path, GGUF, path.stem, path)
         if text.startswith(("~", "/", ".")):
             raise NotFound(
                 f"There is no directory or GGUF file {text}: name a directory with a checkpoint, a file, or a hub id "
@@ -91,27 +91,17 @@ class Preparation:
             )
         return Prepared(self._store.resolve(reference), pinned=text)
 
-    def _directory(self, path: Path) -> Prepared:
+    def _local(self, path: Path, kind: str, name: str, config: Path) -> Prepared:
+        """What lies on this machine: a directory, or a GGUF file, which is its own `config`."""
         if self._words.pull:
-            raise InvalidReference("A directory is not fetched: leave --pull out")
-        origin = f"{DIRECTORY} {fingerprint(path)}"
+            raise InvalidReference(f"A {'file' if kind == GGUF else kind} is not fetched: leave --pull out")
+        origin = f"{kind} {fingerprint(path)}"
         if found := self._found(origin):
             return Prepared(found)
-        name = self._own_name(path.resolve().name, DIRECTORY)
-        config = path / "config.json"
+        name = self._own_name(name, kind)
         if config.is_file():
-            sizes = [file.stat().st_size for file in path.glob("*.safetensors")]
+            sizes = [file.stat().st_size for file in config.parent.glob("*.safetensors")] if kind == DIRECTORY else []
             self._require_room(name, config, sizes, to_come=0)
-        return Prepared(self._made(origin, str(path), None, name), is_new=True)
-
-    def _gguf(self, path: Path) -> Prepared:
-        if self._words.pull:
-            raise InvalidReference("A file is not fetched: leave --pull out")
-        origin = f"{GGUF} {fingerprint(path)}"
-        if found := self._found(origin):
-            return Prepared(found)
-        name = self._own_name(path.stem, GGUF)
-        self._require_room(name, path, [], to_come=0)
         return Prepared(self._made(origin, str(path), None, name), is_new=True)
 
     def _hub(self, source: HubSource) -> Prepared:
