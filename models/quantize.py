@@ -38,7 +38,7 @@ from pathlib import Path
 import torch
 
 from models import skeleton
-from models.calibration import THRESHOLD, Calibrate, TokenIds, mean_squares, outlier_columns
+from models.calibration import THRESHOLD, Calibrate, mean_squares, outlier_columns
 from models.checkpoint.config_policy import as_text
 from models.checkpoint.safetensors_file import FLOATS, INDEX, Tensor, read_header
 from models.conversion import QUANTIZED_FORMAT, bytes_of, converted, finite, read, set_config_dtype, write_shards
@@ -90,9 +90,8 @@ def quantize(
     group = _group_size(wanted, group_size)
     outliers: dict[str, torch.Tensor] = {}
     importance: dict[str, torch.Tensor] = {}
-    calibration: TokenIds = ()
-    if wanted == "llm-int8" or (wanted == "int4" and not model.is_encoder_decoder):
-        calibration = calibrate(source, parent.context_window) if calibrate else ()
+    has_use = wanted == "llm-int8" or (wanted == "int4" and not model.is_encoder_decoder)
+    calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()
     if wanted == "llm-int8":
         if not calibration:
             raise InvalidSource("llm-int8 needs a text to find outliers on, and memory to run the bf16 version")

@@ -8,7 +8,6 @@ that is not known here is refused, because a model without it would answer, only
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from models.errors import InvalidSource
 from models.progress import Progress, silent
+from models.storage.staging import sha256_of
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor
@@ -72,7 +72,7 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, 
         _write_tokenizer(path, target)
         _write_weights(tensors, config, told.architecture, target, progress)
     formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
-    return f"from GGUF of sha256 {_sha256(path)}", f"tensors in {', '.join(formats)}, dequantized"
+    return f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"
 
 
 def config_of(path: Path) -> dict[str, Any]:
@@ -312,8 +312,3 @@ def _dequantized(tensor: ReaderTensor) -> Tensor:
 
     values = np.require(dequantize(tensor.data, tensor.tensor_type), np.float32, ["C", "W"])
     return torch.from_numpy(values).view(_shape(tensor))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
