@@ -35,6 +35,8 @@ from service.runner.step import AdapterRows, Step
 
 CPU: Final = torch.device("cpu")
 PRECISIONS = ("fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4")
+ROTARIES = 2
+"""Kinds of rotary positions among the layers."""
 KV_DTYPES = (torch.float32, torch.bfloat16, torch.int8)
 
 
@@ -112,7 +114,10 @@ def random_linear(rng: random.Random, precision: str, depth: int, out: int, colu
 def _layer(rng: random.Random, sizes: Sizes, linears: _Linears, has_norms: tuple[bool, bool]) -> LayerPlan:
     s, (after, of_heads) = sizes, has_norms
     spec = AttentionSpec(
-        s.head_dim**-0.5, rng.choice((None, None, 1, 7, 130)), rng.choice((None, None, 20.0)) if after else None
+        s.head_dim**-0.5,
+        rng.choice((None, None, 1, 7, 130)),
+        rng.choice((None, None, 20.0)) if after else None,
+        sinks=rng.choice((None, _noise(rng, s.heads))),
     )
     return LayerPlan(
         qkv=linears(s.hidden, *(heads * s.head_dim for heads in (s.heads, s.kv_heads, s.kv_heads))),
@@ -137,13 +142,12 @@ def _outline(rng: random.Random, sizes: Sizes) -> Outline:
             return tuple(f"{index}.{name}" for name in names)
 
         names = (named("q", "k", "v"), named("o"), named("gate", "up"), named("down"))
-        return LayerOutline(*names, "", None, "", None, None, None, 1.0, None, None)
+        return LayerOutline(*names, "", None, "", None, None, None, 1.0, None, None, rotary=rng.randrange(ROTARIES))
 
     return Outline(
         embedding="",
         embedding_scale=rng.choice((1.0, 3.5)),
-        frequencies=(),
-        rope_scale=1.0,
+        rotaries=(),
         layers=tuple(map(layer, range(sizes.layers))),
         norm="",
         norm_offset=0.0,
@@ -160,12 +164,11 @@ def _outline(rng: random.Random, sizes: Sizes) -> Outline:
 def random_blueprint(rng: random.Random, sizes: Sizes, precision: str) -> Blueprint:
     linears = _Linears(rng, precision)
     has_norms = (rng.random() < 0.5, rng.random() < 0.5)
-    angles = _noise(rng, sizes.max_model_len, sizes.rotary)
+    angles = [_noise(rng, sizes.max_model_len, sizes.rotary) for _ in range(ROTARIES)]
     return Blueprint(
         outline=_outline(rng, sizes),
         embedding=_noise(rng, sizes.vocabulary, sizes.hidden).to(rng.choice((torch.float32, torch.bfloat16))),
-        cos=angles.cos(),
-        sin=angles.sin(),
+        tables=tuple((each.cos(), each.sin()) for each in angles),
         layers=tuple(_layer(rng, sizes, linears, has_norms) for _ in range(sizes.layers)),
         norm=_noise(rng, sizes.hidden),
         head=linears(sizes.hidden, sizes.vocabulary)[0],
@@ -303,7 +306,8 @@ def _check_attention(rng: random.Random) -> None:
     for block in range(blocks + 1):
         poison(cache, block)
     bias = DistanceBias(_noise(rng, heads, length)) if rng.random() < 0.5 else None
-    spec = AttentionSpec(0.3, rng.choice((None, 1, 40, 150)), rng.choice((None, 15.0)), bias)
+    sinks = rng.choice((None, _noise(rng, heads)))
+    spec = AttentionSpec(0.3, rng.choice((None, 1, 40, 150)), rng.choice((None, 15.0)), bias, sinks)
     table = rng.sample(range(blocks), blocks)
     done = 0
     while done < length:

@@ -16,7 +16,7 @@ from tests.kernels import use
 
 NEW_TOKENS = 8
 LENGTHS = (1, 2, 7, 8, 17, 33, 70, 140)
-OURS = ("llama", "llama-rope3", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "phi3", "phi3-longrope")
+OURS = ("llama", "llama-rope3", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "phi3", "phi3-longrope")
 
 Prompts = Sequence[tuple[int, ...]]
 

@@ -60,6 +60,9 @@ CONFIGS: dict[str, transformers.PretrainedConfig] = {
     "mistral": transformers.MistralConfig(**GROUPED, sliding_window=WINDOW),
     "gemma": transformers.GemmaConfig(**GROUPED, head_dim=16),
     "gemma2": transformers.Gemma2Config(**GROUPED, head_dim=16, sliding_window=WINDOW),
+    "gemma3_text": transformers.Gemma3TextConfig(
+        **GROUPED, head_dim=16, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"]
+    ),
     "phi3": transformers.Phi3Config(**GROUPED, sliding_window=WINDOW),
     "phi3-longrope": transformers.Phi3Config(
         **GROUPED,

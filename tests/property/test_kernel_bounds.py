@@ -176,7 +176,8 @@ def test_a_decoder_whose_weights_do_not_fit_is_not_served(level: str) -> None:
     one = engine(level)
     whole = one.whole
     for wrong in (
-        replace(whole, cos=whole.cos[:, :6]),
+        replace(whole, tables=((whole.tables[0][0][:, :6], whole.tables[0][1]), *whole.tables[1:])),
+        replace(whole, tables=(whole.tables[0], (whole.tables[1][0][:, :6], whole.tables[1][1][:, :6]))),
         replace(whole, embedding=whole.embedding[:, :15]),
         replace(whole, norm=whole.norm[:3]),
     ):

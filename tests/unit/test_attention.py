@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -22,7 +22,15 @@ CPU = torch.device("cpu")
 BLOCK_SIZE = 8
 DIM = 16
 LENGTHS = (1, 5, KV_TILE, KV_TILE + 1, 200, 300)
-SPECS = [AttentionSpec(0.25), AttentionSpec(0.25, window=40), AttentionSpec(0.3, window=150, softcap=20.0)]
+SINKS = torch.tensor([0.5, -3.0, 8.0, 90.0, 0.0, 2.0])
+"""Of as many heads as there are; the others stay unused."""
+SPECS = [
+    AttentionSpec(0.25),
+    AttentionSpec(0.25, window=40),
+    AttentionSpec(0.3, window=150, softcap=20.0),
+    AttentionSpec(0.25, window=40, sinks=SINKS),
+]
+NAMES = ["causal", "window", "softcap", "sinks"]
 HEADS = [(4, 4), (4, 1), (6, 2)]
 STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 """What keys and values are kept in; queries and answers are fp32 beside 8-bit ones."""
@@ -98,6 +106,10 @@ class Pool:
         return [out[sequence.row : sequence.row + sequence.count] for sequence in sequences]
 
 
+def fitted(spec: AttentionSpec, heads: int) -> AttentionSpec:
+    return spec if spec.sinks is None else replace(spec, sinks=spec.sinks[:heads].clone())
+
+
 def reference(sample: Sample, spec: AttentionSpec) -> Tensor:
     """Softmax attention with full matrices in fp64."""
     queries_per_kv = sample.query.shape[1] // sample.key.shape[1]
@@ -108,7 +120,11 @@ def reference(sample: Sample, spec: AttentionSpec) -> Tensor:
         scores = (scores / spec.softcap).tanh() * spec.softcap
     age = torch.arange(len(sample))[:, None] - torch.arange(len(sample))
     hidden = (age < 0) | (age >= (spec.window or len(sample)))
-    return (scores.masked_fill(hidden, float("-inf")).softmax(-1) @ value).transpose(0, 1)
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if spec.sinks is not None:
+        sink = spec.sinks.double()[:, None, None].expand(-1, len(sample), 1)
+        return (torch.cat((scores, sink), -1).softmax(-1)[..., :-1] @ value).transpose(0, 1)
+    return (scores.softmax(-1) @ value).transpose(0, 1)
 
 
 def in_chunks(pool: Pool, all_samples: Sequence[Sample], rng: random.Random) -> list[Tensor]:
@@ -129,8 +145,9 @@ def in_chunks(pool: Pool, all_samples: Sequence[Sample], rng: random.Random) -> 
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
-@pytest.mark.parametrize("spec", SPECS, ids=["causal", "window", "softcap"])
+@pytest.mark.parametrize("spec", SPECS, ids=NAMES)
 def test_close_to_the_formula(heads: int, kv_heads: int, spec: AttentionSpec) -> None:
+    spec = fitted(spec, heads)
     for dtype, bound in ((torch.float32, 2e-6), (torch.bfloat16, 2e-2), (torch.int8, 3e-2)):
         pool = Pool(kv_heads, dtype, spec)
         for sample in samples(heads, kv_heads, dtype):
@@ -140,11 +157,11 @@ def test_close_to_the_formula(heads: int, kv_heads: int, spec: AttentionSpec) ->
 
 @pytest.mark.parametrize("dtype", STORED.values(), ids=STORED)
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
-@pytest.mark.parametrize("spec", SPECS, ids=["causal", "window", "softcap"])
+@pytest.mark.parametrize("spec", SPECS, ids=NAMES)
 def test_bitwise_the_same_alone_in_chunks_and_in_a_crowd(
     heads: int, kv_heads: int, spec: AttentionSpec, dtype: torch.dtype
 ) -> None:
-    all_samples = samples(heads, kv_heads, dtype)
+    all_samples, spec = samples(heads, kv_heads, dtype), fitted(spec, heads)
     alone = [Pool(kv_heads, dtype, spec).step([(sample, 0, len(sample))], 0)[0] for sample in all_samples]
     for seed in range(drawn(1, 3)):
         pool = Pool(kv_heads, dtype, spec)

@@ -54,12 +54,14 @@ class DistanceBias:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """A layer's attention: softmax(softcap(scale * q·k + bias)) over the last `window` positions (None: all)."""
+    """A layer's attention: softmax(softcap(scale * q·k + bias)) over the last `window` positions (None: all). `sinks`,
+    fp32 [heads], are scores of one more key in every row's softmax, which has no value (Xiao et al., 2023)."""
 
     scale: float
     window: int | None = None
     softcap: float | None = None
     bias: DistanceBias | None = None
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +205,8 @@ class AttentionPlan:
 
         blocked = queries.blocked(queries_per_kv, padded, spec.window)
         bias = None if spec.bias is None else queries.bias(spec.bias, queries_per_kv, padded)
-        weights = _weights(folded, keys[:, : queries.length].to(dtype), blocked, bias, spec).to(dtype)
-        mixed = _mix(weights, values[:, : queries.length].to(dtype))
+        weights = _weights(folded, keys[:, : queries.length].to(dtype), blocked, bias, spec)
+        mixed = _mix(weights.to(dtype), values[:, : queries.length].to(dtype))
         mixed = mixed[:, : count * queries_per_kv].view(sequences, kv_heads, count, queries_per_kv, -1).transpose(1, 2)
         return mixed.reshape(sequences * count, kv_heads * queries_per_kv, -1).to(query.dtype)
 
@@ -224,7 +226,17 @@ def _weights(query: Tensor, keys: Tensor, blocked: Tensor, bias: Tensor | None, 
         scores = scores.div_(spec.softcap).tanh_().mul_(spec.softcap)
     sequences = blocked.shape[0]
     scores.view(sequences, -1, *scores.shape[1:]).masked_fill_(blocked, float("-inf"))
-    return scores.softmax(-1)
+    weights = scores.softmax(-1)
+    return weights if spec.sinks is None else weights * _share_beside_sinks(scores, weights, spec.sinks, sequences)
+
+
+def _share_beside_sinks(scores: Tensor, weights: Tensor, sinks: Tensor, sequences: int) -> Tensor:
+    """Returns what sinks leave of the weights: S / (S + exp(sink - most)), with S the sum of exp(score - most). A row's
+    largest weight is 1 / S, so its sum does not depend on padding either."""
+    of_heads = sinks.view(scores.shape[0] // sequences, -1)  # [kv_heads, queries_per_kv]
+    rows = torch.arange(scores.shape[1], device=scores.device) % of_heads.shape[1]
+    excess = of_heads[:, rows].repeat(sequences, 1)[:, :, None] - scores.amax(-1, keepdim=True)
+    return 1 / (1 + excess.exp() * weights.amax(-1, keepdim=True))
 
 
 def _mix(weights: Tensor, values: Tensor) -> Tensor:

@@ -73,15 +73,14 @@ class FusedDecoder(nn.Module):
         self.embedding, self.embedding_scale = whole.embedding, whole.outline.embedding_scale
         self.head = fuse((whole.head,))
         self.layers = nn.ModuleList(Layer(layer, index, whole) for index, layer in enumerate(whole.layers))
-        half, dtype = whole.sin.shape[-1] // 2, whole.embedding.dtype
         modules = {
             (index, product): getattr(layer, product) for index, layer in enumerate(self.layers) for product in PRODUCTS
         }
         modules[len(self.layers), HEAD] = self.head
         places = {name: (modules[at.layer, at.product], at.first) for name, at in places_of(whole).items()}
         self._adapted = Adapted(self.head, places)
-        self.cos = whole.cos[:, None].to(dtype)
-        self.sin = torch.cat((-whole.sin[:, :half], whole.sin[:, half:]), dim=-1)[:, None].to(dtype)
+        self.rotaries = [layer.rotary for layer in whole.outline.layers]
+        self.tables = [_signed(*table, whole.embedding.dtype) for table in whole.tables]
 
     @property
     def vocab_size(self) -> int:
@@ -105,9 +104,9 @@ class FusedDecoder(nn.Module):
         x = F.embedding(step.token_ids, self.embedding)
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale
-        cos, sin = self.cos[step.positions], self.sin[step.positions]
-        for layer in self.layers:
-            x = layer(x, cos, sin, step.plan)
+        tables = [(cos[step.positions], sin[step.positions]) for cos, sin in self.tables]
+        for layer, rotary in zip(self.layers, self.rotaries, strict=True):
+            x = layer(x, *tables[rotary], step.plan)
         logits: Tensor = self.head(rms_norm(x.index_select(0, step.logit_rows), self.norm, self.eps))
         cap = self.logit_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
@@ -132,6 +131,13 @@ def fuse(parts: Seq[Any]) -> nn.Module:
 
 def _bias(part: Any) -> Tensor:
     return torch.zeros(part.out_features, device=part.weight.device) if part.bias is None else part.bias
+
+
+def _signed(cos: Tensor, sin: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Returns tables for `rotate` [positions, 1, rotary dimensions]."""
+    half = sin.shape[-1] // 2
+    signed = torch.cat((-sin[:, :half], sin[:, half:]), dim=-1)
+    return cos[:, None].to(dtype), signed[:, None].to(dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

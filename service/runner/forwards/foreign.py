@@ -49,6 +49,7 @@ def _attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Serves as the library's attention function: query, key and value [1, heads, rows, dim] to [1, rows, heads, dim].
@@ -56,13 +57,15 @@ def _attention(
     plan = kwargs.get(STEP_ARGUMENT)
     if not isinstance(plan, AttentionPlan):
         raise CannotServe("the architecture does not pass keyword arguments on to its attention")
-    extra = [name for name in ("position_bias", "s_aux", "alibi", "head_mask") if kwargs.get(name) is not None]
+    extra = [name for name in ("position_bias", "alibi", "head_mask") if kwargs.get(name) is not None]
     if extra or attention_mask is not None:
         raise CannotServe(f"its attention takes {', '.join(extra) or 'a mask of its own'}")
     layer = getattr(module, "layer_idx", None)
     if not isinstance(layer, int):
         raise CannotServe("its attention layers carry no index")
-    spec = AttentionSpec(query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap)
+    sinks = None if s_aux is None else s_aux.detach().float()
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    spec = AttentionSpec(scale, sliding_window, softcap, sinks=sinks)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     return plan.attend(layer, q, k, v, spec)[None], None
 

@@ -22,8 +22,8 @@ from service.runner.kv_size import LayerShape
 if TYPE_CHECKING:
     import transformers
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3")
-NORMS_ADD_ONE = frozenset({"gemma", "gemma2"})
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3")
+NORMS_ADD_ONE = frozenset({"gemma", "gemma2", "gemma3_text"})
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose table depends on the position only, so it can be made once."""
@@ -31,7 +31,8 @@ STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 
 class LayerOutline(msgspec.Struct, frozen=True):
     """One decoder layer: names of linear modules and of norms' weights. Linear modules of one tuple read the same rows.
-    `attention_norm` and `mlp_norm`, if any, norm the outputs before they are added to the rows."""
+    `attention_norm` and `mlp_norm`, if any, norm the outputs before they are added to the rows. `rotary` is the number
+    of the layer's rotary positions in the outline."""
 
     qkv: tuple[str, ...]
     output: tuple[str, ...]
@@ -46,16 +47,24 @@ class LayerOutline(msgspec.Struct, frozen=True):
     scale: float
     window: int | None
     softcap: float | None
+    sinks: str | None = None
+    rotary: int = 0
+
+
+class Rotary(msgspec.Struct, frozen=True):
+    """Rotary positions: `frequencies` [rotary dimensions / 2] in radians a position. Cosines and sines are multiplied
+    by `scale`."""
+
+    frequencies: tuple[float, ...]
+    scale: float = 1.0
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """A whole model by names. `frequencies` are the rotary ones [rotary dimensions / 2], radians a position; cosines
-    and sines are multiplied by `rope_scale`, norms' weights get `norm_offset` added; a softcap of None is none."""
+    """A whole model by names. Norms' weights get `norm_offset` added; a softcap of None is none."""
 
     embedding: str
     embedding_scale: float
-    frequencies: tuple[float, ...]
-    rope_scale: float
+    rotaries: tuple[Rotary, ...]
     layers: tuple[LayerOutline, ...]
     norm: str
     norm_offset: float
@@ -93,12 +102,12 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blueprint:
-    """An Outline with its weights. `cos` and `sin` are fp32 [max_model_len, rotary dimensions]."""
+    """An Outline with its weights. `tables` are cosines and sines of each of its rotary positions, fp32
+    [max_model_len, rotary dimensions]."""
 
     outline: Outline
     embedding: Tensor
-    cos: Tensor
-    sin: Tensor
+    tables: tuple[tuple[Tensor, Tensor], ...]
     layers: tuple[LayerPlan, ...]
     norm: Tensor
     head: Any
@@ -155,9 +164,6 @@ class LibraryWeights:
 def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprint:
     """Returns the outline with its weights, and rotary tables for the given number of positions."""
     embedding = weights.tensor(outline.embedding)
-    frequencies = torch.tensor(outline.frequencies, device=embedding.device)
-    angles = torch.arange(max_model_len, device=embedding.device)[:, None].float() * frequencies
-    angles = torch.cat((angles, angles), dim=-1)
 
     def norm(name: str | None) -> Any:
         return None if name is None else weights.tensor(name).float() + outline.norm_offset
@@ -165,11 +171,14 @@ def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprin
     def linears(names: Seq[str]) -> tuple[Any, ...]:
         return tuple(weights.linear(name) for name in names)
 
+    def spec(layer: LayerOutline) -> AttentionSpec:
+        sinks = None if layer.sinks is None else weights.tensor(layer.sinks).float()
+        return AttentionSpec(layer.scale, layer.window, layer.softcap, sinks=sinks)
+
     return Blueprint(
         outline=outline,
         embedding=embedding,
-        cos=angles.cos() * outline.rope_scale,
-        sin=angles.sin() * outline.rope_scale,
+        tables=tuple(_table(rotary, max_model_len, embedding.device) for rotary in outline.rotaries),
         layers=tuple(
             LayerPlan(
                 qkv=linears(layer.qkv),
@@ -182,13 +191,21 @@ def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprin
                 mlp_norm=norm(layer.mlp_norm),
                 query_norm=norm(layer.query_norm),
                 key_norm=norm(layer.key_norm),
-                spec=AttentionSpec(layer.scale, layer.window, layer.softcap),
+                spec=spec(layer),
             )
             for layer in outline.layers
         ),
         norm=norm(outline.norm),
         head=weights.linear(outline.head),
     )
+
+
+def _table(rotary: Rotary, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns cosines and sines of both halves, fp32 [positions, rotary dimensions]."""
+    frequencies = torch.tensor(rotary.frequencies, device=device)
+    angles = torch.arange(positions, device=device)[:, None].float() * frequencies
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos() * rotary.scale, angles.sin() * rotary.scale
 
 
 def outline_of(model: transformers.PreTrainedModel) -> Outline:
@@ -200,18 +217,14 @@ def outline_of(model: transformers.PreTrainedModel) -> Outline:
     if _activation(config) not in ACTIVATIONS:
         raise CannotServe(f"the fused forward does not compute {_activation(config)}")
     body: Any = model.model
-    rope = body.rotary_emb
-    kind = getattr(rope, "rope_type", "default")
-    if kind not in STATIC_ROPE:
-        raise CannotServe(f"the fused forward does not compute {kind} rotary embeddings")
+    rotaries = _rotaries(body.rotary_emb)
     scale = getattr(body.embed_tokens, "embed_scale", None)
     attention = body.layers[0].self_attn
     return Outline(
         embedding="model.embed_tokens.weight",
         embedding_scale=1.0 if scale is None else float(scale.to(body.embed_tokens.weight.dtype)),
-        frequencies=tuple(rope.inv_freq.float().tolist()),
-        rope_scale=float(rope.attention_scaling),
-        layers=tuple(_layer(index, layer, config) for index, layer in enumerate(body.layers)),
+        rotaries=tuple(rotaries.values()),
+        layers=tuple(_layer(index, layer, config, list(rotaries)) for index, layer in enumerate(body.layers)),
         norm="model.norm.weight",
         norm_offset=1.0 if config.model_type in NORMS_ADD_ONE else 0.0,
         head=_head(model),
@@ -222,6 +235,22 @@ def outline_of(model: transformers.PreTrainedModel) -> Outline:
         activation=_activation(config),
         logit_softcap=getattr(config, "final_logit_softcapping", None),
     )
+
+
+def _rotaries(rope: Any) -> dict[str, Rotary]:
+    """Returns the rotary positions by type of layer; of the type "" if all layers have the same. Raises CannotServe for
+    a table that does not only depend on the position."""
+    kinds = getattr(rope, "rope_type", "default")
+    types = kinds if isinstance(kinds, dict) else {"": kinds}
+    if moving := sorted(set(types.values()) - STATIC_ROPE):
+        raise CannotServe(f"the fused forward does not compute {moving[0]} rotary embeddings")
+
+    def of_type(name: str) -> Rotary:
+        prefix = f"{name}_" if name else ""
+        frequencies = getattr(rope, f"{prefix}inv_freq").float().tolist()
+        return Rotary(tuple(frequencies), float(getattr(rope, f"{prefix}attention_scaling")))
+
+    return {name: of_type(name) for name in types}
 
 
 def _activation(config: Any) -> str:
@@ -235,7 +264,7 @@ def _head(model: Any) -> str:
     return "model.embed_tokens" if tied else "lm_head"
 
 
-def _layer(index: int, source: Any, config: Any) -> LayerOutline:
+def _layer(index: int, source: Any, config: Any, rotaries: Seq[str]) -> LayerOutline:
     prefix, attention = f"model.layers.{index}.", source.self_attn
     after = hasattr(source, "pre_feedforward_layernorm")
     of_heads = hasattr(attention, "q_norm")
@@ -262,4 +291,6 @@ def _layer(index: int, source: Any, config: Any) -> LayerOutline:
         scale=attention.scaling,
         window=(attention if has_own else config).__dict__.get("sliding_window"),
         softcap=getattr(attention, "attn_logit_softcapping", None),
+        sinks=f"{prefix}self_attn.sinks" if hasattr(attention, "sinks") else None,
+        rotary=rotaries.index(config.layer_types[index]) if len(rotaries) > 1 else 0,
     )

@@ -20,7 +20,7 @@ from service.runner.forwards.decoder import FusedDecoder
 from service.runner.forwards.forward import Forward
 from service.runner.kv_cache import KVCache
 from service.runner.linear import Int8Linear
-from service.runner.loading.blueprint import LayerOutline, Outline, assemble
+from service.runner.loading.blueprint import LayerOutline, Outline, Rotary, assemble
 from service.runner.model_runner import ModelRunner
 from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import library
@@ -96,8 +96,7 @@ def _outline(shape: Shape) -> Outline:
     return Outline(
         embedding="embedding",
         embedding_scale=1.0,
-        frequencies=tuple(10000.0 ** (-at / half) for at in range(half)),
-        rope_scale=1.0,
+        rotaries=(Rotary(tuple(10000.0 ** (-at / half) for at in range(half))),),
         layers=(layer,) * shape.layers,
         norm="norm",
         norm_offset=0.0,

@@ -30,6 +30,8 @@ class Spec(Protocol):
     def softcap(self) -> float | None: ...
     @property
     def bias(self) -> Bias | None: ...
+    @property
+    def sinks(self) -> Tensor | None: ...
 
 
 def heads_struct(cache: KVCache, layer: int, heads: int, spec: Spec) -> HeadsStruct:
@@ -40,6 +42,8 @@ def heads_struct(cache: KVCache, layer: int, heads: int, spec: Spec) -> HeadsStr
         raise ValueError(f"{heads} query heads cannot share {shape.kv_heads} heads of keys and values")
     if bias is not None and len(bias.reversed) != heads:
         raise ValueError(f"a bias of {len(bias.reversed)} heads for {heads} query heads")
+    if spec.sinks is not None and spec.sinks.shape != (heads,):
+        raise ValueError(f"sinks of shape {tuple(spec.sinks.shape)} for {heads} query heads")
     return HeadsStruct(
         heads,
         shape.kv_heads,
@@ -55,4 +59,5 @@ def heads_struct(cache: KVCache, layer: int, heads: int, spec: Spec) -> HeadsStr
         address(cache.values[layer]),
         0 if bias is None else bias.reach,
         None if bias is None else address(bias.reversed),
+        address(spec.sinks),
     )

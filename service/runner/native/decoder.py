@@ -117,7 +117,7 @@ class NativeDecoder(nn.Module):
         norms = (plan.input_norm, plan.attention_norm, plan.middle_norm, plan.mlp_norm, plan.query_norm, plan.key_norm)
         return LayerStruct(
             *(linears[name].struct for name in ("qkv", "output", "gate_up", "down")),  # type: ignore[index]
-            *(self._address(norm) for norm in norms),
+            *(self._address(each) for each in (*norms, *whole.tables[whole.outline.layers[index].rotary])),
             heads_struct(self._cache, index, whole.outline.heads, plan.spec),
         )
 
@@ -127,14 +127,12 @@ class NativeDecoder(nn.Module):
             whole.embedding.shape[1],
             first["down"].in_features,  # type: ignore[index]
             len(self.layers),
-            whole.cos.shape[1],
+            whole.tables[0][0].shape[1],
             ACTIVATIONS.index(whole.outline.activation),
             len(self.embedding),
-            min(len(whole.cos), len(whole.sin)),
+            min(len(table) for pair in whole.tables for table in pair),
             KINDS[self.embedding.dtype],
             address(self.embedding),
-            self._address(whole.cos),
-            self._address(whole.sin),
             self._address(whole.norm),
             whole.outline.eps,
             whole.outline.embedding_scale,
@@ -169,9 +167,10 @@ class _Adapter:
 
 def _check_shapes(whole: Blueprint) -> None:
     """Raises CannotServe for weights that do not fit together, because the kernels trust the outline."""
-    outline, hidden, rotary = whole.outline, whole.embedding.shape[1], whole.cos.shape[1]
+    outline, hidden, rotary = whole.outline, whole.embedding.shape[1], whole.tables[0][0].shape[1]
     dim, heads, kv_heads = outline.head_dim, outline.heads, outline.kv_heads
-    fits = whole.cos.shape == whole.sin.shape and rotary <= dim and rotary % 2 == 0 and heads % kv_heads == 0
+    fits = rotary <= dim and rotary % 2 == 0 and heads % kv_heads == 0
+    fits &= len({table.shape for pair in whole.tables for table in pair}) == 1
     fits &= whole.norm.shape == (hidden,) and whole.head.weight.shape[1] == hidden
     for layer in whole.layers:
         wide = layer.down[0].weight.shape[1]

@@ -60,6 +60,7 @@ class HeadsStruct(Structure):
         ("values", c_void_p),
         ("reach", c_int64),
         ("bias", c_void_p),
+        ("sinks", c_void_p),
     )
 
 
@@ -75,6 +76,8 @@ class LayerStruct(Structure):
         ("mlp_norm", c_void_p),
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
         ("heads", HeadsStruct),
     )
 
@@ -90,8 +93,6 @@ class ModelStruct(Structure):
         ("max_positions", c_int64),
         ("embedding_kind", c_int64),
         ("embedding", c_void_p),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
         ("final_norm", c_void_p),
         ("eps", c_double),
         ("embedding_scale", c_double),

@@ -166,15 +166,17 @@ void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, 
     }
 }
 
-// Writes a query tile's totals, divided by their weights, to the output rows.
+// Writes a query tile's totals, divided by their weights, to the output rows. A sink has a weight and no value.
 template <class T>
 void finish_query_tile(const Heads& h, const Work& work, const QueryTile& tile, int64_t head, const Rows& out,
                        const Scratch<T>& s) {
     const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
     for (int64_t r = 0; r < tile.count * queries_per_kv; r++) {
         const int64_t row = work.sequences[tile.sequence].row + tile.first + r / queries_per_kv;
-        float* to = out.data + row * out.stride + (head * queries_per_kv + r % queries_per_kv) * h.value_dim;
-        for (int64_t d = 0; d < h.value_dim; d++) to[d] = s.total[r * wide + d] / s.total_weight[r];
+        const int64_t query_head = head * queries_per_kv + r % queries_per_kv;
+        float* to = out.data + row * out.stride + query_head * h.value_dim;
+        const float sink = h.sinks ? std::exp(h.sinks[query_head] - s.total_most[r]) : 0.0f;
+        for (int64_t d = 0; d < h.value_dim; d++) to[d] = s.total[r * wide + d] / (s.total_weight[r] + sink);
     }
 }
 

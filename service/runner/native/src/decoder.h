@@ -231,7 +231,7 @@ private:
     void place(const Layer& layer, int64_t row, int64_t head) const {
         const Heads& h = layer.heads;
         const int64_t queries_per_kv = h.heads / h.kv_heads, dim = h.key_dim, position = step_.positions[row];
-        const float *cos = model_.cos + position * model_.rotary, *sin = model_.sin + position * model_.rotary;
+        const float *cos = layer.cos + position * model_.rotary, *sin = layer.sin + position * model_.rotary;
         float* query = qkv_ + row * qkv_width_ + head * queries_per_kv * dim;
         float* key = qkv_ + row * qkv_width_ + (h.heads + head) * dim;
         float* value = qkv_ + row * qkv_width_ + (h.heads + h.kv_heads) * dim + head * h.value_dim;

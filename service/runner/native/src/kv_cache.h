@@ -15,6 +15,7 @@ struct Heads {  // mirrored in library.py
     void *keys, *values;       // [blocks, kv_heads, block_size, dim]; 8-bit rows are followed by their fp32 scale
     int64_t reach;      // no row is at a later position, if there is a
     const float* bias;  // [heads, reach]: at reach - 1 - d the addition for a key d positions back
+    const float* sinks;  // [heads] or null: the score of a key that each row sees and that has no value
 };
 
 // Bytes between two rows of the cache.

@@ -12,6 +12,7 @@ struct Layer {  // mirrored in library.py
     Linear qkv, out, gate_up, down;
     const float *input_norm, *attention_norm, *middle_norm, *mlp_norm;  // fp32 [hidden]; the second and fourth or null
     const float *query_norm, *key_norm;                                // fp32 [head_dim] or null
+    const float *cos, *sin;  // [max_positions, rotary]
     Heads heads;
 };
 
@@ -20,7 +21,6 @@ struct Model {  // mirrored in library.py
     int64_t vocabulary, max_positions;
     int64_t embedding_kind;  // FP32 or BF16
     const void* embedding;   // [vocabulary, hidden]
-    const float *cos, *sin;  // [max_positions, rotary]
     const float* final_norm;
     double eps, embedding_scale, logit_softcap;  // softcap 0: none
     Linear head;
