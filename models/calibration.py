@@ -41,16 +41,16 @@ def outlier_columns(
     return found
 
 
-def mean_squares(directory: Path, linears: dict[str, Linear], texts: TokenIds) -> dict[str, torch.Tensor]:
-    """Returns for each linear layer, by its module's name, the mean square of each input column over `texts`, fp32
-    [in]. Raises InvalidSource for a checkpoint that cannot be run."""
+def mean_squares(directory: Path, modules: Sequence[str], texts: TokenIds) -> dict[str, torch.Tensor]:
+    """Returns for each of the library's modules, by its name, the mean square of each column of its first input over
+    `texts`, fp32 [in]. Raises InvalidSource for a checkpoint that cannot be run."""
     found: dict[str, torch.Tensor] = {}
 
     def note(name: str, rows: torch.Tensor) -> None:
         seen = rows.float().square().sum(dim=0)
         found[name] = found[name] + seen if name in found else seen
 
-    _run(directory, [linear.module for linear in linears.values()], texts, note)
+    _run(directory, modules, texts, note)
     positions = sum(len(text) for text in texts)
     return {name: squares / positions for name, squares in found.items()}
 
@@ -68,7 +68,7 @@ def _largest(directory: Path, modules: list[str], texts: TokenIds) -> dict[str, 
 
 
 @torch.inference_mode()
-def _run(directory: Path, modules: list[str], texts: TokenIds, note: Callable[[str, torch.Tensor], None]) -> None:
+def _run(directory: Path, modules: Sequence[str], texts: TokenIds, note: Callable[[str, torch.Tensor], None]) -> None:
     """Runs the library's model over the texts. `note` gets the name of each module and its rows [n, in]."""
     import transformers
 

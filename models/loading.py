@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from models import adapters
+from models.experts import Expert, SeparateExperts, library_name
 from models.int4 import Int4Weight
 from models.manifest import ADAPTER_FILES, ADAPTER_WEIGHTS, QUANTIZED
 
@@ -117,6 +119,7 @@ def _load_int8(
         model: transformers.PreTrainedModel = _family(config).from_config(config, dtype=dtype)
     _fill_buffers(model)
     tensors = dict(_mapped_tensors(directory))
+    experts: dict[str, dict[tuple[int, int], nn.Module]] = {}
     for name in [key.removesuffix(SCALE_SUFFIX) for key in tensors if key.endswith(SCALE_SUFFIX)]:
         weight, scale = _coded(name, tensors.pop), tensors.pop(name + SCALE_SUFFIX)
         bias = tensors.pop(f"{name}.bias", None)
@@ -124,8 +127,13 @@ def _load_int8(
         columns, kept = tensors.pop(name + COLUMNS_SUFFIX, None), tensors.pop(name + KEPT_SUFFIX, None)
         outliers = None if columns is None or kept is None else Outliers(columns.to(device), kept.to(device))
         layer = int8_linear(weight.to(device), scale.to(device), bias, outliers, precision == "int8-weight")
-        model.set_submodule(name, layer)
-    state = {name: _as(tensor, dtype) for name, tensor in tensors.items()}
+        if expert := Expert.of_name(name):
+            experts.setdefault(expert.module, {})[expert.number, expert.part] = layer
+        else:
+            model.set_submodule(name, layer)
+    for name, parts in experts.items():
+        model.set_submodule(name, SeparateExperts(model.get_submodule(name), parts))
+    state = {library_name(name): _as(tensor, dtype) for name, tensor in tensors.items()}
     for name in model.state_dict().keys() - state.keys():  # such as an encoder's and a decoder's copy of one embedding
         if (shared := model.all_tied_weights_keys.get(name)) in state:
             state[name] = state[shared]
@@ -195,6 +203,9 @@ class MappedWeights:
     def linear(self, name: str) -> Any:
         """Returns a linear layer's `weight` [out, in], `bias` [out] or None and, if the weight is 8-bit or 4-bit,
         `scale` [out], `weight_only` and `outliers` or None."""
+        expert = Expert.of_name(name)
+        if expert and expert.fused in self._paths:
+            return expert.of_fused(partial(self._fused, expert), transposed=True, in_turn=True)
         scale, bias = name + SCALE_SUFFIX, f"{name}.bias"
         layer = SimpleNamespace(
             weight=_coded(name, self.tensor), bias=self.tensor(bias) if bias in self._paths else None
@@ -206,6 +217,10 @@ class MappedWeights:
             if columns in self._paths:
                 layer.outliers = Outliers(_mapped(self._paths[columns], columns), _mapped(self._paths[kept], kept))
         return layer
+
+    def _fused(self, expert: Expert, name: str) -> Tensor | None:
+        found = f"{expert.module}.{name}"
+        return self.tensor(found) if found in self._paths else None
 
     def tensor(self, name: str) -> Tensor:
         return _as(_mapped(self._paths[name], name), self._dtype)

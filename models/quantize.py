@@ -8,7 +8,10 @@ An 8-bit version stores, for `service.runner`:
                                     1 for a row of zeros; the error of a weight is at most scale / 2
     <module>.outlier_columns  int32 [n], `llm-int8` alone: the input columns that stay in 16 bits; 0 in <module>.weight
     <module>.outlier_weight   bf16  [out_features, n], their weights
-    everything else        bf16     embeddings, norms, biases, fused expert tensors
+    everything else        bf16     embeddings, norms, biases, routers, fused tensors of unknown experts
+
+Experts of known families (`models.experts`) are linear layers too, each with a weight of its own, also where the
+source's files hold all experts of a layer in one tensor.
 
 `int8` and `int8-weight` differ in the treatment of rows at run time, not in the stored files. An `llm-int8` version has
 a `quantization.json`: threshold, text, and the number of outlier columns of every layer.
@@ -21,7 +24,8 @@ An `int4` version stores most layers in 4 bits (`models.int4`):
     <module>.group_base    int8     [out_features, in_features / group]
 
 The output head stays in 8 bits. So does a layer that would lose SENSITIVE times as much as the median layer, and one
-whose inputs are no multiple of the group. Its `quantization.json` has the bits and the error of every layer.
+whose inputs are no multiple of the group. All experts of a layer
+have the same bits. The `quantization.json` of the version has the bits and the error of every layer.
 
 The files' metadata says `format: dosirak-int8`. transformers does not look at that and would take the codes for
 weights, so only `service.runner` may load such a version. Tensors are read and written one at a time
@@ -34,6 +38,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version as installed
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,6 +48,7 @@ from models.checkpoint.config_policy import as_text
 from models.checkpoint.safetensors_file import FLOATS, INDEX, Tensor, read_header
 from models.conversion import QUANTIZED_FORMAT, bytes_of, converted, finite, read, set_config_dtype, write_shards
 from models.errors import Conflict, InvalidSource
+from models.experts import Expert
 from models.int4 import GROUPS, encode, error_of, fits, rough_error
 from models.loading import COLUMNS_SUFFIX, GROUP_BASE_SUFFIX, GROUP_SCALE_SUFFIX, KEPT_SUFFIX, SCALE_SUFFIX
 from models.manifest import QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
@@ -50,6 +56,7 @@ from models.progress import Progress, silent
 from models.repository import Repository
 from models.skeleton import Skeleton
 
+_BIAS = "_bias"
 SENSITIVE = 3.0
 """Times the error of the median layer from which on a layer stays in 8 bits."""
 REPORT = "quantization.json"
@@ -99,7 +106,7 @@ def quantize(
         outliers = outlier_columns(source, model.linears, calibration, THRESHOLD)
     if wanted == "int4" and calibration:
         progress(0.0, "measuring the inputs of the layers")
-        importance = mean_squares(source, model.linears, calibration)
+        importance = mean_squares(source, _inputs_of(model), calibration)
     with repository.stage() as staged:
         for file in parent.files:
             if not file.path.endswith(".safetensors") and file.path != INDEX:
@@ -162,8 +169,9 @@ def _error_report(plan: list["_Planned"], group: int, errors: dict[str, float], 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Planned:
-    """One tensor to write, the tensor it comes from, and the file that holds that one; of a linear layer's also its
-    outlier columns, if it has any, and the group of its 4-bit weights; 0 for 8 bits."""
+    """One tensor to write, the tensor it comes from, and the file that holds that one; of a linear layer's weights also
+    its outlier columns, if it has any, and the group of its 4-bit weights; 0 for 8 bits. `expert` is one whose bias
+    the tensor is."""
 
     tensor: Tensor
     source: str
@@ -171,6 +179,7 @@ class _Planned:
     linear: skeleton.Linear | None = None
     outliers: torch.Tensor | None = None
     group: int = 0
+    expert: Expert | None = None
 
 
 def _plan(
@@ -190,15 +199,43 @@ def _plan(
     heads = {embedding: head for head, embedding in model.tied.items() if head not in stored}
     coarse = _coarse(stored, model, group, importance, progress) if group else frozenset()
     planned: list[_Planned] = []
+    coded, fused = model.coded, _fused(model)
     for name, (tensor, path) in stored.items():
-        if name in model.linears:
-            planned += _linear(name, tensor, path, model.linears[name], outliers, group if name in coarse else 0)
+        if name in coded:
+            planned += _linear(name, tensor, path, coded[name], outliers, group if name in coarse else 0)
+        elif name in fused:
+            for part in fused[name]:
+                planned += _linear(part, tensor, path, coded[part], outliers, group if part in coarse else 0)
+        elif name.removesuffix(_BIAS) in fused:
+            planned += _biases(tensor, path, [coded[part] for part in fused[name.removesuffix(_BIAS)]])
         else:
             dtype = "BF16" if tensor.dtype in FLOATS else tensor.dtype
             planned.append(_Planned(Tensor(name, dtype, tensor.shape), tensor.name, path))
         if name in heads:
             planned += _linear(heads[name], tensor, path, model.linears[heads[name]], outliers, 0)
     return planned
+
+
+def _fused(model: Skeleton) -> dict[str, list[str]]:
+    """Returns the names of the weights that lie in one fused tensor of experts, by its name."""
+    found: dict[str, list[str]] = {}
+    for name, linear in model.experts.items():
+        if linear.fused:
+            found.setdefault(linear.fused, []).append(name)
+    return found
+
+
+def _biases(tensor: Tensor, path: Path, linears: list[skeleton.Linear]) -> list[_Planned]:
+    """Returns the biases of experts that lie in one fused tensor."""
+    return [
+        _Planned(
+            Tensor(f"{linear.module}.bias", "BF16", (linear.out_features,)),
+            tensor.name,
+            path,
+            expert=Expert.of_name(linear.module),
+        )
+        for linear in linears
+    ]
 
 
 def _coarse(
@@ -209,19 +246,36 @@ def _coarse(
     progress: Progress,
 ) -> frozenset[str]:
     """Returns the linear layers, by the names of their weights, that become 4-bit."""
-    errors: dict[str, float] = {}
-    for number, (name, linear) in enumerate(model.linears.items()):
+    errors: dict[str, dict[str, float]] = {}  # by what is decided together, and weight
+    for number, (name, linear) in enumerate(model.coded.items()):
         is_head = linear.out_features == model.vocab_size
-        if is_head or name not in stored or not fits(linear.in_features, group):
+        held = linear.fused or name
+        if is_head or held not in stored or not fits(linear.in_features, group):
             continue
-        progress(number / len(model.linears), f"looking at {linear.module}")
-        tensor, path = stored[name]
+        progress(number / len(model.coded), f"looking at {linear.module}")
+        tensor, path = stored[held]
         weight = _weight(tensor.name, path, linear)
-        errors[name] = rough_error(weight, row_scale(weight), group, importance.get(linear.module))
+        expert = Expert.of_name(linear.module)
+        found = rough_error(weight, row_scale(weight), group, _importance(importance, linear))
+        errors.setdefault(expert.fused if expert else name, {})[name] = found
     if not errors:
         raise Conflict(f"no layer has inputs in groups of {group}; choose another group_size, or int8")
-    usual = statistics.median(errors.values())
-    return frozenset(name for name, error in errors.items() if error <= SENSITIVE * usual)
+    means = {together: statistics.mean(each.values()) for together, each in errors.items()}
+    usual = statistics.median(means.values())
+    return frozenset(name for together in errors for name in errors[together] if means[together] <= SENSITIVE * usual)
+
+
+def _inputs_of(model: Skeleton) -> list[str]:
+    """Returns the modules whose inputs tell an importance: linear layers, and the mixtures of experts."""
+    parts = (Expert.of_name(linear.module) for linear in model.experts.values())
+    mixtures = dict.fromkeys(part.module for part in parts if part)
+    return [*(linear.module for linear in model.linears.values()), *mixtures]
+
+
+def _importance(found: dict[str, torch.Tensor], linear: skeleton.Linear) -> torch.Tensor | None:
+    """Returns the importance of a layer's inputs; for gate and up of an expert it is that of the whole mixture's."""
+    expert = Expert.of_name(linear.module)
+    return found.get(linear.module if expert is None or expert.is_down else expert.module)
 
 
 def _linear(
@@ -233,7 +287,7 @@ def _linear(
     group: int,
 ) -> list[_Planned]:
     shape = (linear.out_features, linear.in_features)
-    if tensor.shape != (shape[::-1] if linear.transposed else shape):
+    if not linear.fused and tensor.shape != (shape[::-1] if linear.transposed else shape):
         raise InvalidSource(f"{tensor.name} has the shape {list(tensor.shape)}; config.json says {list(shape)}")
     columns = outliers.get(linear.module)
     columns = None if columns is None or not len(columns) else columns
@@ -262,6 +316,8 @@ class _Quantizer:
 
     def __call__(self, name: str) -> memoryview:
         item = self._plan[name]
+        if item.expert is not None:
+            return bytes_of(finite(name, _part(item.source, item.path, item.expert).bias.to(torch.bfloat16)))
         if item.linear is None:
             return converted(partial(read, item.path), torch.bfloat16, item.source)
         if name in self._kept:
@@ -275,7 +331,7 @@ class _Quantizer:
         if not item.group:
             values, self._kept[module + SCALE_SUFFIX] = quantize_rows(weight)
             return bytes_of(values)
-        scale, importance = row_scale(weight), self._importance.get(item.linear.module)
+        scale, importance = row_scale(weight), _importance(self._importance, item.linear)
         coded = encode(weight, scale, item.group, importance)
         self.errors[item.linear.module] = error_of(coded, weight, scale, importance)
         self._kept[module + SCALE_SUFFIX] = scale
@@ -286,8 +342,17 @@ class _Quantizer:
 
 def _weight(name: str, path: Path, linear: skeleton.Linear) -> torch.Tensor:
     """Returns a linear layer's weight [out, in] in its own dtype."""
+    expert = Expert.of_name(linear.module)
+    if expert and linear.fused:
+        return finite(linear.module, _part(name, path, expert).weight)
     weight = finite(name, read(path, name))
     return weight.T if linear.transposed else weight
+
+
+def _part(name: str, path: Path, expert: Expert) -> Any:
+    """Returns an expert's part as `weight` or `bias`, of the fused tensor `name` of all weights or biases."""
+    fused = read(path, name)
+    return expert.of_fused(lambda wanted: fused if name.endswith(wanted) else None, transposed=True, in_turn=True)
 
 
 def _facts(parent: Manifest, precision: Precision, plan: list[_Planned], group: int, tokens: int, author: str) -> Facts:

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from models import experts
 from models.checkpoint import gguf_file, packed_weights
 from models.checkpoint.config_policy import accept, as_text, read_json
 from models.errors import InvalidSource
@@ -25,21 +26,25 @@ _SCALE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """One linear module: `module` is its canonical name; a `transposed` weight is stored [in, out] (GPT-2's Conv1D)."""
+    """One linear module: `module` is its canonical name; a `transposed` weight is stored [in, out] (GPT-2's Conv1D).
+    `fused` names the tensor of files that holds it and others, if any."""
 
     module: str
     out_features: int
     in_features: int
     transposed: bool
+    fused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """`linears` by canonical weight name; `tied` maps a weight name that checkpoints may omit to the one it shares.
+    """`linears` by canonical weight name, and `experts`, the parts of each expert of a mixture, by that in files.
+    `tied` maps a weight name that checkpoints may omit to the one it shares.
     `kv_heads` of `head_dim` numbers are the keys of one token in each of `kv_layers`, and again its values, in a
     decoder with ordinary attention; 0 heads where the family names none and keeps something else."""
 
     linears: dict[str, Linear]
+    experts: dict[str, Linear]
     tied: dict[str, str]
     names: frozenset[str]
     prefix: str
@@ -54,16 +59,21 @@ class Skeleton:
     @property
     def largest_matrix(self) -> int:
         """Weights of the largest linear module."""
-        return max((each.out_features * each.in_features for each in self.linears.values()), default=0)
+        return max((each.out_features * each.in_features for each in self.coded.values()), default=0)
+
+    @property
+    def coded(self) -> dict[str, Linear]:
+        """The layers that become 8-bit or 4-bit."""
+        return self.linears | self.experts
 
     def weight_bytes(self, precision: str) -> int:
         """Bytes of a version's weights. An 8-bit or 4-bit version has a tied head of its own beside the embedding. Of a
         4-bit version all layers are counted as 4-bit that can be, in groups of 32."""
         if precision not in QUANTIZED:
             return self.parameters * _DTYPE_BYTES[precision]
-        coded = sum(self._coded_bytes(each, precision) for each in self.linears.values())
-        scales = sum(each.out_features * _SCALE_BYTES for each in self.linears.values())
-        own = sum(each.out_features * each.in_features for name, each in self.linears.items() if name not in self.tied)
+        coded = sum(self._coded_bytes(each, precision) for each in self.coded.values())
+        scales = sum(each.out_features * _SCALE_BYTES for each in self.coded.values())
+        own = sum(each.out_features * each.in_features for name, each in self.coded.items() if name not in self.tied)
         return coded + scales + (self.parameters - own) * _DTYPE_BYTES["bf16"]
 
     def _coded_bytes(self, linear: Linear, precision: str) -> int:
@@ -92,6 +102,7 @@ def build(directory: Path) -> Skeleton:
     layers, heads, width = _kept_for_a_token(config)
     return Skeleton(
         linears=_linears(model),
+        experts=_experts(model),
         tied=_tied(model),
         names=frozenset(model.state_dict()),
         prefix=model.base_model_prefix,
@@ -131,6 +142,23 @@ def _linears(model: PreTrainedModel) -> dict[str, Linear]:
         elif isinstance(module, Conv1D):
             inputs, outputs = module.weight.shape
             found[f"{name}.weight"] = Linear(name, outputs, inputs, transposed=True)
+    return found
+
+
+def _experts(model: PreTrainedModel) -> dict[str, Linear]:
+    """The parts of all experts, of families whose names of experts are known."""
+    names = experts.FAMILIES.get(model.config.model_type)
+    found: dict[str, Linear] = {}
+    for module, fused in model.named_modules():
+        if names is None or not experts.is_fused(fused):
+            continue
+        prefix = module.removesuffix(f"{experts.LIBRARY_PLACE}.experts")
+        for name in names.parts(prefix, len(fused.gate_up_proj), names.gate, names.up, names.down):
+            expert = experts.Expert.of_name(name)
+            if expert is None:
+                raise AssertionError(name)
+            outputs, inputs = experts.of_module(fused, expert).weight.shape
+            found[f"{name}.weight"] = Linear(name, outputs, inputs, False, expert.fused if names.fused else "")
     return found
 
 

@@ -26,7 +26,16 @@ from service.runner import kv_cache
 from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
 from service.runner.kv_cache import KVCache
 from service.runner.kv_size import SCALE_BYTES, LayerShape
-from service.runner.loading.blueprint import ACTIVATIONS, HEAD, PRODUCTS, Blueprint, LayerOutline, LayerPlan, Outline
+from service.runner.loading.blueprint import (
+    ACTIVATIONS,
+    HEAD,
+    PRODUCTS,
+    Blueprint,
+    ExpertsOutline,
+    LayerOutline,
+    LayerPlan,
+    Outline,
+)
 from service.runner.native import library as native_library
 from service.runner.native import linear as native_linear
 from service.runner.native.decoder import NativeDecoder
@@ -55,15 +64,17 @@ class Sizes:
     rotary: int
     block_size: int
     blocks: int
+    experts: int = 0  # of a mixture, whose layers are whole panels
 
     @classmethod
     def random(cls, rng: random.Random) -> Sizes:
+        experts = rng.choice((0, 0, 1, 3, 8))
         kv_heads, head_dim = rng.randint(1, 3), rng.choice((2, 7, 8, 16, 24, 40, 80))
         max_model_len, block_size = rng.choice((1, 40, 200, 600)), rng.choice((1, 5, 8, 16))
         return cls(
             layers=rng.randint(1, 2),
-            hidden=rng.choice((1, 16, 33, 64, rng.randint(1, 150))),
-            intermediate=rng.choice((1, 48, 96, rng.randint(1, 200))),
+            hidden=rng.choice((32, 96)) if experts else rng.choice((1, 16, 33, 64, rng.randint(1, 150))),
+            intermediate=rng.choice((16, 48, 96)) if experts else rng.choice((1, 48, 96, rng.randint(1, 200))),
             vocabulary=rng.choice((1, 64, rng.randint(1, 300))),
             max_model_len=max_model_len,
             kv_heads=kv_heads,
@@ -72,6 +83,7 @@ class Sizes:
             rotary=rng.randrange(2, head_dim + 1, 2),
             block_size=block_size,
             blocks=rng.randint(1, 8) + 2 * -(-max_model_len // block_size),
+            experts=experts,
         )
 
 
@@ -85,9 +97,9 @@ class _Linears:
     def __init__(self, rng: random.Random, precision: str) -> None:
         self.rng, self.precision = rng, precision
 
-    def __call__(self, depth: int, *outputs: int) -> tuple[Any, ...]:
-        """Modules that read the same rows, hence with the same outliers."""
-        columns = sorted(self.rng.sample(range(depth), self.rng.randint(0, min(depth, 5))))
+    def __call__(self, depth: int, *outputs: int, outliers: int = 5) -> tuple[Any, ...]:
+        """Modules that read the same rows, hence with the same outliers, at most so many."""
+        columns = sorted(self.rng.sample(range(depth), self.rng.randint(0, min(depth, outliers))))
         return tuple(random_linear(self.rng, self.precision, depth, out, columns) for out in outputs)
 
 
@@ -111,7 +123,10 @@ def random_linear(rng: random.Random, precision: str, depth: int, out: int, colu
     return SimpleNamespace(weight=weight, scale=scale, bias=bias, outliers=outliers, weight_only=weight_only)
 
 
-def _layer(rng: random.Random, sizes: Sizes, linears: _Linears, has_norms: tuple[bool, bool]) -> LayerPlan:
+def _layer(
+    rng: random.Random, sizes: Sizes, linears: _Linears, has_norms: tuple[bool, bool], names: LayerOutline
+) -> LayerPlan:
+    count = names.experts.count if names.experts else 0
     s, (after, of_heads) = sizes, has_norms
     spec = AttentionSpec(
         s.head_dim**-0.5,
@@ -122,8 +137,8 @@ def _layer(rng: random.Random, sizes: Sizes, linears: _Linears, has_norms: tuple
     return LayerPlan(
         qkv=linears(s.hidden, *(heads * s.head_dim for heads in (s.heads, s.kv_heads, s.kv_heads))),
         output=linears(s.heads * s.head_dim, s.hidden),
-        gate_up=linears(s.hidden, s.intermediate, s.intermediate),
-        down=linears(s.intermediate, s.hidden),
+        gate_up=linears(s.hidden, *[s.intermediate] * 2 * (count or 1), outliers=0 if count else 5),
+        down=linears(s.intermediate, *[s.hidden] * (count or 1), outliers=0 if count else 5),
         input_norm=_noise(rng, s.hidden),
         attention_norm=_noise(rng, s.hidden) if after else None,
         middle_norm=_noise(rng, s.hidden),
@@ -131,6 +146,7 @@ def _layer(rng: random.Random, sizes: Sizes, linears: _Linears, has_norms: tuple
         query_norm=_noise(rng, s.head_dim) if of_heads else None,
         key_norm=_noise(rng, s.head_dim) if of_heads else None,
         spec=spec,
+        router=random_linear(rng, rng.choice(("fp32", "bf16")), s.hidden, count) if count else None,
     )
 
 
@@ -142,7 +158,11 @@ def _outline(rng: random.Random, sizes: Sizes) -> Outline:
             return tuple(f"{index}.{name}" for name in names)
 
         names = (named("q", "k", "v"), named("o"), named("gate", "up"), named("down"))
-        return LayerOutline(*names, "", None, "", None, None, None, 1.0, None, None, rotary=rng.randrange(ROTARIES))
+        count, experts = sizes.experts, None
+        if count and rng.random() < 0.8:
+            experts = ExpertsOutline("router", count, rng.randint(1, count), rng.random() < 0.5)
+        rotary = rng.randrange(ROTARIES)
+        return LayerOutline(*names, "", None, "", None, None, None, 1.0, None, None, rotary=rotary, experts=experts)
 
     return Outline(
         embedding="",
@@ -158,18 +178,21 @@ def _outline(rng: random.Random, sizes: Sizes) -> Outline:
         eps=1e-5,
         activation=rng.choice(ACTIVATIONS),
         logit_softcap=rng.choice((None, 30.0)),
+        alpha=1.7,
+        limit=rng.choice((0.5, 7.0)),
     )
 
 
 def random_blueprint(rng: random.Random, sizes: Sizes, precision: str) -> Blueprint:
     linears = _Linears(rng, precision)
     has_norms = (rng.random() < 0.5, rng.random() < 0.5)
+    outline = _outline(rng, sizes)
     angles = [_noise(rng, sizes.max_model_len, sizes.rotary) for _ in range(ROTARIES)]
     return Blueprint(
-        outline=_outline(rng, sizes),
+        outline=outline,
         embedding=_noise(rng, sizes.vocabulary, sizes.hidden).to(rng.choice((torch.float32, torch.bfloat16))),
         tables=tuple((each.cos(), each.sin()) for each in angles),
-        layers=tuple(_layer(rng, sizes, linears, has_norms) for _ in range(sizes.layers)),
+        layers=tuple(_layer(rng, sizes, linears, has_norms, names) for names in outline.layers),
         norm=_noise(rng, sizes.hidden),
         head=linears(sizes.hidden, sizes.vocabulary)[0],
     )
@@ -179,7 +202,7 @@ def _adapter(rng: random.Random, whole: Blueprint) -> dict[str, LowRankWeights]:
     """For some of the blueprint's linear modules."""
     modules = {HEAD: whole.head}
     for names, plan in zip(whole.outline.layers, whole.layers, strict=True):
-        for product in PRODUCTS:
+        for product in PRODUCTS[:2] if names.experts else PRODUCTS:
             modules |= dict(zip(getattr(names, product), getattr(plan, product), strict=True))
     chosen = rng.sample(sorted(modules), rng.randint(1, len(modules)))
     return {name: _low_rank(rng, *modules[name].weight.shape) for name in chosen}

@@ -19,13 +19,14 @@ MAX_JSON_BYTES = 16 << 20
 _REFUSED = {"auto_map", "custom_pipelines", "custom_generate", "trust_remote_code", "custom_object", "custom_objects"}
 _QUANTIZED = {"quantization_config", "compression_config"}
 
-# Read by transformers' own classes from older checkpoints although they are no fields any more.
+# Read by transformers' own classes although they are no fields, or no fields any more. 61 families read head_dim so.
 # fmt: off
 _LEGACY = frozenset({
     "model_type", "torch_dtype", "dtype", "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct",
     "rotary_emb_base", "rotary_dim", "rope_local_base_freq", "global_rope_theta", "local_rope_theta",
     "sliding_window_pattern", "first_k_dense_replace", "moe_layer_freq", "full_attention_interval", "qk_rope_head_dim",
     "tie_word_embeddings", "n_ctx", "n_positions", "n_embed", "num_heads", "num_experts", "use_bias", "qkv_bias",
+    "head_dim",
 })
 # fmt: on
 
@@ -132,7 +133,8 @@ def _allowed_keys(model_type: str) -> set[str]:
 
     config_class = CONFIG_MAPPING[model_type]
     own = {field.name for field in fields(config_class) if not field.name.startswith("_")}
-    return own | set(config_class.attribute_map) | _LEGACY
+    renamed = config_class.attribute_map
+    return own | set(renamed) | set(renamed.values()) | _LEGACY
 
 
 def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.experts import SeparateExperts
 from models.int4 import Int4Weight, decoded
 from models.loading import Outliers
 from service.runner.native.library import library
@@ -164,7 +165,12 @@ def activation_reach() -> int:
 
 
 def release(model: nn.Module) -> None:
-    """Calls `Int8Linear.release` for every layer whose form a fused layer cannot take over."""
+    """Calls `Int8Linear.release` for every layer whose form a fused layer cannot take over. Of an expert it could, but
+    not every expert has been used and has one."""
+    for experts in model.modules():
+        for part in experts.parts if isinstance(experts, SeparateExperts) else ():
+            if isinstance(part, Int8Linear):
+                part.release()
     for module in model.modules():
         if isinstance(module, Int8Linear) and module.native is None:
             module.release()

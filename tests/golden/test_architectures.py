@@ -16,7 +16,11 @@ from tests.kernels import use
 
 NEW_TOKENS = 8
 LENGTHS = (1, 2, 7, 8, 17, 33, 70, 140)
-OURS = ("llama", "llama-rope3", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "phi3", "phi3-longrope")
+OF_EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss")
+OURS = (
+    *("llama", "llama-rope3", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "phi3", "phi3-longrope"),
+    *OF_EXPERTS,
+)
 
 Prompts = Sequence[tuple[int, ...]]
 

@@ -14,10 +14,16 @@ from service.runner.loading import building
 from service.runner.loading.record import Record
 from service.runner.native.library import library
 from tests.golden.conftest import Load
+from tests.golden.test_architectures import OF_EXPERTS, OURS
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer, request
 
-OURS = ("llama", "llama-rope3", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "phi3", "phi3-longrope")
-CASES = [*((name, "bf16") for name in OURS), *((name, "int8") for name in OURS), ("llama", "fp32")]
+DENSE = [name for name in OURS if name not in OF_EXPERTS]  # see test_experts.py for the others
+CASES = [
+    *((name, "bf16") for name in OURS),
+    *((name, "int8") for name in DENSE),
+    ("llama", "fp32"),
+    ("gpt_oss", "fp32"),
+]
 
 pytestmark = pytest.mark.skipif(library() is None, reason="records serve the native kernels, which are not built")
 

@@ -64,6 +64,23 @@ CONFIGS: dict[str, transformers.PretrainedConfig] = {
         **GROUPED, head_dim=16, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"]
     ),
     "phi3": transformers.Phi3Config(**GROUPED, sliding_window=WINDOW),
+    "qwen3_moe": transformers.Qwen3MoeConfig(
+        **GROUPED | {"head_dim": 24},
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=32,
+        norm_topk_prob=False,
+        mlp_only_layers=[0],
+    ),
+    "mixtral": transformers.MixtralConfig(**GROUPED, num_local_experts=4, num_experts_per_tok=2),
+    "gpt_oss": transformers.GptOssConfig(
+        **GROUPED,
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=WINDOW,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
     "phi3-longrope": transformers.Phi3Config(
         **GROUPED,
         original_max_position_embeddings=64,

@@ -24,7 +24,7 @@ from service.runner.linear import DenseLinear, Int8Linear
 from service.runner.loading.blueprint import HEAD, PRODUCTS, Blueprint, LayerPlan, places_of
 from service.runner.step import Step
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # those of models without experts
     "silu": F.silu,
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
@@ -35,6 +35,8 @@ class Layer(nn.Module):
 
     def __init__(self, plan: LayerPlan, index: int, whole: Blueprint) -> None:
         super().__init__()
+        if plan.router is not None:
+            raise CannotServe("the fused forward in torch operations does not compute experts")
         outline = whole.outline
         self.index, self.plan, self.eps = index, plan, outline.eps
         self.heads, self.kv_heads, self.head_dim = outline.heads, outline.kv_heads, outline.head_dim
@@ -65,6 +67,7 @@ class FusedDecoder(nn.Module):
     """The whole model. It holds fused copies, so the blueprint can be dropped."""
 
     kind = "decoder"
+    attends = True
     invariant = True
 
     def __init__(self, whole: Blueprint) -> None:

@@ -23,6 +23,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.pytorch_utils import Conv1D
 
+from models.experts import Expert, SeparateExperts, is_fused, of_module
 from models.loading import LowRankWeights
 from service.runner.adapters import Adapted
 from service.runner.forwards.attention import AttentionPlan, AttentionSpec, SequenceRows
@@ -96,14 +97,16 @@ def _short_logits(model: transformers.PreTrainedModel) -> Tensor:
 
 @torch.inference_mode()
 def replace_linears(model: transformers.PreTrainedModel, kernels: Library) -> bool:
-    """Replaces the dense layers of the library's model by native ones; its forward stays. Returns False, and restores
-    the model, if its logits change then: some models read a layer's weight instead of calling it."""
-    dense = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, Conv1D)}
-    if not dense or not {module.weight.dtype for module in dense.values()} <= set(KINDS):
+    """Replaces the dense layers of the library's model, and its experts, by native ones; its forward stays. Returns
+    False, and restores the model, if its logits change then: some models read a layer's weight instead of calling
+    it."""
+    found: dict[str, Any] = dict(model.named_modules())
+    dense = {name: module for name, module in found.items() if type(module) in (nn.Linear, Conv1D) or is_fused(module)}
+    if not dense or not {parameter.dtype for each in dense.values() for parameter in each.parameters()} <= set(KINDS):
         return False
     before = _short_logits(model)
     for name, module in dense.items():
-        model.set_submodule(name, NativeLinear(kernels, (_as_part(module),)))
+        model.set_submodule(name, _native(kernels, module))
     try:
         after = _short_logits(model)
         same = float((after - before).square().mean().sqrt() / before.std()) < REPLACED_TOLERANCE
@@ -114,14 +117,25 @@ def replace_linears(model: transformers.PreTrainedModel, kernels: Library) -> bo
     return same
 
 
+def _native(kernels: Library, module: Any) -> nn.Module:
+    if not is_fused(module):
+        return NativeLinear(kernels, (_as_part(module),))
+    experts = ((number, part) for number in range(len(module.gate_up_proj)) for part in range(3))
+    parts = {key: NativeLinear(kernels, (of_module(module, Expert("", "", *key)),)) for key in experts}
+    return SeparateExperts(module, parts)
+
+
 def _as_part(module: Any) -> Any:
     weight = module.weight.T.contiguous() if isinstance(module, Conv1D) else module.weight
     return SimpleNamespace(weight=weight, bias=module.bias)
 
 
 class PackedForward:
+    """The library's model over packed rows and our attention. A mixture of experts is not invariant: the library's
+    router multiplies all rows at once."""
+
     kind = "transformers"
-    invariant = True
+    attends = True
 
     def __init__(self, model: transformers.PreTrainedModel) -> None:
         layer_types = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
@@ -137,6 +151,7 @@ class PackedForward:
         transformers.AttentionInterface.register(INTERFACE, _attention)
         model.set_attn_implementation(INTERFACE)
         self.model = model
+        self.invariant = not any(is_fused(each) or isinstance(each, SeparateExperts) for each in model.modules())
         self.vocab_size = vocab_size_of(model)
         self._adapted = _adapted(model)
 
@@ -208,6 +223,7 @@ class _BlockLayer(LayerInBlocks):  # type: ignore[no-untyped-call]
 
 class PerSequenceForward:
     kind = "transformers"
+    attends = False
     invariant = False
 
     def __init__(self, model: transformers.PreTrainedModel, cache: KVCache, attention: str) -> None:

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 class Forward(Protocol):
-    """A way to compute a step. `kind` is EngineInfo.forward, `invariant` whether rows are independent of the batch."""
+    """A way to compute a step. `kind` is EngineInfo.forward. `attends` says whether our attention computes over packed
+    rows, `invariant` whether rows are independent of the batch."""
 
     kind: str
+    attends: bool
     invariant: bool
 
     @property

@@ -142,6 +142,7 @@ class Seq2SeqForward:
     each sequence by itself."""
 
     kind = "transformers"
+    attends = True
     invariant = True
 
     def __init__(self, model: transformers.PreTrainedModel, cache: KVCache, max_positions: int) -> None:

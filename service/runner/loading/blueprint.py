@@ -15,6 +15,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from models.experts import FAMILIES as FAMILIES_OF_EXPERTS
+from models.experts import Expert, SeparateExperts, library_name, of_module
 from service.runner.forwards.attention import AttentionSpec
 from service.runner.forwards.forward import CannotServe
 from service.runner.kv_size import LayerShape
@@ -22,17 +24,28 @@ from service.runner.kv_size import LayerShape
 if TYPE_CHECKING:
     import transformers
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3")
+DENSE_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3")
 NORMS_ADD_ONE = frozenset({"gemma", "gemma2", "gemma3_text"})
-ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
+ACTIVATIONS = ("silu", "gelu_pytorch_tanh", "clamped_silu")
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose table depends on the position only, so it can be made once."""
 
 
+class ExpertsOutline(msgspec.Struct, frozen=True):
+    """A mixture of `count` experts: each row passes the `active` with the highest scores by `router`, weighted by the
+    softmax of all scores. `renormalized` weights are divided by their sum."""
+
+    router: str
+    count: int
+    active: int
+    renormalized: bool
+
+
 class LayerOutline(msgspec.Struct, frozen=True):
-    """One decoder layer: names of linear modules and of norms' weights. Linear modules of one tuple read the same rows.
+    """One decoder layer by names of linear modules and of norms' weights. Modules of one tuple read the same rows.
     `attention_norm` and `mlp_norm`, if any, norm the outputs before they are added to the rows. `rotary` is the number
-    of the layer's rotary positions in the outline."""
+    of the layer's rotary positions in the outline. With `experts`, `gate_up` and `down` name the modules of all
+    experts, one expert after the other."""
 
     qkv: tuple[str, ...]
     output: tuple[str, ...]
@@ -49,6 +62,7 @@ class LayerOutline(msgspec.Struct, frozen=True):
     softcap: float | None
     sinks: str | None = None
     rotary: int = 0
+    experts: ExpertsOutline | None = None
 
 
 class Rotary(msgspec.Struct, frozen=True):
@@ -60,7 +74,8 @@ class Rotary(msgspec.Struct, frozen=True):
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """A whole model by names. Norms' weights get `norm_offset` added; a softcap of None is none."""
+    """A whole model by names. Norms' weights get `norm_offset` added; a softcap of None is none. `alpha` and `limit`
+    belong to the activation clamped_silu."""
 
     embedding: str
     embedding_scale: float
@@ -75,6 +90,8 @@ class Outline(msgspec.Struct, frozen=True):
     eps: float
     activation: str
     logit_softcap: float | None
+    alpha: float = 1.0
+    limit: float = 0.0
 
     @property
     def shapes(self) -> tuple[LayerShape, ...]:
@@ -98,6 +115,7 @@ class LayerPlan:
     query_norm: Tensor | None
     key_norm: Tensor | None
     spec: AttentionSpec
+    router: Any | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,10 +145,10 @@ HEAD = "lm_head"
 
 
 def places_of(whole: Blueprint) -> dict[str, Place]:
-    """Returns the places of all linear modules, by name."""
+    """Returns the places of all linear modules that an adapter can add to, by name. An expert's are none of them."""
     found = {HEAD: Place(len(whole.layers), HEAD, 0)}
     for index, (names, plan) in enumerate(zip(whole.outline.layers, whole.layers, strict=True)):
-        for product in PRODUCTS:
+        for product in PRODUCTS[:2] if names.experts else PRODUCTS:
             first = 0
             for name, part in zip(getattr(names, product), getattr(plan, product), strict=True):
                 found[name] = Place(index, product, first)
@@ -155,7 +173,10 @@ class LibraryWeights:
         self._model = model
 
     def linear(self, name: str) -> Any:
-        return self._model.get_submodule(name)
+        if expert := Expert.of_name(name):
+            experts = self._model.get_submodule(expert.module)
+            return experts.part(expert) if isinstance(experts, SeparateExperts) else of_module(experts, expert)
+        return self._model.get_submodule(library_name(name))
 
     def tensor(self, name: str) -> Tensor:
         return self._model.get_parameter(name).detach()
@@ -192,6 +213,7 @@ def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprin
                 query_norm=norm(layer.query_norm),
                 key_norm=norm(layer.key_norm),
                 spec=spec(layer),
+                router=None if layer.experts is None else weights.linear(layer.experts.router),
             )
             for layer in outline.layers
         ),
@@ -212,7 +234,7 @@ def outline_of(model: transformers.PreTrainedModel) -> Outline:
     """Returns the outline of a model. Raises CannotServe, with the reason, for a config that our forwards do not
     compute."""
     config: Any = model.config
-    if config.model_type not in FAMILIES:
+    if config.model_type not in {*DENSE_FAMILIES, *FAMILIES_OF_EXPERTS}:
         raise CannotServe(f"the fused forward does not know {config.model_type}")
     if _activation(config) not in ACTIVATIONS:
         raise CannotServe(f"the fused forward does not compute {_activation(config)}")
@@ -234,6 +256,8 @@ def outline_of(model: transformers.PreTrainedModel) -> Outline:
         eps=config.rms_norm_eps,
         activation=_activation(config),
         logit_softcap=getattr(config, "final_logit_softcapping", None),
+        alpha=getattr(config, "swiglu_alpha", 1.0),
+        limit=getattr(config, "swiglu_limit", 0.0),
     )
 
 
@@ -254,6 +278,8 @@ def _rotaries(rope: Any) -> dict[str, Rotary]:
 
 
 def _activation(config: Any) -> str:
+    if config.model_type == "gpt_oss":  # says silu, and computes more
+        return "clamped_silu"
     return str(getattr(config, "hidden_activation", None) or config.hidden_act)
 
 
@@ -277,11 +303,12 @@ def _layer(index: int, source: Any, config: Any, rotaries: Seq[str]) -> LayerOut
     def norm(name: str) -> str:
         return f"{prefix}{name}.weight"
 
+    experts, gate_up, down = _experts(prefix, source.mlp, config)
     return LayerOutline(
         qkv=parts("self_attn", "qkv_proj", ("q_proj", "k_proj", "v_proj")),
         output=(f"{prefix}self_attn.o_proj",),
-        gate_up=parts("mlp", "gate_up_proj", ("gate_proj", "up_proj")),
-        down=(f"{prefix}mlp.down_proj",),
+        gate_up=gate_up or parts("mlp", "gate_up_proj", ("gate_proj", "up_proj")),
+        down=down or (f"{prefix}mlp.down_proj",),
         input_norm=norm("input_layernorm"),
         attention_norm=norm("post_attention_layernorm") if after else None,
         middle_norm=norm("pre_feedforward_layernorm" if after else "post_attention_layernorm"),
@@ -293,4 +320,25 @@ def _layer(index: int, source: Any, config: Any, rotaries: Seq[str]) -> LayerOut
         softcap=getattr(attention, "attn_logit_softcapping", None),
         sinks=f"{prefix}self_attn.sinks" if hasattr(attention, "sinks") else None,
         rotary=rotaries.index(config.layer_types[index]) if len(rotaries) > 1 else 0,
+        experts=experts,
+    )
+
+
+def _experts(prefix: str, mlp: Any, config: Any) -> tuple[ExpertsOutline | None, tuple[str, ...], tuple[str, ...]]:
+    """Returns the outline of a layer's mixture of experts, and the names of their gates and ups, and of their downs;
+    None and nothing for a single MLP."""
+    if not hasattr(mlp, "experts"):
+        return None, (), ()
+    names = FAMILIES_OF_EXPERTS[config.model_type]
+    router = getattr(mlp, names.router)
+    experts = ExpertsOutline(
+        f"{prefix}{names.place}.{names.router}",
+        router.num_experts,
+        router.top_k,
+        bool(getattr(router, "norm_topk_prob", True)),
+    )
+    return (
+        experts,
+        names.parts(prefix, experts.count, names.gate, names.up),
+        names.parts(prefix, experts.count, names.down),
     )

@@ -276,5 +276,5 @@ def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowR
     compute = str(matmul_dtype(DTYPES[config.dtype], device)).removeprefix("torch.")
     blocks = f"torch blocks {compute}" if native is None else "native blocks"
     blocks += ", int8 keys and values" if cache.dtype is torch.int8 else ""
-    attention = f"attention: {blocks}" if forward.invariant else "attention: library, per sequence"
+    attention = f"attention: {blocks}" if forward.attends else "attention: library, per sequence"
     return (linear, attention, *(() if native is None else (f"native kernels: {native.level}",)))

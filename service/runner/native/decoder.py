@@ -16,13 +16,25 @@ from models.loading import LowRankWeights
 from service.runner.forwards.attention import AttentionPlan
 from service.runner.forwards.forward import CannotServe
 from service.runner.kv_cache import KVCache
-from service.runner.loading.blueprint import ACTIVATIONS, HEAD, PRODUCTS, Blueprint, LayerPlan, Place, places_of
+from service.runner.loading.blueprint import (
+    ACTIVATIONS,
+    HEAD,
+    PRODUCTS,
+    Blueprint,
+    ExpertsOutline,
+    LayerOutline,
+    LayerPlan,
+    Place,
+    places_of,
+)
 from service.runner.native.adapters import NativeAdded, Placed
 from service.runner.native.attention import heads_struct
 from service.runner.native.library import (
     KINDS,
     AdaptersStruct,
     AddedStruct,
+    ExpertsStruct,
+    GateStruct,
     LayerStruct,
     Library,
     ModelStruct,
@@ -39,6 +51,7 @@ class NativeDecoder(nn.Module):
     """The whole model over one cache. Its description holds the cache's memory. The blueprint can be dropped."""
 
     kind = "decoder"
+    attends = True
     invariant = True
 
     def __init__(self, whole: Blueprint, cache: KVCache) -> None:
@@ -53,9 +66,11 @@ class NativeDecoder(nn.Module):
         _check_shapes(whole)
         self._library, self._cache = kernels, cache
         self._kept: list[Tensor] = []
+        self._specs = [layer.spec for layer in whole.layers]  # its sinks are read at every step
         self._places = places_of(whole)
         self._adapters: dict[str, _Adapter] = {}
-        self.layers = nn.ModuleList(_linears(kernels, layer) for layer in whole.layers)
+        pairs = zip(whole.outline.layers, whole.layers, strict=True)
+        self.layers = nn.ModuleList(_linears(kernels, outline, layer) for outline, layer in pairs)
         self.head = NativeLinear(kernels, (whole.head,))
         self.embedding = nn.Buffer(whole.embedding.contiguous(), persistent=False)
         structs = [self._layer(index, layer, whole) for index, layer in enumerate(whole.layers)]
@@ -119,16 +134,15 @@ class NativeDecoder(nn.Module):
             *(linears[name].struct for name in ("qkv", "output", "gate_up", "down")),  # type: ignore[index]
             *(self._address(each) for each in (*norms, *whole.tables[whole.outline.layers[index].rotary])),
             heads_struct(self._cache, index, whole.outline.heads, plan.spec),
+            _experts(linears, whole.outline.layers[index].experts),
         )
 
     def _model(self, whole: Blueprint) -> ModelStruct:
-        first = self.layers[0]
         return ModelStruct(
             whole.embedding.shape[1],
-            first["down"].in_features,  # type: ignore[index]
             len(self.layers),
             whole.tables[0][0].shape[1],
-            ACTIVATIONS.index(whole.outline.activation),
+            GateStruct(ACTIVATIONS.index(whole.outline.activation), whole.outline.alpha, whole.outline.limit),
             len(self.embedding),
             min(len(table) for pair in whole.tables for table in pair),
             KINDS[self.embedding.dtype],
@@ -172,14 +186,17 @@ def _check_shapes(whole: Blueprint) -> None:
     fits = rotary <= dim and rotary % 2 == 0 and heads % kv_heads == 0
     fits &= len({table.shape for pair in whole.tables for table in pair}) == 1
     fits &= whole.norm.shape == (hidden,) and whole.head.weight.shape[1] == hidden
-    for layer in whole.layers:
-        wide = layer.down[0].weight.shape[1]
+    for names, layer in zip(outline.layers, whole.layers, strict=True):
+        wide, mlps = layer.down[0].weight.shape[1], 1 if names.experts is None else names.experts.count
         products = (
             (layer.qkv, hidden, (heads + 2 * kv_heads) * dim),
             (layer.output, heads * dim, hidden),
-            (layer.gate_up, hidden, 2 * wide),
-            (layer.down, wide, hidden),
+            (layer.gate_up, hidden, 2 * wide * mlps),
+            (layer.down, wide, hidden * mlps),
         )
+        if names.experts is not None and layer.router is not None:
+            fits &= layer.router.weight.shape == (mlps, hidden) and 0 < names.experts.active <= mlps
+            fits &= len({part.weight.shape for part in layer.gate_up}) == len({p.weight.shape for p in layer.down}) == 1
         for parts, depth, outputs in products:
             fits &= sum(len(part.weight) for part in parts) == outputs
             fits &= all(part.weight.shape[1] == depth for part in parts)
@@ -190,9 +207,24 @@ def _check_shapes(whole: Blueprint) -> None:
         raise CannotServe("the shapes of the weights do not fit the outline")
 
 
-def _linears(kernels: Library, plan: LayerPlan) -> nn.ModuleDict:
+def _linears(kernels: Library, outline: LayerOutline, plan: LayerPlan) -> nn.ModuleDict:
     parts = {"qkv": plan.qkv, "output": plan.output, "gate_up": plan.gate_up, "down": plan.down}
+    if plan.router is not None:
+        parts["router"] = (plan.router,)
     try:
-        return nn.ModuleDict({name: NativeLinear(kernels, modules) for name, modules in parts.items()})
+        linears = {name: NativeLinear(kernels, modules) for name, modules in parts.items()}
     except ValueError as error:
         raise CannotServe(str(error)) from error
+    if outline.experts is not None:
+        for name in ("gate_up", "down"):
+            if linears[name].out_features % (outline.experts.count * kernels.panel) or len(linears[name].columns):
+                raise CannotServe(f"experts whose outputs are no multiple of {kernels.panel}, or with outliers")
+    return nn.ModuleDict(linears)
+
+
+def _experts(linears: nn.Module, outline: ExpertsOutline | None) -> ExpertsStruct:
+    """Returns the description of a layer's experts; of none if the layer is dense."""
+    if outline is None:
+        return ExpertsStruct()
+    router = linears["router"].struct  # type: ignore[index]
+    return ExpertsStruct(outline.count, outline.active, outline.renormalized, router)

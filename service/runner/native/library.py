@@ -64,6 +64,19 @@ class HeadsStruct(Structure):
     )
 
 
+class GateStruct(Structure):
+    _fields_ = (("activation", c_int64), ("alpha", c_double), ("limit", c_double))
+
+
+class ExpertsStruct(Structure):
+    _fields_ = (
+        ("count", c_int64),
+        ("active", c_int64),
+        ("renormalized", c_int64),
+        ("router", LinearStruct),
+    )
+
+
 class LayerStruct(Structure):
     _fields_ = (
         ("qkv", LinearStruct),
@@ -79,16 +92,16 @@ class LayerStruct(Structure):
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("heads", HeadsStruct),
+        ("experts", ExpertsStruct),
     )
 
 
 class ModelStruct(Structure):
     _fields_ = (
         ("hidden", c_int64),
-        ("intermediate", c_int64),
         ("layers", c_int64),
         ("rotary", c_int64),
-        ("activation", c_int64),
+        ("gate", GateStruct),
         ("vocabulary", c_int64),
         ("max_positions", c_int64),
         ("embedding_kind", c_int64),

@@ -18,6 +18,7 @@ PHASES: Final = (
     "native::output",
     "native::gate_up",
     "native::down",
+    "native::experts",
     "native::head",
 )
 ROOM: Final = 1 << 16

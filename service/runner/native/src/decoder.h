@@ -9,8 +9,6 @@
 #pragma once
 
 #include "model.h"
-#include "multiply.h"
-#include "space.h"
 
 namespace dosirak {
 
@@ -59,23 +57,29 @@ class Pass {
 public:
     Pass(const Model& model, const Step& step, int threads, Space& space)
         : model_(model), step_(step), read_(step), threads_(threads), work_(make_work(step.sequence, step.sequences)),
-          last_work_(make_work(read_.sequences.data(), read_.sequences.size())), adapting_(step.adapters) {
+          last_work_(make_work(read_.sequences.data(), read_.sequences.size())), adapting_(step.adapters), mixture_(step.rows) {
         const Heads& h = model.layer[0].heads;
         const int64_t tile = std::min(step.rows, ROW_TILE), rows = std::max<int64_t>(step.rows, 1);
-        widest_ = std::max({model.hidden, model.intermediate, h.heads * h.value_dim});
+        int64_t tallest = tile;  // rows that are prepared together
+        most_outliers_ = model.head.outliers;
+        int64_t intermediate = 0;  // of the widest MLP
+        for (int64_t i = 0; i < model.layers; i++) {
+            const Layer& l = model.layer[i];
+            intermediate = std::max(intermediate, l.down.depth);
+            mixture_.add(l.experts, l.gate_up, l.down);
+            most_outliers_ = std::max({most_outliers_, l.qkv.outliers, l.out.outliers, l.gate_up.outliers, l.down.outliers});
+            if (l.experts.count) tallest = std::min(step.rows, EXPERT_TILE);
+        }
+        mixture_.take(space.mixture);
+        widest_ = std::max({model.hidden, intermediate, h.heads * h.value_dim});
         qkv_width_ = model.layer[0].qkv.outputs;
         x_ = space.x.floats(rows * model.hidden);
         qkv_ = space.qkv.floats(rows * qkv_width_);
         mixed_ = space.mixed.floats(rows * h.heads * h.value_dim);
-        middle_ = space.middle.floats(tile * std::max(2 * model.intermediate, model.hidden));
-        const int64_t held = std::max<int64_t>({tile, threads * ALONE, std::min(step.logit_rows, ROW_TILE)});
+        middle_ = space.middle.floats(tile * std::max(2 * intermediate, model.hidden));
+        const int64_t held = std::max<int64_t>({tallest, threads * ALONE, std::min(step.logit_rows, ROW_TILE)});
         codes_ = space.codes.bytes(held * encoded_stride(widest_) * sizeof(float));
         scales_ = space.scales.floats(held);
-        most_outliers_ = model.head.outliers;
-        for (int64_t i = 0; i < model.layers; i++) {
-            const Layer& l = model.layer[i];
-            most_outliers_ = std::max({most_outliers_, l.qkv.outliers, l.out.outliers, l.gate_up.outliers, l.down.outliers});
-        }
         outliers_ = space.outliers.floats(held * most_outliers_);
         if (step.adapters.owners) {
             plain_ = space.plain.floats(held * widest_);
@@ -100,7 +104,7 @@ public:
 
     void run(int thread) {  // by every thread of the team
         thread_ = thread;
-        scratch().resize(std::max(widest_, model_.intermediate));
+        scratch().resize(widest_);
         mark(BEGIN);
         embed();
         mark(EMBEDDING);
@@ -114,6 +118,8 @@ public:
             const HiddenRows& hidden = last ? last_ : all_;
             if (hidden.packed) gather(hidden);
             row_tiles(hidden.count, [&](int64_t first, int64_t rows) { rest_of_layer(layer, hidden, first, rows); });
+            if (layer.experts.count)
+                row_tiles(hidden.count, [&](int64_t first, int64_t rows) { experts(layer, hidden, first, rows); }, EXPERT_TILE);
         }
         logits();
         mark(HEAD);
@@ -142,8 +148,8 @@ private:
     }
 
     template <class F>
-    void row_tiles(int64_t rows, F&& f) {
-        for (int64_t first = 0; first < rows; first += ROW_TILE) f(first, std::min(ROW_TILE, rows - first));
+    void row_tiles(int64_t rows, F&& f, int64_t most = ROW_TILE) {
+        for (int64_t first = 0; first < rows; first += most) f(first, std::min(most, rows - first));
     }
 
     // A linear layer of the step: its number, and the owners of its present rows, if any row has an adapter.
@@ -257,7 +263,7 @@ private:
     }
 
     void rest_of_layer(const Layer& layer, const HiddenRows& hidden, int64_t first, int64_t rows) {
-        const int64_t mixed = layer.heads.heads * layer.heads.value_dim, wide = model_.intermediate;
+        const int64_t mixed = layer.heads.heads * layer.heads.value_dim, wide = layer.down.depth;
         float* x = hidden.x + first * model_.hidden;
         const auto its = [&](int64_t which) { return product(layer, which, hidden.owners, first); };
         const Product out = its(1), gate_up = its(2), down = its(3);
@@ -266,11 +272,12 @@ private:
         });
         add(out, layer.attention_norm, attended, x, rows);
         mark(OUT);
+        if (layer.experts.count) return;
         const Codes inner = normed(gate_up, x, layer.middle_norm, rows);
         apply(gate_up, inner, rows, {middle_, 2 * wide, false});
         mark(GATE_UP);
         const Codes active = prepare(down, rows, [&](int64_t r) {
-            gated(middle_ + r * 2 * wide, scratch().data(), wide, model_.activation);
+            gated(middle_ + r * 2 * wide, scratch().data(), wide, model_.gate);
             return scratch().data();
         });
         if (layer.mlp_norm) {
@@ -278,6 +285,17 @@ private:
         }
         add(down, layer.mlp_norm, active, x, rows);
         mark(DOWN);
+    }
+
+    void experts(const Layer& layer, const HiddenRows& hidden, int64_t first, int64_t rows) {
+        float* x = hidden.x + first * model_.hidden;
+        const Experts& e = layer.experts;
+        const Product router{e.router, 0, nullptr}, gate_up{layer.gate_up, 0, nullptr};
+        const Codes scored = normed(router, x, layer.middle_norm, rows);
+        apply(router, scored, rows, {mixture_.scores(), e.count, false});
+        const Codes codes = normed(gate_up, x, layer.middle_norm, rows);
+        mixture_.run(e, layer.gate_up, layer.down, model_.gate, codes, rows, x, threads_);
+        mark(EXPERTS);
     }
 
     // x += layer(codes), with a norm between if the layer has one.
@@ -322,6 +340,7 @@ private:
     const Work work_, last_work_;
     HiddenRows all_, last_;
     const Adapting adapting_;
+    Mixture mixture_;
     int64_t widest_, qkv_width_, most_outliers_;
     float *x_, *qkv_, *mixed_, *middle_, *scales_, *outliers_, *partials_;
     float *plain_ = nullptr, *low_rank_ = nullptr;

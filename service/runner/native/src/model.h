@@ -5,6 +5,7 @@
 
 #include "adapters.h"
 #include "attention.h"
+#include "experts.h"
 
 namespace dosirak {
 
@@ -14,10 +15,12 @@ struct Layer {  // mirrored in library.py
     const float *query_norm, *key_norm;                                // fp32 [head_dim] or null
     const float *cos, *sin;  // [max_positions, rotary]
     Heads heads;
+    Experts experts;  // if any, gate_up and down hold all of theirs
 };
 
 struct Model {  // mirrored in library.py
-    int64_t hidden, intermediate, layers, rotary, activation;
+    int64_t hidden, layers, rotary;
+    Gate gate;
     int64_t vocabulary, max_positions;
     int64_t embedding_kind;  // FP32 or BF16
     const void* embedding;   // [vocabulary, hidden]
@@ -28,7 +31,7 @@ struct Model {  // mirrored in library.py
 };
 
 // What a thread computes between two marks of a step.
-enum Phase : int64_t { BEGIN, EMBEDDING, QKV, KEYS_AND_VALUES, ATTENTION, OUT, GATE_UP, DOWN, HEAD };
+enum Phase : int64_t { BEGIN, EMBEDDING, QKV, KEYS_AND_VALUES, ATTENTION, OUT, GATE_UP, DOWN, EXPERTS, HEAD };
 
 // The ends of phases, in order, as pairs of a phase and nanoseconds since the epoch. It holds `room` pairs; what comes
 // after is left out.

@@ -41,14 +41,8 @@ EXPORT int64_t dosirak_panel() { return PANEL; }
 // Whether layers of 4-bit weights can be made.
 EXPORT int dosirak_has_int4() { return HAS_INT4; }
 
-// Bytes of the packed weights of a layer; `group` of 4-bit weights.
 EXPORT int64_t dosirak_packed_bytes(int64_t kind, int64_t outputs, int64_t depth, int64_t group) {
-    const int64_t panels = (outputs + PANEL - 1) / PANEL;
-    if (kind == INT4) return panels * int4_panel_bytes(depth, group);
-    if (kind == INT8) return panels * panel_bytes<Int8>(depth);
-    if (kind == INT8_WEIGHT) return panels * panel_bytes<Int8Weight>(depth);
-    if (kind == BF16) return panels * panel_bytes<Bf16>(depth);
-    return panels * panel_bytes<Fp32>(depth);
+    return packed_bytes(kind, outputs, depth, group);
 }
 
 // Weights [rows][depth] become outputs `at` .. of zero-filled `packed` and, of 8-bit ones, `sums`.

@@ -5,6 +5,16 @@
 
 namespace dosirak {
 
+// Bytes of the packed weights of a layer; `group` of 4-bit weights.
+inline int64_t packed_bytes(int64_t kind, int64_t outputs, int64_t depth, int64_t group) {
+    const int64_t panels = (outputs + PANEL - 1) / PANEL;
+    if (kind == INT4) return panels * int4_panel_bytes(depth, group);
+    if (kind == INT8) return panels * panel_bytes<Int8>(depth);
+    if (kind == INT8_WEIGHT) return panels * panel_bytes<Int8Weight>(depth);
+    if (kind == BF16) return panels * panel_bytes<Bf16>(depth);
+    return panels * panel_bytes<Fp32>(depth);
+}
+
 // Rows top .. bottom times panels first .. last. Weights stream past a block of rows that stays in the cache.
 template <class T>
 INLINE void multiply_task(const Finish<T>& finish, T, int64_t top, int64_t bottom, int64_t first, int64_t last) {

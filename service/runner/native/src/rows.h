@@ -63,15 +63,26 @@ inline void rms_norm(const float* x, const float* weight, float* y, int64_t n, f
     });
 }
 
-enum Activation : int64_t { SILU = 0, GELU_TANH = 1 };
+enum Activation : int64_t { SILU = 0, GELU_TANH = 1, CLAMPED_SILU = 2 };
 
-// y = activation(gate) * up for rows [gate | up] of n each.
-inline void gated(const float* gate_up, float* y, int64_t n, int64_t activation) {
+struct Gate {  // mirrored in library.py
+    int64_t activation;
+    double alpha, limit;  // of CLAMPED_SILU
+};
+
+// y = activation(gate) * up for rows [gate | up] of n each. CLAMPED_SILU, of gpt-oss, is (up + 1) gate sigmoid(alpha gate)
+// with a gate of at most `limit` and an up of at most `limit` either way.
+inline void gated(const float* gate_up, float* y, int64_t n, const Gate& gate) {
+    const Vf limit = splat((float)gate.limit);
     for_lanes(n, [&](int64_t i, auto lanes) {
-        const Vf x = load_some<lanes>(gate_up + i), up = load_some<lanes>(gate_up + n + i);
+        Vf x = load_some<lanes>(gate_up + i), up = load_some<lanes>(gate_up + n + i);
         Vf active;
-        if (activation == SILU) {
+        if (gate.activation == SILU) {
             active = x * sigmoid(x);
+        } else if (gate.activation == CLAMPED_SILU) {
+            x = x > limit ? limit : x;  // a NaN stays one
+            up = (up > limit ? limit : up < -limit ? -limit : up) + 1.0f;
+            active = x * sigmoid((float)gate.alpha * x);
         } else {  // 0.5 x (1 + tanh(z)) = x sigmoid(2 z)
             const Vf z = 0.7978845608028654f * (x + 0.044715f * (x * x * x));
             active = x * sigmoid(2.0f * z);
@@ -113,6 +124,12 @@ inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n
         const Codes narrow = __builtin_convertvector(__builtin_convertvector(code, Vi), Codes);
         std::memcpy(codes + i, &narrow, lanes * sizeof(Int8::Input));
     });
+}
+
+// Bytes of an element of an encoded row.
+constexpr int64_t input_bytes(int64_t kind) {
+    if (kind == INT8 || kind == INT4) return sizeof(Int8::Input);
+    return kind == BF16 ? sizeof(Bf16::Input) : sizeof(float);
 }
 
 // Writes one row in the form that a linear layer reads.

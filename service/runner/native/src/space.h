@@ -32,8 +32,13 @@ private:
     int64_t size_ = 0;
 };
 
+struct MixtureSpace {
+    Buffer scores, weights, codes, scales, inner, inner_scales, middle, outputs;
+};
+
 struct Space {  // one step's memory, shared by the team
     Buffer x, read, qkv, mixed, middle, codes, scales, outliers, partials, logits, plain, low_rank;
+    MixtureSpace mixture;
 };
 
 }  // namespace dosirak
