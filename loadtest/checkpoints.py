@@ -39,7 +39,8 @@ SPECIAL: Final = ("<|pad|>", "<|begin|>", "<|end|>")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a Llama. `tied`: one matrix for both embeddings."""
+    """Sizes of a Llama; with `experts`, of a Qwen3-MoE, whose rows pass `active` MLPs of the width `intermediate`.
+    `tied`: one matrix for both embeddings."""
 
     name: str
     layers: int
@@ -49,6 +50,8 @@ class Shape:
     intermediate: int
     vocabulary: int
     tied: bool
+    experts: int = 0
+    active: int = 0
 
     @property
     def half(self) -> int:
@@ -56,10 +59,11 @@ class Shape:
 
     @property
     def linear_weights(self) -> int:
-        """Weights that a decode step multiplies with: those of the layers, and the head."""
+        """Weights that one row multiplies with: those of the layers, and the head."""
         kv_width = self.hidden // self.heads * self.kv_heads
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * kv_width
-        return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.vocabulary * self.hidden
+        mlp = 3 * self.hidden * self.intermediate * max(1, self.active) + self.experts * self.hidden
+        return self.layers * (attention + mlp) + self.vocabulary * self.hidden
 
     def kv_bytes(self, tokens: int, bytes_per_value: int = 2) -> int:
         return 2 * self.layers * self.hidden // self.heads * self.kv_heads * tokens * bytes_per_value
@@ -67,6 +71,9 @@ class Shape:
 
 TINYLLAMA: Final = Shape("tinyllama", 22, 2048, 32, 4, 5632, 32000, tied=False)
 SMALL: Final = Shape("small", 30, 576, 9, 3, 1536, 49152, tied=True)
+WIDE: Final = Shape("wide-vocabulary", 24, 896, 14, 2, 4864, 151936, tied=True)
+"""Qwen2.5-0.5B's sizes."""
+MIXTURE: Final = Shape("mixture", 12, 2048, 16, 4, 512, 32000, tied=False, experts=32, active=4)
 
 
 def demo_shape() -> Shape:
@@ -116,12 +123,18 @@ def weights(shape: Shape) -> Iterator[tuple[str, Tensor]]:
         for name, rows in (("q", shape.hidden), ("k", kv_width), ("v", kv_width)):
             yield f"{prefix}.self_attn.{name}_proj.weight", normal(rows, shape.hidden, 0.02)
         yield f"{prefix}.self_attn.o_proj.weight", normal(shape.hidden, shape.hidden, 0.002)
-        for name in ("gate", "up"):
-            yield f"{prefix}.mlp.{name}_proj.weight", normal(shape.intermediate, shape.hidden, 0.02)
-        yield (
-            f"{prefix}.mlp.down_proj.weight",
-            normal(shape.hidden, shape.intermediate, 6.0 if shape.tied and layer == 0 else 0.002),
-        )
+        if shape.experts:
+            yield f"{prefix}.mlp.gate.weight", normal(shape.experts, shape.hidden, 0.02)
+            for name in ("q", "k"):
+                head_dim = shape.hidden // shape.heads
+                yield f"{prefix}.self_attn.{name}_norm.weight", torch.ones(head_dim, dtype=torch.bfloat16)
+        for mlp in [f"mlp.experts.{number}" for number in range(shape.experts)] or ["mlp"]:
+            for name in ("gate", "up"):
+                yield f"{prefix}.{mlp}.{name}_proj.weight", normal(shape.intermediate, shape.hidden, 0.02)
+            yield (
+                f"{prefix}.{mlp}.down_proj.weight",
+                normal(shape.hidden, shape.intermediate, 6.0 if shape.tied and layer == 0 else 0.002),
+            )
         for name in ("input", "post_attention"):
             yield f"{prefix}.{name}_layernorm.weight", torch.ones(shape.hidden, dtype=torch.bfloat16)
     if shape.tied:  # signs of its own, or tokens would be followed by themselves
@@ -135,10 +148,21 @@ def weights(shape: Shape) -> Iterator[tuple[str, Tensor]]:
 
 
 def config(shape: Shape) -> dict[str, object]:
-    """The config.json of LlamaForCausalLM."""
+    """The config.json of LlamaForCausalLM, or of Qwen3MoeForCausalLM."""
+    kind: dict[str, object] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "mlp_bias": False}
+    if shape.experts:
+        kind = {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "num_experts": shape.experts,
+            "num_experts_per_tok": shape.active,
+            "moe_intermediate_size": shape.intermediate,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        }
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        **kind,
         "dtype": "bfloat16",
         "torch_dtype": "bfloat16",
         "vocab_size": shape.vocabulary,
@@ -153,7 +177,6 @@ def config(shape: Shape) -> dict[str, object]:
         "rope_theta": 10000.0,
         "rms_norm_eps": 1e-5,
         "attention_bias": False,
-        "mlp_bias": False,
         "tie_word_embeddings": shape.tied,
         "use_cache": True,
         "bos_token_id": 1,

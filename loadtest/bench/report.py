@@ -14,7 +14,7 @@ from loadtest.bench.journal import Journal
 from loadtest.bench.plots import bars
 from loadtest.bench.session import MACHINE, START
 from loadtest.bench.systems import CORES, System
-from loadtest.checkpoints import DEMO, SMALL, TINYLLAMA, Shape
+from loadtest.checkpoints import DEMO, MIXTURE, SMALL, TINYLLAMA, WIDE, Shape
 
 FLAGS: Final = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "amx_bf16")
 LIMITS: Final = {
@@ -54,6 +54,8 @@ LATENCY: Final = (
     Column("chat turn 10, ms", "chat", "turn_10_ms"),
     Column("cold, ms", "chat", "cold_ms"),
 )
+SAMPLED: Final = (*throughputs("sampled", (1, 8, 32)), *steps("sampled", (1, 8, 32)))
+"""At temperature 0.7 and top-p 0.9."""
 SMALL_SPEED: Final = (*throughputs("small", (1, 32)), *steps("small", (1, 32)), *FOOTPRINT)
 
 
@@ -102,6 +104,10 @@ def page(journal: Journal, systems: Sequence[System], context: Context, verdicts
         "![throughput](throughput-bf16.svg)",
         "## int8, 135M shape\n\n" + table(journal, _of(systems, SMALL, "int8"), SMALL_SPEED),
         "![throughput](throughput-135m.svg)",
+        "## int8, TinyLlama-1.1B's shape, sampled\n\n" + table(journal, chosen, SAMPLED),
+        "## int8, a vocabulary of 152k\n\n" + table(journal, _of(systems, WIDE, "int8"), (*SPEED, *SAMPLED)),
+        "## int8, a mixture of experts\n\n" + table(journal, _of(systems, MIXTURE, "int8"), (*SPEED, *LATENCY[:2])),
+        "## int4, a mixture of experts\n\n" + table(journal, _of(systems, MIXTURE, "int4"), (*SPEED, *LATENCY[:2])),
         "## int8, the demo model\n\n" + table(journal, _of(systems, DEMO, "int8"), (*SPEED, *LATENCY[:2])),
         "## Goals\n\n" + goals_table(verdicts),
         "## Not measured\n\n" + missing(journal, systems, context),

@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 from loadtest.bench.cache import Cache
 from loadtest.bench.running import Dialect, Driven, Launch, Running, Served, free_port
 from loadtest.bench.wave import Asked
-from loadtest.checkpoints import DEMO, SMALL, TINYLLAMA, Shape
+from loadtest.checkpoints import DEMO, MIXTURE, SMALL, TINYLLAMA, WIDE, Shape
+from loadtest.peers.driver import TEMPERATURE, TOP_P
 
 Precision = Literal["int8", "bf16", "fp32", "int4"]
 OURS: Final = "dosirak"
@@ -96,7 +97,10 @@ class System:
 
 
 def _ask_dosirak(asked: Asked) -> dict[str, object]:
-    return {"input_ids": asked.token_ids, "parameters": {"max_new_tokens": asked.new_tokens, "ignore_eos": True}}
+    wanted: dict[str, object] = {"max_new_tokens": asked.new_tokens, "ignore_eos": True}
+    if asked.sampled:
+        wanted |= {"do_sample": True, "temperature": TEMPERATURE, "top_p": TOP_P}
+    return {"input_ids": asked.token_ids, "parameters": wanted}
 
 
 def _told_by_dosirak(event: dict[str, object], before: int) -> list[int]:
@@ -105,7 +109,10 @@ def _told_by_dosirak(event: dict[str, object], before: int) -> list[int]:
 
 
 def _ask_llama_cpp(asked: Asked) -> dict[str, object]:
-    greedy = {"temperature": 0.0, "samplers": ["temperature"], "ignore_eos": True, "cache_prompt": True}
+    chosen: dict[str, object] = {"temperature": 0.0, "samplers": ["temperature"]}
+    if asked.sampled:  # its own default is top_p 0.95 after top_k 40, which spares it the whole vocabulary
+        chosen = {"temperature": TEMPERATURE, "top_p": TOP_P, "samplers": ["top_p", "temperature"]}
+    greedy = chosen | {"ignore_eos": True, "cache_prompt": True}
     wanted = {"n_predict": asked.new_tokens, "stream": True, "return_tokens": True}
     return {"prompt": asked.token_ids, **wanted, **greedy}
 
@@ -167,6 +174,14 @@ def catalogue() -> tuple[System, ...]:
         System("llama.cpp 135M q8_0", "llama.cpp", SMALL, "int8", "server over HTTP, 32 slots", q8, http=True),
         System("openvino 135M int8 g128", "openvino", SMALL, "int8", "group 128, KV u8", ("128", "u8", "f32")),
         System("ctranslate2 135M int8", "ctranslate2", SMALL, "int8", "static batch", ("int8",)),
+        System("dosirak 0.5B http", OURS, WIDE, "int8", "the server, streaming", http=True),
+        System("llama.cpp 0.5B q8_0", "llama.cpp", WIDE, "int8", "server over HTTP, 32 slots", q8, http=True),
+        System("openvino 0.5B int8 g128", "openvino", WIDE, "int8", "group 128, KV u8", ("128", "u8", "f32")),
+        System("dosirak mixture http", OURS, MIXTURE, "int8", "the server, streaming", http=True),
+        System("dosirak mixture int4 http", OURS, MIXTURE, "int4", "the server, streaming", http=True),
+        System("llama.cpp mixture q8_0", "llama.cpp", MIXTURE, "int8", "server over HTTP, 32 slots", q8, http=True),
+        System("llama.cpp mixture q4_0", "llama.cpp", MIXTURE, "int4", "server, 32 slots", q8, True, "q4_0"),
+        System("openvino mixture int8 g128", "openvino", MIXTURE, "int8", "group 128, KV u8", ("128", "u8", "f32")),
     )
 
 

@@ -11,11 +11,12 @@ from loadtest.checkpoints import FIRST_PLAIN_ID, Shape
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`at`: seconds into the wave at which it arrives."""
+    """`at`: seconds into the wave at which it arrives. `sampled`: at temperature 0.7 and top-p 0.9, not greedy."""
 
     token_ids: list[int]
     new_tokens: int
     at: float = 0.0
+    sampled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

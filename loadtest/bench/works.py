@@ -15,7 +15,7 @@ from typing import Final
 from loadtest.bench.running import Running
 from loadtest.bench.systems import System
 from loadtest.bench.wave import Asked, decode_step, gaps, quantile, random_prompts, throughput
-from loadtest.checkpoints import DEMO, FIRST_PLAIN_ID, REPEAT, SMALL, TINYLLAMA, Shape, next_token
+from loadtest.checkpoints import DEMO, FIRST_PLAIN_ID, MIXTURE, REPEAT, SMALL, TINYLLAMA, WIDE, Shape, next_token
 
 Figures = dict[str, float]
 PROMPT, NEW = 128, 64
@@ -32,11 +32,13 @@ class Work:
     applies: Callable[[System], bool]
 
 
-def decode(at_once: int) -> Callable[[Running, Shape, Random], Awaitable[Figures]]:
+def decode(at_once: int, sampled: bool = False) -> Callable[[Running, Shape, Random], Awaitable[Figures]]:
     """`at_once` prompts of 128 tokens arrive together and get 64 tokens each."""
 
     async def run(running: Running, shape: Shape, draw: Random) -> Figures:
-        told = await running.wave([Asked(ids, NEW) for ids in random_prompts(shape, at_once, PROMPT, draw)])
+        told = await running.wave(
+            [Asked(ids, NEW, sampled=sampled) for ids in random_prompts(shape, at_once, PROMPT, draw)]
+        )
         step = decode_step(told)
         return {"tokens_per_second": throughput(told)} | ({"step_ms": step * 1e3} if step else {})
 
@@ -155,11 +157,16 @@ def _large(system: System) -> bool:
 
 
 def _decoded(system: System) -> bool:
-    return _large(system) or system.shape is DEMO
+    return _large(system) or system.shape in (DEMO, WIDE, MIXTURE)
 
 
 def _prefilled(system: System) -> bool:
-    return _int8(system) or system.shape is DEMO
+    return _int8(system) or system.shape in (DEMO, WIDE, MIXTURE)
+
+
+def _sampled(system: System) -> bool:
+    """Users' way of asking; static batches do not sample here."""
+    return _streaming(system) or system.shape is WIDE
 
 
 def _int8(system: System) -> bool:
@@ -186,6 +193,7 @@ WORKS: Final = (
     Work("decode-1", decode(1), _decoded),
     Work("decode-8", decode(8), _decoded),
     Work("decode-32", decode(32), _decoded),
+    *(Work(f"sampled-{at_once}", decode(at_once, sampled=True), _sampled) for at_once in (1, 8, 32)),
     Work("small-1", decode(1), _small),
     Work("small-32", decode(32), _small),
     Work("prefill", prefill, _prefilled),

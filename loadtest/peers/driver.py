@@ -1,6 +1,7 @@
 """A driver process runs this loop: waves of requests in, the time of every token out, one line of JSON each way.
 
-    in   {"requests": [{"at": 0.0, "token_ids": [...], "new_tokens": 64}, ...]}      `at`: seconds into the wave
+    in   {"requests": [{"at": 0.0, "token_ids": [...], "new_tokens": 64, "sampled": false}, ...]}
+                                                                                     `at`: seconds into the wave
     out  {"ready": 1.9}                                                              once, seconds from start to ready
          {"times": [[...], ...], "token_ids": [[...], ...], "memory": 2000000000}    seconds into the wave; peak bytes
 
@@ -16,6 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+TEMPERATURE = 0.7
+TOP_P = 0.9
+"""Of sampled answers."""
+
 
 class Emit(Protocol):
     def __call__(self, number: int, new: Sequence[int], at: float | None = None) -> None:
@@ -25,8 +30,8 @@ class Emit(Protocol):
 class Engine(Protocol):
     """A peer with continuous batching: requests join between steps."""
 
-    def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
-        """Exactly `new_tokens` greedy tokens are wanted, whatever they are."""
+    def add(self, number: int, token_ids: list[int], new_tokens: int, sampled: bool) -> None:
+        """Exactly `new_tokens` are wanted, whatever they are; greedy ones, or `sampled` by TEMPERATURE and TOP_P."""
         ...
 
     def step(self, emit: Emit) -> None: ...
@@ -47,7 +52,7 @@ class StaticBatches:
         self._generate, self._size, self._wait = generate, size, wait
         self._waiting: list[tuple[int, list[int], int, float]] = []
 
-    def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
+    def add(self, number: int, token_ids: list[int], new_tokens: int, sampled: bool) -> None:
         self._waiting.append((number, token_ids, new_tokens, time.perf_counter()))
 
     def step(self, emit: Emit) -> None:
@@ -87,7 +92,8 @@ def run_wave(engine: Engine, requests: Sequence[dict[str, object]]) -> dict[str,
         now = time.perf_counter() - started
         while order and float(str(requests[order[0]]["at"])) <= now:
             number = order.pop(0)
-            engine.add(number, list(requests[number]["token_ids"]), wanted[number])  # type: ignore[call-overload]
+            ids = list(requests[number]["token_ids"])  # type: ignore[call-overload]
+            engine.add(number, ids, wanted[number], bool(requests[number].get("sampled")))
             unfinished += 1
         if unfinished:
             engine.step(emit)

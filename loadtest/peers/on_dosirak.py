@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from loadtest.peers.driver import Emit, Engine, serve
+from loadtest.peers.driver import TEMPERATURE, TOP_P, Emit, Engine, serve
 from models.repository import Repository
 from service.deployments.engines import engine_config
 from service.engine.core import EngineCore
@@ -25,10 +25,12 @@ class Core:
         self._core = core
         self._numbers: dict[str, int] = {}
 
-    def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
+    def add(self, number: int, token_ids: list[int], new_tokens: int, sampled: bool) -> None:
         request_id = f"r{len(self._numbers)}"
         self._numbers[request_id] = number
         params = SamplingParams(max_tokens=new_tokens)
+        if sampled:
+            params = SamplingParams(max_tokens=new_tokens, temperature=TEMPERATURE, top_p=TOP_P, seed=number)
         self._core.add(Request(request_id, tuple(token_ids), params, arrival=time.monotonic()))
 
     def step(self, emit: Emit) -> None:
@@ -46,8 +48,8 @@ class InTurn:
         self._cores = cores
         self._seconds = [0.0, 0.0]
 
-    def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
-        self._cores[number % 2].add(number, token_ids, new_tokens)
+    def add(self, number: int, token_ids: list[int], new_tokens: int, sampled: bool) -> None:
+        self._cores[number % 2].add(number, token_ids, new_tokens, sampled)
 
     def step(self, emit: Emit) -> None:
         for index, core in enumerate(self._cores):

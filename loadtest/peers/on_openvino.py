@@ -15,7 +15,7 @@ import numpy
 import openvino  # type: ignore[import-not-found]
 import openvino_genai  # type: ignore[import-not-found]
 
-from loadtest.peers.driver import Emit, Engine, serve
+from loadtest.peers.driver import TEMPERATURE, TOP_P, Emit, Engine, serve
 
 CACHE_GIB = 2
 
@@ -40,10 +40,12 @@ class Pipeline:
         self._running: dict[int, tuple[int, object]] = {}
         self._added = 0
 
-    def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
+    def add(self, number: int, token_ids: list[int], new_tokens: int, sampled: bool) -> None:
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = config.min_new_tokens = new_tokens
-        config.ignore_eos, config.do_sample = True, False
+        config.ignore_eos, config.do_sample = True, sampled
+        if sampled:
+            config.temperature, config.top_p, config.rng_seed = TEMPERATURE, TOP_P, number
         ids = openvino.Tensor(numpy.array([token_ids], dtype=numpy.int64))
         self._running[self._added] = (number, self._pipeline.add_request(self._added, ids, config))
         self._added += 1

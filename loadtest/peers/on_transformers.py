@@ -56,7 +56,7 @@ class Continuous:
         self._seen: dict[str, int] = {}
         self._waves = 0
 
-    def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
+    def add(self, number: int, token_ids: list[int], new_tokens: int, sampled: bool) -> None:
         self._waves += 1
         key = f"{self._waves}-{number}"
         self._seen[key] = 0

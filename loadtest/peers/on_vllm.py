@@ -32,7 +32,7 @@ class Vllm:
         self._seen: dict[str, int] = {}
         self._added = 0
 
-    def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
+    def add(self, number: int, token_ids: list[int], new_tokens: int, sampled: bool) -> None:
         key = f"{self._added}-{number}"
         self._added += 1
         self._seen[key] = 0

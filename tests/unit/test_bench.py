@@ -202,7 +202,7 @@ class Counting:
         self.running: dict[int, int] = {}
         self.largest = 0
 
-    def add(self, number: int, token_ids: list[int], new_tokens: int) -> None:
+    def add(self, number: int, token_ids: list[int], new_tokens: int, sampled: bool) -> None:
         self.running[number] = new_tokens
 
     def step(self, emit: Emit) -> None:
