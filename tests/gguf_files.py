@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,7 +29,11 @@ NAMES: Final = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
 }
+EXPERT: Final = re.compile(r"model\.layers\.(\d+)\.\w+\.experts\.(\d+)\.(\w+)\.weight")
+PARTS: Final = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 Stored = tuple[int, tuple[int, ...], bytes]
 """Type, shape and bytes of a tensor."""
 
@@ -61,13 +66,20 @@ def of_checkpoint(
     """Writes the checkpoint in `directory` as the GGUF file `path`, its matrices in a format. `changes` go over the
     metadata; None leaves a key out, and `__` stands for a dot. Returns the checkpoint's tensors."""
     config = json.loads((directory / "config.json").read_text())
-    weights = load_file(directory / "model.safetensors")
-    architecture = "llama" if config["model_type"] == "mistral" else config["model_type"]
+    stored = load_file(directory / "model.safetensors")
+    weights = dict(sorted(stored.items(), key=lambda item: [int(part) for part in re.findall(r"\d+", item[0])]))
+    kinds = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
+    architecture = kinds.get(config["model_type"], config["model_type"])
     tensors = {}
+    stacked: dict[str, list[Tensor]] = {}
     for name, tensor in weights.items():
+        if expert := EXPERT.fullmatch(name):
+            stacked.setdefault(f"blk.{expert[1]}.ffn_{PARTS[expert[3]]}_exps.weight", []).append(tensor)
+            continue
         if architecture == "llama":
             tensor = _permuted(name, tensor, config)
         tensors[_name(name)] = form(tensor) if tensor.dim() > 1 else f32(tensor)
+    tensors |= {name: form(torch.stack(parts)) for name, parts in stacked.items()}
     metadata = _metadata(config, architecture, directory) | {key.replace("__", "."): v for key, v in changes.items()}
     write(path, {key: value for key, value in metadata.items() if value is not None}, tensors)
     return weights
@@ -121,6 +133,9 @@ def _metadata(config: Mapping[str, Any], architecture: str, directory: Path) -> 
         "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
         "rope.freq_base": float(theta),
     }
+    if active := config.get("num_experts_per_tok"):
+        own |= {"expert_count": config["num_local_experts"], "expert_used_count": active}
+        own["expert_feed_forward_length"] = config.get("moe_intermediate_size")
     return {
         "general.architecture": architecture,
         **{f"{architecture}.{key}": value for key, value in own.items()},

@@ -28,8 +28,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SUFFIX: Final = ".gguf"
-ARCHITECTURES: Final = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-"""llama.cpp's name of an architecture to the class that serves it. Files of Mistral's models say `llama`."""
+ARCHITECTURES: Final = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
+}
+"""llama.cpp's name of an architecture to the class that serves it. Files of Mistral and Mixtral say `llama`."""
 _WHOLE: Final = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -48,6 +53,9 @@ _BLOCK: Final = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_OF_EXPERTS: Final = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
+"""Tensors [experts, out, in] to the part of an expert."""
+_ROUTER: Final = "ffn_gate_inp"
 _PLAIN_SPLITS: Final = ("gpt-2", "phi-2", "mpt", "olmo")
 """Names of the way in which GPT-2 splits text, besides those that transformers knows."""
 _ROTARY_FACTORS: Final = "rope_freqs.weight"
@@ -68,9 +76,10 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, 
         told = _metadata(path)
         tensors = _tensors(path)
         config = _config(told, tensors)
+        named = _named(tensors, config)
         (target / "config.json").write_text(json.dumps(config, indent=2))
         _write_tokenizer(path, target)
-        _write_weights(tensors, config, told.architecture, target, progress)
+        _write_weights(named, config, told.architecture, target, progress)
     formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
     return f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"
 
@@ -136,11 +145,6 @@ def _shape(tensor: ReaderTensor) -> tuple[int, ...]:
 
 
 def _config(told: _Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, Any]:
-    if told.own("expert_count"):
-        raise InvalidSource(
-            "the file is a mixture of experts, which is not read from GGUF: import the safetensors checkpoint that it "
-            "was made of"
-        )
     blocks = len({name.split(".")[1] for name in tensors if name.startswith("blk.")})
     if told.size("block_count") != blocks:  # before a model of a damaged number of layers is built
         raise InvalidSource(f"the file says {told.size('block_count'):,} blocks and has tensors of {blocks:,}")
@@ -167,10 +171,36 @@ def _config(told: _Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, A
     }
     if window:
         config["sliding_window"] = window
-    if told.architecture == "llama":
+    if told.own("expert_count"):
+        config |= _experts(told)
+    elif told.architecture == "llama":
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
     scaling = _rope_scaling(told, tensors.get(_ROTARY_FACTORS), config)
     return config | ({"rope_scaling": scaling} if scaling else {})
+
+
+def _experts(told: _Metadata) -> dict[str, Any]:
+    """Returns what config.json says of a mixture of experts. Raises InvalidSource for an architecture whose mixtures
+    are not served."""
+    active, width = told.size("expert_used_count"), told.own("expert_feed_forward_length")
+    if told.architecture == "qwen3moe":
+        return {
+            "model_type": "qwen3_moe",
+            "num_experts": told.size("expert_count"),
+            "num_experts_per_tok": active,
+            "moe_intermediate_size": told.size("expert_feed_forward_length"),
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        }
+    if told.architecture == "llama" and width is None:
+        return {
+            "model_type": "mixtral",
+            "architectures": ["MixtralForCausalLM"],
+            "num_local_experts": told.size("expert_count"),
+            "num_experts_per_tok": active,
+        }
+    raise InvalidSource("the file is a mixture of experts of another kind than Qwen3-MoE's and Mixtral's")
 
 
 def _decimal(value: float) -> float:
@@ -239,24 +269,39 @@ def _write_tokenizer(path: Path, target: Path) -> None:
     tokenizer.save_pretrained(target)
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A weight's tensor in the file, and its number among the experts in it, if it is one's."""
+
+    tensor: ReaderTensor
+    expert: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return _shape(self.tensor)[0 if self.expert is None else 1 :]
+
+    def read(self) -> Tensor:
+        """Returns the weight in fp32."""
+        return _dequantized(self.tensor, self.expert)
+
+
 def _write_weights(
-    tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any], architecture: str, target: Path, progress: Progress
+    named: Mapping[str, _Source], config: Mapping[str, Any], architecture: str, target: Path, progress: Progress
 ) -> None:
     from models.checkpoint.safetensors_file import Tensor as Stored
     from models.conversion import PLAIN_FORMAT, bytes_of, write_shards
 
-    named = {_name(name): tensor for name, tensor in tensors.items() if name != _ROTARY_FACTORS}
-    _require_whole(target, {name: _shape(tensor) for name, tensor in named.items()})
+    _require_whole(target, {name: source.shape for name, source in named.items()})
     undo = _unpermuted(config) if architecture == "llama" else {}
 
     def content(name: str) -> memoryview:
         import torch
 
-        weight = _dequantized(named[name])
+        weight = named[name].read()
         part = name.rpartition(".")[0].rpartition(".")[2]
         return bytes_of((undo[part](weight) if part in undo else weight).to(torch.bfloat16))
 
-    planned = [Stored(name, "BF16", _shape(tensor)) for name, tensor in named.items()]
+    planned = [Stored(name, "BF16", source.shape) for name, source in named.items()]
     write_shards(target, planned, content, progress, PLAIN_FORMAT)
 
 
@@ -271,14 +316,54 @@ def _require_whole(directory: Path, stored: Mapping[str, tuple[int, ...]]) -> No
             model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
     except Exception as error:  # transformers raises anything for sizes that it cannot build
         raise InvalidSource(f"the file's sizes are of no model that can be built: {str(error)[:200]}") from error
-    wanted = model.state_dict()
-    for name, tensor in wanted.items():
+    wanted = _shapes_in_files(model)
+    for name, shape in wanted.items():
         if name not in stored and not (name == "lm_head.weight" and config.tie_word_embeddings):
             raise InvalidSource(f"the file has no tensor for {name}")
-        if name in stored and stored[name] != tuple(tensor.shape):
-            raise InvalidSource(f"{name} is {list(stored[name])} in the file; its sizes say {list(tensor.shape)}")
+        if name in stored and stored[name] != shape:
+            raise InvalidSource(f"{name} is {list(stored[name])} in the file; its sizes say {list(shape)}")
     if unknown := sorted(stored.keys() - wanted.keys()):
         raise InvalidSource(f"the file has a tensor for {unknown[0]}, which its sizes do not have")
+
+
+def _shapes_in_files(model: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the tensors of a model's files: those of the library's model, but each expert by itself."""
+    from models import experts
+
+    names = experts.FAMILIES.get(model.config.model_type, experts.ExpertNames())
+    found: dict[str, tuple[int, ...]] = {}
+    for name, tensor in model.state_dict().items():
+        layer, mixture, part = name.partition(f"{experts.LIBRARY_PLACE}.experts.")
+        if not mixture:
+            router = f"{experts.LIBRARY_PLACE}.{names.router}.weight"
+            found[name.replace(router, f"{names.place}.{names.router}.weight")] = tuple(tensor.shape)
+            continue
+        count, outputs, inputs = tensor.shape
+        parts = (names.down,) if part == "down_proj" else (names.gate, names.up)
+        for module in names.parts(layer, count, *parts):
+            found[f"{module}.weight"] = (outputs // len(parts), inputs)
+    return found
+
+
+def _named(tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, _Source]:
+    """Returns the tensors by transformers' names, each expert's by itself."""
+    from models import experts
+
+    names = experts.FAMILIES.get(str(config["model_type"]))
+    found: dict[str, _Source] = {}
+    for name, tensor in tensors.items():
+        block = re.fullmatch(r"blk\.(\d{1,4})\.(\w+)\.weight", name)
+        if name == _ROTARY_FACTORS:
+            continue
+        if names and block and block[2] in _OF_EXPERTS:
+            part = getattr(names, _OF_EXPERTS[block[2]])
+            modules = names.parts(f"model.layers.{block[1]}.", _shape(tensor)[0], part)
+            found |= {f"{module}.weight": _Source(tensor, number) for number, module in enumerate(modules)}
+        elif names and block and block[2] == _ROUTER:
+            found[f"model.layers.{block[1]}.{names.place}.{names.router}.weight"] = _Source(tensor)
+        else:
+            found[_name(name)] = _Source(tensor)
+    return found
 
 
 def _name(name: str) -> str:
@@ -304,11 +389,14 @@ def _unpermuted(config: Mapping[str, Any]) -> dict[str, Callable[[Tensor], Tenso
     }
 
 
-def _dequantized(tensor: ReaderTensor) -> Tensor:
-    """Returns a tensor in fp32."""
+def _dequantized(tensor: ReaderTensor, number: int | None = None) -> Tensor:
+    """Returns a tensor, or the one of this number in it, in fp32."""
     import numpy as np
     import torch
     from gguf import dequantize
 
-    values = np.require(dequantize(tensor.data, tensor.tensor_type), np.float32, ["C", "W"])
-    return torch.from_numpy(values).view(_shape(tensor))
+    shape, data = _shape(tensor), tensor.data
+    if number is not None:
+        shape, data = shape[1:], data.reshape(shape[0], -1, data.shape[-1])[number]
+    values = np.require(dequantize(data, tensor.tensor_type), np.float32, ["C", "W"])
+    return torch.from_numpy(values).view(shape)

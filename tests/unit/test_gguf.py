@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from models.errors import InvalidSource
 from models.importing import import_source
@@ -41,6 +50,10 @@ CONFIGS = {
     "mistral": MistralConfig(**SIZES, sliding_window=24),
     "qwen2": Qwen2Config(**(SIZES | {"head_dim": 8}), tie_word_embeddings=True),
     "qwen3": Qwen3Config(**SIZES, tie_word_embeddings=False),
+    "qwen3_moe": Qwen3MoeConfig(
+        **SIZES, num_experts=12, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True
+    ),
+    "mixtral": MixtralConfig(**SIZES, num_local_experts=3, num_experts_per_tok=2),
 }
 
 
@@ -172,7 +185,11 @@ def test_scaled_positions_are_kept(
     [
         ({"general__architecture": "gemma3"}, "architecture 'gemma3'; from GGUF there are llama, qwen2, qwen3"),
         ({"general__architecture": None}, "no `general.architecture`"),
-        ({"llama__expert_count": 8}, "mixture of experts"),
+        ({"llama__expert_count": 8}, "expert_used_count is None"),
+        (
+            {"llama__expert_count": 8, "llama__expert_used_count": 2, "llama__expert_feed_forward_length": 64},
+            "experts of another kind",
+        ),
         ({"llama__embedding_length": None}, "llama.embedding_length is None"),
         ({"llama__embedding_length": 64}, "its sizes say"),
         ({"llama__block_count": 3}, "says 3 blocks and has tensors of 2"),
