@@ -18,6 +18,9 @@ _LONGEST: Final = 1.0  # seconds of a step; a new request waits for its end
 _LONGEST_OF_ALL: Final = 2.0  # seconds of a step with a long constant
 _CONSTANTS: Final = 40  # a step lasts this many times its constant: so 2.5 % of a prefill goes into constants
 _STRETCH: Final = 1.75  # a step may always take this multiple of its decodes alone; twice, with the line's error
+_CROWD: Final = 4  # from a waiting prompt for so many decodes on, prompts get more of a step
+_PAUSE: Final = 0.4  # seconds between two tokens that a crowd of prompts may make
+_LONGEST_PAUSE: Final = 4  # the same as a multiple of a step of the decodes alone, on a slower machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +80,21 @@ class BatchingPolicy:
     def _longest_step(self, decodes: int, kv_tokens: int, prefills: int) -> float:
         """Returns the seconds that a step may take.
 
-        With decodes it is the latency target. If the machine cannot keep the target, it is the larger of two values:
-        1.75 times the seconds of the decodes alone, or the share of the step that belongs to requests without a first
-        token (one decode does not hold up seven prompts). Neither a shared step nor one without decodes is planned for
-        more than one second, or two if its constant is long.
+        With decodes it is the latency target. If the machine cannot keep the target, it is 1.75 times the seconds of
+        the decodes alone, as long as at most one prompt waits for four decodes. A crowd of prompts is computed first:
+        beside it the streams would go on at the pace of few, and their step reads all weights for few tokens. So the
+        prefill's share grows with the cube of prompts by decodes (a prompt for two decodes: six times the decodes' own
+        seconds), up to a pause of 0.4 seconds, or four times the decodes alone. A step without decodes is planned for
+        one second at most, or two if its constant is long.
         """
         constants = _CONSTANTS * self.cost.coefficients[0]
         limit = max(_LONGEST, min(constants, _LONGEST_OF_ALL), self.inter_token_latency_target)
         if decodes == 0:
             return limit
         alone = self.cost.predict(Work(decodes, kv_tokens))
-        shared = min(alone * (1 + prefills / decodes), limit)
-        return max(self.inter_token_latency_target, alone * _STRETCH, shared)
+        crowd = max(1.0, _CROWD * prefills / decodes) ** 3
+        pause = max(_PAUSE, alone * _LONGEST_PAUSE)
+        return max(self.inter_token_latency_target, min(alone * (1 + (_STRETCH - 1) * crowd), pause, limit))
 
     def pays(self, work: Work) -> bool:
         """Returns whether a draft that is surely right would raise the tokens per second of a step of decodes only. If
