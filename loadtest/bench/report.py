@@ -33,12 +33,12 @@ class Column:
     scale: float = 1.0
 
 
-def throughputs(work: str, at_once: Sequence[int]) -> tuple[Column, ...]:
-    return tuple(Column(f"tok/s at {n}", f"{work}-{n}", "tokens_per_second") for n in at_once)
+def throughputs(work: str, at_once: Sequence[int], kind: str = "") -> tuple[Column, ...]:
+    return tuple(Column(f"{kind}tok/s at {n}", f"{work}-{n}", "tokens_per_second") for n in at_once)
 
 
-def steps(work: str, at_once: Sequence[int]) -> tuple[Column, ...]:
-    return tuple(Column(f"step at {n}, ms", f"{work}-{n}", "step_ms") for n in at_once)
+def steps(work: str, at_once: Sequence[int], kind: str = "") -> tuple[Column, ...]:
+    return tuple(Column(f"{kind}step at {n}, ms", f"{work}-{n}", "step_ms") for n in at_once)
 
 
 FOOTPRINT: Final = (Column("ready, s", START, "ready_s"), Column("resident then, GB", START, "bytes", 1e-9))
@@ -54,7 +54,10 @@ LATENCY: Final = (
     Column("chat turn 10, ms", "chat", "turn_10_ms"),
     Column("cold, ms", "chat", "cold_ms"),
 )
-SAMPLED: Final = (*throughputs("sampled", (1, 8, 32)), *steps("sampled", (1, 8, 32)))
+SAMPLED: Final = (
+    *throughputs("sampled", (1, 8, 32), "sampled "),
+    *steps("sampled", (1, 8, 32), "sampled "),
+)
 """At temperature 0.7 and top-p 0.9."""
 SMALL_SPEED: Final = (*throughputs("small", (1, 32)), *steps("small", (1, 32)), *FOOTPRINT)
 

@@ -79,8 +79,8 @@ def refuse_dangerous(value: object, where: str) -> None:
             raise InvalidSource(f"{where} has the key {key[:80]!r}, which can make a loader run other code; remove it")
         if key in _QUANTIZED and item is not None:
             raise InvalidSource(
-                f"{where} has {key!r} of another method than awq and gptq, which are unpacked: import the unquantized "
-                "checkpoint, then quantize it here"
+                f"{where} has {key!r} of another method than awq, gptq and mxfp4, which are unpacked: import the "
+                "unquantized checkpoint, then quantize it here"
             )
         refuse_dangerous(item, where)
 

@@ -6,7 +6,8 @@ into plain weights in bf16, so that they are imported like any others.
     both   qzeros int32 [groups, out / n], scales fp16 [groups, out]; weight = (code - zero) * scale, of its group
     GPTQ   g_idx int32 [in], the group of each input; zeros are stored less 1, except as `gptq_v2`
 
-Lin et al. 2023 (AWQ), Frantar et al. 2022 (GPTQ); layouts of AutoAWQ's `gemm` and of AutoGPTQ.
+Lin et al. 2023 (AWQ), Frantar et al. 2022 (GPTQ); layouts of AutoAWQ's `gemm` and of AutoGPTQ. MXFP4, of gpt-oss, is
+in `mxfp4`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from models.checkpoint import mxfp4
 from models.checkpoint.config_policy import as_text, read_json
 from models.checkpoint.safetensors_file import FLOATS, INDEX, Tensor, read_header
 from models.errors import InvalidSource
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 KEY: Final = "quantization_config"
-METHODS: Final = ("awq", "gptq")
+METHODS: Final = ("awq", "gptq", mxfp4.METHOD)
 _PARTS: Final = (".qweight", ".qzeros", ".scales", ".g_idx")
 _AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 
@@ -42,16 +44,13 @@ def unpack(directory: Path, progress: Progress) -> tuple[str, dict[str, str]]:
     from models.conversion import PLAIN_FORMAT, write_shards
 
     config = read_json(directory / "config.json")
-    form = _Form.of(config)
     old = sorted(directory.glob("*.safetensors"))
     stored = {tensor.name: (tensor, path) for path in old for tensor in read_header(path)}
-    layers = {name.removesuffix(".qweight") for name in stored if name.endswith(".qweight")}
-    if not layers:
-        raise InvalidSource(f"config.json says {form.method}, but no tensor is called qweight")
-    packed = {layer: _Packed(layer, stored, form) for layer in sorted(layers)}
-    planned = [Tensor(f"{layer}.weight", "BF16", each.shape) for layer, each in packed.items()]
+    packed, form = _packed(config, stored)
+    planned = [each.planned for each in packed.values()]
+    parts = {part for each in packed.values() for part in each.parts}
     for name, (tensor, _) in stored.items():
-        if not (name.endswith(_PARTS) and name.rpartition(".")[0] in layers):
+        if name not in parts:
             planned.append(Tensor(name, "BF16" if tensor.dtype in FLOATS else tensor.dtype, tensor.shape))
 
     def content(name: str) -> memoryview:
@@ -59,9 +58,8 @@ def unpack(directory: Path, progress: Progress) -> tuple[str, dict[str, str]]:
 
         from models.conversion import bytes_of, converted, read
 
-        layer = name.removesuffix(".weight")
-        if layer in packed:
-            return bytes_of(packed[layer].weight().to(torch.bfloat16))
+        if name in packed:
+            return bytes_of(packed[name].weight().to(torch.bfloat16))
         return converted(lambda name: read(stored[name][1], name), torch.bfloat16, name)
 
     new = directory / "unpacked"
@@ -73,7 +71,25 @@ def unpack(directory: Path, progress: Progress) -> tuple[str, dict[str, str]]:
         path.rename(directory / path.name)
     new.rmdir()
     (directory / "config.json").write_text(as_text({key: value for key, value in config.items() if key != KEY}))
-    return f"{form.method} of {form.bits} bits in groups of {form.group}, {len(layers)} layers unpacked", hashes
+    return f"{form}, {len(packed)} tensors unpacked", hashes
+
+
+def _packed(
+    config: Mapping[str, object], stored: Mapping[str, tuple[Tensor, Path]]
+) -> tuple[dict[str, _Packed | mxfp4.Blocks], str]:
+    """Returns the packed tensors by the names of what they become, and their form in words. Raises InvalidSource if
+    there are none."""
+    told: Any = config[KEY]
+    is_mxfp4 = told["quant_method"] == mxfp4.METHOD
+    suffix = mxfp4.SUFFIX if is_mxfp4 else ".qweight"
+    names = sorted(name.removesuffix(suffix) for name in stored if name.endswith(suffix))
+    if not names:
+        raise InvalidSource(f"config.json says {told['quant_method']}, but no tensor is called {suffix[1:]}")
+    if is_mxfp4:
+        return {name: mxfp4.Blocks(name, stored) for name in names}, mxfp4.METHOD
+    form = _Form.of(config)
+    made: dict[str, _Packed | mxfp4.Blocks] = {f"{name}.weight": _Packed(name, stored, form) for name in names}
+    return made, f"{form.method} of {form.bits} bits in groups of {form.group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +128,8 @@ class _Packed:
         fits = scales.shape == (groups, outputs) and zeros.shape == (groups, outputs // per_word) and outputs > 0
         if not fits or codes.dtype != "I32" or zeros.dtype != "I32" or scales.dtype not in FLOATS:
             raise InvalidSource(f"{layer}: qweight, qzeros and scales do not fit each other in groups of {form.group}")
-        self.shape = (outputs, inputs)
+        self.planned = Tensor(f"{layer}.weight", "BF16", (outputs, inputs))
+        self.parts = tuple(layer + part for part in _PARTS if layer + part in stored)
         self._groups = groups
 
     def weight(self) -> torch.Tensor:
@@ -125,7 +142,7 @@ class _Packed:
             codes, zeros = self._ordered(self._unpacked(codes)), self._ordered(zeros)
         else:
             codes = self._unpacked(codes.T.contiguous()).T
-        group = self._group_of_inputs(self.shape[1])
+        group = self._group_of_inputs(self.planned.shape[1])
         if int(group.min()) < 0 or int(group.max()) >= self._groups:
             raise InvalidSource(f"{self._layer}.g_idx names a group that there is not")
         scales = finite(f"{self._layer}.scales", self._read(".scales").float())

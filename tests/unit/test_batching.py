@@ -143,8 +143,8 @@ def test_a_long_constant_makes_longer_steps_up_to_two_seconds() -> None:
 
 
 def test_a_crowd_of_prompts_makes_no_pause_longer_than_two_fifths_of_a_second() -> None:
-    """On a slower machine, than four steps of the streams; and no step longer than a second."""
-    for constant, longest in ((0.02, 0.4), (0.15, 0.6), (0.4, 1.0)):
+    """On a slower machine, than four steps of the streams, and no step longer than two seconds."""
+    for constant, longest in ((0.02, 0.4), (0.15, 0.6), (0.6, 2.0)):
         policy = policy_of((constant, 0.001, 0.0, 0.0), target=0.001)
         step = policy.cost.predict(Work(policy.token_budget(1, 1000, 0, 200)))
         assert step == pytest.approx(longest, rel=0.02)

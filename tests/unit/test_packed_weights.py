@@ -89,7 +89,7 @@ def test_weights_come_back(tmp_path: Path, form: dict[str, Any]) -> None:
     for name, weight in meant.items():
         assert torch.equal(stored[name], weight.to(torch.bfloat16)), name
     method, bits = form["quant_method"], form.get("bits", 4)
-    assert f"{method} of {bits} bits" in manifest.lineage.recipe and "7 layers unpacked" in manifest.lineage.recipe
+    assert f"{method} of {bits} bits" in manifest.lineage.recipe and "7 tensors unpacked" in manifest.lineage.recipe
     assert KEY not in json.loads((repository.path(manifest) / "config.json").read_text())
     repository.verify(manifest)
 
@@ -153,7 +153,7 @@ def test_tensors_that_do_not_fit_are_refused(
         ({"group_size": "all"}, "groups of 'all'"),
         ({"quant_method": "awq", "bits": 8}, "awq of 8 bits"),
         ({"quant_method": "awq", "version": "marlin"}, "AWQ in the form 'marlin'"),
-        ({"quant_method": "bitsandbytes"}, "another method than awq and gptq"),
+        ({"quant_method": "bitsandbytes"}, "another method than awq, gptq and mxfp4"),
     ],
 )
 def test_forms_that_are_not_read_are_refused(tmp_path: Path, told: dict[str, Any], reason: str) -> None:
