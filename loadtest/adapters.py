@@ -20,8 +20,8 @@ import transformers
 from safetensors.torch import save_file
 
 from models import adapters, skeleton
+from models.int8 import quantize_rows
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from models.quantize import quantize_rows
 from service.engine.core import EngineCore
 from service.engine.messages import EngineConfig, Request, SamplingParams
 from service.engine.worker import build_core

@@ -21,8 +21,8 @@ from bitsandbytes.nn.modules import Int8Params, Linear8bitLt
 from torch import Tensor
 
 from models.calibration import THRESHOLD
+from models.int8 import quantize_rows
 from models.loading import Outliers
-from models.quantize import quantize_rows
 from service.host import usable_cores
 from service.runner.limits import seconds
 from service.runner.linear import Int8Linear, activation_reach

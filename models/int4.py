@@ -3,7 +3,7 @@
 A group of neighbouring inputs of one output shares a scale and a base. Together they turn a code into an 8-bit weight:
 
     weight8 = base + (code * group_scale >> 4)      code 0 to 15, group_scale 1 to 255, base -128 to 127
-    weight  ~ weight8 * scale                       scale: one for each output, as in `models.quantize`
+    weight  ~ weight8 * scale                       scale: one for each output, as in `models.int8`
 
 All is in whole numbers up to the last line. So a 4-bit layer is exactly the 8-bit layer of its decoded weights, with
 every kernel. A group of 32 takes 4.5 bits a weight, a group of 128 takes 4.125.

@@ -1,31 +1,35 @@
 """A GGUF file holds a whole model: sizes, tokenizer, chat template and weights in blocks, as llama.cpp reads them.
 
-`unpack` writes it as the checkpoint that it was made of: config.json, tokenizer files, and weights in bf16. llama.cpp's
-own package dequantizes the blocks, and transformers builds the tokenizer. What decides the model's meaning is written
-here, for ARCHITECTURES only: the names of tensors, the sizes, the rotary positions. A tensor or a scaling of positions
-that is not known here is refused, because a model without it would answer, only worse.
+`unpack` writes it as the checkpoint that it was made of: config.json, tokenizer files, and weights in bf16
+(`gguf_weights`). transformers builds the tokenizer. What decides the model's meaning is written here and there, for
+ARCHITECTURES only: the names of tensors, the sizes, the rotary positions. What is not known is refused, because a model
+without it would answer, only worse.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from models.checkpoint.gguf_weights import (
+    ROTARY_FACTORS,
+    dequantized,
+    named_weights,
+    shape_of,
+    write_weights,
+)
 from models.errors import InvalidSource
 from models.progress import Progress, silent
 from models.storage.staging import sha256_of
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor
-    from torch import Tensor
 
 SUFFIX: Final = ".gguf"
 ARCHITECTURES: Final = {
@@ -35,30 +39,8 @@ ARCHITECTURES: Final = {
     "qwen3moe": "Qwen3MoeForCausalLM",
 }
 """llama.cpp's name of an architecture to the class that serves it. Files of Mistral and Mixtral say `llama`."""
-_WHOLE: Final = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_BLOCK: Final = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_OF_EXPERTS: Final = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
-"""Tensors [experts, out, in] to the part of an expert."""
-_ROUTER: Final = "ffn_gate_inp"
 _PLAIN_SPLITS: Final = ("gpt-2", "phi-2", "mpt", "olmo")
 """Names of the way in which GPT-2 splits text, besides those that transformers knows."""
-_ROTARY_FACTORS: Final = "rope_freqs.weight"
 _MALFORMED: Final = (ValueError, KeyError, IndexError, TypeError, struct.error, OverflowError, RecursionError)
 
 
@@ -76,10 +58,10 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, 
         told = _metadata(path)
         tensors = _tensors(path)
         config = _config(told, tensors)
-        named = _named(tensors, config)
+        named = named_weights(tensors, config)
         (target / "config.json").write_text(json.dumps(config, indent=2))
         _write_tokenizer(path, target)
-        _write_weights(named, config, told.architecture, target, progress)
+        write_weights(named, config, told.architecture, target, progress)
     formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
     return f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"
 
@@ -140,10 +122,6 @@ def _tensors(path: Path) -> dict[str, ReaderTensor]:
     return {tensor.name: tensor for tensor in GGUFReader(path).tensors}
 
 
-def _shape(tensor: ReaderTensor) -> tuple[int, ...]:
-    return tuple(int(size) for size in reversed(tensor.shape))
-
-
 def _config(told: _Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, Any]:
     blocks = len({name.split(".")[1] for name in tensors if name.startswith("blk.")})
     if told.size("block_count") != blocks:  # before a model of a damaged number of layers is built
@@ -163,7 +141,7 @@ def _config(told: _Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, A
         "rms_norm_eps": _decimal(told.own("attention.layer_norm_rms_epsilon", 1e-6)),
         "rope_theta": _decimal(told.own("rope.freq_base", 10000.0)),
         "hidden_act": "silu",
-        "vocab_size": _shape(tensors["token_embd.weight"])[0],
+        "vocab_size": shape_of(tensors["token_embd.weight"])[0],
         "tie_word_embeddings": "output.weight" not in tensors,
         "bos_token_id": told.values.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": told.values.get("tokenizer.ggml.eos_token_id"),
@@ -175,7 +153,7 @@ def _config(told: _Metadata, tensors: Mapping[str, ReaderTensor]) -> dict[str, A
         config |= _experts(told)
     elif told.architecture == "llama":
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
-    scaling = _rope_scaling(told, tensors.get(_ROTARY_FACTORS), config)
+    scaling = _rope_scaling(told, tensors.get(ROTARY_FACTORS), config)
     return config | ({"rope_scaling": scaling} if scaling else {})
 
 
@@ -211,7 +189,7 @@ def _decimal(value: float) -> float:
 def _rope_scaling(told: _Metadata, factors: ReaderTensor | None, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns transformers' form of the scaling of positions. Raises InvalidSource for one that has none."""
     if factors is not None:
-        return _llama3_scaling(_dequantized(factors).tolist(), config)
+        return _llama3_scaling(dequantized(factors).tolist(), config)
     kind, factor = told.own("rope.scaling.type"), told.own("rope.scaling.factor")
     if kind in (None, "none") or not factor or factor == 1.0:
         return None
@@ -267,136 +245,3 @@ def _write_tokenizer(path: Path, target: Path) -> None:
     backend = Tokenizer.from_str(json.dumps(whole))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **told)  # type: ignore[no-untyped-call]
     tokenizer.save_pretrained(target)
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A weight's tensor in the file, and its number among the experts in it, if it is one's."""
-
-    tensor: ReaderTensor
-    expert: int | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return _shape(self.tensor)[0 if self.expert is None else 1 :]
-
-    def read(self) -> Tensor:
-        """Returns the weight in fp32."""
-        return _dequantized(self.tensor, self.expert)
-
-
-def _write_weights(
-    named: Mapping[str, _Source], config: Mapping[str, Any], architecture: str, target: Path, progress: Progress
-) -> None:
-    from models.checkpoint.safetensors_file import Tensor as Stored
-    from models.conversion import PLAIN_FORMAT, bytes_of, write_shards
-
-    _require_whole(target, {name: source.shape for name, source in named.items()})
-    undo = _unpermuted(config) if architecture == "llama" else {}
-
-    def content(name: str) -> memoryview:
-        import torch
-
-        weight = named[name].read()
-        part = name.rpartition(".")[0].rpartition(".")[2]
-        return bytes_of((undo[part](weight) if part in undo else weight).to(torch.bfloat16))
-
-    planned = [Stored(name, "BF16", source.shape) for name, source in named.items()]
-    write_shards(target, planned, content, progress, PLAIN_FORMAT)
-
-
-def _require_whole(directory: Path, stored: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises InvalidSource for tensors that the model of config.json has and the file has not, or in another shape."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
-    except Exception as error:  # transformers raises anything for sizes that it cannot build
-        raise InvalidSource(f"the file's sizes are of no model that can be built: {str(error)[:200]}") from error
-    wanted = _shapes_in_files(model)
-    for name, shape in wanted.items():
-        if name not in stored and not (name == "lm_head.weight" and config.tie_word_embeddings):
-            raise InvalidSource(f"the file has no tensor for {name}")
-        if name in stored and stored[name] != shape:
-            raise InvalidSource(f"{name} is {list(stored[name])} in the file; its sizes say {list(shape)}")
-    if unknown := sorted(stored.keys() - wanted.keys()):
-        raise InvalidSource(f"the file has a tensor for {unknown[0]}, which its sizes do not have")
-
-
-def _shapes_in_files(model: Any) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the tensors of a model's files: those of the library's model, but each expert by itself."""
-    from models import experts
-
-    names = experts.FAMILIES.get(model.config.model_type, experts.ExpertNames())
-    found: dict[str, tuple[int, ...]] = {}
-    for name, tensor in model.state_dict().items():
-        layer, mixture, part = name.partition(f"{experts.LIBRARY_PLACE}.experts.")
-        if not mixture:
-            router = f"{experts.LIBRARY_PLACE}.{names.router}.weight"
-            found[name.replace(router, f"{names.place}.{names.router}.weight")] = tuple(tensor.shape)
-            continue
-        count, outputs, inputs = tensor.shape
-        parts = (names.down,) if part == "down_proj" else (names.gate, names.up)
-        for module in names.parts(layer, count, *parts):
-            found[f"{module}.weight"] = (outputs // len(parts), inputs)
-    return found
-
-
-def _named(tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]) -> dict[str, _Source]:
-    """Returns the tensors by transformers' names, each expert's by itself."""
-    from models import experts
-
-    names = experts.FAMILIES.get(str(config["model_type"]))
-    found: dict[str, _Source] = {}
-    for name, tensor in tensors.items():
-        block = re.fullmatch(r"blk\.(\d{1,4})\.(\w+)\.weight", name)
-        if name == _ROTARY_FACTORS:
-            continue
-        if names and block and block[2] in _OF_EXPERTS:
-            part = getattr(names, _OF_EXPERTS[block[2]])
-            modules = names.parts(f"model.layers.{block[1]}.", _shape(tensor)[0], part)
-            found |= {f"{module}.weight": _Source(tensor, number) for number, module in enumerate(modules)}
-        elif names and block and block[2] == _ROUTER:
-            found[f"model.layers.{block[1]}.{names.place}.{names.router}.weight"] = _Source(tensor)
-        else:
-            found[_name(name)] = _Source(tensor)
-    return found
-
-
-def _name(name: str) -> str:
-    """Returns transformers' name of a tensor. Raises InvalidSource for one that the architectures do not have."""
-    block = re.fullmatch(r"blk\.(\d{1,4})\.(\w+)\.(weight|bias)", name)
-    if block and block[2] in _BLOCK:
-        return f"model.layers.{block[1]}.{_BLOCK[block[2]]}.{block[3]}"
-    if name not in _WHOLE:
-        raise InvalidSource(f"the file has a tensor {name[:80]!r}, which its architecture does not have here")
-    return _WHOLE[name]
-
-
-def _unpermuted(config: Mapping[str, Any]) -> dict[str, Callable[[Tensor], Tensor]]:
-    """llama.cpp rotates neighbouring dimensions, transformers the two halves of a head. Files of the architecture
-    `llama` have the rows of queries and keys in the former order. Returns what restores the rows, by projection."""
-
-    def restored(weight: Tensor, heads: int) -> Tensor:
-        return weight.view(heads, -1, 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
-
-    return {
-        "q_proj": partial(restored, heads=config["num_attention_heads"]),
-        "k_proj": partial(restored, heads=config["num_key_value_heads"]),
-    }
-
-
-def _dequantized(tensor: ReaderTensor, number: int | None = None) -> Tensor:
-    """Returns a tensor, or the one of this number in it, in fp32."""
-    import numpy as np
-    import torch
-    from gguf import dequantize
-
-    shape, data = _shape(tensor), tensor.data
-    if number is not None:
-        shape, data = shape[1:], data.reshape(shape[0], -1, data.shape[-1])[number]
-    values = np.require(dequantize(data, tensor.tensor_type), np.float32, ["C", "W"])
-    return torch.from_numpy(values).view(shape)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.int4 import Int4Weight, decoded, encode, error_of, fits, joined, rough_error
-from models.quantize import row_scale
+from models.int8 import row_scale
 from tests.effort import drawn
 
 

@@ -64,6 +64,7 @@ def bart_width(directory: Path) -> int:
 
 def test_of_a_mixture_of_experts_those_that_a_token_uses(tmp_path: Path) -> None:
     experts = [Tensor(f"model.layers.0.mlp.experts.{n}.w1.weight", "I8", (8, 16)) for n in range(4)]
+    experts += [Tensor(f"model.layers.0.mlp.experts.{n}.w1.group_scale", "U8", (8, 2)) for n in range(4)]
     others = [
         Tensor("model.embed_tokens.weight", "BF16", (50, 8)),
         Tensor("model.layers.0.self_attn.q_proj.weight", "BF16", (8, 8)),
@@ -77,7 +78,7 @@ def test_of_a_mixture_of_experts_those_that_a_token_uses(tmp_path: Path) -> None
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_local_experts": 4, "num_experts_per_tok": 2}))
     work = model_work(str(tmp_path), [LayerShape(2, 4, 4)], 1, 2)
     assert work.weights == 64 + 2 * 128
-    assert (work.layer_bytes, work.expert_bytes, work.active_expert_bytes) == (128, 512, 256)
+    assert (work.layer_bytes, work.expert_bytes, work.active_expert_bytes) == (128, 576, 288)
 
 
 def test_files_that_do_not_say_it_count_nothing(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from models.conversion import split
 from models.errors import Conflict, InvalidSource
 from models.importing import import_source
 from models.int4 import Int4Weight
+from models.int8 import quantize_rows
 from models.manifest import Manifest
-from models.quantize import quantize, quantize_rows
+from models.quantize import quantize
 from models.repository import Repository
 from tests.checkpoints import save_gpt2, save_llama, save_t5
 from tests.versions import publish

@@ -36,7 +36,8 @@ from service.runner.linear import (
 )
 from service.runner.loading import record
 from service.runner.loading.arena import Arena, Differs
-from service.runner.loading.blueprint import Blueprint, LibraryWeights, assemble, outline_of
+from service.runner.loading.blueprint import Blueprint, LibraryWeights, assemble
+from service.runner.loading.families import outline_of
 from service.runner.loading.model_work import model_work
 from service.runner.loading.probe import PROBE_TOLERANCE, choose_forward, observe, verify
 from service.runner.model_runner import ModelRunner

@@ -63,7 +63,7 @@ def _work(
     for tensor in tensors:
         stored = _stored(tensor, width)
         if tensor.name.endswith(_BESIDE):
-            layers.add(0, stored)
+            (experts if _EXPERT.search(tensor.name) else layers).add(0, stored)
         elif not _is_linear(tensor, vocabulary):
             continue
         elif _EXPERT.search(tensor.name):
