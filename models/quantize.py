@@ -23,9 +23,9 @@ An `int4` version stores most layers in 4 bits (`models.int4`):
     <module>.group_scale   uint8    [out_features, in_features / group]
     <module>.group_base    int8     [out_features, in_features / group]
 
-The output head stays in 8 bits. So does a layer that would lose much, and one whose inputs are no multiple of the group.
-All experts of a layer have the same bits (`models.quantization_plan`). The `quantization.json` of the version has the
-bits and the error of every layer.
+The output head stays in 8 bits. So does a layer that would lose much, and one whose inputs are no whole groups. All
+experts of a layer have the same bits (`models.quantization_plan`). The `quantization.json` of the version has the bits
+and the error of every layer.
 
 The files' metadata says `format: dosirak-int8`. transformers does not look at that and would take the codes for
 weights, so only `service.runner` may load such a version. Tensors are read and written one at a time

@@ -95,15 +95,19 @@ def test_coefficients_stay_usable_whatever_is_observed(steps: list[tuple[int, in
     context=st.integers(0, 10**4),
     targets=st.tuples(st.floats(0, 3), st.floats(0, 3)),
 )
-def test_a_budget_is_bounded_and_monotone_in_the_target(
+def test_a_budget_is_bounded_and_monotone_in_a_target_that_can_be_kept(
     decodes: int, kv_tokens: int, context: int, targets: tuple[float, float]
 ) -> None:
-    budgets = []
+    """One that cannot be kept decides nothing."""
+    budgets, kept = [], []
     for target in sorted(targets):
         policy = BatchingPolicy(2048, 16, target)
         policy.cost = taught(SLOW, steps=30)
         budgets.append(policy.token_budget(decodes, kv_tokens, context, 1))
-    assert decodes + 16 <= budgets[0] <= budgets[1] <= 2048
+        kept.append(decodes == 0 or 1.75 * policy.cost.predict(Work(decodes, kv_tokens)) <= target)
+    assert all(decodes + 16 <= budget <= 2048 for budget in budgets)
+    assert kept == [False, True] or budgets[0] <= budgets[1]
+    assert any(kept) or budgets[0] == budgets[1]
 
 
 def test_a_budget_is_the_largest_that_keeps_the_target() -> None:
@@ -148,6 +152,17 @@ def test_a_crowd_of_prompts_makes_no_pause_longer_than_two_fifths_of_a_second() 
         policy = policy_of((constant, 0.001, 0.0, 0.0), target=0.001)
         step = policy.cost.predict(Work(policy.token_budget(1, 1000, 0, 200)))
         assert step == pytest.approx(longest, rel=0.02)
+
+
+def test_a_target_that_can_be_kept_is_kept_beside_a_long_prompt() -> None:
+    policy = BatchingPolicy(2048, 16, 0.3)
+    policy.cost = taught(SLOW)
+    for decodes, prefills in ((1, 1), (8, 2), (8, 8)):
+        alone = policy.cost.predict(Work(decodes, 500 * decodes))
+        assert 1.75 * alone <= 0.3
+        budget = policy.token_budget(decodes, 500 * decodes, 0, prefills)
+        step = policy.cost.predict(Work(budget, 500 * decodes, chunk_attention(0, budget - decodes)))
+        assert step <= max(0.3, alone * (1 + prefills / decodes)) * 1.001
 
 
 @pytest.mark.parametrize("seconds_per_token", [1e-5, 1e-3, 0.05])

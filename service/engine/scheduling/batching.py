@@ -74,27 +74,33 @@ class BatchingPolicy:
 
     def token_budget(self, decodes: int, kv_tokens: int, context: int, prefills: int) -> int:
         """Returns the most tokens of such a step, if its prefill continues at position `context`. The result is
-        monotone in the target and in `prefills`."""
+        monotone in `prefills`, and in a target that the machine can keep."""
         return decodes + self.step_budget(decodes, kv_tokens, prefills).chunk(context)
 
     def _longest_step(self, decodes: int, kv_tokens: int, prefills: int) -> float:
         """Returns the seconds that a step may take.
 
-        With decodes it is the latency target. If the machine cannot keep the target, it is 1.75 times the seconds of
-        the decodes alone, as long as at most one prompt waits for four decodes. A crowd of prompts is computed first:
-        beside it the streams would go on at the pace of few, and their step reads all weights for few tokens. So the
-        prefill's share grows with the cube of prompts by decodes (a prompt for two decodes: six times the decodes' own
-        seconds), up to a pause of 0.4 seconds, or four times the decodes alone. A step without decodes is planned for
-        one second at most, or two if its constant is long.
+        With decodes it is the latency target, or the share of the step that belongs to requests without a first token
+        (one decode does not hold up seven prompts).
+
+        If the machine cannot keep the target, it is 1.75 times the seconds of the decodes alone, as long as at most one
+        prompt waits for four decodes. A crowd of prompts is computed first: beside it the streams would go on at the
+        pace of few, and their step reads all weights. So the prefill's share grows with the cube of prompts by decodes
+        (a prompt for two decodes: six times the decodes' own seconds), up to a pause of 0.4 seconds, or four times the
+        decodes alone.
+
+        No step is planned for more than one second, or two if its constant is long, except for these 1.75 times.
         """
         constants = _CONSTANTS * self.cost.coefficients[0]
         limit = max(_LONGEST, min(constants, _LONGEST_OF_ALL), self.inter_token_latency_target)
         if decodes == 0:
             return limit
         alone = self.cost.predict(Work(decodes, kv_tokens))
+        if alone * _STRETCH <= self.inter_token_latency_target:
+            return max(self.inter_token_latency_target, min(alone * (1 + prefills / decodes), limit))
         crowd = max(1.0, _CROWD * prefills / decodes) ** 3
         pause = max(_PAUSE, alone * _LONGEST_PAUSE)
-        return max(self.inter_token_latency_target, min(alone * (1 + (_STRETCH - 1) * crowd), pause, limit))
+        return max(alone * _STRETCH, min(alone * (1 + (_STRETCH - 1) * crowd), pause, limit))
 
     def pays(self, work: Work) -> bool:
         """Returns whether a draft that is surely right would raise the tokens per second of a step of decodes only. If
