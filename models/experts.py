@@ -31,6 +31,10 @@ class ExpertNames:
     down: str = "down_proj"
     fused: bool = False
 
+    def router_of(self, prefix: str) -> str:
+        """Returns the name of the router of the layer `prefix`."""
+        return f"{prefix}{self.place}.{self.router}"
+
     def parts(self, prefix: str, count: int, *parts: str) -> tuple[str, ...]:
         """Returns the names of these parts of all experts of the layer `prefix`, one expert after the other."""
         return tuple(f"{prefix}{self.place}.experts.{number}.{part}" for number in range(count) for part in parts)
@@ -49,7 +53,6 @@ class Expert:
     """One part of an expert, by name: 0 of its gate, 1 of up, 2 of down. `layer` ends with a dot."""
 
     layer: str
-    place: str
     number: int
     part: int
 
@@ -61,7 +64,7 @@ class Expert:
         for names in FAMILIES.values():
             parts = (names.gate, names.up, names.down)
             if found["place"] == names.place and found["part"] in parts:
-                return cls(found["layer"], found["place"], int(found["number"]), parts.index(found["part"]))
+                return cls(found["layer"], int(found["number"]), parts.index(found["part"]))
         return None
 
     @property
@@ -132,6 +135,12 @@ class SeparateExperts(nn.Module):
             raise ValueError(f"no weights for part {missing[0][1]} of expert {missing[0][0]}")
         self.parts = nn.ModuleList(parts[key] for key in wanted)
         self._apply_gate, self._in_turn = fused._apply_gate, not fused.is_concatenated
+
+    @classmethod
+    def of_module(cls, fused: Any, make: Callable[[Any], nn.Module]) -> SeparateExperts:
+        """Returns experts whose layers `make` makes of a library module's parts: `weight` [out, in] and `bias`."""
+        keys = ((number, part) for number in range(len(fused.gate_up_proj)) for part in _PARTS.values())
+        return cls(fused, {key: make(of_module(fused, Expert("", *key))) for key in keys})
 
     def part(self, expert: Expert) -> nn.Module:
         return self.parts[expert.number * len(_PARTS) + expert.part]

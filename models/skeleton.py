@@ -102,7 +102,7 @@ def build(directory: Path) -> Skeleton:
     layers, heads, width = _kept_for_a_token(config)
     return Skeleton(
         linears=_linears(model),
-        experts=_experts(model),
+        experts=experts_of(model),
         tied=_tied(model),
         names=frozenset(model.state_dict()),
         prefix=model.base_model_prefix,
@@ -145,8 +145,8 @@ def _linears(model: PreTrainedModel) -> dict[str, Linear]:
     return found
 
 
-def _experts(model: PreTrainedModel) -> dict[str, Linear]:
-    """The parts of all experts, of families whose names of experts are known."""
+def experts_of(model: PreTrainedModel) -> dict[str, Linear]:
+    """The parts of all experts by their weights' names in files, of families whose names of experts are known."""
     names = experts.FAMILIES.get(model.config.model_type)
     found: dict[str, Linear] = {}
     for module, fused in model.named_modules():

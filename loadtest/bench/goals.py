@@ -92,6 +92,13 @@ class Goals:
         best, name = self._best(work, figure, choose, shape, precision)
         return ratio(ours, best), f"{shown(ours)} against {shown(best)} ({name})"
 
+    def _faster(
+        self, title: str, system: str, work: str, shape: Shape, precision: str, bound: float, whom: str = "peer"
+    ) -> Verdict:
+        """Ours makes at least `bound` times the best peer's tokens a second."""
+        value, detail = self._against(system, work, "tokens_per_second", max, shape, precision)
+        return at_least(title, f"≥ {bound}x the best {whom}", value, bound, detail)
+
     def _decode(self) -> list[Verdict]:
         step, detail = self._against(OURS_HTTP, "decode-1", "step_ms", min, TINYLLAMA, "int8")
         ours, read = self._journal.figure(PLAIN, "decode-1", "step_ms"), self._machine("memory_read_gb_s")
@@ -103,9 +110,8 @@ class Goals:
             ),
         ]
         for at_once, bound in ((8, 1.15), (32, 1.3)):
-            value, detail = self._against(OURS_HTTP, f"decode-{at_once}", "tokens_per_second", max, TINYLLAMA, "int8")
-            goal = f"≥ {bound}x the best peer"
-            verdicts.append(at_least(f"output tokens/s, {at_once} at once", goal, value, bound, detail))
+            title, work = f"output tokens/s, {at_once} at once", f"decode-{at_once}"
+            verdicts.append(self._faster(title, OURS_HTTP, work, TINYLLAMA, "int8", bound))
         whole, http = (self._journal.figure(name, "burst", "tokens_per_second") for name in (OURS, OURS_HTTP))
         detail = f"{shown(http)} of {shown(whole)}"
         return [*verdicts, at_least("HTTP of offline, 32 arriving in 1 s", "≥ 0.95", ratio(http, whole), 0.95, detail)]
@@ -134,13 +140,10 @@ class Goals:
         return verdicts
 
     def _bf16(self) -> list[Verdict]:
-        verdicts = []
-        for at_once in (1, 8, 32):
-            value, detail = self._against(
-                "dosirak bf16 http", f"decode-{at_once}", "tokens_per_second", max, TINYLLAMA, "bf16"
-            )
-            verdicts.append(at_least(f"bf16, {at_once} at once", "≥ 1.3x the best bf16 peer", value, 1.3, detail))
-        return verdicts
+        return [
+            self._faster(f"bf16, {n} at once", "dosirak bf16 http", f"decode-{n}", TINYLLAMA, "bf16", 1.3, "bf16 peer")
+            for n in (1, 8, 32)
+        ]
 
     def _int4(self) -> list[Verdict]:
         ours, eight = (self._journal.figure(name, "decode-1", "step_ms") for name in (OURS_INT4, OURS_HTTP))
@@ -150,23 +153,17 @@ class Goals:
         return [*verdicts, at_most("int4, step at 1", "≤ 0.9x the best int4 peer", value, 0.9, detail)]
 
     def _sampled(self) -> list[Verdict]:
-        verdicts = []
-        for shape, name, system in ((TINYLLAMA, "1.1B", OURS_HTTP), (WIDE, "152k vocabulary", "dosirak 0.5B http")):
-            for at_once, bound in ((8, 1.3), (32, 1.4)):
-                work = f"sampled-{at_once}"
-                value, detail = self._against(system, work, "tokens_per_second", max, shape, "int8")
-                title = f"sampled, {name}, {at_once} at once"
-                verdicts.append(at_least(title, f"≥ {bound}x the best peer", value, bound, detail))
-        return verdicts
+        return [
+            self._faster(f"sampled, {name}, {at_once} at once", system, f"sampled-{at_once}", shape, "int8", bound)
+            for shape, name, system in ((TINYLLAMA, "1.1B", OURS_HTTP), (WIDE, "152k vocabulary", "dosirak 0.5B http"))
+            for at_once, bound in ((8, 1.3), (32, 1.4))
+        ]
 
     def _mixture(self) -> list[Verdict]:
-        verdicts = []
-        for at_once in (1, 8, 32):
-            value, detail = self._against(
-                "dosirak mixture http", f"decode-{at_once}", "tokens_per_second", max, MIXTURE, "int8"
-            )
-            verdicts.append(at_least(f"experts, {at_once} at once", "≥ 1.15x the best peer", value, 1.15, detail))
-        return verdicts
+        return [
+            self._faster(f"experts, {n} at once", "dosirak mixture http", f"decode-{n}", MIXTURE, "int8", 1.15)
+            for n in (1, 8, 32)
+        ]
 
     def _latency(self) -> list[Verdict]:
         verdicts = []

@@ -107,19 +107,16 @@ def _require_whole(directory: Path, stored: Mapping[str, tuple[int, ...]]) -> No
 def _shapes_in_files(model: Any) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the tensors of a model's files: those of the library's model, but each expert by itself."""
     from models import experts
+    from models.skeleton import experts_of
 
     names = experts.FAMILIES.get(model.config.model_type, experts.ExpertNames())
-    found: dict[str, tuple[int, ...]] = {}
+    router = f"{experts.LIBRARY_PLACE}.{names.router}."
+    found: dict[str, tuple[int, ...]] = {
+        name: (linear.out_features, linear.in_features) for name, linear in experts_of(model).items()
+    }
     for name, tensor in model.state_dict().items():
-        layer, mixture, part = name.partition(f"{experts.LIBRARY_PLACE}.experts.")
-        if not mixture:
-            router = f"{experts.LIBRARY_PLACE}.{names.router}.weight"
-            found[name.replace(router, f"{names.place}.{names.router}.weight")] = tuple(tensor.shape)
-            continue
-        count, outputs, inputs = tensor.shape
-        parts = (names.down,) if part == "down_proj" else (names.gate, names.up)
-        for module in names.parts(layer, count, *parts):
-            found[f"{module}.weight"] = (outputs // len(parts), inputs)
+        if ".experts." not in name:
+            found[name.replace(router, f"{names.router_of('')}.")] = tuple(tensor.shape)
     return found
 
 
@@ -138,7 +135,7 @@ def named_weights(tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any]
             modules = names.parts(f"model.layers.{block[1]}.", shape_of(tensor)[0], part)
             found |= {f"{module}.weight": Source(tensor, number) for number, module in enumerate(modules)}
         elif names and block and block[2] == _ROUTER:
-            found[f"model.layers.{block[1]}.{names.place}.{names.router}.weight"] = Source(tensor)
+            found[f"{names.router_of(f'model.layers.{block[1]}.')}.weight"] = Source(tensor)
         else:
             found[_name(name)] = Source(tensor)
     return found

@@ -167,12 +167,9 @@ def activation_reach() -> int:
 def release(model: nn.Module) -> None:
     """Calls `Int8Linear.release` for every layer whose form a fused layer cannot take over. Of an expert it could, but
     not every expert has been used and has one."""
-    for experts in model.modules():
-        for part in experts.parts if isinstance(experts, SeparateExperts) else ():
-            if isinstance(part, Int8Linear):
-                part.release()
+    of_experts = {part for each in model.modules() if isinstance(each, SeparateExperts) for part in each.parts}
     for module in model.modules():
-        if isinstance(module, Int8Linear) and module.native is None:
+        if isinstance(module, Int8Linear) and (module.native is None or module in of_experts):
             module.release()
 
 

@@ -19,7 +19,7 @@ from service.engine.messages import SamplingParams
 from service.runner.native.library import library
 from tests.checkpoints import VOCABULARY, save_tokenizer
 from tests.golden.test_architectures import OF_EXPERTS
-from tests.golden.tiny import CONFIGS, Loaded, answer, family, request
+from tests.golden.tiny import CONFIGS, GROUPED, Loaded, answer, family, request, save_random
 from tests.kernels import use
 
 
@@ -35,13 +35,7 @@ def parent(
     """A bf16 version of a tiny model, as its own library saves it."""
     directory = tmp_path_factory.mktemp(request.param)
     config = type(CONFIGS[request.param])(**CONFIGS[request.param].to_dict() | {"vocab_size": VOCABULARY})
-    torch.manual_seed(7)
-    model = family(config).from_config(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.08)
-    model.to(torch.bfloat16).save_pretrained(directory)
-    save_tokenizer(directory)
+    save_tokenizer(save_random(config, directory, 7, torch.bfloat16))
     return import_source(repository, str(directory), request.param, precision="bf16")
 
 
@@ -113,14 +107,7 @@ def test_experts_of_a_layer_have_the_same_bits(repository: Repository, parent: M
 def test_experts_that_are_no_whole_panels_are_computed_by_the_library(tmp_path: Path) -> None:
     """Each expert's layers are native ones then, and their sums close to the library's."""
     config = transformers.MixtralConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=40,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_local_experts=3,
-        max_position_embeddings=128,
+        **GROUPED | {"vocab_size": VOCABULARY, "intermediate_size": 40, "num_hidden_layers": 1}, num_local_experts=3
     )
     torch.manual_seed(3)
     family(config).from_config(config).save_pretrained(tmp_path)

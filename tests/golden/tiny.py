@@ -169,14 +169,19 @@ def family(config: transformers.PretrainedConfig) -> Any:
 
 
 def save_tiny(name: str, directory: Path) -> Path:
+    return save_random((CONFIGS | SEQ2SEQ)[name], directory, seed=len(name))
+
+
+def save_random(
+    config: transformers.PretrainedConfig, directory: Path, seed: int, dtype: torch.dtype = torch.float32
+) -> Path:
     """A model with random weights, spread widely enough that its greedy tokens vary."""
-    torch.manual_seed(len(name))
-    config = (CONFIGS | SEQ2SEQ)[name]
+    torch.manual_seed(seed)
     model = family(config).from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.08)
-    model.save_pretrained(directory)
+    model.to(dtype).save_pretrained(directory)
     return directory
 
 

@@ -23,7 +23,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.pytorch_utils import Conv1D
 
-from models.experts import Expert, SeparateExperts, is_fused, of_module
+from models.experts import SeparateExperts, is_fused
 from models.loading import LowRankWeights
 from service.runner.adapters import Adapted
 from service.runner.forwards.attention import AttentionPlan, AttentionSpec, SequenceRows
@@ -120,9 +120,7 @@ def replace_linears(model: transformers.PreTrainedModel, kernels: Library) -> bo
 def _native(kernels: Library, module: Any) -> nn.Module:
     if not is_fused(module):
         return NativeLinear(kernels, (_as_part(module),))
-    experts = ((number, part) for number in range(len(module.gate_up_proj)) for part in range(3))
-    parts = {key: NativeLinear(kernels, (of_module(module, Expert("", "", *key)),)) for key in experts}
-    return SeparateExperts(module, parts)
+    return SeparateExperts.of_module(module, lambda part: NativeLinear(kernels, (part,)))
 
 
 def _as_part(module: Any) -> Any:

@@ -123,7 +123,7 @@ def _experts(prefix: str, mlp: Any, config: Any) -> tuple[ExpertsOutline | None,
     names = FAMILIES_OF_EXPERTS[config.model_type]
     router = getattr(mlp, names.router)
     experts = ExpertsOutline(
-        f"{prefix}{names.place}.{names.router}",
+        names.router_of(prefix),
         router.num_experts,
         router.top_k,
         bool(getattr(router, "norm_topk_prob", True)),
