@@ -50,6 +50,7 @@ from service.api.routes import (
 from service.api.routes import jobs as jobs_routes
 from service.api.routes.unknown import unknown_route
 from service.deployments.deployments import Deployments
+from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config
 from service.engine_client.client import Engine, EngineClient
 from service.engine_client.poison import PoisonRegister
@@ -122,12 +123,12 @@ def create(
 
     started = [first] if first else []
 
-    def engine(manifest: Manifest, promised_bytes: int, replicas: int) -> Engine:
+    def engine(manifest: Manifest, promised_bytes: int, options: EngineOptions) -> Engine:
         recorder = metrics.model(manifest.name, manifest.version)
         poison = PoisonRegister()
 
         def replica(number: int, packed_weights: str) -> EngineClient:
-            config = engine_config(settings, store, manifest, promised_bytes, replicas, packed_weights)
+            config = engine_config(settings, store, manifest, promised_bytes, options, packed_weights)
             waiting = started.pop() if started else None
             return EngineClient(
                 config,
@@ -138,13 +139,16 @@ def create(
                 poison=poison,
             )
 
-        return replica(0, "") if replicas == 1 else Replicas(replica, replicas, settings.max_num_seqs)
+        if options.replicas == 1:
+            return replica(0, "")
+        return Replicas(replica, options.replicas, settings.max_num_seqs)
 
     deployments = Deployments(
         store,
         engine if has_torch() else None,
         default_model=settings.default_model,
         default_replicas=settings.replicas,
+        default_draft=settings.draft_model,
         preload=settings.preload,
         load_timeout=settings.load_timeout_seconds,
         drain_timeout=settings.drain_seconds,

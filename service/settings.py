@@ -64,6 +64,12 @@ class Settings(BaseSettings):
         description="Engine processes of each version of the default model, with one queue; where threads are 0, the "
         "cores are divided among them.",
     )
+    draft_model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Version that makes drafts for each version of the default model: a small one with the same "
+        "tokens, loaded into the same engine process.",
+    )
     kv_cache_dtype: Literal["auto", "int8"] = Field(
         default="auto",
         description="What keys and values are kept in: the model's own precision, or 8 bits, half of bf16's memory.",
@@ -350,6 +356,8 @@ def child_environment(settings: Settings, *, for_terminal: bool = False) -> dict
     settings, and it reports no usage data. With `for_terminal` it writes its log as on a terminal, although its parent
     shows it there."""
     ours = {"BENTOML_HOME": str(settings.data_dir), f"{PREFIX}DEFAULT_MODEL": settings.default_model}
+    if settings.draft_model:
+        ours[f"{PREFIX}DRAFT_MODEL"] = settings.draft_model
     given = {**os.environ, **ours, "BENTOML_DO_NOT_TRACK": "true"}
     if for_terminal and settings.log_format == "auto":
         given[f"{PREFIX}LOG_FORMAT"] = "console"

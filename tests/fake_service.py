@@ -25,6 +25,7 @@ from models.manifest import Manifest
 from models.repository import Repository
 from service.app import create_app
 from service.deployments.deployments import Deployments
+from service.deployments.engine_options import EngineOptions
 from service.engine.messages import (
     EngineInfo,
     EngineStats,
@@ -283,7 +284,7 @@ async def serving(
     if not repository.models():
         publish(repository)
 
-    def make(manifest: Manifest, promised_bytes: int, replicas: int) -> ScriptedEngine:
+    def make(manifest: Manifest, promised_bytes: int, options: EngineOptions) -> ScriptedEngine:
         tokenizer = _tokenizer(repository.path(manifest))
         recorder = metrics.model(manifest.name, manifest.version)
         engines.append(

@@ -30,6 +30,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "dosirak serve Qwen/Qwen2.5-0.5B-Instruct@main --pull",
         "dosirak serve TinyLlama/TinyLlama-1.1B-Chat-v1.0 --precision bf16 --name tiny",
         "dosirak serve ./my-checkpoint --evaluate",
+        "dosirak serve chat --draft small:1",
         "dosirak serve --settings tuned.env",
         "DOSIRAK_PORT=3001 dosirak serve chat@staging",
     ),

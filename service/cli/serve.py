@@ -45,6 +45,13 @@ def serve(
     name: Annotated[str | None, typer.Option(help="Name in the repository; made of MODEL where unset.")] = None,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Measure the version before it is served.")] = False,
     pull: Annotated[bool, typer.Option("--pull", help="Fetch what the hub's branch is now.")] = False,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            help="name:version of the repository that makes drafts: a small model with the same tokens.",
+            autocompletion=complete_reference,
+        ),
+    ] = None,
     settings_file: Annotated[
         Path | None,
         typer.Option(
@@ -67,6 +74,10 @@ def serve(
     from service.serving import serve as run
 
     settings = settings_with_file(console, settings_file) if settings_file else settings_or_exit(console)
+    if draft is not None:
+        settings = settings.model_copy(update={"draft_model": draft})
+    if settings.draft_model is not None:
+        Repository(settings.data_dir).resolve(settings.draft_model)  # now, not when it loads
     if settings.guard_file is not None:
         read_guard(settings.guard_file)  # a wrong file is a sentence here, a traceback in the server's log
     if model is None:

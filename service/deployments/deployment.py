@@ -14,6 +14,7 @@ from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
 from service.deployments.activity import Activity
+from service.deployments.drafts import require_same_tokens
 from service.engine.messages import Request, StepOutput
 from service.engine.scheduling.cost import decode_ratio
 from service.engine_client.engine import Engine, EngineState
@@ -35,10 +36,18 @@ class DeploymentState(StrEnum):
 class Deployment:
     """A version that is loading, serving, draining or failed. It lives in the event loop. LOADING ends once."""
 
-    def __init__(self, manifest: Manifest, engine: Engine, needed_bytes: int, activity: Activity | None = None) -> None:
-        """Takes `needed_bytes`, the memory that loading this version adds to the memory in use, and the server's
-        `activity`, which counts this version's requests too."""
+    def __init__(
+        self,
+        manifest: Manifest,
+        engine: Engine,
+        needed_bytes: int,
+        activity: Activity | None = None,
+        draft: Manifest | None = None,
+    ) -> None:
+        """Takes `needed_bytes`, the memory that loading this version adds to the memory in use, the server's
+        `activity`, which counts this version's requests too, and the version that makes drafts for it, if any."""
         self.manifest = manifest
+        self.draft = draft
         self.engine = engine
         self.needed_bytes = needed_bytes
         self.state = DeploymentState.LOADING
@@ -121,7 +130,7 @@ class Deployment:
             _require_memory(self.manifest, self.needed_bytes)
             self._lease = repository.lease(self.manifest)
             loading = asyncio.create_task(self._load(repository.path(self.manifest)))
-            checking = asyncio.create_task(asyncio.to_thread(repository.verify, self.manifest))
+            checking = asyncio.create_task(self._check(repository))
             await asyncio.wait({loading, checking}, return_when=asyncio.FIRST_EXCEPTION)
             await checking
             await loading
@@ -132,6 +141,15 @@ class Deployment:
             await self._give_up(loading, str(error) or type(error).__name__)
         else:
             self.settle(DeploymentState.READY)
+
+    async def _check(self, repository: Repository) -> None:
+        """Reads every file again. Raises Unavailable for damaged files, and InvalidRequest for a draft version that
+        does not fit."""
+        await asyncio.to_thread(repository.verify, self.manifest)
+        if self.draft is not None:
+            await asyncio.to_thread(repository.verify, self.draft)
+            paths = (repository.path(self.manifest), repository.path(self.draft))
+            await asyncio.to_thread(require_same_tokens, self.manifest, self.draft, *paths)
 
     async def _load(self, directory: Path) -> None:
         self._decoder_start = decoder_start(directory)
@@ -233,6 +251,7 @@ class Deployment:
             "phase": self.phase,
             "error": self.failure or self.engine.why_not_ready or None,
             "precision": self.manifest.precision,
+            "draft": self.draft.reference if self.draft else None,
             "memory_bytes": info.memory_bytes if info else None,
             "load_seconds": round(self.load_seconds, 3),
             "in_flight": self._occupants,

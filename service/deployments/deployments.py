@@ -22,7 +22,9 @@ from models.repository import Repository
 from models.rollouts import Rollout
 from service.deployments.activity import Activity
 from service.deployments.deployment import Deployment, DeploymentState
+from service.deployments.drafts import require_draft
 from service.deployments.engine_handle import EngineFactory
+from service.deployments.engine_options import EngineOptions
 from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions
 from service.deployments.rollouts import Rollouts
 from service.deployments.routing import Router
@@ -53,8 +55,12 @@ class Choice:
     note: str = ""
 
 
-def _no_engine(_manifest: Manifest, _promised_bytes: int, _replicas: int) -> Engine:
+def _no_engine(_manifest: Manifest, _promised_bytes: int, _options: EngineOptions) -> Engine:
     raise NoEngine
+
+
+def _deployed(manifest: Manifest) -> str:
+    return f"{manifest.reference}, or another version of its base, is deployed"
 
 
 class Deployments:
@@ -68,6 +74,7 @@ class Deployments:
         *,
         default_model: str,
         default_replicas: int = 1,
+        default_draft: str | None = None,
         preload: bool = True,
         load_timeout: float = 300.0,
         drain_timeout: float = 30.0,
@@ -78,6 +85,7 @@ class Deployments:
         self.repository = repository
         self._router = Router(repository, default_model)
         self._default_replicas = default_replicas
+        self._default_draft = default_draft
         self._preload = preload
         self._load_timeout = load_timeout
         self._idle_timeout = idle_timeout
@@ -127,6 +135,11 @@ class Deployments:
             default = self._default()
             if default is not None and (default.failure or default.engine.why_not_ready):
                 return default.failure or default.engine.why_not_ready
+            manifest = self.resolve(None)
+            try:
+                self._default_drafting(manifest)
+            except DosirakError as error:
+                return f"no draft model: {error.message}"
         return self.phase
 
     def _default(self) -> Deployment | None:
@@ -183,18 +196,20 @@ class Deployments:
         version = deployment.manifest.version
         return Choice(deployment, rollout, self.rollouts.settle(*alias, conversation, version))
 
-    async def load(self, reference: str | None, replicas: int | None = None) -> Deployment:
-        """Begins to load a version, or returns its existing deployment; it stays until it is unloaded by name. A failed
-        deployment is tried again. Raises Conflict for a deployment that has another number of replicas."""
+    async def load(self, reference: str | None, replicas: int | None = None, draft: str | None = None) -> Deployment:
+        """Begins to load a version, with the version `draft` as its draft model, or returns its existing deployment; it
+        stays until it is unloaded by name. A failed deployment is tried again. Raises Conflict for a deployment that
+        has another number of replicas or another draft model, and InvalidRequest for a draft model that cannot be."""
         self._refuse_when_unable()
         manifest = self.resolve(reference)
-        running = self._loaded.replicas_of(manifest)
-        if running is not None and replicas not in (None, running):
-            raise Conflict(
-                f"{manifest.reference}, or another version of its base, is deployed with {running} replicas: unload it "
-                "first"
-            )
-        deployment = self._begin_loading(manifest, replicas)
+        drafting = None if draft is None else self._drafting(manifest, draft)
+        running = self._loaded.options_of(manifest)
+        if running is not None and replicas not in (None, running.replicas):
+            raise Conflict(f"{_deployed(manifest)} with {running.replicas} replicas: unload it first")
+        if running is not None and drafting not in (None, running.draft):
+            drafter = f"draft model {running.drafted_by}" if running.draft else "no draft model"
+            raise Conflict(f"{_deployed(manifest)} with {drafter}: unload it first", param="draft")
+        deployment = self._begin_loading(manifest, replicas, drafting)
         deployment.pinned = True
         return deployment
 
@@ -289,11 +304,35 @@ class Deployments:
             self.rollouts.withdraw(rollout, f"it could not be loaded: {candidate.failure}")
         return candidate if candidate.state is DeploymentState.READY else None
 
-    def _begin_loading(self, manifest: Manifest, replicas: int | None = None) -> Deployment:
-        """Does as LoadedVersions.begin_loading. Where no number of replicas is given, versions of the default model get
-        the default one, whichever alias or swap leads to them, and others get one."""
-        default = self._default_replicas if manifest.name == self._router.default_name else 1
-        return self._loaded.begin_loading(manifest, replicas or default)
+    def _begin_loading(
+        self, manifest: Manifest, replicas: int | None = None, draft: Manifest | None = None
+    ) -> Deployment:
+        """Does as LoadedVersions.begin_loading. Where no number of replicas and no draft model is given, versions of
+        the default model get the default ones, whichever alias or swap leads to them, and others get one replica and
+        no draft model."""
+        default = EngineOptions()
+        if manifest.name == self._router.default_name:
+            default = EngineOptions(self._default_replicas, self._default_drafting(manifest))
+        return self._loaded.begin_loading(manifest, EngineOptions(replicas or default.replicas, draft or default.draft))
+
+    def _default_drafting(self, manifest: Manifest) -> Manifest | None:
+        """Returns the default draft model; None for the version that is it. Raises DosirakError."""
+        if self._default_draft is None or self._resolved_draft(self._default_draft) == manifest:
+            return None
+        return self._drafting(manifest, self._default_draft)
+
+    def _drafting(self, manifest: Manifest, reference: str) -> Manifest:
+        """Returns the version that is to make drafts for `manifest`. Raises DosirakError."""
+        draft = self._resolved_draft(reference)
+        require_draft(manifest, draft)
+        return draft
+
+    def _resolved_draft(self, reference: str) -> Manifest:
+        try:
+            return self.resolve(reference)
+        except DosirakError as error:
+            error.param = "draft"
+            raise
 
     def _retire(self, deployment: Deployment) -> None:
         """Drains a deployment that no alias leads to any more, unless it was loaded by its own name."""

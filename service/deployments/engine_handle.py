@@ -20,14 +20,15 @@ from dataclasses import dataclass, field, replace
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
+from service.deployments.engine_options import EngineOptions
 from service.deployments.memory import loaded_bytes
 from service.engine.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
 from service.engine_client.client import Engine, EngineFailed, EngineState
 from service.errors import Unavailable
 
-EngineFactory = Callable[[Manifest, int, int], Engine]
+EngineFactory = Callable[[Manifest, int, EngineOptions], Engine]
 """Makes the engine of one version, not yet started. The arguments are its manifest, the bytes that the KV caches of the
-engines beside it may take in all, and its replicas."""
+engines beside it may take in all, and its options."""
 
 
 class SharedEngines:
@@ -38,19 +39,21 @@ class SharedEngines:
         self._make = make
         self._groups: dict[str, _Group] = {}
 
-    def engine(self, manifest: Manifest, replicas: int) -> EngineHandle:
-        """Returns the version's handle on its base's engine, not yet started; an engine that it starts has so many
-        `replicas`."""
-        return EngineHandle(self, manifest, replicas)
+    def engine(self, manifest: Manifest, options: EngineOptions) -> EngineHandle:
+        """Returns the version's handle on its base's engine, not yet started; an engine that it starts has these
+        `options`."""
+        return EngineHandle(self, manifest, options)
 
-    def replicas_of(self, manifest: Manifest) -> int | None:
-        """Returns the replicas of the engine that the version would join; None where it would start its own."""
+    def options_of(self, manifest: Manifest) -> EngineOptions | None:
+        """Returns the options of the engine that the version would join; None where it would start its own."""
         group = self._living(manifest)
-        return group.replicas if group else None
+        return group.options if group else None
 
-    def needed_bytes(self, manifest: Manifest) -> int:
-        """Returns the memory that loading the version adds to the memory in use."""
-        return manifest.adapter_bytes if self._living(manifest) else loaded_bytes(manifest.size)
+    def needed_bytes(self, manifest: Manifest, draft: Manifest | None = None) -> int:
+        """Returns the memory that loading the version, and its draft version, adds to the memory in use."""
+        if self._living(manifest):
+            return manifest.adapter_bytes
+        return loaded_bytes(manifest.size + (draft.size if draft else 0))
 
     def trust(self, manifest: Manifest) -> None:
         """Records that the version is loaded and its files are as published. If it is the starter of an engine, the
@@ -64,12 +67,12 @@ class SharedEngines:
         group = self._groups.get(manifest.base_digest)
         return None if group is None or group.engine.state is EngineState.FAILED else group
 
-    def enter(self, handle: EngineHandle, replicas: int) -> _Group:
+    def enter(self, handle: EngineHandle, options: EngineOptions) -> _Group:
         """Adds the handle to the group of its base, and returns the group. In a new group it is the starter."""
         manifest = handle.manifest
         group = self._living(manifest)
         if group is None:
-            group = _Group(self._make(manifest, self._promised_bytes(), replicas), handle, replicas)
+            group = _Group(self._make(manifest, self._promised_bytes(), options), handle, options)
             self._groups[manifest.base_digest] = group
         group.members.append(handle)
         return group
@@ -86,11 +89,13 @@ class SharedEngines:
             await group.engine.stop(grace)
         finally:
             group.settled.set()
-            if group.lease is not None:
-                group.lease.release()
+            for lease in group.leases:
+                lease.release()
 
-    def lease(self, manifest: Manifest) -> Lease:
-        return self._repository.lease(manifest)
+    def lease(self, group: _Group) -> None:
+        """Keeps the files that the group's processes read from being deleted."""
+        versions = (group.starter.manifest, group.options.draft)
+        group.leases = [self._repository.lease(each) for each in versions if each is not None]
 
     def directory(self, manifest: Manifest) -> str:
         return str(self._repository.path(manifest))
@@ -106,10 +111,10 @@ class _Group:
 
     engine: Engine
     starter: EngineHandle
-    replicas: int
+    options: EngineOptions
     members: list[EngineHandle] = field(default_factory=list)
-    lease: Lease | None = None
-    """The lease of the starter's files, which a restarted engine process reads again."""
+    leases: list[Lease] = field(default_factory=list)
+    """The leases of the files that a restarted engine process reads again."""
     trusted: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -117,12 +122,12 @@ class _Group:
 class EngineHandle:
     """The engine as one deployment sees it. The deployment's adapter, if it has one, computes its requests."""
 
-    def __init__(self, shared: SharedEngines, manifest: Manifest, replicas: int) -> None:
+    def __init__(self, shared: SharedEngines, manifest: Manifest, options: EngineOptions) -> None:
         self.manifest = manifest
         self._shared = shared
-        self._wanted_replicas = replicas
+        self._wanted = options
         self.adapter = manifest.digest if manifest.has_adapter else ""
-        self._group: _Group | None = shared.enter(self, replicas)
+        self._group: _Group | None = shared.enter(self, options)
         self._joined = self._group.starter is self
         self._asked = self._joined
         """Whether the engine may have its adapter."""
@@ -174,10 +179,10 @@ class EngineHandle:
                 await self._join(group)
                 return
             group.members.remove(self)
-            self._group = self._shared.enter(self, self._wanted_replicas)
+            self._group = self._shared.enter(self, self._wanted)
             self._joined = self._asked = self._group.starter is self
         if group is not None:
-            group.lease = self._shared.lease(self.manifest)
+            self._shared.lease(group)
             await group.engine.start(on_loading)
 
     async def _join(self, group: _Group) -> None:

@@ -7,10 +7,12 @@ from typing import Final
 from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.repository import Repository
-from service.engine.messages import EngineConfig
+from service.deployments.engine_options import EngineOptions
+from service.engine.messages import DraftConfig, EngineConfig
 from service.host import usable_cores
 from service.settings import Settings
 
+DEFAULT_OPTIONS: Final = EngineOptions()
 PEAKS: Final = "peaks.json"
 """In the data directory: what engines measured of this host."""
 
@@ -20,18 +22,19 @@ def engine_config(
     repository: Repository,
     manifest: Manifest,
     promised_bytes: int = 0,
-    replicas: int = 1,
+    options: EngineOptions = DEFAULT_OPTIONS,
     packed_weights: str = "",
 ) -> EngineConfig:
     """Returns the configuration of an engine process for `manifest`, beside engines that may still take
-    `promised_bytes`. Of `replicas` processes the first packs the weights, and the others get the location in
+    `promised_bytes`. Of several replicas the first packs the weights, and the others get the location in
     `packed_weights`."""
+    replicas = options.replicas
     directory = repository.path(manifest)
     start = decoder_start(directory)
     return EngineConfig(
         model_dir=str(directory),
         precision=manifest.precision,
-        dtype="fp32" if manifest.precision == "fp32" else "bf16",
+        dtype=_dtype(manifest),
         device=settings.device,
         threads=settings.threads or (max(1, usable_cores() // replicas) if replicas > 1 else 0),
         max_model_len=manifest.context_window if not start else _with_encoder(settings, manifest.context_window),
@@ -51,7 +54,22 @@ def engine_config(
         adapters=((manifest.digest, str(repository.path(manifest))),) if manifest.has_adapter else (),
         peaks=str(settings.data_dir / PEAKS),
         record=str(repository.engine_file(manifest, "record")),
+        draft=None if options.draft is None else _draft(repository, options.draft),
     )
+
+
+def _draft(repository: Repository, manifest: Manifest) -> DraftConfig:
+    return DraftConfig(
+        model_dir=str(repository.path(manifest)),
+        precision=manifest.precision,
+        dtype=_dtype(manifest),
+        max_model_len=manifest.context_window,
+        record=str(repository.engine_file(manifest, "record")),
+    )
+
+
+def _dtype(manifest: Manifest) -> str:
+    return "fp32" if manifest.precision == "fp32" else "bf16"
 
 
 def _with_encoder(settings: Settings, window: int) -> int:

@@ -15,6 +15,7 @@ from models.repository import Repository
 from service.deployments.activity import Activity
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.engine_handle import EngineFactory, SharedEngines
+from service.deployments.engine_options import EngineOptions
 from service.errors import Unavailable
 from service.tasks import BackgroundTasks
 
@@ -22,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 LOAD: Final = "load"
 UNLOAD: Final = "unload"
+DEFAULT_OPTIONS: Final = EngineOptions()
 
 
 class LoadedVersions:
@@ -51,11 +53,11 @@ class LoadedVersions:
         """Returns whether a caller unloaded this version by name and no request has wanted it since."""
         return reference in self._unloaded
 
-    def replicas_of(self, manifest: Manifest) -> int | None:
-        """Returns how many replicas the version, or another version of its base, runs with; None if none is loaded."""
-        return self._engines.replicas_of(manifest)
+    def options_of(self, manifest: Manifest) -> EngineOptions | None:
+        """Returns what the version, or another version of its base, runs with; None if none is loaded."""
+        return self._engines.options_of(manifest)
 
-    def begin_loading(self, manifest: Manifest, replicas: int = 1) -> Deployment:
+    def begin_loading(self, manifest: Manifest, options: EngineOptions = DEFAULT_OPTIONS) -> Deployment:
         """Returns the version's deployment; begins to load it where it is missing or has failed. Raises Unavailable
         while it drains."""
         self._unloaded.discard(manifest.reference)
@@ -63,8 +65,11 @@ class LoadedVersions:
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
         if deployment is None or deployment.state is DeploymentState.FAILED:
-            needed = self._engines.needed_bytes(manifest)
-            deployment = Deployment(manifest, self._engines.engine(manifest, replicas), needed, self.activity)
+            joined = self.options_of(manifest)
+            draft = joined.draft if joined else options.draft
+            needed = self._engines.needed_bytes(manifest, draft)
+            engine = self._engines.engine(manifest, options)
+            deployment = Deployment(manifest, engine, needed, self.activity, draft)
             self._by_reference[manifest.reference] = deployment
             self._tasks.run(LOAD, partial(self._load, deployment))
         return deployment

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
+from service.engine.draft_model import DraftModel
 from service.engine.messages import MAX_STEPS, EngineStats, FinishReason, Request, StepOutput, StepRecord
 from service.engine.profiling import Part, Recorder
 from service.engine.scheduling.cost import Work
@@ -34,6 +35,11 @@ class ModelRunner(Protocol):
     """Whether a row's results are the same, bit for bit, with drafts behind it. If not, drafts could change tokens."""
     num_disk_blocks: int
     """The number of blocks that its offload file holds; 0 without one."""
+
+    @property
+    def draft_model(self) -> DraftModel | None:
+        """The model that makes drafts for it, if any."""
+        ...
 
     @property
     def adapters(self) -> Collection[str]:
@@ -225,15 +231,17 @@ class EngineCore:
 
     def _observe(self, batch: Batch, seconds: float, in_all: float) -> None:
         """Learns from one step. `seconds` exclude the copies, which the cost line does not know; `in_all` includes
-        them."""
+        them. The draft model has a cost line of its own, so its seconds are taken off."""
+        drafting = self.scheduler.speculation.take_model_seconds()
         if not batch.scheduled:
             return
+        seconds = max(0.0, seconds - drafting)
         self._steps += 1
         self._last, self._last_sequences, self._last_seconds = Work.of(batch), len(batch.scheduled), in_all
         self._most_tokens = max(self._most_tokens, self._last.tokens)
         ended, self._ended = self.scheduler.num_ended - self._ended, self.scheduler.num_ended
         self.scheduler.policy.observe(self._last, seconds, ended)
-        predicted = self.scheduler.policy.cost.last_prediction
+        predicted = self.scheduler.policy.cost.last_prediction + drafting
         self._untold.append(StepRecord(self._last.tokens, self._last_sequences, predicted, in_all))
 
     def _unload_unused(self) -> None:

@@ -154,12 +154,23 @@ class EngineStats:
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The figures of one step: its size, the cost line's prediction before the step, and the measured seconds. The
-    prediction leaves out the copies to and from the offload file; `seconds` include them."""
+    prediction leaves out the copies to and from the offload file; `seconds` include them. Of a draft model's passes
+    both hold the measured seconds."""
 
     tokens: int
     sequences: int
     predicted_seconds: float
     seconds: float
+
+
+class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The version that makes drafts for another one. The fields are as in EngineConfig."""
+
+    model_dir: str
+    precision: str
+    dtype: str
+    max_model_len: int
+    record: str = ""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +179,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kv_cache_dtype` is "int8", or "auto" for the model's own. `kv_cache_bytes` 0 lets the engine choose from the memory
     that is free after the weights are loaded, less `promised_bytes`. `promised_bytes` is what other engines of this
     service may still take for their caches, whose pages come with use.
+    `kv_cache_blocks` is the number of KV blocks; 0 chooses it by `kv_cache_bytes`. `draft` is the draft model, whose
+    keys and values count in the bytes of a block.
     `max_model_len` counts the positions of one sequence. For an encoder-decoder model, whose decoder starts with
     `decoder_start`, it counts the encoder's input and the decoder together.
     `kv_offload_bytes` of disk in `offload_directory` keep blocks that memory has no room for; 0 keeps none.
@@ -187,6 +200,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     decoder_start: tuple[int, ...] = ()
     block_size: int = 16
     kv_cache_bytes: int = 0
+    kv_cache_blocks: int = 0
     kv_cache_dtype: str = "auto"
     kv_offload_bytes: int = 0
     offload_directory: str = ""
@@ -196,6 +210,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     inter_token_latency_target: float = 0.1
     prefix_caching: bool = True
     speculation: bool = True
+    draft: DraftConfig | None = None
     record: str = ""
     peaks: str = ""
     share_weights: bool = False
@@ -220,6 +235,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     blocks_total: int
     kv_bytes_per_block: int
+    """Of the model and of its draft model."""
     vocab_size: int = 0
     """Rows of the embedding: token ids run from 0 to this, excluded."""
     packed_weights: str = ""

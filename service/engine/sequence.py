@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from service.engine.acceptance import Acceptance
 from service.engine.messages import Request
 from service.engine.ngram import NgramProposer
 from service.engine.token_counts import TokenCounts
@@ -23,7 +24,7 @@ class SequenceStatus(StrEnum):
 @dataclass(slots=True, eq=False)
 class Sequence:
     """The decoding state of one request. Owned by the scheduler; the runner reads it and
-    changes nothing but `counts`, which follow its tokens.
+    changes nothing but `counts`, which follow its tokens, and `num_read_tokens`.
 
     token_ids   [ prompt ............ | output ....... ]
                   0 .. num_prompt-1     num_prompt .. len-1
@@ -59,6 +60,10 @@ class Sequence:
     """... and the blocks of these tokens that lay in the offload file."""
     proposer: NgramProposer | None = None
     """The source of its drafts, made when it first decodes in a step in which drafts pay."""
+    acceptance: Acceptance | None = None
+    """Of the draft model's guesses for it."""
+    num_read_tokens: int = 0
+    """Its first tokens that the draft model is known to have read into the blocks of its table."""
     max_num_tokens: int = 0
     """The sequence ends at this number of tokens, prompt included."""
     num_encoder_slots: int = 0

@@ -250,7 +250,15 @@ def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) 
     worth = partial(policy.block_seconds, block_size=size)
     blocks = BlockManager(num_blocks, size, config.prefix_caching, offload, worth)
     speculation = config.speculation and runner.verifies_drafts
-    return Scheduler(blocks, policy, config.max_num_seqs, config.max_model_len, speculation, config.decoder_start)
+    return Scheduler(
+        blocks,
+        policy,
+        config.max_num_seqs,
+        config.max_model_len,
+        speculation,
+        config.decoder_start,
+        runner.draft_model,
+    )
 
 
 def main(prepare: Callable[[], BuildRunner], argv: list[str]) -> int:

@@ -14,9 +14,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from models.loading import DTYPES
+from service.engine.messages import EngineConfig
 from service.host import available_memory
 from service.runner.kv_size import SCALE_BYTES, LayerShape, block_bytes
 from service.runner.memory import lazy_zeros
+
+
+def kv_dtype(config: EngineConfig) -> torch.dtype:
+    """Returns what the keys and values of an engine are kept in."""
+    return torch.int8 if config.kv_cache_dtype == "int8" else DTYPES[config.dtype]
 
 
 def bytes_per_block(shapes: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:

@@ -15,6 +15,7 @@ from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.messages import Request, SamplingParams, TokenLogprobs
 from service.engine.profiling import Part
 from service.engine.sequence import Sequence
+from service.runner.draft_model import DraftModel
 from service.runner.forwards.forward import Forward
 from service.runner.kv_cache import KVCache
 from service.runner.native.library import library
@@ -39,12 +40,13 @@ class ModelRunner:
     ) -> None:
         self.num_disk_blocks = offload.num_disk_blocks if offload else 0
         self._offload = offload
-        self._forward = forward
+        self.forward = forward
         self.vocab_size = forward.vocab_size
         self.cache = cache
         self._rules = rules
         self._device = device
         self._sampler = Sampler()
+        self.draft_model: DraftModel | None = None
         self.adapters: set[str] = set()
         self.verifies_drafts = forward.invariant and device.type == "cpu"
 
@@ -61,11 +63,11 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _attach(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
-        self._forward.load_adapter(name, weights)
+        self.forward.load_adapter(name, weights)
         try:
-            self._forward(self._trial(name))
+            self.forward(self._trial(name))
         except BaseException:
-            self._forward.unload_adapter(name)
+            self.forward.unload_adapter(name)
             raise
         self.adapters.add(name)
 
@@ -80,12 +82,14 @@ class ModelRunner:
         kernels = library()
         names = {"_packed": "pack", "_logits": "forward", "_sampled": "sample"}
         parts = [Part(self, method, f"dosirak::{name}") for method, name in names.items()]
+        if self.draft_model is not None:
+            parts.append(Part(self.draft_model, "draft", "dosirak::draft"))
         return TraceRecorder(kind, self._device, [*parts, *self._sampler.parts], kernels)
 
     def unload_adapter(self, name: str) -> None:
         """Frees an adapter that no sequence uses."""
         self.adapters.discard(name)
-        self._forward.unload_adapter(name)
+        self.forward.unload_adapter(name)
 
     def copy(self, copies: Seq[BlockCopy]) -> Seq[BlockCopy]:
         """Makes these between the blocks and the offload file, in order; those that failed."""
@@ -114,7 +118,7 @@ class ModelRunner:
         return pack(batch, self.cache, self._rules, self._device)
 
     def _logits(self, step: Step) -> Tensor:
-        return self._forward(step)
+        return self.forward(step)
 
     def _sampled(self, items: Seq[Scheduled], step: Step, logits: Tensor) -> list[SampledToken | None]:
         rows = [row for item in items if item.samples for row in SamplerRow.of(item)]
@@ -133,7 +137,7 @@ class ModelRunner:
         writes its keys and values. Samples nothing."""
         step = pack(batch, self.cache, self._rules, self._device)
         rows = step.where[0].prompt
-        return self._forward(step)[rows.start : rows.stop]
+        return self.forward(step)[rows.start : rows.stop]
 
 
 def _sample_logits(logits: Tensor, step: Step) -> Tensor:

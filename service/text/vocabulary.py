@@ -91,6 +91,11 @@ class Vocabulary:
                 known.add(text)
                 self._rust.add_tokens([AddedToken(text, special=special, normalized=False)])
 
+    @property
+    def token_ids(self) -> dict[str, int]:
+        """Returns the id of each token, by its text in the vocabulary. It is made at each call."""
+        return self._rust.get_vocab(with_added_tokens=True)
+
     def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoding:
         """Encodes a text. Ids and offsets become Python lists only when read: for a long text, look at `len` first.
 

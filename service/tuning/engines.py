@@ -14,6 +14,7 @@ from typing import Final
 from models.manifest import Manifest
 from models.repository import Repository
 from models.storage.leases import Lease
+from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config
 from service.deployments.memory import ENGINE_BYTES, loaded_bytes
 from service.engine_client.client import EngineClient
@@ -32,10 +33,10 @@ Make = Callable[[Candidate, Manifest], Engine]
 
 def engine_of(settings: Settings, repository: Repository, candidate: Candidate, manifest: Manifest) -> Engine:
     """Returns the engine that a server with the candidate's settings would have, not yet started."""
-    applied = candidate.applied(settings)
+    applied, options = candidate.applied(settings), EngineOptions(candidate.replicas)
 
     def replica(_number: int, packed_weights: str) -> EngineClient:
-        config = engine_config(applied, repository, manifest, 0, candidate.replicas, packed_weights)
+        config = engine_config(applied, repository, manifest, 0, options, packed_weights)
         return EngineClient(config, env=engine_environment())
 
     if candidate.replicas == 1:

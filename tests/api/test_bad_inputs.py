@@ -443,6 +443,8 @@ async def test_unknown_model(shared: World) -> None:
         ("/v1/deployments", {"model": "demo", "replicas": 0}),
         ("/v1/deployments", {"model": "demo", "replicas": 65}),
         ("/v1/deployments", {"model": "../x"}),
+        ("/v1/deployments", {"model": "demo", "draft": "../x"}),
+        ("/v1/deployments", {"model": "demo:1", "draft": "demo:1"}),
         ("/v1/deployments", {"model": ["demo"]}),
     ],
 )

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -38,6 +39,19 @@ def ended(client: httpx.Client, id: str, seconds: float = 240) -> dict[str, obje
             return job
         time.sleep(0.1)
     raise AssertionError(f"the job did not end: {job}")
+
+
+def deployed(client: httpx.Client) -> dict[str, Any]:
+    return {each["model"]: each for each in client.get("/v1/deployments").json()["data"]}
+
+
+def unload(client: httpx.Client, reference: str) -> None:
+    """Returns when the version's process has ended."""
+    client.delete(f"/v1/deployments/{reference}")
+    deadline = time.monotonic() + 120
+    while reference in deployed(client):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_swaps_under_load_fail_nobody_and_mix_nothing(server: Server) -> None:
@@ -74,20 +88,29 @@ def test_an_import_that_is_cancelled_leaves_nothing(server: Server, tmp_path: Pa
         assert not list((server.log.parent / "data" / "tmp").iterdir())
 
 
+def test_a_version_answers_the_same_with_a_draft_model(server: Server) -> None:
+    with server.client() as client:
+        body = {"inputs": "hi", "model": "demo:1", "parameters": {"max_new_tokens": 24}}
+        plain = client.post("/generate", json=body).json()["generated_text"]
+        unload(client, "demo:1")
+        assert client.post("/v1/deployments", json={"model": "demo:1", "draft": "demo:2"}).status_code == 202
+        assert client.post("/generate", json=body).json()["generated_text"] == plain
+        shown = deployed(client)["demo:1"]
+        assert (shown["draft"], shown["state"]) == ("demo:2", "ready")
+        refused = client.post("/v1/deployments", json={"model": "demo:1", "draft": "nobody"})
+        assert refused.status_code == 404 and "nobody" in refused.json()["error"]
+
+
 def test_replicas_share_their_weights(server: Server) -> None:
     with server.client() as client:
-        client.delete("/v1/deployments/copy:1")
-        deadline = time.monotonic() + 120
-        while any(each["model"] == "copy:1" for each in client.get("/v1/deployments").json()["data"]):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        unload(client, "copy:1")
         assert client.post("/v1/deployments", json={"model": "copy:1", "replicas": 2}).status_code == 202
         body = {"inputs": "hi", "model": "copy:1", "parameters": {"max_new_tokens": 8}}
         texts = {client.post("/generate", json=body).json()["generated_text"] for _ in range(4)}
         assert len(texts) == 1
-        deployed = next(each for each in client.get("/v1/deployments").json()["data"] if each["model"] == "copy:1")
-        assert [each["state"] for each in deployed["replicas"]] == ["ready", "ready"]
-        for replica in deployed["replicas"]:
+        replicas = deployed(client)["copy:1"]["replicas"]
+        assert [each["state"] for each in replicas] == ["ready", "ready"]
+        for replica in replicas:
             mapped = [each.path for each in psutil.Process(replica["pid"]).memory_maps(grouped=False)]
             assert any("memfd:dosirak-weights" in path for path in mapped)
         refused = client.post("/v1/deployments", json={"model": "copy:1", "replicas": 3})

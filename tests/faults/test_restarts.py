@@ -14,6 +14,7 @@ import pytest
 
 from models.manifest import Manifest
 from service.deployments.deployment import DeploymentState
+from service.deployments.engine_options import EngineOptions
 from service.engine_client.client import EngineClient, EngineState
 from service.errors import DosirakError, Unavailable
 from tests.fakes import expected_tokens, make_request, tokens_of
@@ -136,7 +137,7 @@ async def test_the_state_is_true_from_the_moment_of_the_death() -> None:
 
 async def test_a_crash_of_the_version_that_is_loading_leaves_the_old_one_answering(tmp_path: Path) -> None:
     class Swapped(World):
-        def engine(self, manifest: Manifest, promised_bytes: int, replicas: int) -> EngineClient:  # type: ignore[override]
+        def engine(self, manifest: Manifest, promised_bytes: int, options: EngineOptions) -> EngineClient:  # type: ignore[override]
             return client_of(QUICK, load_seconds=60.0 if manifest.version == "3" else 0.0)
 
     world = await Swapped(tmp_path).started()

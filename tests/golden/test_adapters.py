@@ -208,7 +208,7 @@ def test_a_layer_that_is_given_other_rows_is_not_adapted(tmp_path: Path, monkeyp
     made = version(base, train(base, tmp_path / "peft", 1), tmp_path / "version")
     loaded = Loaded.of(base, "bf16", block_size=8)
     before = tokens(loaded, "")
-    layer = loaded.runner._forward.model.get_submodule("transformer.h.0.mlp")
+    layer = loaded.runner.forward.model.get_submodule("transformer.h.0.mlp")
     forward = layer.forward
     monkeypatch.setattr(layer, "forward", lambda x: torch.cat([forward(row) for row in x.split(1, dim=1)], dim=1))
     with pytest.raises(CannotServe, match="other rows"):

@@ -24,7 +24,7 @@ def answers(loaded: Loaded) -> dict[str, Answer]:
 def test_parts_tell_the_same_with_few_rows_of_logits(load: Load, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load(name, "fp32")
     whole = answers(loaded)
-    forward, rows = loaded.runner._forward, list[int]()
+    forward, rows = loaded.runner.forward, list[int]()
 
     def noting(step: Step) -> torch.Tensor:
         logits = forward(step)
@@ -32,7 +32,7 @@ def test_parts_tell_the_same_with_few_rows_of_logits(load: Load, name: str, monk
         return logits
 
     monkeypatch.setattr(parts, "PART_ROWS", 32)
-    monkeypatch.setattr(loaded.runner, "_forward", noting)
+    monkeypatch.setattr(loaded.runner, "forward", noting)
     assert answers(loaded) == whole
     assert max(rows) <= 32 + 16, "a part, the rows that sample, and padding"
     assert [len(whole[str(length)].prompt_logprobs) for length in LENGTHS] == [length - 1 for length in LENGTHS]

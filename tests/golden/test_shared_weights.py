@@ -72,7 +72,7 @@ def test_a_load_on_packed_weights_is_the_same_model(config: EngineConfig) -> Non
     )
     assert info.packed_weights.startswith("/proc/") and info.packed_weights != owner.packed_weights
     alone, _ = build_runner(config, lambda phase, fraction: None)
-    for packed, own in zip(mapped._forward.model.buffers(), alone._forward.model.buffers(), strict=True):
+    for packed, own in zip(mapped.forward.model.buffers(), alone.forward.model.buffers(), strict=True):
         assert torch.equal(packed, own)
 
 

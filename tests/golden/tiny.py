@@ -240,7 +240,13 @@ class Loaded:
         speculation = speculation and self.runner.verifies_drafts
         config = self.config
         scheduler = Scheduler(
-            manager, policy, config.max_num_seqs, config.max_model_len, speculation, config.decoder_start
+            manager,
+            policy,
+            config.max_num_seqs,
+            config.max_model_len,
+            speculation,
+            config.decoder_start,
+            self.runner.draft_model,
         )
         return EngineCore(self.runner, scheduler, itertools.count().__next__)
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -13,6 +14,7 @@ from models.errors import Conflict as RepositoryConflict
 from models.manifest import Manifest
 from models.repository import Repository
 from service.deployments.deployments import Deployments
+from service.deployments.engine_options import EngineOptions
 from service.engine_client.client import EngineState
 from service.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from tests.fakes import InProcessEngine, make_request
@@ -57,14 +59,14 @@ class World:
             **options,  # type: ignore[arg-type]
         )
 
-    def engine(self, manifest: Manifest, promised_bytes: int, replicas: int) -> SlowEngine:
+    def engine(self, manifest: Manifest, promised_bytes: int, options: EngineOptions) -> SlowEngine:
         self.promised.append(promised_bytes)
-        self.replicas.append(replicas)
+        self.replicas.append(options.replicas)
         engine = SlowEngine(self.gate, self.failure)
         self.engines.append((manifest.reference, engine))
         return engine
 
-    async def started(self) -> World:
+    async def started(self) -> Self:
         await self.deployments.start()
         await until(lambda: self.deployments.phase == "started")
         return self

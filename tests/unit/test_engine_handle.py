@@ -13,6 +13,7 @@ from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Manifest
 from models.repository import Repository
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
+from service.deployments.engine_options import EngineOptions
 from service.engine.messages import Request
 from service.engine_client.client import EngineState
 from service.engine_client.engine import EngineFailed
@@ -51,7 +52,7 @@ class World:
                 write_weights(staged, adapter, ADAPTER_WEIGHTS)
             return self.repository.publish(staged, FACTS, name)
 
-    def engine(self, manifest: Manifest, promised_bytes: int, replicas: int) -> SlowEngine:
+    def engine(self, manifest: Manifest, promised_bytes: int, options: EngineOptions) -> SlowEngine:
         self.promised.append(promised_bytes)
         engine = SlowEngine(self.gate)
         self.engines.append((manifest.reference, engine))

@@ -195,10 +195,12 @@ class ChatTokenizeBody(Wire):
 
 
 class DeploymentBody(Wire):
-    """`replicas` is the number of engine processes, which share the version's weights and one queue."""
+    """`replicas` is the number of engine processes, which share the version's weights and one queue. `draft` is a small
+    version with the same tokens that makes drafts for it."""
 
     model: ModelReference
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None
+    draft: ModelReference | None = None
 
 
 class ProfileBody(Wire):

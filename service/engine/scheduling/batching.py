@@ -32,6 +32,24 @@ class Offer:
     context: int
     most: int
 
+    def gain(self, count: int) -> float:
+        """Returns the expected number of right drafts among `count` of them: p + p² + .. + p^count."""
+        return sum(self.probability**i for i in range(1, min(count, self.most) + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOffer(Offer):
+    """The same of a draft model, which must read `unread` known tokens first. That is worth it over `steps` steps."""
+
+    unread: int = 1
+    steps: int = 1
+
+    def reading_seconds(self, drafting: CostLine) -> float:
+        """Returns the seconds, for each of the steps, of reading all unread tokens but the last. `drafting` is the
+        draft model's cost line."""
+        count = self.unread - 1
+        return drafting.prefill_seconds(count, chunk_attention(self.context - self.unread, count)) / self.steps
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
@@ -113,13 +131,12 @@ class BatchingPolicy:
         """Returns how many drafts each offer gets, at most `room` in all, in a step of `work` without drafts.
 
         The likeliest next draft is added while it raises the step's expected tokens per second. That holds while its
-        probability over its seconds is above tokens over seconds so far. A step within the latency target must stay
-        there. The gain is discounted by the line's error: in doubt, no draft.
+        probability over its seconds is above tokens over seconds so far. The step stays within the latency target, or
+        within 1.75 times its seconds without drafts. The gain is discounted by the line's error: in doubt, no draft.
         """
         lengths = [0] * len(offers)
         seconds, tokens = self.cost.predict(work), float(work.tokens)
-        longest = max(seconds, self.inter_token_latency_target)
-        trust = max(0.0, 1 - self.cost.error)
+        longest, trust = self._longest_with_drafts(seconds), self._trust
         chances = [(-offer.probability, index) for index, offer in enumerate(offers) if offer.most > 0]
         heapify(chances)
         while chances and sum(lengths) < room:
@@ -132,6 +149,46 @@ class BatchingPolicy:
             if lengths[index] < offers[index].most:
                 heappush(chances, (chance * offers[index].probability, index))
         return lengths
+
+    def model_draft_lengths(
+        self, work: Work, tokens: float, offers: SequenceOf[ModelOffer], drafting: CostLine, room: int
+    ) -> list[int]:
+        """Returns how many drafts of a draft model each offer gets, at most `room` in all. `drafting` is the draft
+        model's cost line. Without them the step has `work` and is expected to give `tokens`.
+
+        One pass of the draft model gives a draft to each of its sequences, so these get the same number. Of all numbers
+        of drafts and of sequences, likeliest first, it is the pair with the most expected tokens per second, passes
+        included. The bounds are those of `draft_lengths`.
+        """
+        order = sorted(range(len(offers)), key=lambda index: -offers[index].probability)
+        seconds = self.cost.predict(work)
+        longest, best, chosen = self._longest_with_drafts(seconds), tokens / seconds, (0, 0)
+        for depth in range(1, max((offer.most for offer in offers), default=0) + 1):
+            gained, step, reading, kv_tokens, rows = 0.0, seconds, 0.0, 0, 0
+            for count, offer in enumerate((offers[index] for index in order), 1):
+                drafts = max(0, min(depth, offer.most))
+                rows += drafts
+                gained += offer.gain(depth)
+                step += drafts * self._row(offer.context)
+                reading += offer.reading_seconds(drafting)
+                kv_tokens += offer.context
+                in_all = step + reading + depth * drafting.predict(Work(count, kv_tokens))
+                if rows > room or in_all > longest:
+                    break
+                if (rate := (tokens + gained * self._trust) / in_all) > best:
+                    best, chosen = rate, (depth, count)
+        lengths = [0] * len(offers)
+        for index in order[: chosen[1]]:
+            lengths[index] = max(0, min(chosen[0], offers[index].most))
+        return lengths
+
+    @property
+    def _trust(self) -> float:
+        return max(0.0, 1 - self.cost.error)
+
+    def _longest_with_drafts(self, seconds: float) -> float:
+        """Returns the longest that a step may take with drafts. Its decodes alone take `seconds`."""
+        return max(self.inter_token_latency_target, seconds * _STRETCH)
 
     def first_token_seconds(self, backlog: Backlog) -> float:
         """Forecasts the seconds until the whole backlog is prefilled, so until the last request's first token. Returns
@@ -155,8 +212,7 @@ class BatchingPolicy:
     def is_hopeless(self, backlog: Backlog, seconds: float) -> bool:
         """Returns whether the first token cannot come within `seconds`, even if the line is wrong by its usual
         error."""
-        doubt = max(0.0, 1 - self.cost.error)
-        return self.first_token_seconds(backlog) * doubt > seconds
+        return self.first_token_seconds(backlog) * self._trust > seconds
 
     def recompute_seconds(self, num_tokens: int) -> float:
         """Returns the cost of a preemption after which `num_tokens` must be computed again."""

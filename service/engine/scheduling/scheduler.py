@@ -18,6 +18,7 @@ from heapq import heappop, heappush
 
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.blocks.block_manager import BlockManager, BrokenBlocks
+from service.engine.draft_model import DraftModel
 from service.engine.messages import FinishReason, Request, StepOutput
 from service.engine.output_processor import NOTHING_SAMPLED, OutputProcessor
 from service.engine.scheduling.backlog import backlog_of
@@ -47,10 +48,12 @@ class Scheduler:
         max_model_len: int,
         speculation: bool = False,
         decoder_start: tuple[int, ...] = (),
+        draft_model: DraftModel | None = None,
     ) -> None:
-        """`speculation` says whether the runner gives the same tokens behind drafts as without. `decoder_start` holds
-        the first tokens of an encoder-decoder model's decoder. Raises ValueError unless every step has room for the
-        least prefill beside a full batch of decodes. So a prefill always advances and no decode is ever left out."""
+        """`speculation` says whether the runner gives the same tokens behind drafts as without; `draft_model` makes
+        drafts beside the n-grams. `decoder_start` holds the first tokens of an encoder-decoder model's decoder. Raises
+        ValueError unless every step has room for the least prefill beside a full batch of decodes. So a prefill always
+        advances and no decode is ever left out."""
         least = policy.min_prefill_tokens
         if max_num_seqs < 1 or least < 1 or policy.max_num_batched_tokens - max_num_seqs < least:
             raise ValueError(f"no room for {least} tokens of prefill beside {max_num_seqs} sequences")
@@ -66,7 +69,7 @@ class Scheduler:
         self._speculation = speculation
         self._decoder_start = decoder_start
         self._max_tokens = min(max_model_len, blocks.num_blocks * blocks.block_size)
-        self.speculation = self.speculation_type(blocks, policy, self._max_tokens)
+        self.speculation = self.speculation_type(blocks, policy, self._max_tokens, draft_model)
         self._live: dict[str, Sequence] = {}
         self._newcomers: list[Sequence] = []
         self._deadlines: list[tuple[float, str]] = []
@@ -256,7 +259,7 @@ class Scheduler:
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.PREEMPTED
         sequence.num_preemptions += 1
-        sequence.num_prompt_logprobs = 0
+        sequence.num_prompt_logprobs = sequence.num_read_tokens = 0
         self.num_preemptions += 1
         insort(self.waiting, sequence, key=_rank)
 

@@ -1,48 +1,66 @@
 """Speculative decoding chooses the drafts that ride behind a step's decodes, as long as they pay and have slots.
 
-It knows no queues or clocks, and not whether a draft is accepted.
+It knows no queues or clocks. Drafts come from a sequence's own n-grams, which cost nothing, or from a draft model. A
+sequence takes those of the source whose guesses for it were right more often.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
+from typing import Final
 
+from service.engine.acceptance import Acceptance, OverallAcceptance
 from service.engine.blocks.block_manager import BlockManager
+from service.engine.draft_model import DraftModel, DraftOrder
 from service.engine.ngram import MAX_DRAFT_TOKENS, NgramProposer
-from service.engine.scheduling.batching import BatchingPolicy, Offer
+from service.engine.scheduling.batching import BatchingPolicy, ModelOffer, Offer
 from service.engine.scheduling.cost import Work
 from service.engine.sequence import Sequence
+
+_STEPS: Final = 64
+"""Reading a text is worth it if it pays over so many steps, or over the tokens that the sequence may still give."""
+
+Drafts = dict[Sequence, tuple[int, ...]]
 
 
 class Speculation:
     """Makes drafts for the sequences of a scheduler, with the scheduler's blocks and policy."""
 
-    def __init__(self, blocks: BlockManager, policy: BatchingPolicy, max_tokens: int) -> None:
+    def __init__(
+        self, blocks: BlockManager, policy: BatchingPolicy, max_tokens: int, model: DraftModel | None = None
+    ) -> None:
         """`max_tokens` is the greatest length of a sequence."""
         self.num_draft_tokens = 0
+        self._model_seconds = 0.0
         self._blocks = blocks
         self._policy = policy
         self._max_tokens = max_tokens
+        self._model = model
+        self._acceptance = OverallAcceptance()
 
-    def draft(self, decodes: SequenceOf[Sequence], reserve: int) -> dict[Sequence, tuple[int, ...]]:
+    def draft(self, decodes: SequenceOf[Sequence], reserve: int) -> Drafts:
         """Returns drafts that have slots. It never preempts, and `reserve` blocks stay free."""
-        drafts: dict[Sequence, tuple[int, ...]] = {}
+        drafts: Drafts = {}
         for sequence, draft in self.proposals(decodes):
-            if not self._blocks.allocate(sequence, 1 + len(draft), reserve=reserve):
-                draft = draft[: len(sequence.block_table) * self._blocks.block_size - sequence.num_tokens]
+            draft = draft[: self._room(sequence, len(draft), reserve)]
             if draft:
                 drafts[sequence] = draft
-                self.num_draft_tokens += len(draft)
+        if self._model is not None:
+            drafts |= self._model_drafts(self._model, decodes, drafts, reserve)
+        self.num_draft_tokens += sum(map(len, drafts.values()))
         return drafts
 
     def proposals(self, decodes: SequenceOf[Sequence]) -> Iterable[tuple[Sequence, tuple[int, ...]]]:
         """Yields drafts by n-gram, as many for each sequence as pay by the cost line."""
-        work = Work(len(decodes), sum(sequence.num_tokens for sequence in decodes))
+        work = _work(decodes)
         if not self._policy.pays(work):
             return
         found = [
-            (sequence, proposer) for sequence in decodes if (proposer := _proposer(sequence)).follow(sequence.token_ids)
+            (sequence, proposer)
+            for sequence in decodes
+            if (proposer := _proposer(sequence)).follow(sequence.token_ids)
+            and proposer.acceptance >= self._model_probability(sequence)
         ]
         offers = [Offer(proposer.acceptance, each.num_tokens, self.most(each)) for each, proposer in found]
         room = self._policy.max_num_batched_tokens - len(decodes)
@@ -50,16 +68,88 @@ class Speculation:
             if length:
                 yield sequence, proposer.draft(sequence.token_ids, length)
 
+    def take_model_seconds(self) -> float:
+        """Returns the seconds of the draft model since the last call, which are a part of one step."""
+        seconds, self._model_seconds = self._model_seconds, 0.0
+        return seconds
+
     def most(self, sequence: Sequence) -> int:
         """Returns the most drafts of a sequence: the tokens that it can still give, less the one that it samples
         anyway."""
-        left = min(
-            sequence.request.params.max_tokens - sequence.num_output_tokens, self._max_tokens - sequence.num_tokens
-        )
-        return min(MAX_DRAFT_TOKENS, left - 1)
+        return min(MAX_DRAFT_TOKENS, self._left(sequence) - 1)
+
+    def _left(self, sequence: Sequence) -> int:
+        left = sequence.request.params.max_tokens - sequence.num_output_tokens
+        return min(left, self._max_tokens - sequence.num_tokens)
+
+    def _room(self, sequence: Sequence, count: int, reserve: int) -> int:
+        """Allocates slots for `count` drafts, if that leaves `reserve` blocks. Returns how many drafts have slots."""
+        if self._blocks.allocate(sequence, 1 + count, reserve=reserve):
+            return count
+        return len(sequence.block_table) * self._blocks.block_size - sequence.num_tokens
+
+    def _model_probability(self, sequence: Sequence) -> float:
+        """Returns how likely a draft of the model is right; 0 where it gives none."""
+        if self._model is None or sequence.num_tokens >= self._model.max_num_tokens:
+            return 0.0
+        return self._acceptance.probability if sequence.acceptance is None else sequence.acceptance.probability
+
+    def _model_drafts(self, model: DraftModel, decodes: SequenceOf[Sequence], given: Drafts, reserve: int) -> Drafts:
+        """Returns drafts of the model for sequences that have none."""
+        work = _work(decodes)
+        if not self._policy.pays(work):
+            return {}
+        for sequence in decodes:
+            _acceptance(sequence, self._acceptance).judge(sequence.token_ids)
+        members = [each for each in decodes if each not in given and each.num_tokens < model.max_num_tokens]
+        orders = []
+        for sequence, length in zip(members, self._model_lengths(model, members, work, given), strict=True):
+            count = self._room(sequence, length, reserve) if length else 0
+            if count > 0:
+                orders.append(DraftOrder(sequence, min(count, length)))
+        if not orders:
+            return {}
+        drafts, self._model_seconds = model.draft(orders)
+        found = {order.sequence: draft for order, draft in zip(orders, drafts, strict=True) if draft}
+        for sequence, draft in found.items():
+            _acceptance(sequence, self._acceptance).expect(draft, sequence.num_tokens)
+        return found
+
+    def _model_lengths(
+        self, model: DraftModel, members: SequenceOf[Sequence], work: Work, given: Drafts
+    ) -> SequenceOf[int]:
+        """Returns how many drafts of the model each member gets in a step of `work` and the `given` drafts."""
+        rows = sum(map(len, given.values()))
+        kv_tokens = sum(sequence.num_tokens * len(draft) for sequence, draft in given.items())
+        expected = work.tokens + sum(_expected(sequence, draft) for sequence, draft in given.items())
+        offers = [self._model_offer(model, sequence) for sequence in members]
+        room = self._policy.max_num_batched_tokens - work.tokens - rows
+        beside = Work(work.tokens + rows, work.kv_tokens + kv_tokens)
+        return self._policy.model_draft_lengths(beside, expected, offers, model.cost, room)
+
+    def _model_offer(self, model: DraftModel, sequence: Sequence) -> ModelOffer:
+        most = min(self.most(sequence), model.max_num_tokens - sequence.num_tokens)
+        unread = model.num_unread(sequence)
+        steps = 1 if unread <= MAX_DRAFT_TOKENS else max(1, min(_STEPS, self._left(sequence)))
+        return ModelOffer(self._model_probability(sequence), sequence.num_tokens, most, unread, steps)
+
+
+def _work(decodes: SequenceOf[Sequence]) -> Work:
+    return Work(len(decodes), sum(sequence.num_tokens for sequence in decodes))
 
 
 def _proposer(sequence: Sequence) -> NgramProposer:
     if sequence.proposer is None:
         sequence.proposer = NgramProposer()
     return sequence.proposer
+
+
+def _acceptance(sequence: Sequence, overall: OverallAcceptance) -> Acceptance:
+    if sequence.acceptance is None:
+        sequence.acceptance = Acceptance(overall)
+    return sequence.acceptance
+
+
+def _expected(sequence: Sequence, draft: tuple[int, ...]) -> float:
+    """Returns the expected number of right drafts by n-gram."""
+    return Offer(_proposer(sequence).acceptance, 0, len(draft)).gain(len(draft))

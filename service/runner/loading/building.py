@@ -22,10 +22,11 @@ from models.loading import DTYPES, MappedWeights, load_model, resolve_device, we
 from models.manifest import QUANTIZED
 from service.engine.messages import EngineConfig, EngineInfo
 from service.host import usable_cores
+from service.runner.draft_model import DraftModel
 from service.runner.forwards.attention import KV_TILE, matmul_dtype
 from service.runner.forwards.decoder import FusedDecoder
 from service.runner.forwards.forward import CannotServe, Forward
-from service.runner.kv_cache import KVCache, bytes_per_block, free_bytes
+from service.runner.kv_cache import KVCache, bytes_per_block, free_bytes, kv_dtype
 from service.runner.kv_size import LayerShape, choose_num_blocks
 from service.runner.linear import (
     DenseLinear,
@@ -37,6 +38,7 @@ from service.runner.linear import (
 from service.runner.loading import record
 from service.runner.loading.arena import Arena, Differs
 from service.runner.loading.blueprint import Blueprint, LibraryWeights, assemble
+from service.runner.loading.drafting import draft_block_bytes, draft_config
 from service.runner.loading.families import outline_of
 from service.runner.loading.model_work import model_work
 from service.runner.loading.probe import PROBE_TOLERANCE, choose_forward, observe, verify
@@ -73,7 +75,25 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     runner = ModelRunner(forward, cache, rules, device, _offload(config, cache))
     for name, directory in config.adapters:
         runner.load_adapter(name, directory)
-    return runner, _info(config, forward, cache, kernels, started, packed_weights)
+    runner.draft_model = _draft_model(config, runner, device, progress)
+    return runner, _info(config, runner, kernels, started, packed_weights)
+
+
+def _draft_model(
+    config: EngineConfig, runner: ModelRunner, device: torch.device, progress: Progress
+) -> DraftModel | None:
+    """Loads the draft model, if `config` has one. Raises CannotServe where its drafts could not be verified."""
+    own = draft_config(config, runner.cache.num_blocks)
+    if own is None:
+        return None
+    if not runner.verifies_drafts:
+        raise CannotServe(
+            "drafts cannot be verified: on this device, or by the library's forward, rows depend on others"
+        )
+    dtype = DTYPES[own.dtype]
+    forward, cache, _ = _from_record(own, dtype, device) or _from_library(own, dtype, device, progress)
+    rules = _row_rules(forward.model, cache, dtype)
+    return DraftModel(forward, cache, rules, runner.vocab_size, own.max_model_len)
 
 
 def _built(config: EngineConfig, dtype: torch.dtype, device: torch.device, progress: Progress) -> tuple[Built, str]:
@@ -175,10 +195,10 @@ def _apart(whole: Blueprint) -> Blueprint:
 
 
 def _make_cache(config: EngineConfig, shapes: tuple[LayerShape, ...], device: torch.device) -> KVCache:
-    dtype = torch.int8 if config.kv_cache_dtype == "int8" else DTYPES[config.dtype]
-    num_blocks = choose_num_blocks(
+    dtype = kv_dtype(config)
+    num_blocks = config.kv_cache_blocks or choose_num_blocks(
         config.kv_cache_bytes,
-        bytes_per_block(shapes, config.block_size, dtype),
+        bytes_per_block(shapes, config.block_size, dtype) + draft_block_bytes(config),
         config.max_num_seqs * config.max_model_len,
         config.block_size,
         max(0, free_bytes(device) - config.promised_bytes),
@@ -229,13 +249,9 @@ def _dense_layers(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Ten
 
 
 def _info(
-    config: EngineConfig,
-    forward: Forward,
-    cache: KVCache,
-    kernels: tuple[str, ...],
-    started: float,
-    packed_weights: str,
+    config: EngineConfig, runner: ModelRunner, kernels: tuple[str, ...], started: float, packed_weights: str
 ) -> EngineInfo:
+    cache, draft = runner.cache, runner.draft_model
     device, bytes_of_block = cache.device, bytes_per_block(cache.shapes, cache.block_size, cache.dtype)
     peaks, no_peaks = peaks_of(products_dtype(config.precision, config.dtype, device), device, config.peaks)
     float_bytes = DTYPES[config.dtype].itemsize
@@ -244,15 +260,15 @@ def _info(
         device=str(device),
         dtype=config.dtype,
         precision=config.precision,
-        forward=forward.kind,
-        kernels=kernels,
+        forward=runner.forward.kind,
+        kernels=kernels if draft is None else (*kernels, f"drafts: {draft.forward.kind}"),
         threads=torch.get_num_threads(),
-        memory_bytes=weight_bytes(forward.model),
+        memory_bytes=weight_bytes(runner.forward.model) + (weight_bytes(draft.forward.model) if draft else 0),
         load_seconds=time.monotonic() - started,
         block_size=cache.block_size,
         blocks_total=cache.num_blocks,
-        vocab_size=forward.vocab_size,
-        kv_bytes_per_block=bytes_of_block,
+        vocab_size=runner.vocab_size,
+        kv_bytes_per_block=bytes_of_block + draft_block_bytes(config),
         packed_weights=packed_weights,
         work=model_work(config.model_dir, cache.shapes, bytes_of_block // cache.block_size, float_bytes),
         peaks=peaks,

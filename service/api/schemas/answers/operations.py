@@ -88,7 +88,8 @@ class ReplicaShown(Shown):
 
 
 class DeploymentShown(Shown):
-    """`phase` says what a loading deployment does, `error` why a deployment failed."""
+    """`phase` says what a loading deployment does, `error` why a deployment failed, `draft` which version makes drafts
+    for it."""
 
     model: str
     digest: str
@@ -96,6 +97,7 @@ class DeploymentShown(Shown):
     phase: str
     error: str | None
     precision: Precision
+    draft: str | None
     memory_bytes: int | None
     load_seconds: float
     in_flight: int
