@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from random import Random
 from string import ascii_lowercase
 from typing import Final
 
@@ -40,7 +41,8 @@ SPECIAL: Final = ("<|pad|>", "<|begin|>", "<|end|>")
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes of a Llama; with `experts`, of a Qwen3-MoE, whose rows pass `active` MLPs of the width `intermediate`.
-    `tied`: one matrix for both embeddings."""
+    `tied`: one matrix for both embeddings. `agreement`: the share of tokens after which an untied shape goes on as the
+    others of its vocabulary do."""
 
     name: str
     layers: int
@@ -52,6 +54,7 @@ class Shape:
     tied: bool
     experts: int = 0
     active: int = 0
+    agreement: float = 1.0
 
     @property
     def half(self) -> int:
@@ -76,6 +79,11 @@ WIDE: Final = Shape("wide-vocabulary", 24, 896, 14, 2, 4864, 151936, tied=True)
 MIXTURE: Final = Shape("mixture", 12, 2048, 16, 4, 512, 32000, tied=False, experts=32, active=4)
 
 
+def draft_shape(agreement: float) -> Shape:
+    """Returns the shape of a draft model for TINYLLAMA: a sixteenth of its weights, right after so many tokens."""
+    return Shape(f"draft-{round(100 * agreement)}", 6, 768, 12, 4, 2048, 32000, tied=False, agreement=agreement)
+
+
 def demo_shape() -> Shape:
     """Returns the shape of the demo model as it ships. Its text is its own, so nothing that depends on text is measured
     on it."""
@@ -96,7 +104,8 @@ DEMO: Final = demo_shape()
 
 
 def next_token(shape: Shape, token: int) -> int:
-    """Returns the next token of the model of an untied `shape` after `token`; see the module's picture."""
+    """Returns the next token of the model of an untied `shape` after `token`, where it agrees with the others of its
+    vocabulary; see the module's picture."""
     if token < FIRST_PLAIN_ID:
         return token
     if token < shape.half:
@@ -104,6 +113,17 @@ def next_token(shape: Shape, token: int) -> int:
     start = token - (token - shape.half) % REPEAT
     length = min(REPEAT, shape.vocabulary - start)
     return start + (token + 1 - start) % length
+
+
+def successors(shape: Shape) -> list[int]:
+    """Returns the next token after each token, as the weights have it: a permutation. Tokens after which the shape does
+    not agree with the others have one another's next tokens."""
+    draw = Random(0)
+    found = [next_token(shape, token) for token in range(shape.vocabulary)]
+    wrong = [token for token in range(shape.vocabulary) if draw.random() >= shape.agreement]
+    for token, successor in zip(wrong, [found[token] for token in (*wrong[1:], *wrong[:1])], strict=True):
+        found[token] = successor
+    return found
 
 
 def weights(shape: Shape) -> Iterator[tuple[str, Tensor]]:
@@ -143,7 +163,7 @@ def weights(shape: Shape) -> Iterator[tuple[str, Tensor]]:
         return
     yield "model.norm.weight", torch.ones(shape.hidden, dtype=torch.bfloat16)
     head = torch.empty_like(embedding)
-    head[[next_token(shape, token) for token in range(shape.vocabulary)]] = embedding * 0.02
+    head[successors(shape)] = embedding * 0.02
     yield "lm_head.weight", head
 
 

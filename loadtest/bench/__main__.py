@@ -20,7 +20,7 @@ from datetime import date
 from pathlib import Path
 
 from loadtest.bench import mixed, report
-from loadtest.bench.cache import Cache, CannotMake
+from loadtest.bench.cache import CACHE, Cache, CannotMake
 from loadtest.bench.journal import Journal
 from loadtest.bench.session import Limits, Session
 from loadtest.bench.systems import System, catalogue, peers
@@ -28,7 +28,6 @@ from loadtest.bench.works import BY_NAME, WORKS
 from loadtest.checkpoints import DEMO
 
 RESULTS = Path(__file__).parent.parent / "results"
-CACHE = Path("~/.cache/dosirak-bench")
 
 
 def arguments() -> argparse.Namespace:

@@ -21,6 +21,7 @@ from models.repository import Repository
 from models.starter import WEIGHTS, publish_demo
 
 ROOT: Final = Path(__file__).parent.parent.parent
+CACHE: Final = Path("~/.cache/dosirak-bench")
 TORCH: Final = "torch==2.13.0"
 """Installed first and pinned everywhere, so that no environment fetches a build for GPUs."""
 BUILT_FOR_GPUS: Final = ("torchvision", "torchaudio", "torchcodec")

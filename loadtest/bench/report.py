@@ -51,7 +51,7 @@ LATENCY: Final = (
     Column("burst tok/s", "burst", "tokens_per_second"),
     Column("ITL calm, ms", "disturbed", "itl_calm_ms"),
     Column("ITL p99 disturbed, ms", "disturbed", "itl_p99_ms"),
-    Column("chat turn 10, ms", "chat", "turn_10_ms"),
+    Column("chat turn 20, ms", "chat", "turn_20_ms"),
     Column("cold, ms", "chat", "cold_ms"),
 )
 SAMPLED: Final = (

@@ -18,7 +18,7 @@ Precision = Literal["int8", "bf16", "fp32", "int4"]
 OURS: Final = "dosirak"
 CORES: Final = len(os.sched_getaffinity(0))
 SLOTS: Final = 32
-SLOT_TOKENS: Final = 1280
+SLOT_TOKENS: Final = 2048
 """Context of one of llama.cpp's slots: the longest prompt of the comparison and its answer."""
 KV_BYTES: Final = 2 << 30
 HELD_BACK: Final = -1

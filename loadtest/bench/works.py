@@ -21,6 +21,7 @@ Figures = dict[str, float]
 PROMPT, NEW = 128, 64
 LONG_PROMPT: Final = 1024
 LONG_ANSWER: Final = 256
+TURNS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +96,16 @@ def long_prompts(shape: Shape, draw: Random) -> list[list[int]]:
 
 
 async def chat(running: Running, shape: Shape, draw: Random) -> Figures:
-    """Ten turns of 64 new tokens and an answer of 32; then the tenth prompt's length cold."""
+    """Twenty turns of 64 new tokens and an answer of 32; then the last prompt's length cold."""
     history: list[int] = []
     ttft = 0.0
-    for _ in range(10):
+    for _ in range(TURNS):
         history += random_prompts(shape, 1, 64, draw)[0]
         (answer,) = await running.wave([Asked(list(history), 32)])
         ttft = answer.ttft
         history += answer.token_ids
     (cold,) = await running.wave([Asked(random_prompts(shape, 1, len(history) - 32, draw)[0], 1)])
-    return {"turn_10_ms": ttft * 1e3, "cold_ms": cold.ttft * 1e3, "share": ttft / cold.ttft}
+    return {"turn_20_ms": ttft * 1e3, "cold_ms": cold.ttft * 1e3, "share": ttft / cold.ttft}
 
 
 async def lookup(running: Running, shape: Shape, draw: Random) -> Figures:

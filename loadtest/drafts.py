@@ -1,0 +1,108 @@
+"""This test measures what a draft model is worth: tokens a second with it over those without it, on the same prompts.
+
+    python -m loadtest.drafts [--agreements 0.9 0.8 0.7 0.5 0] [--rounds 5] [--sampled] [1 4 8]
+
+The model has TinyLlama's shape, the draft model a sixteenth of its weights, both in int8. After a share of the tokens,
+the agreement, the draft model goes on as the model does. Two engines in one process, one without the draft model,
+answer waves of requests at once in turns: a prompt of 128 tokens and an answer of 64 each. A wave counts from the last
+first token on. Answers must be the same. The interval is that of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from loadtest.alternating import in_turns
+from loadtest.bench.cache import CACHE, Cache
+from loadtest.bench.wave import random_prompts
+from loadtest.checkpoints import TINYLLAMA, draft_shape
+from loadtest.peers.driver import TEMPERATURE, TOP_P
+from models.repository import Repository
+from service.deployments.engine_options import EngineOptions
+from service.deployments.engines import engine_config
+from service.engine.core import EngineCore
+from service.engine.messages import Request, SamplingParams
+from service.engine.worker import build_core
+from service.runner.loading.building import build_runner
+from service.settings import Settings
+
+PROMPT, NEW = 128, 64
+HEADER = " at once  without     with  ratio   interval      drafts  right"
+Answers = dict[str, list[int]]
+
+
+def core_of(data_dir: Path, reference: str, draft: str | None) -> EngineCore:
+    """Returns the core of an engine as a server would build it."""
+    repository = Repository(data_dir)
+    manifest = repository.resolve(reference)
+    options = EngineOptions(draft=None if draft is None else repository.resolve(draft))
+    config = engine_config(Settings(data_dir=data_dir), repository, manifest, 0, options)
+    runner, info = build_runner(config, lambda phase, fraction: None)
+    return build_core(config, runner, info.blocks_total)
+
+
+def wave(core: EngineCore, name: str, prompts: Sequence[Sequence[int]], sampled: bool) -> tuple[Answers, float]:
+    """Returns the answers, and the tokens a second while all sequences decode."""
+    for number, prompt in enumerate(prompts):
+        params = SamplingParams(max_tokens=NEW)
+        if sampled:
+            params = SamplingParams(max_tokens=NEW, temperature=TEMPERATURE, top_p=TOP_P, seed=number)
+        core.add(Request(f"{name}-{number}", tuple(prompt), params))
+    answers: Answers = {}
+    began, before = 0.0, 0
+    while core.has_work:
+        for output in core.step():
+            answers.setdefault(output.request_id, []).extend(output.token_ids)
+        if not began and len(answers) == len(prompts):
+            began, before = time.perf_counter(), sum(map(len, answers.values()))
+    return answers, (sum(map(len, answers.values())) - before) / (time.perf_counter() - began)
+
+
+def compare(plain: EngineCore, drafting: EngineCore, at_once: int, rounds: int, sampled: bool) -> str:
+    """Returns a row of the table. Raises SystemExit where answers differ."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    answers: dict[bool, Answers] = {}
+    before = drafting.stats
+    for turn, with_draft in enumerate(in_turns(rounds + 1)):
+        prompts = random_prompts(TINYLLAMA, at_once, PROMPT, Random(turn // 2))
+        answers[with_draft], rate = wave(drafting if with_draft else plain, f"{turn // 2}", prompts, sampled)
+        rates[with_draft].append(rate)
+        if turn % 2 and answers[True] != answers[False]:
+            raise SystemExit("answers differ with a draft model")
+    ratios = sorted(on / off for on, off in zip(rates[True][1:], rates[False][1:], strict=True))
+    drafted = drafting.stats.draft_tokens_total - before.draft_tokens_total
+    right = drafting.stats.accepted_tokens_total - before.accepted_tokens_total
+    figures = f"{median(rates[False][1:]):8.1f} {median(rates[True][1:]):8.1f} {median(ratios):6.2f}"
+    return f"{at_once:8} {figures}   {ratios[0]:.2f} to {ratios[-1]:.2f} {drafted:8} {right / max(1, drafted):6.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("at_once", nargs="*", type=int, default=[1, 4, 8])
+    parser.add_argument("--agreements", nargs="+", type=float, default=[0.9, 0.8, 0.7, 0.5, 0.0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sampled", action="store_true", help="temperature 0.7 and top-p 0.9 instead of greedy")
+    parser.add_argument("--cache", type=Path, default=CACHE)
+    asked = parser.parse_args()
+    cache = Cache(asked.cache.expanduser())
+    shapes = [draft_shape(agreement) for agreement in asked.agreements]
+    cache.prepare_ours(dict.fromkeys((TINYLLAMA, *shapes), ()))
+    core = partial(core_of, cache.repository, cache.version_of(TINYLLAMA, "int8"))
+    plain = core(None)
+    for shape in shapes:
+        drafting = core(cache.version_of(shape, "int8"))
+        print(
+            f"agreement {shape.agreement}\n at once  without     with  ratio   interval      drafts  right", flush=True
+        )
+        for at_once in asked.at_once:
+            print(compare(plain, drafting, at_once, asked.rounds, asked.sampled), flush=True)
+
+
+if __name__ == "__main__":
+    main()
