@@ -25,8 +25,11 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 _OF_A_WEIGHT = (SCALE_SUFFIX, COLUMNS_SUFFIX, KEPT_SUFFIX, GROUP_SCALE_SUFFIX, GROUP_BASE_SUFFIX)
 
 
-def convert_dtype(directory: Path, dtype: str, progress: Progress = silent) -> dict[str, str]:
+def convert_dtype(
+    directory: Path, dtype: str, reads: Callable[[str], bool], progress: Progress = silent
+) -> dict[str, str]:
     """Convert all floating tensors of the safetensors files in `directory`, in place, to `dtype` (`BF16` or `F32`).
+    Tensors that the model does not read, by name, are left out.
 
     Shards keep their names. Returns the sha256 of the rewritten files by name. Raises InvalidSource when a weight is
     not finite in the new dtype.
@@ -36,7 +39,7 @@ def convert_dtype(directory: Path, dtype: str, progress: Progress = silent) -> d
     for number, path in enumerate(paths):
         progress(number / len(paths), f"converting {path.name} to {dtype.lower()}")
         converted = path.with_name(path.name + ".converted")
-        hashes[path.name] = rewrite(path, converted, dtype, {})
+        hashes[path.name] = rewrite(path, converted, dtype, {}, reads)
         converted.replace(path)
     if (directory / INDEX).exists():
         _write_index(directory, {path.name: read_header(path) for path in paths})
@@ -44,10 +47,12 @@ def convert_dtype(directory: Path, dtype: str, progress: Progress = silent) -> d
     return hashes
 
 
-def rewrite(path: Path, target: Path, dtype: str, names: Mapping[str, str]) -> str:
-    """Write the tensors of the file `path` to `target`, floating ones as `dtype`, by their new `names` where they have
-    one; returns its sha256. Raises InvalidSource when a weight is not finite in that dtype."""
-    old = {names.get(tensor.name, tensor.name): tensor for tensor in read_header(path)}
+def rewrite(
+    path: Path, target: Path, dtype: str, names: Mapping[str, str], reads: Callable[[str], bool] = lambda name: True
+) -> str:
+    """Write the tensors of the file `path` that the model `reads` to `target`, floating ones as `dtype`, by their new
+    `names` where they have one; returns its sha256. Raises InvalidSource when a weight is not finite in that dtype."""
+    old = {names.get(tensor.name, tensor.name): tensor for tensor in read_header(path) if reads(tensor.name)}
     new = [
         replace(tensor, name=name, dtype=dtype if tensor.dtype in FLOATS else tensor.dtype)
         for name, tensor in old.items()

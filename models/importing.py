@@ -43,6 +43,7 @@ from models.storage.staging import MANIFEST
 
 if TYPE_CHECKING:
     from models.calibration import Calibrate
+    from models.skeleton import Skeleton
 
 _DTYPES: dict[Precision, str] = {"fp32": "F32", "bf16": "BF16"}
 _MAX_SHARDS = 1_000
@@ -181,14 +182,17 @@ class _Import:
         self._notes: list[str] = []
 
     def publish(self, repository: Repository, name: str, version: str | None, author: str) -> Manifest:
+        from models import skeleton
+
         self._copy()
         self._unpack()
         accepted = self._check_configuration()
         self._check_tokenizer()
         tensors = check_weights(self._staged)
-        self._convert(tensors)
-        self._progress(0.9, "checking the architecture")
-        facts = self._facts(accepted, author)
+        self._progress(0.6, "checking the architecture")
+        model = skeleton.build(self._staged)
+        self._convert(tensors, model)
+        facts = self._facts(accepted, model, author)
         return repository.publish(self._staged, facts, name, version, self._hashes)
 
     def _copy(self) -> None:
@@ -235,7 +239,7 @@ class _Import:
             self._notes.append("tokenizer.json made from the slow tokenizer")
         tokenizer_files.try_loading(self._staged)
 
-    def _convert(self, tensors: Iterable[Tensor]) -> None:
+    def _convert(self, tensors: Iterable[Tensor], model: "Skeleton") -> None:
         """Give all floating tensors the dtype of the asked precision, and let `config.json` say so."""
         from models.conversion import convert_dtype, set_config_dtype
 
@@ -246,13 +250,10 @@ class _Import:
             return
         self._notes.append(f"{'/'.join(sorted(found))} to {wanted}")
         self._hashes = convert_dtype(
-            self._staged, wanted, lambda fraction, what: self._progress(0.6 + fraction * 0.3, what)
+            self._staged, wanted, model.reads, lambda fraction, what: self._progress(0.6 + fraction * 0.3, what)
         )
 
-    def _facts(self, accepted: config_policy.Accepted, author: str) -> Facts:
-        from models import skeleton
-
-        model = skeleton.build(self._staged)
+    def _facts(self, accepted: config_policy.Accepted, model: "Skeleton", author: str) -> Facts:
         return Facts(
             architecture=accepted.architecture,
             model_type=accepted.model_type,

@@ -39,6 +39,9 @@ COLUMNS_SUFFIX = ".outlier_columns"
 KEPT_SUFFIX = ".outlier_weight"
 GROUP_SCALE_SUFFIX = ".group_scale"
 GROUP_BASE_SUFFIX = ".group_base"
+HEAD = "lm_head"
+HEAD_OF_GPT_NEOX = "embed_out"
+"""What files of GPT-NeoX call the module that the library calls `lm_head`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,8 +194,8 @@ def _fill_buffers(model: transformers.PreTrainedModel) -> None:
 
 
 class MappedWeights:
-    """Gives a version's tensors by the names in its files, without a model. Both methods raise KeyError for names that
-    no file holds."""
+    """Gives a version's tensors by the names in its files, and the head also by the library's, without a model. Both
+    methods raise KeyError for names that no file holds."""
 
     def __init__(self, directory: str | Path, dtype: torch.dtype, precision: str) -> None:
         """Raises OSError for unreadable files. Floating point tensors, except scales, are returned in `dtype`."""
@@ -203,6 +206,8 @@ class MappedWeights:
     def linear(self, name: str) -> Any:
         """Returns a linear layer's `weight` [out, in], `bias` [out] or None and, if the weight is 8-bit or 4-bit,
         `scale` [out], `weight_only` and `outliers` or None."""
+        if name == HEAD and f"{HEAD_OF_GPT_NEOX}.weight" in self._paths:
+            name = HEAD_OF_GPT_NEOX
         expert = Expert.of_name(name)
         if expert and expert.fused in self._paths:
             return expert.of_fused(partial(self._fused, expert), transposed=True, in_turn=True)

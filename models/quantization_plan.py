@@ -55,6 +55,7 @@ def plan_of(
         model.canonical(tensor.name): (tensor, path)
         for path in sorted(source.glob("*.safetensors"))
         for tensor in read_header(path)
+        if model.reads(tensor.name)
     }
     heads = {embedding: head for head, embedding in model.tied.items() if head not in stored}
     coarse = _coarse(stored, model, group, importance, progress) if group else frozenset()

@@ -3,6 +3,7 @@
 transformers' own classes build it on the meta device. So it costs no memory and runs no code of the checkpoint.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +16,7 @@ from models import experts
 from models.checkpoint import gguf_file, packed_weights
 from models.checkpoint.config_policy import accept, as_text, read_json
 from models.errors import InvalidSource
+from models.loading import HEAD, HEAD_OF_GPT_NEOX
 from models.manifest import QUANTIZED
 from models.shapes import int4_bytes
 
@@ -22,6 +24,7 @@ from models.shapes import int4_bytes
 _RELATIVE_POSITIONS = 512
 _DTYPE_BYTES = {"fp32": 4, "bf16": 2}
 _SCALE_BYTES = 4
+_OLD_FREQUENCIES = r"rotary_emb\.inv_freq$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Linear:
 class Skeleton:
     """`linears` by canonical weight name, and `experts`, the parts of each expert of a mixture, by that in files.
     `tied` maps a weight name that checkpoints may omit to the one it shares.
+    `unread` are patterns of names that checkpoints may hold and no model reads, such as the masks of older ones.
     `kv_heads` of `head_dim` numbers are the keys of one token in each of `kv_layers`, and again its values, in a
     decoder with ordinary attention; 0 heads where the family names none and keeps something else."""
 
@@ -47,6 +51,7 @@ class Skeleton:
     experts: dict[str, Linear]
     tied: dict[str, str]
     names: frozenset[str]
+    unread: tuple[str, ...]
     prefix: str
     parameters: int
     context_window: int
@@ -83,9 +88,14 @@ class Skeleton:
         return int4_bytes(weights)
 
     def canonical(self, name: str) -> str:
-        """The model's own name of a checkpoint's tensor: older checkpoints leave out the base model's prefix."""
-        prefixed = f"{self.prefix}.{name}"
-        return prefixed if name not in self.names and prefixed in self.names else name
+        """The model's own name of a checkpoint's tensor: older checkpoints leave out the base model's prefix, and
+        GPT-NeoX's head has another name in files."""
+        others = (f"{self.prefix}.{name}", name.replace(f"{HEAD_OF_GPT_NEOX}.", f"{HEAD}.", 1))
+        return name if name in self.names else next((other for other in others if other in self.names), name)
+
+    def reads(self, name: str) -> bool:
+        """Whether the model has use for a checkpoint's tensor, as far as that is known."""
+        return self.canonical(name) in self.names or not any(re.search(pattern, name) for pattern in self.unread)
 
 
 def build(directory: Path) -> Skeleton:
@@ -105,6 +115,7 @@ def build(directory: Path) -> Skeleton:
         experts=experts_of(model),
         tied=_tied(model),
         names=frozenset(model.state_dict()),
+        unread=(_OLD_FREQUENCIES, *sorted(model._keys_to_ignore_on_load_unexpected or ())),
         prefix=model.base_model_prefix,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         context_window=_context_window(config),

@@ -1,4 +1,4 @@
-"""Random decoders, and random steps through them as an engine would make them. Knows shapes and blocks; no tokenizer.
+"""Random steps through random decoders, as an engine would make them. Knows shapes and blocks; no tokenizer.
 
 `python -m tests.random_steps LEVEL SEED SECONDS` does so on the sanitized kernels of an instruction set, for a process
 that was started with the sanitizer's runtime preloaded (see tests/property/test_sanitized_steps.py).
@@ -14,203 +14,25 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from models.int4 import encode, fits
-from models.loading import DTYPES, LowRankWeights, Outliers
 from service.runner import kv_cache
 from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
 from service.runner.kv_cache import KVCache
 from service.runner.kv_size import SCALE_BYTES, LayerShape
-from service.runner.loading.blueprint import (
-    ACTIVATIONS,
-    HEAD,
-    PRODUCTS,
-    Blueprint,
-    ExpertsOutline,
-    LayerOutline,
-    LayerPlan,
-    Outline,
-)
 from service.runner.native import library as native_library
 from service.runner.native import linear as native_linear
 from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import Library, open_library
 from service.runner.step import AdapterRows, Step
+from tests.random_models import Sizes, noise, random_adapter, random_blueprint
 
 CPU: Final = torch.device("cpu")
 PRECISIONS = ("fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4")
-ROTARIES = 2
-"""Kinds of rotary positions among the layers."""
 KV_DTYPES = (torch.float32, torch.bfloat16, torch.int8)
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The numbers of one model."""
-
-    layers: int
-    hidden: int
-    intermediate: int
-    vocabulary: int
-    max_model_len: int
-    kv_heads: int
-    heads: int
-    head_dim: int
-    rotary: int
-    block_size: int
-    blocks: int
-    experts: int = 0  # of a mixture, whose layers are whole panels
-
-    @classmethod
-    def random(cls, rng: random.Random) -> Sizes:
-        experts = rng.choice((0, 0, 1, 3, 8))
-        kv_heads, head_dim = rng.randint(1, 3), rng.choice((2, 7, 8, 16, 24, 40, 80))
-        max_model_len, block_size = rng.choice((1, 40, 200, 600)), rng.choice((1, 5, 8, 16))
-        return cls(
-            layers=rng.randint(1, 2),
-            hidden=rng.choice((32, 96)) if experts else rng.choice((1, 16, 33, 64, rng.randint(1, 150))),
-            intermediate=rng.choice((16, 48, 96)) if experts else rng.choice((1, 48, 96, rng.randint(1, 200))),
-            vocabulary=rng.choice((1, 64, rng.randint(1, 300))),
-            max_model_len=max_model_len,
-            kv_heads=kv_heads,
-            heads=kv_heads * rng.choice((1, 1, 2, 3, 5, 8)),
-            head_dim=head_dim,
-            rotary=rng.randrange(2, head_dim + 1, 2),
-            block_size=block_size,
-            blocks=rng.randint(1, 8) + 2 * -(-max_model_len // block_size),
-            experts=experts,
-        )
-
-
-def _noise(rng: random.Random, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(rng.getrandbits(60)))
-
-
-class _Linears:
-    """Linear modules of one precision, as a blueprint holds them."""
-
-    def __init__(self, rng: random.Random, precision: str) -> None:
-        self.rng, self.precision = rng, precision
-
-    def __call__(self, depth: int, *outputs: int, outliers: int = 5) -> tuple[Any, ...]:
-        """Modules that read the same rows, hence with the same outliers, at most so many."""
-        columns = sorted(self.rng.sample(range(depth), self.rng.randint(0, min(depth, outliers))))
-        return tuple(random_linear(self.rng, self.precision, depth, out, columns) for out in outputs)
-
-
-def random_linear(rng: random.Random, precision: str, depth: int, out: int, columns: Sequence[int] = ()) -> Any:
-    """A linear module of a precision, whose outliers are these columns."""
-    weight: Any = _noise(rng, out, depth) * depth**-0.5
-    scale, outliers = None, None
-    if precision in DTYPES:
-        weight = weight.to(DTYPES[precision])
-    else:
-        scale = weight.abs().amax(1).clamp(min=1e-9) / 127
-        weight = (weight / scale[:, None]).round().to(torch.int8)
-    if precision == "int4" and fits(depth, 32):
-        weight = encode(weight.float(), torch.ones(out), 32)
-    if precision == "llm-int8":
-        weight[:, list(columns)] = 0
-        kept = _noise(rng, out, len(columns)).to(torch.bfloat16)
-        outliers = Outliers(torch.tensor(columns, dtype=torch.int32), kept)
-    bias = _noise(rng, out) if rng.random() < 0.5 else None
-    weight_only = precision == "int8-weight"
-    return SimpleNamespace(weight=weight, scale=scale, bias=bias, outliers=outliers, weight_only=weight_only)
-
-
-def _layer(
-    rng: random.Random, sizes: Sizes, linears: _Linears, has_norms: tuple[bool, bool], names: LayerOutline
-) -> LayerPlan:
-    count = names.experts.count if names.experts else 0
-    s, (after, of_heads) = sizes, has_norms
-    spec = AttentionSpec(
-        s.head_dim**-0.5,
-        rng.choice((None, None, 1, 7, 130)),
-        rng.choice((None, None, 20.0)) if after else None,
-        sinks=rng.choice((None, _noise(rng, s.heads))),
-    )
-    return LayerPlan(
-        qkv=linears(s.hidden, *(heads * s.head_dim for heads in (s.heads, s.kv_heads, s.kv_heads))),
-        output=linears(s.heads * s.head_dim, s.hidden),
-        gate_up=linears(s.hidden, *[s.intermediate] * 2 * (count or 1), outliers=0 if count else 5),
-        down=linears(s.intermediate, *[s.hidden] * (count or 1), outliers=0 if count else 5),
-        input_norm=_noise(rng, s.hidden),
-        attention_norm=_noise(rng, s.hidden) if after else None,
-        middle_norm=_noise(rng, s.hidden),
-        mlp_norm=_noise(rng, s.hidden) if after else None,
-        query_norm=_noise(rng, s.head_dim) if of_heads else None,
-        key_norm=_noise(rng, s.head_dim) if of_heads else None,
-        spec=spec,
-        router=random_linear(rng, rng.choice(("fp32", "bf16")), s.hidden, count) if count else None,
-    )
-
-
-def _outline(rng: random.Random, sizes: Sizes) -> Outline:
-    """What of an outline a decoder over plain modules reads: names are places."""
-
-    def layer(index: int) -> LayerOutline:
-        def named(*names: str) -> tuple[str, ...]:
-            return tuple(f"{index}.{name}" for name in names)
-
-        names = (named("q", "k", "v"), named("o"), named("gate", "up"), named("down"))
-        count, experts = sizes.experts, None
-        if count and rng.random() < 0.8:
-            experts = ExpertsOutline("router", count, rng.randint(1, count), rng.random() < 0.5)
-        rotary = rng.randrange(ROTARIES)
-        return LayerOutline(*names, "", None, "", None, None, None, 1.0, None, None, rotary=rotary, experts=experts)
-
-    return Outline(
-        embedding="",
-        embedding_scale=rng.choice((1.0, 3.5)),
-        rotaries=(),
-        layers=tuple(map(layer, range(sizes.layers))),
-        norm="",
-        norm_offset=0.0,
-        head=HEAD,
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
-        eps=1e-5,
-        activation=rng.choice(ACTIVATIONS),
-        logit_softcap=rng.choice((None, 30.0)),
-        alpha=1.7,
-        limit=rng.choice((0.5, 7.0)),
-    )
-
-
-def random_blueprint(rng: random.Random, sizes: Sizes, precision: str) -> Blueprint:
-    linears = _Linears(rng, precision)
-    has_norms = (rng.random() < 0.5, rng.random() < 0.5)
-    outline = _outline(rng, sizes)
-    angles = [_noise(rng, sizes.max_model_len, sizes.rotary) for _ in range(ROTARIES)]
-    return Blueprint(
-        outline=outline,
-        embedding=_noise(rng, sizes.vocabulary, sizes.hidden).to(rng.choice((torch.float32, torch.bfloat16))),
-        tables=tuple((each.cos(), each.sin()) for each in angles),
-        layers=tuple(_layer(rng, sizes, linears, has_norms, names) for names in outline.layers),
-        norm=_noise(rng, sizes.hidden),
-        head=linears(sizes.hidden, sizes.vocabulary)[0],
-    )
-
-
-def _adapter(rng: random.Random, whole: Blueprint) -> dict[str, LowRankWeights]:
-    """For some of the blueprint's linear modules."""
-    modules = {HEAD: whole.head}
-    for names, plan in zip(whole.outline.layers, whole.layers, strict=True):
-        for product in PRODUCTS[:2] if names.experts else PRODUCTS:
-            modules |= dict(zip(getattr(names, product), getattr(plan, product), strict=True))
-    chosen = rng.sample(sorted(modules), rng.randint(1, len(modules)))
-    return {name: _low_rank(rng, *modules[name].weight.shape) for name in chosen}
-
-
-def _low_rank(rng: random.Random, outputs: int, depth: int) -> LowRankWeights:
-    rank, dtype = rng.choice((1, 3, 4, 8, 9)), rng.choice((torch.float32, torch.bfloat16))
-    return LowRankWeights(_noise(rng, rank, depth).to(dtype), _noise(rng, rank, outputs).to(dtype), rng.random())
 
 
 def poison(cache: KVCache, block: int) -> None:
@@ -248,7 +70,7 @@ class RandomEngine:
         self.decoder = NativeDecoder(self.whole, self.cache)
         self.adapters = [f"adapter-{i}" for i in range(adapters)]
         for name in self.adapters:
-            self.decoder.load_adapter(name, _adapter(rng, self.whole))
+            self.decoder.load_adapter(name, random_adapter(rng, self.whole))
         self.decoding: list[Decoding] = []
 
     def step(self) -> Step:
@@ -328,16 +150,16 @@ def _check_attention(rng: random.Random) -> None:
     cache = KVCache([LayerShape(kv_heads, key_dim, value_dim)], blocks, size, rng.choice(KV_DTYPES), CPU)
     for block in range(blocks + 1):
         poison(cache, block)
-    bias = DistanceBias(_noise(rng, heads, length)) if rng.random() < 0.5 else None
-    sinks = rng.choice((None, _noise(rng, heads)))
+    bias = DistanceBias(noise(rng, heads, length)) if rng.random() < 0.5 else None
+    sinks = rng.choice((None, noise(rng, heads)))
     spec = AttentionSpec(0.3, rng.choice((None, 1, 40, 150)), rng.choice((None, 15.0)), bias, sinks)
     table = rng.sample(range(blocks), blocks)
     done = 0
     while done < length:
         count = min(length - done, rng.choice((1, 7, 64, 300)))
         plan = AttentionPlan(cache, [SequenceRows(0, count, done, table)], count, 1, CPU)
-        key, value = _noise(rng, count, kv_heads, key_dim), _noise(rng, count, kv_heads, value_dim)
-        out = plan.attend(0, _noise(rng, count, heads, key_dim), key, value, spec)
+        key, value = noise(rng, count, kv_heads, key_dim), noise(rng, count, kv_heads, value_dim)
+        out = plan.attend(0, noise(rng, count, heads, key_dim), key, value, spec)
         assert bool(out.isfinite().all()), "attention read what it does not own"
         done += count
 

@@ -28,6 +28,7 @@ EVERY: dict[str, dict[str, Any]] = {
     "qwen3": {"target_modules": ["q_proj", "v_proj", "lm_head"]},
     "gemma2": {},
     "phi3": {},
+    "gpt_neox": {"r": 3},
     "gpt2": {"fan_in_fan_out": True, "r": 7},
     "falcon-alibi": {},
 }
@@ -97,6 +98,7 @@ MODELS = [
     ("llama", "bf16", "portable"),
     ("llama", "int8", "native"),
     ("gemma2", "bf16", "native"),
+    ("gpt_neox", "bf16", "native"),
     ("gpt2", "bf16", "native"),
     ("llama", "bf16", TORCH),
     ("llama", "int8", TORCH),

@@ -19,6 +19,7 @@ LENGTHS = (1, 2, 7, 8, 17, 33, 70, 140)
 OF_EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss")
 OURS = (
     *("llama", "llama-rope3", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "phi3", "phi3-longrope"),
+    *("gpt_neox", "gpt_neox-sequential"),
     *OF_EXPERTS,
 )
 

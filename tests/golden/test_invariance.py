@@ -31,6 +31,7 @@ DEMO_VERSIONS = ["1", "2", "int4"]
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 NEW_TOKENS = 20
 MODELS = [("llama", "fp32"), ("llama", "bf16"), ("llama", "int8"), ("gemma2", "bf16"), ("gpt2", "int8")]
+MODELS += [("gpt_neox", "bf16"), ("gpt_neox", "int8"), ("gpt_neox-sequential", "bf16")]
 MODELS += [("t5", "bf16"), ("t5", "int8"), ("bart", "fp32"), ("bart", "int8")]
 
 

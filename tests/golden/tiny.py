@@ -96,6 +96,14 @@ CONFIGS: dict[str, transformers.PretrainedConfig] = {
         vocab_size=VOCABULARY, n_embd=64, n_layer=2, n_head=4, n_positions=512, bos_token_id=1, eos_token_id=None
     ),
     "gpt_neox": transformers.GPTNeoXConfig(**SIZES),
+    "gpt_neox-sequential": transformers.GPTNeoXConfig(
+        **SIZES | {"hidden_size": 72, "intermediate_size": 100},  # no whole vectors
+        tie_word_embeddings=True,
+        attention_bias=False,
+        hidden_act="gelu_fast",
+        use_parallel_residual=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+    ),
     "opt": transformers.OPTConfig(
         vocab_size=VOCABULARY,
         hidden_size=64,

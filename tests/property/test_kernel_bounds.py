@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
+import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -18,11 +19,13 @@ from service.runner.forwards.attention import AttentionPlan, AttentionSpec, Dist
 from service.runner.forwards.forward import CannotServe
 from service.runner.kv_cache import KVCache
 from service.runner.kv_size import LayerShape
+from service.runner.loading.blueprint import ExpertsOutline, Norm
 from service.runner.native.library import Library
 from service.runner.native.linear import NativeLinear
 from service.runner.step import Step
 from tests.kernels import LIBRARIES, use
-from tests.random_steps import CPU, RandomEngine, Sizes, random_linear
+from tests.random_models import Sizes, random_linear
+from tests.random_steps import CPU, RandomEngine
 
 pytestmark = pytest.mark.skipif(not LIBRARIES, reason="no native kernels are built")
 
@@ -179,7 +182,20 @@ def test_a_decoder_whose_weights_do_not_fit_is_not_served(level: str) -> None:
         replace(whole, tables=((whole.tables[0][0][:, :6], whole.tables[0][1]), *whole.tables[1:])),
         replace(whole, tables=(whole.tables[0], (whole.tables[1][0][:, :6], whole.tables[1][1][:, :6]))),
         replace(whole, embedding=whole.embedding[:, :15]),
-        replace(whole, norm=whole.norm[:3]),
+        replace(whole, norm=Norm(whole.norm.weight[:3], whole.norm.bias)),
+        replace(whole, norm=Norm(whole.norm.weight, torch.zeros(3))),
     ):
         with pytest.raises(CannotServe, match="fit"):
             type(one.decoder)(wrong, one.cache)
+
+
+@pytest.mark.parametrize("changes", [{"parallel_residual": True}, {"gated": False}, {"gated": False, "experts": None}])
+def test_parts_of_layers_that_no_kernel_computes_together(level: str, changes: dict[str, object]) -> None:
+    """Experts beside a parallel residual or without gates; the activation of gpt-oss without gates."""
+    one = engine(level)
+    (layer,) = one.whole.outline.layers
+    fields = {"experts": ExpertsOutline("router", 1, 1, True), "activation": "clamped_silu", **changes}
+    layers = (msgspec.structs.replace(layer, experts=fields.pop("experts")),)
+    outline = msgspec.structs.replace(one.whole.outline, layers=layers, **fields)
+    with pytest.raises(CannotServe, match="no kernel for experts"):
+        type(one.decoder)(replace(one.whole, outline=outline), one.cache)

@@ -1,4 +1,4 @@
-"""The fused decoder is our own forward for Llama-shaped models in torch operations, with few operations per layer.
+"""The fused decoder is our own forward for decoder-only models in torch operations, with few operations per layer.
 
 It is the readable form of `native/src/decoder.h`, which computes the same in one call. It serves on other devices, and
 where the native decoder cannot be built. It must repeat the library's logits: `probe.verify` checks that at load, and
@@ -21,12 +21,13 @@ from service.runner.adapters import Adapted
 from service.runner.forwards.attention import AttentionPlan
 from service.runner.forwards.forward import CannotServe
 from service.runner.linear import DenseLinear, Int8Linear
-from service.runner.loading.blueprint import HEAD, PRODUCTS, Blueprint, LayerPlan, places_of
+from service.runner.loading.blueprint import HEAD, PRODUCTS, Blueprint, LayerPlan, Norm, places_of
 from service.runner.step import Step
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # those of models without experts
     "silu": F.silu,
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu": F.gelu,
 }
 
 
@@ -41,23 +42,33 @@ class Layer(nn.Module):
         self.index, self.plan, self.eps = index, plan, outline.eps
         self.heads, self.kv_heads, self.head_dim = outline.heads, outline.kv_heads, outline.head_dim
         self.activation = ACTIVATIONS[outline.activation]
+        self.parallel, self.gated = outline.parallel_residual, outline.gated
         self.qkv, self.output = fuse(plan.qkv), fuse(plan.output)
         self.gate_up, self.down = fuse(plan.gate_up), fuse(plan.down)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionPlan) -> Tensor:
         plan, eps = self.plan, self.eps
-        mixed = self.output(self._attend(rms_norm(x, plan.input_norm, eps), cos, sin, attention))
-        x = x + (mixed if plan.attention_norm is None else rms_norm(mixed, plan.attention_norm, eps))
-        gate, up = self.gate_up(rms_norm(x, plan.middle_norm, eps)).chunk(2, dim=-1)
-        down = self.down(self.activation(gate) * up)
-        return x + (down if plan.mlp_norm is None else rms_norm(down, plan.mlp_norm, eps))
+        mixed = self.output(self._attend(normed(x, plan.input_norm, eps), cos, sin, attention))
+        read = x  # by the MLP, with a parallel residual
+        x = x + (mixed if plan.attention_norm is None else normed(mixed, plan.attention_norm, eps))
+        down = self._mlp(normed(read if self.parallel else x, plan.middle_norm, eps))
+        return x + (down if plan.mlp_norm is None else normed(down, plan.mlp_norm, eps))
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        inner = self.gate_up(x)
+        if self.gated:
+            gate, up = inner.chunk(2, dim=-1)
+            out: Tensor = self.down(self.activation(gate) * up)
+        else:
+            out = self.down(self.activation(inner))
+        return out
 
     def _attend(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionPlan) -> Tensor:
         qkv = self.qkv(x).view(len(x), -1, self.head_dim)
         both, value = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], dim=1)
         if self.plan.query_norm is not None and self.plan.key_norm is not None:
             query, key = torch.split(both, [self.heads, self.kv_heads], dim=1)
-            query, key = rms_norm(query, self.plan.query_norm, self.eps), rms_norm(key, self.plan.key_norm, self.eps)
+            query, key = normed(query, self.plan.query_norm, self.eps), normed(key, self.plan.key_norm, self.eps)
             both = torch.cat((query, key), dim=1)
         query, key = torch.split(rotate(both, cos, sin), [self.heads, self.kv_heads], dim=1)
         return attention.attend(self.index, query, key, value, self.plan.spec).view(len(x), -1)
@@ -80,7 +91,8 @@ class FusedDecoder(nn.Module):
             (index, product): getattr(layer, product) for index, layer in enumerate(self.layers) for product in PRODUCTS
         }
         modules[len(self.layers), HEAD] = self.head
-        places = {name: (modules[at.layer, at.product], at.first) for name, at in places_of(whole).items()}
+        self._places = places_of(whole)
+        places = {name: (modules[at.layer, at.product], at.first) for name, at in self._places.items()}
         self._adapted = Adapted(self.head, places)
         self.rotaries = [layer.rotary for layer in whole.outline.layers]
         self.tables = [_signed(*table, whole.embedding.dtype) for table in whole.tables]
@@ -94,7 +106,9 @@ class FusedDecoder(nn.Module):
         return self
 
     def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
-        self._adapted.load_adapter(name, weights)
+        places = self._places
+        ordered = {name: places[name].ordered(each) if name in places else each for name, each in weights.items()}
+        self._adapted.load_adapter(name, ordered)
 
     def unload_adapter(self, name: str) -> None:
         self._adapted.unload_adapter(name)
@@ -110,7 +124,7 @@ class FusedDecoder(nn.Module):
         tables = [(cos[step.positions], sin[step.positions]) for cos, sin in self.tables]
         for layer, rotary in zip(self.layers, self.rotaries, strict=True):
             x = layer(x, *tables[rotary], step.plan)
-        logits: Tensor = self.head(rms_norm(x.index_select(0, step.logit_rows), self.norm, self.eps))
+        logits: Tensor = self.head(normed(x.index_select(0, step.logit_rows), self.norm, self.eps))
         cap = self.logit_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
@@ -121,7 +135,7 @@ def fuse(parts: Seq[Any]) -> nn.Module:
     """
     biases = [getattr(part, "bias", None) for part in parts]
     bias = None if all(b is None for b in biases) else torch.cat([_bias(part) for part in parts])
-    if all(isinstance(part, Int8Linear) for part in parts):
+    if all(getattr(part, "scale", None) is not None for part in parts):
         weight, scale = joined([part.weight for part in parts]), torch.cat([part.scale for part in parts])
         try:
             outliers = Outliers.joined([part.outliers for part in parts])
@@ -133,7 +147,7 @@ def fuse(parts: Seq[Any]) -> nn.Module:
 
 
 def _bias(part: Any) -> Tensor:
-    return torch.zeros(part.out_features, device=part.weight.device) if part.bias is None else part.bias
+    return torch.zeros(len(part.weight), device=part.weight.device) if part.bias is None else part.bias
 
 
 def _signed(cos: Tensor, sin: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -143,9 +157,13 @@ def _signed(cos: Tensor, sin: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tenso
     return cos[:, None].to(dtype), signed[:, None].to(dtype)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Returns the root mean square norm (Zhang and Sennrich, 2019) of each row, computed in fp32."""
-    return F.rms_norm(x.float(), weight.shape, weight, eps).to(x.dtype)
+def normed(x: Tensor, norm: Norm, eps: float) -> Tensor:
+    """Returns the layer norm (Ba et al., 2016) or, without a bias, the root mean square norm (Zhang and Sennrich, 2019)
+    of each row, computed in fp32."""
+    shape = norm.weight.shape
+    if norm.bias is None:
+        return F.rms_norm(x.float(), shape, norm.weight, eps).to(x.dtype)
+    return F.layer_norm(x.float(), shape, norm.weight, norm.bias, eps).to(x.dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A blueprint says what a Llama-shaped model computes: its weights, norms and numbers, and their places.
+"""A blueprint says what a decoder-only model computes: its weights, norms and numbers, and their places.
 
 It does not know how that is computed. The outline has names and is read from the library's model (`families`). With
 weights in the places of the names it is a blueprint. Both forwards of our own start from a blueprint. `probe.verify`
@@ -8,7 +8,7 @@ checks it at load, and so does tests/golden.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 from models.experts import Expert, SeparateExperts, library_name, of_module
+from models.loading import LowRankWeights
 from service.runner.forwards.attention import AttentionSpec
 from service.runner.kv_size import LayerShape
+from service.runner.loading.interleaved import of_heads, order_of
 
 if TYPE_CHECKING:
     import transformers
 
-ACTIVATIONS = ("silu", "gelu_pytorch_tanh", "clamped_silu")
+ACTIVATIONS = ("silu", "gelu_pytorch_tanh", "clamped_silu", "gelu")
 
 
 class ExpertsOutline(msgspec.Struct, frozen=True):
@@ -69,7 +71,12 @@ class Rotary(msgspec.Struct, frozen=True):
 
 class Outline(msgspec.Struct, frozen=True):
     """A whole model by names. Norms' weights get `norm_offset` added; a softcap of None is none. `alpha` and `limit`
-    belong to the activation clamped_silu."""
+    belong to the activation clamped_silu.
+
+    Norms are root mean square norms; with `layer_norm` they are layer norms, each with a bias beside its weight. With
+    `parallel_residual` the MLP reads the same rows as attention, and both outputs are added to them. An MLP that is not
+    `gated` has no gates: `gate_up` names its ups alone. With `interleaved`, `qkv` names one module, with the outputs
+    [kv_heads, queries of one + key + value, head_dim]."""
 
     embedding: str
     embedding_scale: float
@@ -86,6 +93,10 @@ class Outline(msgspec.Struct, frozen=True):
     logit_softcap: float | None
     alpha: float = 1.0
     limit: float = 0.0
+    layer_norm: bool = False
+    parallel_residual: bool = False
+    gated: bool = True
+    interleaved: bool = False
 
     @property
     def shapes(self) -> tuple[LayerShape, ...]:
@@ -94,20 +105,28 @@ class Outline(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """A norm's weight, fp32 [hidden] or [head_dim]; of a layer norm also its bias."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LayerPlan:
-    """A LayerOutline with its weights. Linear layers have `weight` [out, in], `bias` and, if 8-bit, `scale`. Norms are
-    fp32 [hidden] or [head_dim]."""
+    """A LayerOutline with its weights. Linear layers have `weight` [out, in], `bias` and, if 8-bit, `scale`. Those of
+    one tuple give the layer's outputs side by side, queries before keys before values."""
 
     qkv: tuple[Any, ...]
     output: tuple[Any, ...]
     gate_up: tuple[Any, ...]
     down: tuple[Any, ...]
-    input_norm: Tensor
-    attention_norm: Tensor | None
-    middle_norm: Tensor
-    mlp_norm: Tensor | None
-    query_norm: Tensor | None
-    key_norm: Tensor | None
+    input_norm: Norm
+    attention_norm: Norm | None
+    middle_norm: Norm
+    mlp_norm: Norm | None
+    query_norm: Norm | None
+    key_norm: Norm | None
     spec: AttentionSpec
     router: Any | None = None
 
@@ -121,17 +140,25 @@ class Blueprint:
     embedding: Tensor
     tables: tuple[tuple[Tensor, Tensor], ...]
     layers: tuple[LayerPlan, ...]
-    norm: Tensor
+    norm: Norm
     head: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """The place of a linear module's outputs: from `first` on in one of a layer's PRODUCTS, or in the HEAD's."""
+    """The place of a linear module's outputs: from `first` on in one of a layer's PRODUCTS, or in the HEAD's. They lie
+    there in the `order` [out] of the module's own outputs, if it is given."""
 
     layer: int
     product: str
     first: int
+    order: Tensor | None = None
+
+    def ordered(self, weights: LowRankWeights) -> LowRankWeights:
+        """Returns an adapter's matrices for the module, with outputs as they lie here."""
+        if self.order is None or weights.b.shape[1] != len(self.order):
+            return weights
+        return replace(weights, b=weights.b[:, self.order].contiguous())
 
 
 PRODUCTS = ("qkv", "output", "gate_up", "down")
@@ -141,8 +168,13 @@ HEAD = "lm_head"
 def places_of(whole: Blueprint) -> dict[str, Place]:
     """Returns the places of all linear modules that an adapter can add to, by name. An expert's are none of them."""
     found = {HEAD: Place(len(whole.layers), HEAD, 0)}
+    outline = whole.outline
+    order = order_of(outline.heads, outline.kv_heads, outline.head_dim) if outline.interleaved else None
     for index, (names, plan) in enumerate(zip(whole.outline.layers, whole.layers, strict=True)):
         for product in PRODUCTS[:2] if names.experts else PRODUCTS:
+            if product == "qkv" and order is not None:
+                found[names.qkv[0]] = Place(index, product, 0, order)
+                continue
             first = 0
             for name, part in zip(getattr(names, product), getattr(plan, product), strict=True):
                 found[name] = Place(index, product, first)
@@ -181,10 +213,19 @@ def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprin
     embedding = weights.tensor(outline.embedding)
 
     def norm(name: str | None) -> Any:
-        return None if name is None else weights.tensor(name).float() + outline.norm_offset
+        if name is None:
+            return None
+        bias = weights.tensor(f"{name.removesuffix('weight')}bias") if outline.layer_norm else None
+        own = None if bias is None else bias.to(torch.float32, copy=True)  # not the file's memory
+        return Norm(weights.tensor(name).float() + outline.norm_offset, own)
 
     def linears(names: Seq[str]) -> tuple[Any, ...]:
         return tuple(weights.linear(name) for name in names)
+
+    def qkv(layer: LayerOutline) -> tuple[Any, ...]:
+        if not outline.interleaved:
+            return linears(layer.qkv)
+        return of_heads(weights.linear(layer.qkv[0]), outline.heads, outline.kv_heads, outline.head_dim)
 
     def spec(layer: LayerOutline) -> AttentionSpec:
         sinks = None if layer.sinks is None else weights.tensor(layer.sinks).float()
@@ -196,7 +237,7 @@ def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprin
         tables=tuple(_table(rotary, max_model_len, embedding.device) for rotary in outline.rotaries),
         layers=tuple(
             LayerPlan(
-                qkv=linears(layer.qkv),
+                qkv=qkv(layer),
                 output=linears(layer.output),
                 gate_up=linears(layer.gate_up),
                 down=linears(layer.down),

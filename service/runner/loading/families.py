@@ -15,21 +15,28 @@ from service.runner.loading.blueprint import ACTIVATIONS, ExpertsOutline, LayerO
 if TYPE_CHECKING:
     import transformers
 
-DENSE_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3")
+LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3")
 NORMS_ADD_ONE = frozenset({"gemma", "gemma2", "gemma3_text"})
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose table depends on the position only, so it can be made once."""
+OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh", "gelu_python": "gelu"}
+"""Names in configs of activations that are known by another name."""
 
 
 def outline_of(model: transformers.PreTrainedModel) -> Outline:
     """Returns the outline of a model. Raises CannotServe, with the reason, for a config that our forwards do not
     compute."""
     config: Any = model.config
-    if config.model_type not in {*DENSE_FAMILIES, *FAMILIES_OF_EXPERTS}:
+    readers = dict.fromkeys((*LLAMA_LIKE, *FAMILIES_OF_EXPERTS), _llama_like) | {"gpt_neox": _gpt_neox}
+    if config.model_type not in readers:
         raise CannotServe(f"the fused forward does not know {config.model_type}")
     if _activation(config) not in ACTIVATIONS:
         raise CannotServe(f"the fused forward does not compute {_activation(config)}")
-    body: Any = model.model
+    return readers[config.model_type](model, config)
+
+
+def _llama_like(model: Any, config: Any) -> Outline:
+    body = model.model
     rotaries = _rotaries(body.rotary_emb)
     scale = getattr(body.embed_tokens, "embed_scale", None)
     attention = body.layers[0].self_attn
@@ -40,7 +47,7 @@ def outline_of(model: transformers.PreTrainedModel) -> Outline:
         layers=tuple(_layer(index, layer, config, list(rotaries)) for index, layer in enumerate(body.layers)),
         norm="model.norm.weight",
         norm_offset=1.0 if config.model_type in NORMS_ADD_ONE else 0.0,
-        head=_head(model),
+        head=_head(model, "model.embed_tokens"),
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_dim=attention.head_dim,
@@ -71,14 +78,16 @@ def _rotaries(rope: Any) -> dict[str, Rotary]:
 def _activation(config: Any) -> str:
     if config.model_type == "gpt_oss":  # says silu, and computes more
         return "clamped_silu"
-    return str(getattr(config, "hidden_activation", None) or config.hidden_act)
+    told = str(getattr(config, "hidden_activation", None) or config.hidden_act)
+    return OTHER_NAMES.get(told, told)
 
 
-def _head(model: Any) -> str:
-    """Returns the head's module, or the embedding's if the head has no weights of its own; files hold them once
+def _head(model: Any, embedding: str) -> str:
+    """Returns the head's module, or the `embedding`'s if the head has no weights of its own; files hold them once
     then."""
-    tied = model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr() and model.lm_head.bias is None
-    return "model.embed_tokens" if tied else "lm_head"
+    shared = model.get_input_embeddings().weight
+    tied = model.lm_head.weight.data_ptr() == shared.data_ptr() and model.lm_head.bias is None
+    return embedding if tied else "lm_head"
 
 
 def _layer(index: int, source: Any, config: Any, rotaries: Seq[str]) -> LayerOutline:
@@ -132,4 +141,45 @@ def _experts(prefix: str, mlp: Any, config: Any) -> tuple[ExpertsOutline | None,
         experts,
         names.parts(prefix, experts.count, names.gate, names.up),
         names.parts(prefix, experts.count, names.down),
+    )
+
+
+def _gpt_neox(model: Any, config: Any) -> Outline:
+    attention = model.gpt_neox.layers[0].attention
+
+    def layer(prefix: str) -> LayerOutline:
+        return LayerOutline(
+            qkv=(f"{prefix}attention.query_key_value",),
+            output=(f"{prefix}attention.dense",),
+            gate_up=(f"{prefix}mlp.dense_h_to_4h",),
+            down=(f"{prefix}mlp.dense_4h_to_h",),
+            input_norm=f"{prefix}input_layernorm.weight",
+            attention_norm=None,
+            middle_norm=f"{prefix}post_attention_layernorm.weight",
+            mlp_norm=None,
+            query_norm=None,
+            key_norm=None,
+            scale=attention.scaling,
+            window=None,
+            softcap=None,
+        )
+
+    return Outline(
+        embedding="gpt_neox.embed_in.weight",
+        embedding_scale=1.0,
+        rotaries=tuple(_rotaries(model.gpt_neox.rotary_emb).values()),
+        layers=tuple(layer(f"gpt_neox.layers.{index}.") for index in range(config.num_hidden_layers)),
+        norm="gpt_neox.final_layer_norm.weight",
+        norm_offset=0.0,
+        head=_head(model, "gpt_neox.embed_in"),
+        heads=config.num_attention_heads,
+        kv_heads=config.num_attention_heads,
+        head_dim=attention.head_size,
+        eps=config.layer_norm_eps,
+        activation=_activation(config),
+        logit_softcap=None,
+        layer_norm=True,
+        parallel_residual=bool(config.use_parallel_residual),
+        gated=False,
+        interleaved=True,
     )

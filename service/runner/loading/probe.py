@@ -1,7 +1,7 @@
 """The probe finds a way to compute an architecture. It tries the ways at load on a short prompt, never by name.
 
 library's own forward on the prompt ──▶ reference logits, and the heads of each layer as the library caches them
-ours (Llama-shaped) ▶ library, packed ▶ library, one sequence at a time: the first that repeats the reference wins
+ours ▶ library, packed ▶ library, one sequence at a time: the first that repeats the reference wins
 encoder-decoder     ▶ library over our blocks (see `seq2seq`), or none
 """
 

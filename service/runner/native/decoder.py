@@ -1,4 +1,4 @@
-"""The native decoder computes a whole step of a Llama-shaped model in one call: no Python runs between its layers.
+"""The native decoder computes a whole step of a decoder-only model in one call: no Python runs between its layers.
 
 It knows a blueprint and packed rows. It computes the same as `decoder.FusedDecoder`, with rows in fp32 between
 products.
@@ -24,6 +24,8 @@ from service.runner.loading.blueprint import (
     ExpertsOutline,
     LayerOutline,
     LayerPlan,
+    Norm,
+    Outline,
     Place,
     places_of,
 )
@@ -38,6 +40,7 @@ from service.runner.native.library import (
     LayerStruct,
     Library,
     ModelStruct,
+    NormStruct,
     StepStruct,
     address,
     library,
@@ -63,6 +66,7 @@ class NativeDecoder(nn.Module):
             raise CannotServe(f"no native kernels: {unavailable() or f'{cache.dtype} on {cache.device}'}")
         if cache.shapes != whole.outline.shapes:
             raise CannotServe("the layers' heads differ")
+        _check_kinds(whole.outline)
         _check_shapes(whole)
         self._library, self._cache = kernels, cache
         self._kept: list[Tensor] = []
@@ -132,7 +136,8 @@ class NativeDecoder(nn.Module):
         norms = (plan.input_norm, plan.attention_norm, plan.middle_norm, plan.mlp_norm, plan.query_norm, plan.key_norm)
         return LayerStruct(
             *(linears[name].struct for name in ("qkv", "output", "gate_up", "down")),  # type: ignore[index]
-            *(self._address(each) for each in (*norms, *whole.tables[whole.outline.layers[index].rotary])),
+            *(self._norm(each) for each in norms),
+            *(self._address(each) for each in whole.tables[whole.outline.layers[index].rotary]),
             heads_struct(self._cache, index, whole.outline.heads, plan.spec),
             _experts(linears, whole.outline.layers[index].experts),
         )
@@ -142,18 +147,22 @@ class NativeDecoder(nn.Module):
             whole.embedding.shape[1],
             len(self.layers),
             whole.tables[0][0].shape[1],
+            whole.outline.parallel_residual,
             GateStruct(ACTIVATIONS.index(whole.outline.activation), whole.outline.alpha, whole.outline.limit),
             len(self.embedding),
             min(len(table) for pair in whole.tables for table in pair),
             KINDS[self.embedding.dtype],
             address(self.embedding),
-            self._address(whole.norm),
+            self._norm(whole.norm),
             whole.outline.eps,
             whole.outline.embedding_scale,
             whole.outline.logit_softcap or 0.0,
             self.head.struct,
             self._layer_structs,
         )
+
+    def _norm(self, norm: Norm | None) -> NormStruct:
+        return NormStruct() if norm is None else NormStruct(self._address(norm.weight), self._address(norm.bias))
 
     def _address(self, tensor: Tensor | None) -> int | None:
         """Returns the address of a tensor that lives as long as this model."""
@@ -172,11 +181,20 @@ class _Adapter:
         for module, each in weights.items():
             at = places[module]
             number = at.layer * len(PRODUCTS) + (PRODUCTS.index(at.product) if at.product in PRODUCTS else 0)
-            parts.setdefault(number, []).append((each, at.first))
+            parts.setdefault(number, []).append((at.ordered(each), at.first))
         self._kept = {number: NativeAdded(found) for number, found in parts.items()}
         self.table = (AddedStruct * (layers * len(PRODUCTS) + 1))()
         for number, added in self._kept.items():
             self.table[number] = added.struct
+
+
+def _check_kinds(outline: Outline) -> None:
+    """Raises CannotServe for parts of layers that no kernel computes together."""
+    layers = outline.layers
+    if outline.parallel_residual and any(layer.experts or layer.attention_norm for layer in layers):
+        raise CannotServe("no kernel for experts, or norms of outputs, beside a parallel residual")
+    if not outline.gated and (outline.activation == "clamped_silu" or any(layer.experts for layer in layers)):
+        raise CannotServe(f"no kernel for experts, or {outline.activation}, without a gate")
 
 
 def _check_shapes(whole: Blueprint) -> None:
@@ -185,13 +203,14 @@ def _check_shapes(whole: Blueprint) -> None:
     dim, heads, kv_heads = outline.head_dim, outline.heads, outline.kv_heads
     fits = rotary <= dim and rotary % 2 == 0 and heads % kv_heads == 0
     fits &= len({table.shape for pair in whole.tables for table in pair}) == 1
-    fits &= whole.norm.shape == (hidden,) and whole.head.weight.shape[1] == hidden
+    fits &= _has_size(whole.norm, hidden) and whole.head.weight.shape[1] == hidden
+    ups = 2 if outline.gated else 1
     for names, layer in zip(outline.layers, whole.layers, strict=True):
         wide, mlps = layer.down[0].weight.shape[1], 1 if names.experts is None else names.experts.count
         products = (
             (layer.qkv, hidden, (heads + 2 * kv_heads) * dim),
             (layer.output, heads * dim, hidden),
-            (layer.gate_up, hidden, 2 * wide * mlps),
+            (layer.gate_up, hidden, ups * wide * mlps),
             (layer.down, wide, hidden * mlps),
         )
         if names.experts is not None and layer.router is not None:
@@ -201,10 +220,15 @@ def _check_shapes(whole: Blueprint) -> None:
             fits &= sum(len(part.weight) for part in parts) == outputs
             fits &= all(part.weight.shape[1] == depth for part in parts)
         norms = (layer.input_norm, layer.attention_norm, layer.middle_norm, layer.mlp_norm)
-        fits &= all(norm is None or norm.shape == (hidden,) for norm in norms)
-        fits &= all(norm is None or norm.shape == (dim,) for norm in (layer.query_norm, layer.key_norm))
+        fits &= all(_has_size(norm, hidden) for norm in norms)
+        fits &= all(_has_size(norm, dim) for norm in (layer.query_norm, layer.key_norm))
     if not fits:
         raise CannotServe("the shapes of the weights do not fit the outline")
+
+
+def _has_size(norm: Norm | None, size: int) -> bool:
+    tensors = () if norm is None else (norm.weight, norm.bias)
+    return all(each is None or each.shape == (size,) for each in tensors)
 
 
 def _linears(kernels: Library, outline: LayerOutline, plan: LayerPlan) -> nn.ModuleDict:

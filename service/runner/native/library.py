@@ -64,6 +64,10 @@ class HeadsStruct(Structure):
     )
 
 
+class NormStruct(Structure):
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p))
+
+
 class GateStruct(Structure):
     _fields_ = (("activation", c_int64), ("alpha", c_double), ("limit", c_double))
 
@@ -83,12 +87,12 @@ class LayerStruct(Structure):
         ("out", LinearStruct),
         ("gate_up", LinearStruct),
         ("down", LinearStruct),
-        ("input_norm", c_void_p),
-        ("attention_norm", c_void_p),
-        ("middle_norm", c_void_p),
-        ("mlp_norm", c_void_p),
-        ("query_norm", c_void_p),
-        ("key_norm", c_void_p),
+        ("input_norm", NormStruct),
+        ("attention_norm", NormStruct),
+        ("middle_norm", NormStruct),
+        ("mlp_norm", NormStruct),
+        ("query_norm", NormStruct),
+        ("key_norm", NormStruct),
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("heads", HeadsStruct),
@@ -101,12 +105,13 @@ class ModelStruct(Structure):
         ("hidden", c_int64),
         ("layers", c_int64),
         ("rotary", c_int64),
+        ("parallel", c_int64),
         ("gate", GateStruct),
         ("vocabulary", c_int64),
         ("max_positions", c_int64),
         ("embedding_kind", c_int64),
         ("embedding", c_void_p),
-        ("final_norm", c_void_p),
+        ("final_norm", NormStruct),
         ("eps", c_double),
         ("embedding_scale", c_double),
         ("logit_softcap", c_double),

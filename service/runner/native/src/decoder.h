@@ -5,10 +5,10 @@
 //
 //   x ─ norm ─ qkv ─ rotate, write keys and values ─│all rows│─ attention ─ out ─(norm)─ + ─ norm ─ gate, up ─ act ─ down ─(norm)─ + ─▶
 //
-// After the last layer's keys are written, only the rows that logits are read from go on: one row of a prompt.
+// With a parallel residual, the second norm reads the rows that the first one read: gate, up come before out.
 #pragma once
 
-#include "model.h"
+#include "hidden_rows.h"
 
 namespace dosirak {
 
@@ -16,42 +16,6 @@ constexpr int64_t LINEARS = 4;  // of a layer
 
 constexpr int64_t ROW_TILE = 256;
 constexpr int64_t ALONE = 2;  // up to this many rows, every thread prepares all of them: cheaper than a wait
-
-// The rows that logits are read from: their packed rows in order, the same as rows of sequences, and the index of each
-// logit row among them.
-struct RowsWithLogits {
-    std::vector<int64_t> rows, place, owners;
-    std::vector<SequenceRows> sequences;
-
-    explicit RowsWithLogits(const Step& step) {
-        std::vector<int64_t> index(step.rows, -1);
-        for (int64_t i = 0; i < step.logit_rows; i++) index[step.logit_row[i]] = 0;
-        for (int64_t s = 0; s < step.sequences; s++) {
-            const SequenceRows& sequence = step.sequence[s];
-            for (int64_t r = sequence.row, end = sequence.row + sequence.count; r < end; r++) {
-                if (index[r] < 0) continue;
-                const bool joins = r > sequence.row && !sequences.empty() && sequences.back().row + sequences.back().count == r;
-                if (joins) sequences.back().count++;
-                else sequences.push_back({r, 1, sequence.start + r - sequence.row, sequence.table});
-            }
-        }
-        for (int64_t r = 0; r < step.rows; r++) {
-            if (index[r] < 0) continue;
-            index[r] = rows.size();
-            rows.push_back(r);
-            if (step.adapters.owners) owners.push_back(step.adapters.owners[r]);
-        }
-        for (int64_t i = 0; i < step.logit_rows; i++) place.push_back(index[step.logit_row[i]]);
-    }
-};
-
-// The rows that go through the rest of a layer: `x` side by side, `packed` their indices among the step's rows (null:
-// the same rows), `owners` as in Adapters.
-struct HiddenRows {
-    float* x;
-    int64_t count;
-    const int64_t *packed, *owners;
-};
 
 class Pass {
 public:
@@ -201,10 +165,10 @@ private:
             adapting_.expand_rows(by.number, by.owners, low_rank_, by.linear.outputs, rows, out.data, out.stride);
     }
 
-    Codes normed(const Product& into, const float* x, const float* weight, int64_t rows) {
+    Codes normed(const Product& into, const float* x, const Norm& norm, int64_t rows) {
         return prepare(into, rows, [&](int64_t r) {
             float* row = scratch().data();
-            rms_norm(x + r * model_.hidden, weight, row, model_.hidden, (float)model_.eps);
+            normalize(x + r * model_.hidden, norm, row, model_.hidden, (float)model_.eps);
             return row;
         });
     }
@@ -242,10 +206,10 @@ private:
         float* key = qkv_ + row * qkv_width_ + (h.heads + head) * dim;
         float* value = qkv_ + row * qkv_width_ + (h.heads + h.kv_heads) * dim + head * h.value_dim;
         for (int64_t g = 0; g < queries_per_kv; g++, query += dim) {
-            if (layer.query_norm) rms_norm(query, layer.query_norm, query, dim, (float)model_.eps);
+            if (layer.query_norm.weight) normalize(query, layer.query_norm, query, dim, (float)model_.eps);
             rotate(query, cos, sin, model_.rotary);
         }
-        if (layer.key_norm) rms_norm(key, layer.key_norm, key, dim, (float)model_.eps);
+        if (layer.key_norm.weight) normalize(key, layer.key_norm, key, dim, (float)model_.eps);
         rotate(key, cos, sin, model_.rotary);
         if (slots_[row] < 0) return;
         const int64_t block = slots_[row] / h.block_size, offset = slots_[row] % h.block_size;
@@ -263,27 +227,48 @@ private:
     }
 
     void rest_of_layer(const Layer& layer, const HiddenRows& hidden, int64_t first, int64_t rows) {
-        const int64_t mixed = layer.heads.heads * layer.heads.value_dim, wide = layer.down.depth;
-        float* x = hidden.x + first * model_.hidden;
-        const auto its = [&](int64_t which) { return product(layer, which, hidden.owners, first); };
-        const Product out = its(1), gate_up = its(2), down = its(3);
+        if (model_.parallel) {
+            gate_up(layer, hidden, first, rows);
+            attention_output(layer, hidden, first, rows);
+        } else {
+            attention_output(layer, hidden, first, rows);
+            if (layer.experts.count) return;
+            gate_up(layer, hidden, first, rows);
+        }
+        down(layer, hidden, first, rows);
+    }
+
+    void attention_output(const Layer& layer, const HiddenRows& hidden, int64_t first, int64_t rows) {
+        const int64_t mixed = layer.heads.heads * layer.heads.value_dim;
+        const Product out = product(layer, 1, hidden.owners, first);
         const Codes attended = prepare(out, rows, [&](int64_t r) {
             return mixed_ + (hidden.packed ? hidden.packed[first + r] : first + r) * mixed;
         });
-        add(out, layer.attention_norm, attended, x, rows);
+        add(out, layer.attention_norm, attended, hidden.x + first * model_.hidden, rows);
         mark(OUT);
-        if (layer.experts.count) return;
-        const Codes inner = normed(gate_up, x, layer.middle_norm, rows);
-        apply(gate_up, inner, rows, {middle_, 2 * wide, false});
+    }
+
+    // Leaves gates and ups in `middle_` [rows][outputs of gate_up].
+    void gate_up(const Layer& layer, const HiddenRows& hidden, int64_t first, int64_t rows) {
+        const Product gate_up = product(layer, 2, hidden.owners, first);
+        const Codes inner = normed(gate_up, hidden.x + first * model_.hidden, layer.middle_norm, rows);
+        apply(gate_up, inner, rows, {middle_, layer.gate_up.outputs, false});
         mark(GATE_UP);
+    }
+
+    void down(const Layer& layer, const HiddenRows& hidden, int64_t first, int64_t rows) {
+        const int64_t wide = layer.down.depth, width = layer.gate_up.outputs;
+        const Product down = product(layer, 3, hidden.owners, first);
         const Codes active = prepare(down, rows, [&](int64_t r) {
-            gated(middle_ + r * 2 * wide, scratch().data(), wide, model_.gate);
-            return scratch().data();
+            float* row = scratch().data();
+            if (width == wide) activated(middle_ + r * width, row, wide, model_.gate);
+            else gated(middle_ + r * width, row, wide, model_.gate);
+            return row;
         });
-        if (layer.mlp_norm) {
+        if (layer.mlp_norm.weight) {
 #pragma omp barrier
         }
-        add(down, layer.mlp_norm, active, x, rows);
+        add(down, layer.mlp_norm, active, hidden.x + first * model_.hidden, rows);
         mark(DOWN);
     }
 
@@ -299,13 +284,13 @@ private:
     }
 
     // x += layer(codes), with a norm between if the layer has one.
-    void add(const Product& layer, const float* norm, const Codes& codes, float* x, int64_t rows) {
-        if (!norm) return apply(layer, codes, rows, {x, model_.hidden, true});
+    void add(const Product& layer, const Norm& norm, const Codes& codes, float* x, int64_t rows) {
+        if (!norm.weight) return apply(layer, codes, rows, {x, model_.hidden, true});
         apply(layer, codes, rows, {middle_, model_.hidden, false});
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++) {
             float *y = middle_ + r * model_.hidden, *to = x + r * model_.hidden;
-            rms_norm(y, norm, y, model_.hidden, (float)model_.eps);
+            normalize(y, norm, y, model_.hidden, (float)model_.eps);
             for (int64_t i = 0; i < model_.hidden; i++) to[i] += y[i];
         }
     }
@@ -317,7 +302,7 @@ private:
             const Codes codes = prepare(head, rows, [&](int64_t r) {
                 float* row = scratch().data();
                 const float* x = last_.x + read_.place[first + r] * model_.hidden;
-                rms_norm(x, model_.final_norm, row, model_.hidden, (float)model_.eps);
+                normalize(x, model_.final_norm, row, model_.hidden, (float)model_.eps);
                 return row;
             });
             float* to = step_.logits + first * width;

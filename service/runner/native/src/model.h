@@ -10,9 +10,9 @@
 namespace dosirak {
 
 struct Layer {  // mirrored in library.py
-    Linear qkv, out, gate_up, down;
-    const float *input_norm, *attention_norm, *middle_norm, *mlp_norm;  // fp32 [hidden]; the second and fourth or null
-    const float *query_norm, *key_norm;                                // fp32 [head_dim] or null
+    Linear qkv, out, gate_up, down;  // an MLP without gates has ups only, as many as down reads
+    Norm input_norm, attention_norm, middle_norm, mlp_norm;  // [hidden]; the second and fourth may be none
+    Norm query_norm, key_norm;                               // [head_dim], may be none
     const float *cos, *sin;  // [max_positions, rotary]
     Heads heads;
     Experts experts;  // if any, gate_up and down hold all of theirs
@@ -20,11 +20,12 @@ struct Layer {  // mirrored in library.py
 
 struct Model {  // mirrored in library.py
     int64_t hidden, layers, rotary;
+    int64_t parallel;  // the MLP reads the same rows as attention, and both outputs are added to them
     Gate gate;
     int64_t vocabulary, max_positions;
     int64_t embedding_kind;  // FP32 or BF16
     const void* embedding;   // [vocabulary, hidden]
-    const float* final_norm;
+    Norm final_norm;
     double eps, embedding_scale, logit_softcap;  // softcap 0: none
     Linear head;
     const Layer* layer;

@@ -50,6 +50,10 @@ INLINE void put_some(uint16_t* to, Vf x) {
 }
 #endif
 
+struct Norm {  // mirrored in library.py
+    const float *weight, *bias;  // fp32 [n]; a weight of null: no norm; a bias: a layer norm
+};
+
 // Root mean square norm (Zhang and Sennrich, 2019) with weight [n]; y may be x.
 inline void rms_norm(const float* x, const float* weight, float* y, int64_t n, float eps) {
     Vf squares{};
@@ -63,31 +67,76 @@ inline void rms_norm(const float* x, const float* weight, float* y, int64_t n, f
     });
 }
 
-enum Activation : int64_t { SILU = 0, GELU_TANH = 1, CLAMPED_SILU = 2 };
+// Layer norm (Ba et al., 2016) with weight and bias [n]; y may be x.
+inline void layer_norm(const float* x, const Norm& norm, float* y, int64_t n, float eps) {
+    Vf total{}, squares{};
+    for_lanes(n, [&](int64_t i, auto lanes) { total += load_some<lanes>(x + i); });
+    const float mean = sum(total) / (float)n;
+    for_lanes(n, [&](int64_t i, auto lanes) {
+        store_some<lanes>(y + i, load_some<lanes>(x + i) - mean);
+        const Vf v = load_some<lanes>(y + i);  // zeros past the end, where the difference has none
+        squares = fma(v, v, squares);
+    });
+    const float factor = 1.0f / std::sqrt(sum(squares) / (float)n + eps);
+    for_lanes(n, [&](int64_t i, auto lanes) {
+        const Vf scaled = load_some<lanes>(y + i) * factor;
+        store_some<lanes>(y + i, fma(scaled, load_some<lanes>(norm.weight + i), load_some<lanes>(norm.bias + i)));
+    });
+}
+
+inline void normalize(const float* x, const Norm& norm, float* y, int64_t n, float eps) {
+    if (norm.bias) return layer_norm(x, norm, y, n, eps);
+    rms_norm(x, norm.weight, y, n, eps);
+}
+
+enum Activation : int64_t { SILU = 0, GELU_TANH = 1, CLAMPED_SILU = 2, GELU = 3 };
 
 struct Gate {  // mirrored in library.py
     int64_t activation;
     double alpha, limit;  // of CLAMPED_SILU
 };
 
-// y = activation(gate) * up for rows [gate | up] of n each. CLAMPED_SILU, of gpt-oss, is (up + 1) gate sigmoid(alpha gate)
-// with a gate of at most `limit` and an up of at most `limit` either way.
-inline void gated(const float* gate_up, float* y, int64_t n, const Gate& gate) {
+// Calls f with an activation, a function of one vector. CLAMPED_SILU is none: it changes the up too.
+template <class F>
+INLINE void with_activation(int64_t activation, F&& f) {
+    if (activation == SILU) {
+        f([](Vf x) { return x * sigmoid(x); });
+    } else if (activation == GELU) {
+        f([](Vf x) { return x * normal(x); });
+    } else {  // 0.5 x (1 + tanh(z)) = x sigmoid(2 z)
+        f([](Vf x) {
+            const Vf z = 0.7978845608028654f * (x + 0.044715f * (x * x * x));
+            return x * sigmoid(2.0f * z);
+        });
+    }
+}
+
+// y = (up + 1) gate sigmoid(alpha gate), of gpt-oss, with a gate of at most `limit` and an up of at most `limit` either
+// way.
+inline void clamped_silu(const float* gate_up, float* y, int64_t n, const Gate& gate) {
     const Vf limit = splat((float)gate.limit);
     for_lanes(n, [&](int64_t i, auto lanes) {
         Vf x = load_some<lanes>(gate_up + i), up = load_some<lanes>(gate_up + n + i);
-        Vf active;
-        if (gate.activation == SILU) {
-            active = x * sigmoid(x);
-        } else if (gate.activation == CLAMPED_SILU) {
-            x = x > limit ? limit : x;  // a NaN stays one
-            up = (up > limit ? limit : up < -limit ? -limit : up) + 1.0f;
-            active = x * sigmoid((float)gate.alpha * x);
-        } else {  // 0.5 x (1 + tanh(z)) = x sigmoid(2 z)
-            const Vf z = 0.7978845608028654f * (x + 0.044715f * (x * x * x));
-            active = x * sigmoid(2.0f * z);
-        }
-        store_some<lanes>(y + i, active * up);
+        x = x > limit ? limit : x;  // a NaN stays one
+        up = (up > limit ? limit : up < -limit ? -limit : up) + 1.0f;
+        store_some<lanes>(y + i, x * sigmoid((float)gate.alpha * x) * up);
+    });
+}
+
+// y = activation(gate) * up for rows [gate | up] of n each.
+inline void gated(const float* gate_up, float* y, int64_t n, const Gate& gate) {
+    if (gate.activation == CLAMPED_SILU) return clamped_silu(gate_up, y, n, gate);
+    with_activation(gate.activation, [&](auto&& active) {
+        for_lanes(n, [&](int64_t i, auto lanes) {
+            store_some<lanes>(y + i, active(load_some<lanes>(gate_up + i)) * load_some<lanes>(gate_up + n + i));
+        });
+    });
+}
+
+// y = activation(up) for rows of an MLP without a gate.
+inline void activated(const float* up, float* y, int64_t n, const Gate& gate) {
+    with_activation(gate.activation, [&](auto&& active) {
+        for_lanes(n, [&](int64_t i, auto lanes) { store_some<lanes>(y + i, active(load_some<lanes>(up + i))); });
     });
 }
 

@@ -142,4 +142,17 @@ INLINE Vf clamp(Vf x, float low, float high) {
 INLINE Vf sigmoid(Vf x) { return 1.0f / (1.0f + exponential(clamp(-x, -87.0f, 87.0f))); }
 INLINE Vf tangent(Vf x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
 
+// The distribution function of the normal distribution, (1 + erf(x / sqrt 2)) / 2, to 1e-7 (Abramowitz and Stegun,
+// 7.1.26).
+INLINE Vf normal(Vf x) {
+    const Vf z = magnitude(x) * 0.70710678118654752f, t = 1.0f / (1.0f + 0.3275911f * z);
+    Vf p = splat(1.061405429f);
+    p = fma(p, t, splat(-1.453152027f));
+    p = fma(p, t, splat(1.421413741f));
+    p = fma(p, t, splat(-0.284496736f));
+    p = fma(p, t, splat(0.254829592f));
+    const Vf tail = 0.5f * t * p * exponential(clamp(-z * z, -87.0f, 0.0f));
+    return x < 0.0f ? tail : 1.0f - tail;
+}
+
 }  // namespace dosirak
