@@ -35,6 +35,7 @@ from models.starter import WEIGHTS
 FIRST_PLAIN_ID: Final = 300
 REPEAT: Final = 48
 WINDOW: Final = 8192
+SHARD_BYTES: Final = 4 << 30
 SPECIAL: Final = ("<|pad|>", "<|begin|>", "<|end|>")
 
 
@@ -76,6 +77,8 @@ TINYLLAMA: Final = Shape("tinyllama", 22, 2048, 32, 4, 5632, 32000, tied=False)
 SMALL: Final = Shape("small", 30, 576, 9, 3, 1536, 49152, tied=True)
 WIDE: Final = Shape("wide-vocabulary", 24, 896, 14, 2, 4864, 151936, tied=True)
 """Qwen2.5-0.5B's sizes."""
+LARGE: Final = Shape("7b", 28, 3584, 28, 4, 18944, 152064, tied=False)
+"""Qwen2.5-7B's sizes."""
 MIXTURE: Final = Shape("mixture", 12, 2048, 16, 4, 512, 32000, tied=False, experts=32, active=4)
 
 
@@ -224,12 +227,37 @@ def tokenizer(vocabulary: int) -> Tokenizer:
 def save(shape: Shape, directory: Path) -> None:
     """Write the checkpoint into `directory`, which is made, as a Hugging Face directory."""
     directory.mkdir(parents=True)
-    save_file(dict(weights(shape)), directory / "model.safetensors", metadata={"format": "pt"})
+    _save_weights(shape, directory)
     _write(directory / "config.json", config(shape))
     _write(directory / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0})
     tokenizer(shape.vocabulary).save(str(directory / "tokenizer.json"))
     names = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL, strict=True))
     _write(directory / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
+
+
+def _save_weights(shape: Shape, directory: Path) -> None:
+    """Writes the weights as one file, or as shards of about SHARD_BYTES with an index, one in memory at a time."""
+    shards: list[list[str]] = []
+    pending: dict[str, Tensor] = {}
+
+    def flush() -> None:
+        save_file(pending, directory / f"{len(shards)}.safetensors", metadata={"format": "pt"})
+        shards.append(list(pending))
+        pending.clear()
+
+    for name, tensor in weights(shape):
+        if pending and sum(each.nbytes for each in pending.values()) + tensor.nbytes > SHARD_BYTES:
+            flush()
+        pending[name] = tensor
+    flush()
+    names = [f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))]
+    if len(shards) == 1:
+        names = ["model.safetensors"]
+    else:
+        owners = {name: file for file, held in zip(names, shards, strict=True) for name in held}
+        _write(directory / "model.safetensors.index.json", {"metadata": {}, "weight_map": owners})
+    for number, name in enumerate(names):
+        (directory / f"{number}.safetensors").rename(directory / name)
 
 
 def _write(path: Path, content: dict[str, object]) -> None:

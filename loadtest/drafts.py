@@ -3,9 +3,10 @@
     python -m loadtest.drafts [--agreements 0.9 0.8 0.7 0.5 0] [--rounds 5] [--sampled] [1 4 8]
 
 The model has TinyLlama's shape, the draft model a sixteenth of its weights, both in int8. After a share of the tokens,
-the agreement, the draft model goes on as the model does. Two engines in one process, one without the draft model,
-answer waves of requests at once in turns: a prompt of 128 tokens and an answer of 64 each. A wave counts from the last
-first token on. Answers must be the same. The interval is that of the rounds' ratios.
+the agreement, the draft model goes on as the model does. Two schedulers over one model, one of them without the draft
+model, answer waves of requests at once in turns: a prompt of 128 tokens and an answer of 64 each. (Two engines would
+differ by where their weights lie in memory.) A wave counts from the last first token on. Answers must be the same. The
+interval is that of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -37,14 +37,17 @@ HEADER = " at once  without     with  ratio   interval      drafts  right"
 Answers = dict[str, list[int]]
 
 
-def core_of(data_dir: Path, reference: str, draft: str | None) -> EngineCore:
-    """Returns the core of an engine as a server would build it."""
+def cores_of(data_dir: Path, reference: str, draft: str) -> tuple[EngineCore, EngineCore]:
+    """Returns cores without and with the draft model over one model, built as a server would. Only one may have work at
+    a time."""
     repository = Repository(data_dir)
-    manifest = repository.resolve(reference)
-    options = EngineOptions(draft=None if draft is None else repository.resolve(draft))
-    config = engine_config(Settings(data_dir=data_dir), repository, manifest, 0, options)
+    options = EngineOptions(draft=repository.resolve(draft))
+    settings = Settings(data_dir=data_dir, prefix_caching=False)
+    config = engine_config(settings, repository, repository.resolve(reference), 0, options)
     runner, info = build_runner(config, lambda phase, fraction: None)
-    return build_core(config, runner, info.blocks_total)
+    drafting = build_core(config, runner, info.blocks_total)
+    runner.draft_model = None
+    return build_core(config, runner, info.blocks_total), drafting
 
 
 def wave(core: EngineCore, name: str, prompts: Sequence[Sequence[int]], sampled: bool) -> tuple[Answers, float]:
@@ -93,10 +96,8 @@ def main() -> None:
     cache = Cache(asked.cache.expanduser())
     shapes = [draft_shape(agreement) for agreement in asked.agreements]
     cache.prepare_ours(dict.fromkeys((TINYLLAMA, *shapes), ()))
-    core = partial(core_of, cache.repository, cache.version_of(TINYLLAMA, "int8"))
-    plain = core(None)
     for shape in shapes:
-        drafting = core(cache.version_of(shape, "int8"))
+        plain, drafting = cores_of(cache.repository, *(cache.version_of(each, "int8") for each in (TINYLLAMA, shape)))
         print(
             f"agreement {shape.agreement}\n at once  without     with  ratio   interval      drafts  right", flush=True
         )

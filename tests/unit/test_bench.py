@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from loadtest import checkpoints
 from loadtest.bench.goals import Goals, Verdict
 from loadtest.bench.journal import Journal, Record
 from loadtest.bench.plots import bars
@@ -19,7 +23,18 @@ from loadtest.bench.running import Launch, Served
 from loadtest.bench.systems import DIALECTS, HELD_BACK, catalogue
 from loadtest.bench.wave import Asked, Told, check, decode_step, gaps, quantile, random_prompts, throughput
 from loadtest.bench.works import misleading, repeating, walk
-from loadtest.checkpoints import FIRST_PLAIN_ID, REPEAT, SMALL, TINYLLAMA, next_token, tokenizer
+from loadtest.checkpoints import (
+    FIRST_PLAIN_ID,
+    REPEAT,
+    SMALL,
+    TINYLLAMA,
+    Shape,
+    draft_shape,
+    next_token,
+    save,
+    successors,
+    tokenizer,
+)
 from loadtest.peers.driver import Emit, StaticBatches, run_wave
 from service.api.loopback import is_local_authority
 
@@ -74,6 +89,32 @@ def test_text_of_the_checkpoint_is_a_permutation_with_one_long_cycle_and_many_sh
     short = walk(TINYLLAMA, TINYLLAMA.half + 5, 3 * REPEAT)
     assert short[:REPEAT] == short[REPEAT : 2 * REPEAT] == short[2 * REPEAT :]
     assert len(set(short)) == REPEAT
+
+
+def test_a_draft_shape_agrees_after_its_share_of_the_tokens() -> None:
+    shape = draft_shape(0.8)
+    found = successors(shape)
+    assert sorted(found) == list(range(shape.vocabulary)), "a permutation"
+    same = sum(found[token] == next_token(TINYLLAMA, token) for token in range(shape.vocabulary))
+    assert 0.79 < same / shape.vocabulary < 0.81
+    assert successors(draft_shape(1.0)) == [next_token(TINYLLAMA, token) for token in range(shape.vocabulary)]
+
+
+def test_a_large_checkpoint_is_saved_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = Shape("tiny", 2, 64, 4, 2, 96, 700, tied=False)
+    save(shape, tmp_path / "whole")
+    monkeypatch.setattr(checkpoints, "SHARD_BYTES", 60_000)
+    save(shape, tmp_path / "shards")
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    index = json.loads((tmp_path / "shards" / "model.safetensors.index.json").read_bytes())["weight_map"]
+    files = sorted(path.name for path in (tmp_path / "shards").glob("*.safetensors"))
+    assert (
+        files == sorted(set(index.values()))
+        and len(files) > 3
+        and files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    )
+    for name, tensor in whole.items():
+        assert torch.equal(load_file(tmp_path / "shards" / index[name])[name], tensor)
 
 
 def test_misleading_prompts_hold_what_comes_next_but_not_what_follows_it() -> None:
