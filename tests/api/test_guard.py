@@ -63,9 +63,9 @@ def told(world: World, shown: list[dict[str, Any]]) -> str:
 
 
 def reveals(text: str) -> list[str]:
-    """Parts of the secrets that are in the text, but for random ids and times, which may have the same digits."""
+    """Parts of the secrets in the text, but for random ids, seeds and times, which may have the same digits."""
     parts = [secret[at : at + 4] for secret in (SECRET, ADDRESS) for at in range(len(secret) - 3)]
-    words = re.sub(r"[0-9a-f]{32}|\d+\.\d+|\b\d{10}\b", "", text)
+    words = re.sub(r"[0-9a-f]{32}|\d+\.\d+|\b\d{5,}\b", "", text)
     return [part for part in parts if part in words]
 
 
