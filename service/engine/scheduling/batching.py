@@ -18,6 +18,7 @@ _LONGEST: Final = 1.0  # seconds of a step; a new request waits for its end
 _LONGEST_OF_ALL: Final = 2.0  # seconds of a step with a long constant
 _CONSTANTS: Final = 40  # a step lasts this many times its constant: so 2.5 % of a prefill goes into constants
 _STRETCH: Final = 1.75  # a step may always take this multiple of its decodes alone; twice, with the line's error
+_PROMISE: Final = 1.1  # what a draft model's passes must promise, as a multiple of the tokens a second without them
 _CROWD: Final = 4  # from a waiting prompt for so many decodes on, prompts get more of a step
 _PAUSE: Final = 0.4  # seconds between two tokens that a crowd of prompts may make
 _LONGEST_PAUSE: Final = 4  # the same as a multiple of a step of the decodes alone, on a slower machine
@@ -158,11 +159,11 @@ class BatchingPolicy:
 
         One pass of the draft model gives a draft to each of its sequences, so these get the same number. Of all numbers
         of drafts and of sequences, likeliest first, it is the pair with the most expected tokens per second, passes
-        included. The bounds are those of `draft_lengths`.
+        included. It must promise a tenth more than without. The bounds are those of `draft_lengths`.
         """
         order = sorted(range(len(offers)), key=lambda index: -offers[index].probability)
         seconds = self.cost.predict(work)
-        longest, best, chosen = self._longest_with_drafts(seconds), tokens / seconds, (0, 0)
+        longest, best, chosen = self._longest_with_drafts(seconds), _PROMISE * tokens / seconds, (0, 0)
         for depth in range(1, max((offer.most for offer in offers), default=0) + 1):
             gained, step, reading, kv_tokens, rows = 0.0, seconds, 0.0, 0, 0
             for count, offer in enumerate((offers[index] for index in order), 1):
