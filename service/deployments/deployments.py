@@ -22,7 +22,7 @@ from models.repository import Repository
 from models.rollouts import Rollout
 from service.deployments.activity import Activity
 from service.deployments.deployment import Deployment, DeploymentState
-from service.deployments.drafts import require_draft
+from service.deployments.drafts import Drafts
 from service.deployments.engine_handle import EngineFactory
 from service.deployments.engine_options import EngineOptions
 from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions
@@ -85,7 +85,7 @@ class Deployments:
         self.repository = repository
         self._router = Router(repository, default_model)
         self._default_replicas = default_replicas
-        self._default_draft = default_draft
+        self._drafts = Drafts(self._router.resolve, default_draft)
         self._preload = preload
         self._load_timeout = load_timeout
         self._idle_timeout = idle_timeout
@@ -137,7 +137,7 @@ class Deployments:
                 return default.failure or default.engine.why_not_ready
             manifest = self.resolve(None)
             try:
-                self._default_drafting(manifest)
+                self._drafts.default(manifest)
             except DosirakError as error:
                 return f"no draft model: {error.message}"
         return self.phase
@@ -202,7 +202,7 @@ class Deployments:
         has another number of replicas or another draft model, and InvalidRequest for a draft model that cannot be."""
         self._refuse_when_unable()
         manifest = self.resolve(reference)
-        drafting = None if draft is None else self._drafting(manifest, draft)
+        drafting = None if draft is None else self._drafts.named(manifest, draft)
         running = self._loaded.options_of(manifest)
         if running is not None and replicas not in (None, running.replicas):
             raise Conflict(f"{_deployed(manifest)} with {running.replicas} replicas: unload it first")
@@ -310,29 +310,13 @@ class Deployments:
         """Does as LoadedVersions.begin_loading. Where no number of replicas and no draft model is given, versions of
         the default model get the default ones, whichever alias or swap leads to them, and others get one replica and
         no draft model."""
-        default = EngineOptions()
-        if manifest.name == self._router.default_name:
-            default = EngineOptions(self._default_replicas, self._default_drafting(manifest))
-        return self._loaded.begin_loading(manifest, EngineOptions(replicas or default.replicas, draft or default.draft))
 
-    def _default_drafting(self, manifest: Manifest) -> Manifest | None:
-        """Returns the default draft model; None for the version that is it. Raises DosirakError."""
-        if self._default_draft is None or self._resolved_draft(self._default_draft) == manifest:
-            return None
-        return self._drafting(manifest, self._default_draft)
+        def options() -> EngineOptions:
+            if manifest.name != self._router.default_name:
+                return EngineOptions(replicas or 1, draft)
+            return EngineOptions(replicas or self._default_replicas, draft or self._drafts.default(manifest))
 
-    def _drafting(self, manifest: Manifest, reference: str) -> Manifest:
-        """Returns the version that is to make drafts for `manifest`. Raises DosirakError."""
-        draft = self._resolved_draft(reference)
-        require_draft(manifest, draft)
-        return draft
-
-    def _resolved_draft(self, reference: str) -> Manifest:
-        try:
-            return self.resolve(reference)
-        except DosirakError as error:
-            error.param = "draft"
-            raise
+        return self._loaded.begin_loading(manifest, options)
 
     def _retire(self, deployment: Deployment) -> None:
         """Drains a deployment that no alias leads to any more, unless it was loaded by its own name."""

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
-from service.errors import InvalidRequest
+from service.errors import DosirakError, InvalidRequest
 from service.text.files import read_files
 from service.text.vocabulary import Vocabulary
+
+
+class Drafts:
+    """The choice of the draft version, by a request or by a setting."""
+
+    def __init__(self, resolve: Callable[[str], Manifest], default: str | None) -> None:
+        """`resolve` raises DosirakError. `default` is the reference of the draft version for the default model."""
+        self._resolve = resolve
+        self._default = default
+
+    def named(self, manifest: Manifest, reference: str) -> Manifest:
+        """Returns the version that is to make drafts for `manifest`. Raises DosirakError."""
+        draft = self._resolved(reference)
+        require_draft(manifest, draft)
+        return draft
+
+    def default(self, manifest: Manifest) -> Manifest | None:
+        """Returns the default draft version; None for the version that is it. Raises DosirakError."""
+        draft = None if self._default is None else self._resolved(self._default)
+        if draft is None or draft == manifest:
+            return None
+        require_draft(manifest, draft)
+        return draft
+
+    def _resolved(self, reference: str) -> Manifest:
+        try:
+            return self._resolve(reference)
+        except DosirakError as error:
+            error.param = "draft"
+            raise
 
 
 def require_draft(manifest: Manifest, draft: Manifest) -> None:

@@ -5,6 +5,7 @@ knows no alias and no rollout.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -23,7 +24,6 @@ log = structlog.get_logger(__name__)
 
 LOAD: Final = "load"
 UNLOAD: Final = "unload"
-DEFAULT_OPTIONS: Final = EngineOptions()
 
 
 class LoadedVersions:
@@ -57,18 +57,18 @@ class LoadedVersions:
         """Returns what the version, or another version of its base, runs with; None if none is loaded."""
         return self._engines.options_of(manifest)
 
-    def begin_loading(self, manifest: Manifest, options: EngineOptions = DEFAULT_OPTIONS) -> Deployment:
-        """Returns the version's deployment; begins to load it where it is missing or has failed. Raises Unavailable
-        while it drains."""
+    def begin_loading(self, manifest: Manifest, options: Callable[[], EngineOptions]) -> Deployment:
+        """Returns the version's deployment; begins to load it, with `options`, where it is missing or has failed.
+        Raises Unavailable while it drains, and the errors of `options`."""
         self._unloaded.discard(manifest.reference)
         deployment = self._by_reference.get(manifest.reference)
         if deployment is not None and deployment.state is DeploymentState.DRAINING:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
         if deployment is None or deployment.state is DeploymentState.FAILED:
-            joined = self.options_of(manifest)
-            draft = joined.draft if joined else options.draft
+            wanted = options()
+            draft = (self.options_of(manifest) or wanted).draft
             needed = self._engines.needed_bytes(manifest, draft)
-            engine = self._engines.engine(manifest, options)
+            engine = self._engines.engine(manifest, wanted)
             deployment = Deployment(manifest, engine, needed, self.activity, draft)
             self._by_reference[manifest.reference] = deployment
             self._tasks.run(LOAD, partial(self._load, deployment))

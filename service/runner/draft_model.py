@@ -50,7 +50,7 @@ class DraftModel:
         self.cost = CostLine()
         self.max_num_tokens = max_num_tokens
         self.forward = forward
-        self._cache = cache
+        self.cache = cache
         self._rules = rules
         self._vocab_size = vocab_size
         self._sampler = Sampler()
@@ -71,7 +71,7 @@ class DraftModel:
 
     def _first_unread(self, sequence: Sequence) -> int:
         """Returns the first position whose slot holds another token than the sequence has there; at most the last."""
-        tokens, size, at = sequence.token_ids, self._cache.block_size, sequence.num_read_tokens
+        tokens, size, at = sequence.token_ids, self.cache.block_size, sequence.num_read_tokens
         while at < len(tokens) - 1:
             block, first = sequence.block_table[at // size], at % size
             known = tokens[at : at - first + size]
@@ -127,9 +127,9 @@ class DraftModel:
                 logit_rows.append(len(token_ids) - 1)
         padding = [0] * (-len(token_ids) % self._rules.linear)
         logit_rows += [0] * (-len(logit_rows) % self._rules.linear)
-        device = self._cache.device
+        device = self.cache.device
         num_rows = len(token_ids) + len(padding)
-        plan = AttentionPlan(self._cache, sequences, num_rows, self._rules.attention, device)
+        plan = AttentionPlan(self.cache, sequences, num_rows, self._rules.attention, device)
         return Step(
             torch.tensor(token_ids + padding, device=device),
             torch.tensor(positions + padding, device=device),
@@ -146,7 +146,7 @@ class DraftModel:
 
     def _note(self, source: _Source) -> None:
         """Records which tokens now lie in the slots."""
-        size, at = self._cache.block_size, source.start
+        size, at = self.cache.block_size, source.start
         for token in source.tokens:
             self._read[source.sequence.block_table[at // size], at % size] = token
             at += 1
@@ -169,7 +169,7 @@ class DraftModel:
         greedy = SamplerRow(SamplingParams(max_tokens=1), 0)
         for rows in _TRIAL_ROWS * _TRIALS:
             started = time.perf_counter()
-            logits = self.forward(self._step([((0,), 0, (self._cache.scratch_block,))] * rows, [True] * rows))
+            logits = self.forward(self._step([((0,), 0, (self.cache.scratch_block,))] * rows, [True] * rows))
             self._sampler.sample(self._fitted(logits[:rows]), [greedy] * rows)
             self.cost.observe(Work(rows, rows), time.perf_counter() - started)
 

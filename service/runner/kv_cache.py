@@ -58,6 +58,10 @@ class KVCache:
     def scratch_block(self) -> int:
         return self.num_blocks
 
+    @property
+    def block_bytes(self) -> int:
+        return bytes_per_block(self.shapes, self.block_size, self.dtype)
+
     def write(self, layer: int, key: Tensor, value: Tensor, rows: Tensor) -> None:
         """Stores key and value [tokens, kv_heads, dim] at `rows` [tokens * kv_heads], see `slot_rows`.
 

@@ -143,6 +143,17 @@ async def test_versions_of_the_default_model_have_its_draft_model(tmp_path: Path
     assert [options.drafted_by for options in world.options[3:]] == ["demo:1", None]
 
 
+async def test_a_version_that_serves_needs_no_look_at_its_draft_model(tmp_path: Path) -> None:
+    """Else each request would read the repository for it, and fail where its alias has gone."""
+    world = await Drafting(tmp_path, default_draft="small@drafting", preload=False).started()
+    world.repository.promote("small", "drafting", "1", "a test")
+    first = await world.deployments.acquire("demo:2")
+    world.repository.remove_alias("small", "drafting", "a test")
+    assert await world.deployments.acquire("demo:2") is first
+    with pytest.raises(NotFound, match="drafting"):
+        await world.deployments.acquire("demo:1")
+
+
 async def test_a_default_draft_model_that_is_missing_is_why_the_server_is_not_ready(tmp_path: Path) -> None:
     world = await Drafting(tmp_path, default_draft="tiny").started()
     assert not world.deployments.ready

@@ -92,7 +92,7 @@ class Speculation:
         """Returns how likely a draft of the model is right; 0 where it gives none."""
         if self._model is None or sequence.num_tokens >= self._model.max_num_tokens:
             return 0.0
-        return self._acceptance.probability if sequence.acceptance is None else sequence.acceptance.probability
+        return _acceptance(sequence, self._acceptance).probability
 
     def _model_drafts(self, model: DraftModel, decodes: SequenceOf[Sequence], given: Drafts, reserve: int) -> Drafts:
         """Returns drafts of the model for sequences that have none."""

@@ -252,7 +252,7 @@ def _info(
     config: EngineConfig, runner: ModelRunner, kernels: tuple[str, ...], started: float, packed_weights: str
 ) -> EngineInfo:
     cache, draft = runner.cache, runner.draft_model
-    device, bytes_of_block = cache.device, bytes_per_block(cache.shapes, cache.block_size, cache.dtype)
+    device, bytes_of_block = cache.device, cache.block_bytes
     peaks, no_peaks = peaks_of(products_dtype(config.precision, config.dtype, device), device, config.peaks)
     float_bytes = DTYPES[config.dtype].itemsize
     return EngineInfo(
@@ -268,7 +268,7 @@ def _info(
         block_size=cache.block_size,
         blocks_total=cache.num_blocks,
         vocab_size=runner.vocab_size,
-        kv_bytes_per_block=bytes_of_block + draft_block_bytes(config),
+        kv_bytes_per_block=bytes_of_block + (draft.cache.block_bytes if draft else 0),
         packed_weights=packed_weights,
         work=model_work(config.model_dir, cache.shapes, bytes_of_block // cache.block_size, float_bytes),
         peaks=peaks,
