@@ -45,6 +45,7 @@ class FreeRunner:
     vocab_size = 1 << 17
     verifies_drafts = False
     draft_model = None
+    grammars = None
     num_disk_blocks = 0
     adapters: Collection[str] = ()
 

@@ -226,6 +226,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await tasks.stop()
         await deployments.stop()
         await conversations.stop()
+        await app.state.service.answers.grammars.close()
         await tasks.stop()  # the tasks that the last answers began
         tracer: Tracer | None = app.state.tracer
         if tracer is not None:

@@ -93,6 +93,7 @@ class FakeRunner:
     vocab_size = 1 << 20
     verifies_drafts = True
     draft_model = None
+    grammars = None
     block_size: int = 4
     broken: frozenset[str] = frozenset()
     kv: dict[tuple[int, int], tuple[str, int, int]] = field(default_factory=dict)

@@ -27,7 +27,8 @@ from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
 from service.engine.messages import FinishReason
-from service.errors import ContextOverflow, GenerationFailed, Unavailable
+from service.errors import ContextOverflow, GenerationFailed, Unavailable, UnsupportedField
+from service.grammars import GrammarChecker
 from service.guard import Guard
 from service.metrics import Metrics
 from service.sessions import Done
@@ -59,6 +60,7 @@ class Answers:
         self.conversations = conversations
         self.metrics = metrics
         self.admission = Admission(max_in_progress, refused=metrics.rejected)
+        self.grammars = GrammarChecker()
         self._guard = guard
         self._shadows = Shadows(deployments, tasks)
         self.summaries = Summaries(self._unstored, conversations, metrics, tasks)
@@ -88,6 +90,7 @@ class Answers:
             await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
         ).deployment
         with deployment.occupied():
+            await self._in_time(request, self._check_grammar(request, deployment))
             try:
                 request = await self._in_time(
                     request, self.conversations.counted_by(request, deployment.manifest.digest)
@@ -165,11 +168,26 @@ class Answers:
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
         deployment = choice.deployment
         refuse_late(request, deployment.engine.stats, time.monotonic())
+        await self._check_grammar(request, deployment)
         request = await self.conversations.counted_by(request, deployment.manifest.digest)
         request = await self._recollection.of(request, deployment)
         prompt = await build(request, deployment)
         seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed & SEED_MASK
         return Answer(request, choice, prompt, bounded_max_tokens(request, deployment, prompt), seed, self._guard)
+
+    async def _check_grammar(self, request: GenerationRequest, deployment: Deployment) -> None:
+        """Raises UnsupportedField if the version cannot follow grammars, InvalidRequest if nobody can follow this
+        one."""
+        if request.grammar is None:
+            return
+        info = deployment.engine.info
+        if info is not None and info.no_grammars:
+            raise UnsupportedField(
+                f"`{request.grammar.field}` cannot act: {deployment.manifest.reference} follows no grammar. "
+                f"{info.no_grammars}",
+                param=request.grammar.field,
+            )
+        await self.grammars.check(request.grammar)
 
     async def _measured(self, answer: Answer) -> AsyncGenerator[Delta, None]:
         """Yields the deltas. However they end, records one observation of the whole answer."""
@@ -240,4 +258,7 @@ def _refuse_failed_end(answer: Answer, delta: TokenDelta) -> None:
     if delta.finish_reason is FinishReason.DEADLINE:
         raise too_late(answer.request, answer.deployment.engine.stats.backlog_seconds)
     if delta.finish_reason is FinishReason.ERROR:
-        raise GenerationFailed("The model gave no usable probabilities for this prompt; change the prompt or the model")
+        raise GenerationFailed(
+            "The model gave no usable probabilities for this prompt, or the grammar could not be followed; change the "
+            "prompt, the grammar or the model"
+        )

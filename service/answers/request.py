@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from service.context.options import ContextOptions
 from service.context.prompt import Chat, Source
 from service.engine.messages import SamplingParams
+from service.grammars import Grammar
 from service.text.messages import Document, Message
 
 SEED_MASK = (1 << 63) - 1
@@ -65,6 +66,7 @@ class GenerationRequest:
     truncate: int | None = None
     context: ContextOptions | None = None
     stop: tuple[str, ...] = ()
+    grammar: Grammar | None = None
     include_stop: bool = False
     n: int = 1
     best_of: int = 1
@@ -102,6 +104,7 @@ class GenerationRequest:
             stop_token_ids=() if chosen.ignore_eos else stop_token_ids,
             logprobs=logprobs,
             prompt_logprobs=self.prompt_logprobs,
+            grammar=self.grammar.text if self.grammar else "",
         )
 
 

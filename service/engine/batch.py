@@ -35,6 +35,8 @@ class Scheduled(msgspec.Struct, frozen=True):
     sequence: Sequence
     num_tokens: int
     draft_token_ids: tuple[int, ...] = ()
+    are_certain: bool = False
+    """Whether the drafts are the tokens that its grammar leaves; then the rows before them need no sampling."""
 
     @property
     def num_known_tokens(self) -> int:

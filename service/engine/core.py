@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
+from service.engine.constraint import Grammars
 from service.engine.draft_model import DraftModel
+from service.engine.grammar_loading import CompiledGrammars
 from service.engine.messages import MAX_STEPS, EngineStats, FinishReason, Request, StepOutput, StepRecord
 from service.engine.profiling import Part, Recorder
 from service.engine.scheduling.cost import Work
@@ -39,6 +41,11 @@ class ModelRunner(Protocol):
     @property
     def draft_model(self) -> DraftModel | None:
         """The model that makes drafts for it, if any."""
+        ...
+
+    @property
+    def grammars(self) -> Grammars | None:
+        """What compiles grammars for its vocabulary; None where its tokenizer cannot follow any."""
         ...
 
     @property
@@ -80,6 +87,7 @@ class EngineCore:
     def __init__(self, runner: ModelRunner, scheduler: Scheduler, clock: Clock, work: ModelWork | None = None) -> None:
         """`work` says what a token costs by the model's shape; None counts no FLOPs and no bytes."""
         self.scheduler = scheduler
+        self.grammars = CompiledGrammars(runner.grammars)
         self._work = WorkDone(work or ModelWork())
         self._runner = runner
         self._clock = clock
@@ -100,12 +108,13 @@ class EngineCore:
 
     def add(self, request: Request) -> None:
         """Queues a request. A request ends with ERROR in the next step's outputs if its numbers or token ids cannot be
-        computed, if the scheduler refuses it, or if its adapter is not loaded."""
+        computed, if the scheduler refuses it, if its adapter is not loaded, or if its grammar cannot be compiled. It
+        compiles a grammar that `grammars` does not have."""
         try:
             check_request(request, self._runner.vocab_size)
             if request.adapter and (request.adapter not in self._runner.adapters or request.adapter in self._leaving):
                 raise ValueError(f"no adapter {request.adapter}")
-            self.scheduler.add(request)
+            self.scheduler.add(request, self.grammars.constraint(request.params))
         except ValueError:
             self._refused.append(StepOutput(request.id, finish_reason=FinishReason.ERROR))
 
@@ -200,6 +209,7 @@ class EngineCore:
             hopeless_total=scheduler.num_hopeless,
             draft_tokens_total=scheduler.speculation.num_draft_tokens,
             accepted_tokens_total=scheduler.outputs.num_accepted_tokens,
+            certain_tokens_total=scheduler.outputs.num_certain_tokens,
             blocks_offloaded=len(blocks.offload),
             restored_tokens_total=blocks.offload.num_restored * blocks.block_size,
             prefill_tokens_total=scheduler.prefill.num_prefill_tokens,

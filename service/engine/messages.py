@@ -30,7 +30,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # `max_tokens` or the context window was reached
     DEADLINE = "deadline"  # `Request.deadline` passed
     ABORT = "abort"  # the client went away
-    ERROR = "error"  # the model gave no usable distribution (NaN or all -inf)
+    ERROR = "error"  # the model gave no usable distribution (NaN or all -inf), or the grammar could not be followed
     CONTENT_FILTER = "content_filter"  # the guard stopped the answer; never an engine's reason
 
 
@@ -61,6 +61,9 @@ class SamplingParams:
     """None: no logprobs. N >= 0: logprobs of the sampled token and of the N likeliest, from the raw distribution."""
     prompt_logprobs: int | None = None
     """As `logprobs`, for every prompt position but the first. It switches prefix reuse off for this request."""
+    grammar: str = ""
+    """What the output must look like, in llguidance's language; "" is anything. The sequence ends with STOP when the
+    grammar is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ class EngineStats:
     draft_tokens_total: int = 0
     accepted_tokens_total: int = 0
     """Verified drafts, and the drafts among them that were right."""
+    certain_tokens_total: int = 0
+    """Tokens that a grammar left alone and that shared the step of the token before them."""
     blocks_offloaded: int = 0
     """Blocks of the offload file that hold a known prefix; some of them are in memory too."""
     restored_tokens_total: int = 0
@@ -238,6 +243,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of the model and of its draft model."""
     vocab_size: int = 0
     """Rows of the embedding: token ids run from 0 to this, excluded."""
+    no_grammars: str = ""
+    """Why requests cannot have a grammar; "" if they can."""
     packed_weights: str = ""
     """Where other processes of this user can map the packed weights; "" if they cannot."""
     work: ModelWork = ModelWork()

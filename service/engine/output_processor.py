@@ -27,6 +27,7 @@ class OutputProcessor:
         """`remove` takes an ended sequence from the scheduler's lists and frees its blocks."""
         self.pending: list[StepOutput] = []
         self.num_accepted_tokens = 0
+        self.num_certain_tokens = 0
         self.tally = Tally()
         self._blocks = blocks
         self._remove = remove
@@ -67,7 +68,8 @@ class OutputProcessor:
         for token in result.following:
             if sequence.status is not SequenceStatus.RUNNING:
                 return
-            self.num_accepted_tokens += 1
+            self.num_certain_tokens += item.are_certain
+            self.num_accepted_tokens += not item.are_certain
             self._blocks.mark_computed(sequence, 1)
             self._sample(sequence, token, now)
         if sequence.status is SequenceStatus.RUNNING:
@@ -96,6 +98,12 @@ class OutputProcessor:
         params = sequence.request.params
         if token_id in params.stop_token_ids and sequence.num_output_tokens > params.min_tokens:
             return FinishReason.STOP
+        if sequence.constraint is not None:
+            sequence.constraint.follow(sequence.token_ids[sequence.num_prompt_tokens :])
+            if sequence.constraint.is_broken:
+                return FinishReason.ERROR
+            if sequence.constraint.is_complete:
+                return FinishReason.STOP
         return FinishReason.LENGTH if len(sequence.token_ids) >= sequence.max_num_tokens else None
 
     def _finish(

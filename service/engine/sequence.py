@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from service.engine.acceptance import Acceptance
+from service.engine.constraint import Constraint
 from service.engine.messages import Request
 from service.engine.ngram import NgramProposer
 from service.engine.token_counts import TokenCounts
@@ -62,6 +63,8 @@ class Sequence:
     """The source of its drafts, made when it first decodes in a step in which drafts pay."""
     acceptance: Acceptance | None = None
     """Of the draft model's guesses for it."""
+    constraint: Constraint | None = None
+    """Where its output is in its grammar, if it has one."""
     num_read_tokens: int = 0
     """Its first tokens that the draft model is known to have read into the blocks of its table."""
     max_num_tokens: int = 0

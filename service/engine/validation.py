@@ -43,6 +43,8 @@ def check_params(params: SamplingParams) -> None:
     ):
         if not low <= value <= high:
             raise ValueError(f"{name} is {value}; it must be from {low:g} to {high:g}")
+    if p.grammar and p.min_tokens:
+        raise ValueError("min_tokens cannot act beside a grammar, which says itself where an output may end")
     for name, count in (
         ("max_tokens", p.max_tokens),
         ("top_k", p.top_k),

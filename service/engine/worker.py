@@ -33,6 +33,7 @@ from service.engine.adapter_loading import AdapterLoader, Attach, describe
 from service.engine.blocks.block_manager import BlockManager
 from service.engine.blocks.offload import Offload
 from service.engine.core import EngineCore, ModelRunner
+from service.engine.grammar_loading import GrammarLoader
 from service.engine.heartbeat import Pulse
 from service.engine.messages import (
     HEADER_BYTES,
@@ -149,6 +150,7 @@ class EngineLoop:
         self._core = core
         self._channel = channel
         self._adapters = AdapterLoader(core.read_adapter, channel.wake)
+        self._grammars = GrammarLoader(core.grammars, channel.wake)
         self._profiler = Profiler(core, channel.send)
         self._pulse = Pulse(channel.send, heartbeat_seconds, core.forecast_seconds)
         self._draining = False
@@ -159,11 +161,13 @@ class EngineLoop:
         self._pulse.start()
         while True:
             idle = not self._core.has_work
-            if idle and self._draining and not self._adapters.is_busy:
+            if idle and self._draining and not (self._adapters.is_busy or self._grammars.is_busy):
                 return
             for message in self._receive(idle):
                 self._handle(message)
             self._attach_adapters()
+            for request in self._grammars.take():
+                self._core.add(request)
             self._profiler.look()
             if self._core.has_work:
                 self._step()
@@ -185,11 +189,9 @@ class EngineLoop:
     def _handle(self, message: ToEngine) -> None:
         match message:
             case Add(requests):
-                for request in requests:
-                    if not self._adapters.keeps(request):
-                        self._core.add(request)
+                self._add(each for each in requests if not self._adapters.keeps(each))
             case Abort(request_ids):
-                for request in self._adapters.abort(request_ids):
+                for request in (*self._adapters.abort(request_ids), *self._grammars.abort(request_ids)):
                     self._core.add(request)  # then it ends like any other request
                 self._core.abort(request_ids)
             case LoadAdapter(name, _, ticket):
@@ -215,7 +217,8 @@ class EngineLoop:
 
     def _add(self, requests: Iterable[Request]) -> None:
         for request in requests:
-            self._core.add(request)
+            if not self._grammars.keeps(request):
+                self._core.add(request)
 
     def _step(self) -> None:
         self._pulse.begin()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from models.loading import LowRankWeights, load_adapter
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
+from service.engine.constraint import Grammars
 from service.engine.messages import Request, SamplingParams, TokenLogprobs
 from service.engine.profiling import Part
 from service.engine.sequence import Sequence
@@ -22,6 +23,7 @@ from service.runner.native.library import library
 from service.runner.offload_file import OffloadFile
 from service.runner.parts import joined, parts_of
 from service.runner.recording import TraceRecorder
+from service.runner.sampling.masks import MaskThread, PendingMasks
 from service.runner.sampling.row import SamplerRow
 from service.runner.sampling.sampler import Sampler, verified
 from service.runner.step import RowRules, Step, pack
@@ -46,6 +48,8 @@ class ModelRunner:
         self._rules = rules
         self._device = device
         self._sampler = Sampler()
+        self._masks = MaskThread()
+        self.grammars: Grammars | None = None
         self.draft_model: DraftModel | None = None
         self.adapters: set[str] = set()
         self.verifies_drafts = forward.invariant and device.type == "cpu"
@@ -111,8 +115,9 @@ class ModelRunner:
         return results
 
     def _run(self, batch: Batch) -> list[SampledToken | None]:
+        allowed = self._masks.begin(batch.scheduled)
         step = self._packed(batch)
-        return self._sampled(batch.scheduled, step, self._logits(step))
+        return self._sampled(batch.scheduled, step, self._logits(step), allowed)
 
     def _packed(self, batch: Batch) -> Step:
         return pack(batch, self.cache, self._rules, self._device)
@@ -120,8 +125,11 @@ class ModelRunner:
     def _logits(self, step: Step) -> Tensor:
         return self.forward(step)
 
-    def _sampled(self, items: Seq[Scheduled], step: Step, logits: Tensor) -> list[SampledToken | None]:
-        rows = [row for item in items if item.samples for row in SamplerRow.of(item)]
+    def _sampled(
+        self, items: Seq[Scheduled], step: Step, logits: Tensor, masks: PendingMasks
+    ) -> list[SampledToken | None]:
+        allowed = masks.result()
+        rows = [row for item in items if item.samples for row in SamplerRow.of(item, allowed.get(item.sequence, ()))]
         sampled = iter(self._sampler.sample(_sample_logits(logits, step), rows))
         results = [verified(item, sampled) if item.samples else None for item in items]
         for i, where in enumerate(step.where):

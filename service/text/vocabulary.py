@@ -145,6 +145,26 @@ class Vocabulary:
         alone = self.decode([id], skip_special_tokens=False)
         return self.decode([id, id], skip_special_tokens=False)[len(alone) :]
 
+    def token_bytes(self, id: int) -> bytes | None:
+        """Returns what a token adds in the middle of an answer; None for a control token and an id without a token.
+        Raises InvalidRequest if a token's text depends on the tokens beside it."""
+        if self._steps != {"ByteLevel"} and not self._steps <= _LOCAL - {"WordPiece"}:
+            raise InvalidRequest(
+                "The text of this tokenizer's tokens depends on the tokens beside them.", param="model"
+            )
+        if id in self.special or self.token(id) is None:
+            return None
+        if self._steps == {"ByteLevel"}:
+            return self._token_bytes(id)
+        value = self._fallback_byte(id)
+        return self.token_text(id).encode() if value is None else bytes([value])
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Returns the ids of a text in the middle of an answer: nothing is put before it."""
+        if self._steps == {"ByteLevel"}:
+            return self.encode(text).ids
+        return [id for id, start, _ in self.pieces(f"\n{text}") if start > 0]
+
     def token_texts(self, ids: Sequence[int]) -> list[str]:
         """Returns the text that each token adds to the decode of all, control tokens shown. The texts join to
         `decode(ids, skip_special_tokens=False)`; a character is on the token that completes it."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from service.answers import Answer, Delta, GenerationRequest, Sampling, SessionTurn
 from service.api.dialects import tgi
+from service.api.dialects.grammars import native_grammar
 from service.api.dialects.sampling import sampling_with
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
@@ -57,6 +58,7 @@ def _request(
         truncate=parameters.truncate,
         context=fields.context.options() if fields.context else None,
         stop=tuple(parameters.stop or ()),
+        grammar=native_grammar(parameters.grammar, parameters.min_new_tokens, parameters.ignore_eos),
         include_stop=bool(parameters.include_stop),
         n=n,
         best_of=parameters.best_of or n,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from service.answers import Answer, Delta, FinishReason, GenerationRequest, OutputSequence, Sampling
+from service.api.dialects.grammars import openai_grammar
 from service.api.dialects.sampling import sampling_with
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
@@ -33,6 +34,7 @@ def requests_of(
     """Returns one request for each source. Each of several draws its own seed from the given one, as if it were sent
     alone. A placeholder that is none of `models` counts as no name."""
     n = body.n or 1
+    grammar = openai_grammar(body)
     model = None if body.model in PLACEHOLDERS and body.model not in models() else body.model
     fields: dict[str, Any] = {"best_of": n, **more}
     return [
@@ -44,6 +46,7 @@ def requests_of(
             max_new_tokens=body.new_tokens,
             context=body.context.options() if body.context else None,
             stop=tuple(body.stop or ()),
+            grammar=grammar,
             include_stop=bool(body.include_stop_str_in_output),
             n=n,
             priority=body.priority or 0,

@@ -36,6 +36,7 @@ from service.api.schemas.base import (
     unsupported,
     wrong,
 )
+from service.api.schemas.grammars import GrammarFields
 from service.settings import MAX_REPLICAS
 
 MAX_PROFILE_STEPS = 1000
@@ -48,7 +49,6 @@ class Parameters(Wire):
     always greedy."""
 
     later: ClassVar[dict[str, Absent]] = {
-        "grammar": (None,),
         "adapter_id": (None,),
         "watermark": (None, False),
         "bad_words": (None, [], [""]),
@@ -77,6 +77,7 @@ class Parameters(Wire):
     top_n_tokens: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     return_full_text: bool | None = None
     truncate: Tokens | None = None
+    grammar: GrammarFields | None = None
     ignore_eos: bool | None = None
 
     @model_validator(mode="after")

@@ -37,6 +37,7 @@ from service.api.schemas.base import (
     unsupported,
     wrong,
 )
+from service.api.schemas.grammars import Options, Pattern, ResponseFormat, SchemaJson, StructuredOutputs
 from service.api.schemas.native import fit_a_session, one_answer
 from service.context.prompt import Ids, Text
 
@@ -49,7 +50,14 @@ LATER_EVERYWHERE: Final[dict[str, Absent]] = {
     "parallel_tool_calls": (None,),
     "skip_special_tokens": (None, True),
     **dict.fromkeys(
-        ("prompt_cache_key", "safety_identifier", "lora_path", "guided_json", "structured_outputs"), NOTHING
+        (
+            "prompt_cache_key",
+            "safety_identifier",
+            "lora_path",
+            "guided_decoding_backend",
+            "guided_whitespace_pattern",
+        ),
+        NOTHING,
     ),
 }
 
@@ -84,6 +92,12 @@ class OpenAISampling(Wire):
     typical_p: TypicalP | None = None
     repetition_penalty: Repetition | None = None
     include_stop_str_in_output: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: SchemaJson | None = None
+    guided_regex: Pattern | None = None
+    guided_choice: Options | None = None
+    guided_grammar: Annotated[Pattern | None, Field(description="In llguidance's variant of Lark.")] = None
     context: ContextFields | None = None
     priority: Priority | None = None
     deadline_ms: DeadlineMs | None = None
@@ -105,7 +119,6 @@ class OpenAISampling(Wire):
 class ChatBody(OpenAISampling):
     later: ClassVar[dict[str, Absent]] = {
         **{field: neutral for field, neutral in LATER_EVERYWHERE.items() if field != "session_id"},
-        "response_format": (None, {"type": "text"}),
         "tools": (None, []),
         "tool_choice": (None, "none", "auto"),
         "modalities": (None, ["text"]),
@@ -195,7 +208,7 @@ Prompts = Annotated[
 
 
 class CompletionBody(OpenAISampling):
-    later: ClassVar[dict[str, Absent]] = {**LATER_EVERYWHERE, "suffix": (None, ""), "response_format": (None,)}
+    later: ClassVar[dict[str, Absent]] = {**LATER_EVERYWHERE, "suffix": (None, "")}
     prompt: Prompts
     max_tokens: Annotated[int | None, Field(ge=0, le=MAX_TOKENS, description="0 only with `echo`.")] = None
     best_of: Sequences | None = None

@@ -18,6 +18,7 @@ from heapq import heappop, heappush
 
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.blocks.block_manager import BlockManager, BrokenBlocks
+from service.engine.constraint import Constraint
 from service.engine.draft_model import DraftModel
 from service.engine.messages import FinishReason, Request, StepOutput
 from service.engine.output_processor import NOTHING_SAMPLED, OutputProcessor
@@ -25,7 +26,7 @@ from service.engine.scheduling.backlog import backlog_of
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.scheduling.budget import StepBudget
 from service.engine.scheduling.prefill import Prefill
-from service.engine.scheduling.speculation import Speculation
+from service.engine.scheduling.speculation import Drafts, Speculation
 from service.engine.sequence import Sequence, SequenceStatus
 
 
@@ -87,9 +88,13 @@ class Scheduler:
         """Adapters of all live sequences."""
         return {sequence.request.adapter for sequence in self._live.values()}
 
-    def add(self, request: Request) -> None:
-        """Queues a request. Raises ValueError if its id is alive, or its prompt is empty or can never fit."""
+    def add(self, request: Request, constraint: Constraint | None = None) -> None:
+        """Queues a request, with the constraint of its grammar. Raises ValueError if its id is alive, or its prompt is
+        empty or can never fit."""
         sequence = Sequence.of(request, self._decoder_start, self.blocks.block_size)
+        if constraint is not None:
+            constraint.follow(request.emitted)
+            sequence.constraint = constraint
         if request.id in self._live:
             raise ValueError(f"request {request.id} is alive already")
         if not request.token_ids or sequence.num_tokens + min(1, request.params.max_tokens) > self._max_tokens:
@@ -127,7 +132,8 @@ class Scheduler:
         if len(plan) < len(self.running):
             self._plan_prefills(plan, budget)
         self._admit(plan, budget, now)
-        scheduled = self._scheduled(plan, self._draft(plan, budget))
+        certain = self.speculation.certain(plan, reserve=len(self.running)) if self._speculation else {}
+        scheduled = self._scheduled(plan, self._draft(plan, budget, certain), certain)
         return Batch(tuple(scheduled), self.blocks.take_copies())
 
     def without(self, batch: Batch, failed: Iterable[BlockCopy]) -> Batch:
@@ -223,18 +229,20 @@ class Scheduler:
         if sequence.scheduled_at is None:
             sequence.scheduled_at = now
 
-    def _draft(self, plan: dict[Sequence, int], budget: StepBudget) -> dict[Sequence, tuple[int, ...]]:
-        """Returns drafts, only in a step of decodes only."""
+    def _draft(self, plan: dict[Sequence, int], budget: StepBudget, certain: Drafts) -> Drafts:
+        """Returns drafts for sequences without certain tokens, only in a step of decodes only."""
         if not self._speculation or not plan or not budget.is_whole:
             return {}
-        return self.speculation.draft(list(plan), reserve=len(self.running))
+        decodes = [sequence for sequence in plan if sequence not in certain] if certain else list(plan)
+        return self.speculation.draft(decodes, reserve=len(self.running)) if decodes else {}
 
-    def _scheduled(self, plan: dict[Sequence, int], drafts: dict[Sequence, tuple[int, ...]]) -> list[Scheduled]:
+    def _scheduled(self, plan: dict[Sequence, int], drafts: Drafts, certain: Drafts) -> list[Scheduled]:
         """Returns the items so that rows of one adapter lie side by side in a step and share its reads."""
         items = [Scheduled(sequence, num_tokens) for sequence, num_tokens in plan.items()]
-        if drafts:
-            given = [(item, drafts.get(item.sequence, ())) for item in items]
-            items = [Scheduled(item.sequence, item.num_tokens + len(draft), draft) for item, draft in given]
+        if drafts or certain:
+            behind = {**drafts, **certain}
+            given = [(item.sequence, item.num_tokens, behind.get(item.sequence, ())) for item in items]
+            items = [Scheduled(each, count + len(draft), draft, each in certain) for each, count, draft in given]
         return sorted(items, key=_adapter) if self._num_adapted else items
 
     def _victim(self) -> Sequence:

@@ -6,12 +6,13 @@ sequence takes those of the source whose guesses for it were right more often.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Final
 
 from service.engine.acceptance import Acceptance, OverallAcceptance
 from service.engine.blocks.block_manager import BlockManager
+from service.engine.constraint import MOST_CERTAIN
 from service.engine.draft_model import DraftModel, DraftOrder
 from service.engine.ngram import MAX_DRAFT_TOKENS, NgramProposer
 from service.engine.scheduling.batching import BatchingPolicy, ModelOffer, Offer
@@ -39,10 +40,26 @@ class Speculation:
         self._model = model
         self._acceptance = OverallAcceptance()
 
+    def certain(self, plan: Mapping[Sequence, int], reserve: int) -> Drafts:
+        """Returns the tokens that grammars leave behind the last known ones of decodes, as far as they have slots. They
+        cost a step's rows, but no steps of their own. It never preempts, and `reserve` blocks stay free."""
+        room = self._policy.max_num_batched_tokens - sum(plan.values())
+        found: Drafts = {}
+        for sequence in plan:
+            if sequence.constraint is None or sequence.num_remaining_tokens != 1 or not sequence.num_output_tokens:
+                continue
+            tokens = sequence.constraint.certain(min(MOST_CERTAIN, self._left(sequence) - 1, room))
+            tokens = tokens[: self._room(sequence, len(tokens), reserve)] if tokens else ()
+            if tokens:
+                found[sequence] = tokens
+                room -= len(tokens)
+        return found
+
     def draft(self, decodes: SequenceOf[Sequence], reserve: int) -> Drafts:
         """Returns drafts that have slots. It never preempts, and `reserve` blocks stay free."""
         drafts: Drafts = {}
         for sequence, draft in self.proposals(decodes):
+            draft = _admissible(sequence, draft)
             draft = draft[: self._room(sequence, len(draft), reserve)]
             if draft:
                 drafts[sequence] = draft
@@ -110,7 +127,10 @@ class Speculation:
         if not orders:
             return {}
         drafts, self._model_seconds = model.draft(orders)
-        found = {order.sequence: draft for order, draft in zip(orders, drafts, strict=True) if draft}
+        right = (
+            (order.sequence, _admissible(order.sequence, draft)) for order, draft in zip(orders, drafts, strict=True)
+        )
+        found = {sequence: draft for sequence, draft in right if draft}
         for sequence, draft in found.items():
             _acceptance(sequence, self._acceptance).expect(draft, sequence.num_tokens)
         return found
@@ -132,6 +152,12 @@ class Speculation:
         unread = model.num_unread(sequence)
         steps = 1 if unread <= MAX_DRAFT_TOKENS else max(1, min(_STEPS, self._left(sequence)))
         return ModelOffer(self._model_probability(sequence), sequence.num_tokens, most, unread, steps)
+
+
+def _admissible(sequence: Sequence, draft: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the drafts up to the first one that the sequence's grammar does not allow."""
+    constraint = sequence.constraint
+    return draft if constraint is None or not draft else draft[: constraint.admissible(draft)]
 
 
 def _work(decodes: SequenceOf[Sequence]) -> Work:

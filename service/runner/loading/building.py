@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from models.int4 import INT4, decoded
@@ -40,6 +41,7 @@ from service.runner.loading.arena import Arena, Differs
 from service.runner.loading.blueprint import Blueprint, LibraryWeights, assemble
 from service.runner.loading.drafting import draft_block_bytes, draft_config
 from service.runner.loading.families import outline_of
+from service.runner.loading.grammar_tokens import begin_reading
 from service.runner.loading.model_work import model_work
 from service.runner.loading.probe import PROBE_TOLERANCE, choose_forward, observe, verify
 from service.runner.model_runner import ModelRunner
@@ -66,6 +68,7 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     started = time.monotonic()
     torch.set_num_threads(config.threads or usable_cores())
     device, dtype = resolve_device(config.device), DTYPES[config.dtype]
+    grammars = begin_reading(config.model_dir)
     progress("weights", 0.0)
     built, packed_weights = _built(config, dtype, device, progress)
     forward, cache, passed_over = built
@@ -76,7 +79,8 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     for name, directory in config.adapters:
         runner.load_adapter(name, directory)
     runner.draft_model = _draft_model(config, runner, device, progress)
-    return runner, _info(config, runner, kernels, started, packed_weights)
+    runner.grammars, no_grammars = grammars.result()
+    return runner, structs.replace(_info(config, runner, kernels, started, packed_weights), no_grammars=no_grammars)
 
 
 def _draft_model(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
-from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
 
 import torch
 from torch import Tensor
@@ -44,6 +44,10 @@ class LogprobStruct(Structure):
     )
 
 
+class MaskStruct(Structure):
+    _fields_ = (("logits", c_void_p), ("bits", c_char_p), ("vocabulary", c_int64))
+
+
 class PenaltyStruct(Structure):
     _fields_ = (
         ("logits", c_void_p),
@@ -63,6 +67,9 @@ class NativeSampling:
         self._penalize = kernels.functions.dosirak_penalize
         self._penalize.restype = None
         self._penalize.argtypes = (POINTER(PenaltyStruct), c_int64, c_int)
+        self._mask = kernels.functions.dosirak_mask
+        self._mask.restype = None
+        self._mask.argtypes = (POINTER(MaskStruct), c_int64, c_int)
         self._draw = kernels.functions.dosirak_draw
         self._draw.restype = None
         self._draw.argtypes = (POINTER(DrawStruct), c_int64, c_int)
@@ -74,12 +81,17 @@ class NativeSampling:
     @property
     def parts(self) -> Seq[Part]:
         """Returns the kernels that a profile names."""
-        return [Part(self, method, f"native::{method}") for method in ("penalize", "draw", "logprobs")]
+        return [Part(self, method, f"native::{method}") for method in ("penalize", "mask", "draw", "logprobs")]
 
     def penalize(self, logits: Seq[Tensor], rows: Seq[SamplerRow]) -> None:
         """In place, by the counts that every one of these rows has."""
         structs = (PenaltyStruct * len(rows))(*map(_penalty_struct, logits, rows))
         self._penalize(structs, len(rows), torch.get_num_threads())
+
+    def mask(self, logits: Seq[Tensor], masks: Seq[bytes]) -> None:
+        """In place: minus infinity where a row's mask has no bit."""
+        rows = (MaskStruct(address(row), mask, len(row)) for row, mask in zip(logits, masks, strict=True))
+        self._mask((MaskStruct * len(masks))(*rows), len(masks), torch.get_num_threads())
 
     def draw(self, scores: Seq[Tensor], rows: Seq[SamplerRow]) -> list[int]:
         """One token for each row; -1 where it holds no usable number."""

@@ -1,7 +1,7 @@
 """A logits processor changes a row's logits before a token is drawn from them. It knows rows and parameters; nothing of
 filters, chance or kernels.
 
-The order is that of transformers' `generate`: penalties, logit bias, banned tokens.
+The order is that of transformers' `generate`: penalties, logit bias, banned tokens; then what a grammar does not allow.
 """
 
 from __future__ import annotations
@@ -62,3 +62,16 @@ class Bans:
             for token_id in row.params.stop_token_ids:
                 if 0 <= token_id < len(each):
                     each[token_id] = float("-inf")
+
+
+class Masks:
+    """What a grammar does not allow. `mask` is the backend's. A row whose token is certain is not drawn at all."""
+
+    def __init__(self, mask: Callable[[Seq[Tensor], Seq[bytes]], None]) -> None:
+        self._mask = mask
+
+    def concerns(self, row: SamplerRow) -> bool:
+        return isinstance(row.allowed, bytes)
+
+    def apply(self, logits: Seq[Tensor], rows: Seq[SamplerRow]) -> None:
+        self._mask(logits, [row.allowed for row in rows if isinstance(row.allowed, bytes)])

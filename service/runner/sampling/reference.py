@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,6 +39,12 @@ class TorchSampling:
         """In place, by the counts that every one of these rows has."""
         for each, row in zip(logits, rows, strict=True):
             _penalize(each, row)
+
+    def mask(self, logits: Seq[Tensor], masks: Seq[bytes]) -> None:
+        """In place: minus infinity where a row's mask has no bit."""
+        for each, mask in zip(logits, masks, strict=True):
+            bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=len(each), bitorder="little")
+            each[torch.from_numpy(bits == 0)] = float("-inf")
 
     def draw(self, scores: Seq[Tensor], rows: Seq[SamplerRow]) -> list[int]:
         """One token for each row; -1 where it holds no usable number."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from service.engine.batch import Scheduled
+from service.engine.constraint import Allowed
 from service.engine.messages import MIN_TEMPERATURE, SamplingParams
 from service.engine.token_counts import TokenCounts
 
@@ -20,17 +22,21 @@ class SamplerRow:
     params: SamplingParams
     position: int
     counts: TokenCounts | None = None
+    allowed: Allowed | None = None
+    """What its grammar allows; None is everything."""
 
     @classmethod
-    def of(cls, item: Scheduled) -> list[SamplerRow]:
-        """One for its last known token, and one for each draft behind it as if it and those before it were true."""
+    def of(cls, item: Scheduled, allowed: Seq[Allowed | None] = ()) -> list[SamplerRow]:
+        """One for its last known token, and one for each draft behind it as if it and those before it were true.
+        `allowed` has an entry for each of them, or none."""
         sequence, drafts = item.sequence, item.draft_token_ids
         params, position = sequence.request.params, sequence.num_output_tokens
         counts = sequence.counted() if is_penalised(params) else None
-        rows = [cls(params, position, counts)]
+        given = allowed or (None,) * (1 + len(drafts))
+        rows = [cls(params, position, counts, given[0])]
         for num_drafts in range(1, len(drafts) + 1):
             behind = counts and counts.behind(drafts[:num_drafts])
-            rows.append(cls(params, position + num_drafts, behind))
+            rows.append(cls(params, position + num_drafts, behind, given[num_drafts]))
         return rows
 
     @property

@@ -1,6 +1,6 @@
 """The sampler makes token ids and logprobs of logits. It knows rows and parameters; no models or steps.
 
-logits ─▶ processors: penalties, bias, bans ─▶ temperature, top-k, top-p, min-p, typical-p ─▶ token
+logits ─▶ processors: penalties, bias, bans, masks ─▶ temperature, top-k, top-p, min-p, typical-p ─▶ token
       └─────────────────────────────────────────────────────────────────────────────────────▶ its logprobs, raw
 
 Rows are independent: every operation works along a row, and chance is one number from (seed, output position), so a
@@ -23,7 +23,7 @@ from service.engine.messages import TokenLogprobs
 from service.engine.profiling import Part
 from service.runner.native.library import library
 from service.runner.native.sampling import NativeSampling
-from service.runner.sampling.processors import Bans, Bias, LogitsProcessor, Penalties
+from service.runner.sampling.processors import Bans, Bias, LogitsProcessor, Masks, Penalties
 from service.runner.sampling.reference import TorchSampling
 from service.runner.sampling.row import SamplerRow
 
@@ -33,6 +33,9 @@ class Backend(Protocol):
 
     def penalize(self, logits: Seq[Tensor], rows: Seq[SamplerRow]) -> None:
         """In place, by the counts that every one of these rows has."""
+
+    def mask(self, logits: Seq[Tensor], masks: Seq[bytes]) -> None:
+        """In place: minus infinity where a row's mask has no bit."""
 
     def draw(self, scores: Seq[Tensor], rows: Seq[SamplerRow]) -> list[int]:
         """One token for each row; -1 where it holds no usable number."""
@@ -48,7 +51,8 @@ class Sampler:
         """By default the native kernels where they are built, else torch operations: both give the same."""
         kernels = library()
         self._backend = backend or (TorchSampling() if kernels is None else NativeSampling(kernels))
-        self._processors: tuple[LogitsProcessor, ...] = (Penalties(self._backend.penalize), Bias(), Bans())
+        masks = Masks(self._backend.mask)
+        self._processors: tuple[LogitsProcessor, ...] = (Penalties(self._backend.penalize), Bias(), Bans(), masks)
         self._room = torch.empty(0)
 
     @property
@@ -60,7 +64,7 @@ class Sampler:
         """One token for each row of `logits` [rows, vocabulary]. A row without a usable number gives token_id None and
         does not touch its neighbours. `logits` is not changed."""
         raw = list(logits.float().cpu().unbind(0))
-        tokens = self._backend.draw(self.processed(raw, rows), rows)
+        tokens = self._drawn(raw, rows)
         asking = [i for i, row in enumerate(rows) if row.params.logprobs is not None and tokens[i] >= 0]
         tops = [rows[i].params.logprobs or 0 for i in asking]
         told = self._logprobs([raw[i] for i in asking], [tokens[i] for i in asking], tops)
@@ -69,6 +73,16 @@ class Sampler:
             SampledToken(None) if token < 0 or (i in found and found[i] is None) else SampledToken(token, found.get(i))
             for i, token in enumerate(tokens)
         ]
+
+    def _drawn(self, raw: Seq[Tensor], rows: Seq[SamplerRow]) -> list[int]:
+        """One token for each row; -1 where it holds no usable number. Rows whose token is certain cost nothing."""
+        tokens = [row.allowed if isinstance(row.allowed, int) else -1 for row in rows]
+        open_ = [i for i, row in enumerate(rows) if not isinstance(row.allowed, int)]
+        chosen = [rows[i] for i in open_]
+        drawn = self._backend.draw(self.processed([raw[i] for i in open_], chosen), chosen) if open_ else ()
+        for i, token in zip(open_, drawn, strict=True):
+            tokens[i] = token
+        return tokens
 
     def token_logprobs(self, logits: Tensor, tokens: Seq[int], top: int) -> list[TokenLogprobs]:
         """Raw logprobs of `tokens`, one a row of `logits` [rows, vocabulary], and of the `top` likeliest of each row;

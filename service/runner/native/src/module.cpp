@@ -139,6 +139,12 @@ EXPORT void dosirak_penalize(const PenaltyRow* rows, int64_t count, int threads)
     for (int64_t r = 0; r < count; r++) penalize(rows[r]);
 }
 
+// Sets what each row's mask leaves out to minus infinity.
+EXPORT void dosirak_mask(const MaskRow* rows, int64_t count, int threads) {
+#pragma omp parallel for schedule(dynamic) num_threads(count > 1 ? threads : 1)
+    for (int64_t r = 0; r < count; r++) mask(rows[r]);
+}
+
 // Sets the token of each row.
 EXPORT void dosirak_draw(DrawRow* rows, int64_t count, int threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(count > 1 ? threads : 1)

@@ -33,6 +33,13 @@ struct PenaltyRow {
     float repetition, frequency, presence;
 };
 
+// One row's mask: a bit for each token, of whole words, the lowest bit of the first byte for token 0.
+struct MaskRow {
+    float* logits;
+    const uint8_t* bits;
+    int64_t vocabulary;
+};
+
 // Of one row: the score of `token`, the largest score, the mass of all at temperature 1, and the `count` likeliest. The
 // largest is NaN where the row holds no usable number.
 struct LogprobRow {
@@ -343,6 +350,23 @@ inline void penalize(const PenaltyRow& row) {
         value = value < 0 ? value * row.repetition : value / row.repetition;
         value -= (float)row.output[i] * row.frequency;
         row.logits[row.ids[i]] = value - (row.output[i] > 0 ? row.presence : 0.0f);
+    }
+}
+
+// As `processors.Masks` says.
+inline void mask(const MaskRow& row) {
+    const float none = -std::numeric_limits<float>::infinity();
+    for (int64_t first = 0; first < row.vocabulary; first += 32) {
+        uint32_t word;
+        std::memcpy(&word, row.bits + first / 8, sizeof word);
+        float* to = row.logits + first;
+        const int64_t count = std::min<int64_t>(32, row.vocabulary - first);
+        if (word == 0xffffffffu) continue;
+        if (word == 0) {
+            std::fill(to, to + count, none);
+            continue;
+        }
+        for (int64_t i = 0; i < count; i++) to[i] = word >> i & 1 ? to[i] : none;
     }
 }
 
