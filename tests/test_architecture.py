@@ -138,6 +138,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.grammars.matching": set(),
     "service.grammars.trial": {"service.grammars.matching"},
     "service.grammars": {"service.errors"},
+    "service.tools": {"service.errors", "service.grammars", "service.text"},
     "service.runner": {
         "models",
         "service.errors",
@@ -276,6 +277,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.metrics",
         "service.sessions",
         "service.tasks",
+        "service.tools",
     },
     "service.api": {
         "models",
@@ -293,6 +295,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.profiles",
         "service.sessions",
         "service.tasks",
+        "service.tools",
         "service.machine",
         "service.doctor.measured",
         "service.tracing",

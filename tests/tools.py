@@ -46,6 +46,13 @@ AS_A_LIST = """{% for message in messages %}
 {% endif %}
 {% endfor %}"""
 
+WITH_TOOLS = (
+    """{%- if tools %}{{- '<|im_start|>system\\n' }}
+{%- for tool in tools %}{{- tool.function | tojson + '\\n' }}{%- endfor %}
+{{- 'Call as <tool_call>\\n{...}\\n</tool_call><|im_end|>\\n' }}{%- endif %}"""
+    + AS_JSON
+)
+"""Calls as Hermes and Qwen write them."""
 TEMPLATES = {"json": AS_JSON, "tags": AS_TAGS, "list": AS_A_LIST}
 
 WEATHER = ToolCall("call_1", "get_weather", '{"city": "서울", "days": 3, "units": ["C", null], "a": {"b": 1.5}}')

@@ -10,12 +10,14 @@ from service.answers.conversations import Conversations
 from service.answers.opening import Opening
 from service.answers.output_sequence import OutputSequence
 from service.answers.request import GenerationRequest, Sampling, SessionTurn
-from service.answers.token_delta import Token
+from service.answers.token_delta import Call, CallDelta, Token
 from service.engine.messages import FinishReason, TokenLogprobs
 
 __all__ = [
     "Answer",
     "Answers",
+    "Call",
+    "CallDelta",
     "Conversations",
     "Delta",
     "FinishReason",

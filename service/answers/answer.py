@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from models.manifest import Manifest
 from service.answers.output_sequence import OutputSequence
 from service.answers.request import GenerationRequest
-from service.answers.token_delta import Token
+from service.answers.token_delta import CallDelta, Token
+from service.answers.tools import reader_of
 from service.context.prompt import Prompt
 from service.context.receipt import Receipt
 from service.deployments.deployment import DeploymentState
@@ -34,6 +35,7 @@ class Delta:
     text: str
     finish_reason: FinishReason | None = None
     last: bool = False
+    calls: tuple[CallDelta, ...] = ()
 
 
 class Answer:
@@ -63,7 +65,13 @@ class Answer:
         stop_ids = () if request.sampling.ignore_eos else deployment.tokenizer.stop_token_ids
         self.sequences = [
             OutputSequence(
-                number, seed + number, request, deployment.tokenizer, stop_ids, guard.watch() if guard else None
+                number,
+                seed + number,
+                request,
+                deployment.tokenizer,
+                stop_ids,
+                guard.watch() if guard else None,
+                reader_of(request.tools, deployment.tokenizer) if request.tools else None,
             )
             for number in range(request.best_of)
         ]

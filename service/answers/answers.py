@@ -23,6 +23,7 @@ from service.answers.sequences import token_deltas
 from service.answers.shadows import Shadows
 from service.answers.summaries import Summaries
 from service.answers.token_delta import TokenDelta
+from service.answers.tools import with_forced_calls
 from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Choice, Deployments
@@ -90,6 +91,7 @@ class Answers:
             await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
         ).deployment
         with deployment.occupied():
+            request = with_forced_calls(request, deployment)
             await self._in_time(request, self._check_grammar(request, deployment))
             try:
                 request = await self._in_time(
@@ -168,6 +170,7 @@ class Answers:
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
         deployment = choice.deployment
         refuse_late(request, deployment.engine.stats, time.monotonic())
+        request = with_forced_calls(request, deployment)
         await self._check_grammar(request, deployment)
         request = await self.conversations.counted_by(request, deployment.manifest.digest)
         request = await self._recollection.of(request, deployment)
@@ -226,7 +229,14 @@ class Answers:
                 _refuse_failed_end(answer, delta)
                 self._stamp(answer, sequence, int(delta.token is not None))
                 yield Delta(
-                    answer, sequence, delta.index, delta.token, delta.text, delta.finish_reason, unfinished == 0
+                    answer,
+                    sequence,
+                    delta.index,
+                    delta.token,
+                    delta.text,
+                    delta.finish_reason,
+                    unfinished == 0,
+                    delta.calls,
                 )
         if unfinished:
             raise GenerationFailed("The engine ended the answer early; send the request again")

@@ -40,7 +40,7 @@ def _with_receipt(request: GenerationRequest, deployment: Deployment) -> Prompt:
 def prompt_of(request: GenerationRequest, deployment: Deployment) -> Prompt:
     """Returns the prompt. Raises the errors of `build_prompt`."""
     return build_prompt(
-        deployment.tokenizer.of(request.owner),
+        deployment.tokenizer.of(request.owner).with_options(request.chat_options),
         deployment.window,
         request.source,
         documents=request.documents,

@@ -8,13 +8,17 @@ It is synchronous and deterministic; it knows no engine, no time and no HTTP.
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
+
 from service.answers.guarded import Guarded
 from service.answers.request import GenerationRequest
-from service.answers.token_delta import Token, TokenDelta
+from service.answers.token_delta import Call, CallDelta, Token, TokenDelta
 from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
 from service.guard import Finding, Watch
 from service.text.detokenizer import Detokenizer
 from service.text.tokenizer import Tokenizer
+from service.tools import CallBegun, CallReader, CallText, Content
 
 
 class OutputSequence:
@@ -29,7 +33,9 @@ class OutputSequence:
         tokenizer: Tokenizer,
         stop_token_ids: tuple[int, ...],
         watch: Watch | None = None,
+        reader: CallReader | None = None,
     ) -> None:
+        """`reader` reads calls of tools; without it all text is content."""
         self.number = number
         self.seed = seed
         self.sampled: list[int] = []
@@ -37,12 +43,18 @@ class OutputSequence:
         self.finish_reason: FinishReason | None = None
         self.by_stop_string = False
         self.last_at: float | None = None
+        self.calls: list[Call] = []
+        self._reader = reader
         self._parts: list[str] = []
         self._include_stop = request.include_stop
         self._stop_token_ids = frozenset(stop_token_ids)
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(
-            tokenizer, request.stop, include_stop=request.include_stop, ignore_stop_until=request.sampling.min_tokens
+            tokenizer,
+            request.stop,
+            include_stop=request.include_stop,
+            ignore_stop_until=request.sampling.min_tokens,
+            shown=reader.shown if reader else frozenset(),
         )
         self._guarded = None if watch is None else Guarded(watch, tokenizer.stand_in_id)
 
@@ -96,9 +108,29 @@ class OutputSequence:
             deltas = [TokenDelta(len(self.tokens), token, text, reason)]
         else:
             deltas = self._guarded.add(token, text, span, reason)
+        if self._reader is not None:
+            deltas = [self._with_calls(self._reader, delta) for delta in deltas]
         for delta in deltas:
             self._parts.append(delta.text)
             self.finish_reason = delta.finish_reason
             if delta.token is not None:
                 self.tokens.append(delta.token)
         return deltas
+
+    def _with_calls(self, reader: CallReader, delta: TokenDelta) -> TokenDelta:
+        """Returns the delta with its calls apart from its content."""
+        pieces = reader.push(delta.text)
+        if delta.finish_reason is not None:
+            pieces += reader.finish()
+        content, calls = [], list[CallDelta]()
+        for piece in pieces:
+            match piece:
+                case Content(text):
+                    content.append(text)
+                case CallBegun(index, name):
+                    self.calls.append(Call(f"call_{secrets.token_hex(12)}", name))
+                    calls.append(CallDelta(index, begun=self.calls[index]))
+                case CallText(index, text):
+                    self.calls[index].arguments += text
+                    calls.append(CallDelta(index, arguments=text))
+        return replace(delta, text="".join(content), calls=tuple(calls))

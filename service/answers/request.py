@@ -11,7 +11,8 @@ from service.context.options import ContextOptions
 from service.context.prompt import Chat, Source
 from service.engine.messages import SamplingParams
 from service.grammars import Grammar
-from service.text.messages import Document, Message
+from service.text.messages import ChatOptions, Document, Message
+from service.tools import ToolUse
 
 SEED_MASK = (1 << 63) - 1
 
@@ -67,6 +68,8 @@ class GenerationRequest:
     context: ContextOptions | None = None
     stop: tuple[str, ...] = ()
     grammar: Grammar | None = None
+    tools: ToolUse | None = None
+    template_variables: tuple[tuple[str, str | int | float | bool | None], ...] = ()
     include_stop: bool = False
     n: int = 1
     best_of: int = 1
@@ -82,6 +85,10 @@ class GenerationRequest:
     @property
     def deadline(self) -> float | None:
         return None if self.deadline_ms is None else self.arrival + self.deadline_ms / 1000
+
+    @property
+    def chat_options(self) -> ChatOptions:
+        return ChatOptions(self.tools.tools if self.tools else (), self.template_variables)
 
     def params(self, max_tokens: int, seed: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
         """Returns the engine's parameters of one sequence. Ranking several sequences by likelihood needs their

@@ -23,12 +23,32 @@ class Token:
     top: tuple[tuple[int, float], ...] = ()
 
 
+@dataclass(slots=True)
+class Call:
+    """A call of a tool, as far as it has come. `arguments` is a JSON object as text."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """What a token adds to the call at `index`: `begun` is the call at its first delta, `arguments` is more of its
+    arguments."""
+
+    index: int
+    begun: Call | None = None
+    arguments: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
     """A token delta is what one token, or an end without a token, adds. `token` is None only at such an end (a
-    deadline). `index` counts the sequence's tokens before it."""
+    deadline). `index` counts the sequence's tokens before it. `text` is content, `calls` is what is added to calls."""
 
     index: int
     token: Token | None
     text: str
     finish_reason: FinishReason | None = None
+    calls: tuple[CallDelta, ...] = ()

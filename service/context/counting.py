@@ -60,7 +60,7 @@ class Sent:
 
     def _receipt(self) -> Receipt:
         shares, trimmed = self.trimmed.encoded.shares, self.trimmed
-        parts = _parts(trimmed.sent_messages, shares)
+        parts = self._with_tools(_parts(trimmed.sent_messages, shares))
         left_out = self.left_out_by_template()
         notes = (*self.notes, *_notes(self.budget.options.chosen, trimmed, bool(left_out)), *self._document_notes())
         missing = sorted(left_out | (set(range(len(self.messages))) - trimmed.sent))
@@ -81,6 +81,13 @@ class Sent:
             documents_dropped=tuple(name for at, name in enumerate(names) if at not in kept),
             documents_cut=tuple(names[at] for at, _ in self._cut_documents()),
         )
+
+    def _with_tools(self, parts: Parts) -> Parts:
+        """Returns the parts with the tools apart from the rest of the template."""
+        sent = [each.message for each in self.trimmed.sent_messages]
+        placed = [document for _, document in self.placed]
+        tools = min(self.tokenizer.tool_tokens(sent, placed), parts.template)
+        return replace(parts, template=parts.template - tools, tools=tools) if tools else parts
 
     def left_out_by_template(self) -> set[int]:
         """Returns the positions of messages that were to be sent and that the template left out; never the current
@@ -140,7 +147,7 @@ class Sent:
             return known
         known = known or Before()
         systems, messages = self.messages[: self.systems], self.messages[self._start :]
-        is_all = not self.documents and not self.trimmed.passages
+        is_all = not self.documents and not self.trimmed.passages and not self.tokenizer.has_tools
         try:
             return added(
                 known, self.tokenizer, systems, messages, turns, whole=whole - known.written if is_all else None

@@ -17,7 +17,7 @@ from service.context.stored_receipt import stored_form
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Token counts. `template`: control tokens, role names, the generation prompt, BOS; `current`: the last message, or
-    all of a raw text."""
+    all of a raw text; `tools`: what the template writes about tools."""
 
     template: int = 0
     system: int = 0
@@ -25,13 +25,15 @@ class Parts:
     summary: int = 0
     history: int = 0
     current: int = 0
+    tools: int = 0
 
     @property
     def total(self) -> int:
-        return self.template + self.system + self.documents + self.summary + self.history + self.current
+        return sum(self.to_dict().values())
 
-    def to_dict(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
+    def to_dict(self) -> dict[str, int]:
+        """Returns the wire form. A prompt without tools has no such part."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "tools" or self.tools}
 
 
 @dataclass(frozen=True, slots=True)

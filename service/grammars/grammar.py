@@ -53,8 +53,7 @@ class Grammar:
     def of_json_schema(cls, schema: Any, field: str) -> Grammar:
         """Returns the grammar of the JSON values that `schema` allows: an object, a boolean, or its JSON text. Raises
         InvalidRequest, UnsupportedField."""
-        kept = {**followed(_parsed(schema, field), field), "x-guidance": _JSON_OPTIONS}
-        return cls(json.dumps({"grammars": [{"json_schema": kept}]}, ensure_ascii=False), field)
+        return cls(json.dumps({"grammars": [{"json_schema": _kept(schema, field)}]}, ensure_ascii=False), field)
 
     @classmethod
     def of_json_object(cls, field: str) -> Grammar:
@@ -75,10 +74,34 @@ class Grammar:
         texts = " | ".join(json.dumps(each, ensure_ascii=False) for each in options)
         return cls(f"start: {texts}", field)
 
+    def or_else(self, other: Grammar) -> Grammar:
+        """Returns the grammar of the answers that fit one of the two."""
+        named = [{"name": name, **_definition(each.text)} for name, each in (("first", self), ("second", other))]
+        text = json.dumps({"grammars": [{"lark_grammar": "start: @first | @second"}, *named]}, ensure_ascii=False)
+        return Grammar(text, self.field)
+
     @classmethod
     def of_lark(cls, text: str, field: str) -> Grammar:
         """Returns a grammar in llguidance's variant of Lark, whose first rule is `start`."""
         return cls(text, field)
+
+
+def _definition(text: str) -> dict[str, Any]:
+    """Returns a grammar's text as a part of a larger one."""
+    if not text.startswith("{"):
+        return {"lark_grammar": text}
+    [definition] = json.loads(text)["grammars"]
+    assert isinstance(definition, dict)
+    return definition
+
+
+def json_rule(schema: Any, field: str) -> str:
+    """Returns a part of a Lark rule: the JSON values that `schema` allows. Raises InvalidRequest, UnsupportedField."""
+    return f"%json {json.dumps(_kept(schema, field), ensure_ascii=False)}"
+
+
+def _kept(schema: Any, field: str) -> dict[str, Any]:
+    return {**followed(_parsed(schema, field), field), "x-guidance": _JSON_OPTIONS}
 
 
 def _parsed(schema: Any, field: str) -> Any:

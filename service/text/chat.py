@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -25,11 +26,11 @@ from itertools import zip_longest
 
 from tokenizers import Encoding
 
-from service.errors import InvalidRequest
+from service.errors import InvalidRequest, UnsupportedField
 from service.text.marking import Items, MarkedChat, Span
-from service.text.messages import Document, Message
+from service.text.messages import ChatOptions, Document, Message
 from service.text.segments import Memory, Segmented
-from service.text.template import ChatTemplate
+from service.text.template import RESERVED, ChatTemplate
 from service.text.vocabulary import Piece, Vocabulary, middle
 
 _WITHOUT_TOOLS = (
@@ -117,10 +118,29 @@ class ChatEncoder:
     def __init__(self, vocabulary: Vocabulary, source: str | None, variables: Mapping[str, str]) -> None:
         self._vocabulary = vocabulary
         self._template = None if source is None else ChatTemplate(source, variables)
+        self._options = ChatOptions()
         control = _control_tokens(vocabulary, self._template.literals if self._template else "")
         tokens = sorted(control.values(), key=len, reverse=True)
         self._quoting = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
         self._newline = [id for id, _, _ in vocabulary.pieces("\n")]
+
+    @property
+    def literals(self) -> str:
+        """Returns every text that the template itself can write, joined by NUL."""
+        return "" if self._template is None else self._template.literals
+
+    def with_options(self, options: ChatOptions) -> ChatEncoder:
+        """Returns an encoder of the same version whose chats have these tools and variables. Raises UnsupportedField
+        for a variable that would stand for something else, or that holds a control token."""
+        given = copy(self)
+        given._options = options
+        for name, value in options.variables:
+            if name in RESERVED or (isinstance(value, str) and self._quoting.search(value)):
+                why = "has a name of its own use" if name in RESERVED else "holds a control token"
+                raise UnsupportedField(
+                    f"`chat_template_kwargs.{name}` {why}: remove it", param=f"chat_template_kwargs.{name}"
+                )
+        return given
 
     def encode(
         self,
@@ -134,9 +154,9 @@ class ChatEncoder:
         template leaves out."""
         if self._template is None:
             raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
-        chat = MarkedChat.of(messages, documents, self._quoting)
+        chat = self._marked(messages, documents)
         has_tools = any(message.tool_calls or message.role == "tool" for message in messages)
-        render = partial(self._template.render, generation_prompt=add_generation_prompt, now=datetime.now())
+        render = partial(self._rendered, chat, generation_prompt=add_generation_prompt, now=datetime.now())
         try:
             text = render(chat.messages, chat.documents)
         except InvalidRequest as error:
@@ -153,9 +173,25 @@ class ChatEncoder:
         """Returns the number of tokens of `encode` with the generation prompt. It does not check tool calls."""
         if self._template is None:
             raise InvalidRequest("This version has no chat template; send `inputs` instead.", param="messages")
-        chat = MarkedChat.of(messages, documents, self._quoting)
-        text = self._template.render(chat.messages, chat.documents, generation_prompt=True)
+        chat = self._marked(messages, documents)
+        text = self._rendered(chat, chat.messages, chat.documents, generation_prompt=True)
         return len(self._quoted_pieces(text, chat.quoted)) if chat.quoted else memory.count(text)
+
+    def _marked(self, messages: tuple[Message, ...], documents: tuple[Document, ...]) -> MarkedChat:
+        return MarkedChat.of(messages, documents, self._quoting, self._options.tools)
+
+    def _rendered(
+        self,
+        chat: MarkedChat,
+        messages: Items,
+        documents: Items,
+        *,
+        generation_prompt: bool,
+        now: datetime | None = None,
+    ) -> str:
+        assert self._template is not None
+        variables = dict(self._options.variables)
+        return self._template.render(messages, documents, generation_prompt, now, chat.tools, variables)
 
     def _quoted_pieces(self, text: str, quoted: Mapping[str, str]) -> list[Piece]:
         """Returns pieces with offsets in `text`, in which a quoted token is one character wide."""

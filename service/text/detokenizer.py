@@ -18,7 +18,7 @@ from service.text.streams import TextStream
 class Streams(Protocol):
     """A tokenizer as a detokenizer needs it."""
 
-    def text_stream(self, skip_special_tokens: bool = True) -> TextStream: ...
+    def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream: ...
 
 
 class Detokenizer:
@@ -36,8 +36,10 @@ class Detokenizer:
         include_stop: bool = False,
         ignore_stop_until: int = 0,
         skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
-        self._stream = tokenizer.text_stream(skip_special_tokens)
+        """The control tokens `shown` have a text, whatever `skip_special_tokens` says."""
+        self._stream = tokenizer.text_stream(skip_special_tokens, shown)
         self._stop = tuple(text for text in stop if text)
         self._include_stop = include_stop
         self._ignored = ignore_stop_until

@@ -18,7 +18,7 @@ from typing import cast
 
 from service.errors import InvalidRequest
 from service.text.arguments import MarkedObject, Value, enclosed, mapped, parsed, strings
-from service.text.messages import Document, Message, ToolCall
+from service.text.messages import Document, Message, Tool, ToolCall
 from service.text.vocabulary import require_text
 
 _ROLE = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
@@ -50,12 +50,19 @@ class MarkedChat:
     messages: Items
     documents: Items
     quoted: dict[str, str]
+    tools: Items = ()
 
     @classmethod
-    def of(cls, messages: tuple[Message, ...], documents: tuple[Document, ...], quoting: re.Pattern[str]) -> MarkedChat:
+    def of(
+        cls,
+        messages: tuple[Message, ...],
+        documents: tuple[Document, ...],
+        quoting: re.Pattern[str],
+        tools: tuple[Tool, ...] = (),
+    ) -> MarkedChat:
         """Makes a marked chat. `quoting` matches the control tokens. Raises InvalidRequest for an empty or malformed
         chat."""
-        items = (*map(_message_item, messages), *map(_document_item, documents))
+        items = (*map(_message_item, messages), *map(_document_item, documents), *map(_tool_item, tools))
         calls = sum(len(message.tool_calls) for message in messages)
         texts = list(_texts(items))
         _check(messages, items, texts, calls)
@@ -74,13 +81,14 @@ class MarkedChat:
 
             items = tuple({key: mapped(value, quote) for key, value in item.items()} for item in items)
         quoted = {character: token for token, character in character_of.items()}
-        return cls(items[: len(messages)], items[len(messages) :], quoted)
+        texts_end = len(messages) + len(documents)
+        return cls(items[: len(messages)], items[len(messages) : texts_end], quoted, items[texts_end:])
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
         """`marks[2i]` opens text i, `marks[2i + 1]` closes it."""
         items = (*self.messages, *self.documents)
-        return tuple(_unused(_texts(items), 2 * (len(items) + len(self.calls))))
+        return tuple(_unused(_texts((*items, *self.tools)), 2 * (len(items) + len(self.calls))))
 
     @property
     def calls(self) -> list[tuple[int, str]]:
@@ -196,6 +204,14 @@ def _call_item(call: ToolCall) -> Item:
     return {"id": call.id, "type": "function", "function": function}
 
 
+def _tool_item(tool: Tool) -> Item:
+    """Returns a tool as transformers' templates take it. Without parameters it has none at all."""
+    nothing = {"type": "object", "properties": dict[str, Value]()}
+    parameters = nothing if tool.parameters is None else parsed(tool.parameters)
+    described = {} if tool.description is None else {"description": tool.description}
+    return {"type": "function", "function": {"name": tool.name, **described, "parameters": parameters}}
+
+
 def _calls(message: Item) -> list[Item]:
     return cast("list[Item]", message.get("tool_calls", []))
 
@@ -233,9 +249,13 @@ def _check(messages: Sequence[Message], items: Items, texts: Sequence[str], call
         _refuse_surrogates(messages, items)
 
 
+def _place(item: Item, index: int) -> str:
+    return "tools" if item.get("type") == "function" else f"documents[{index}]"
+
+
 def _refuse_surrogates(messages: Sequence[Message], items: Items) -> None:
     for index, item in enumerate(items):
-        where = f"messages[{index}]" if index < len(messages) else f"documents[{index - len(messages)}]"
+        where = f"messages[{index}]" if index < len(messages) else _place(item, index - len(messages))
         for key, value in item.items():
             for text in strings(value):
                 require_text(text, f"{where}.{key}")

@@ -32,6 +32,24 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call. `parameters` is the JSON schema of its arguments, as text."""
+
+    name: str
+    description: str | None = None
+    parameters: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What a template gets beside messages and documents: the tools, and variables of its own such as
+    `enable_thinking` (`chat_template_kwargs`)."""
+
+    tools: tuple[Tool, ...] = ()
+    variables: tuple[tuple[str, str | int | float | bool | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """One text as a source for the answer. The version's template places it. Its rank is its position in the
     request."""

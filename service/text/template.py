@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 import jinja2
 from jinja2 import nodes
@@ -24,6 +24,13 @@ from service.text.arguments import Marked, written
 from service.text.sandbox import BoundedEnvironment, Budget, TooMuch
 
 Value = object
+RESERVED: Final = frozenset(
+    (
+        "messages", "tools", "documents", "add_generation_prompt", "strftime_now", "raise_exception", "namespace",
+        "dict", "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+    )
+)  # fmt: skip
+"""Variables that a request cannot set."""
 
 
 class _GenerationTag(Extension):
@@ -116,23 +123,26 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, Value]],
         generation_prompt: bool,
         now: datetime | None = None,
+        tools: Sequence[Mapping[str, Value]] = (),
+        variables: Mapping[str, Value] | None = None,
     ) -> str:
-        """Renders a chat. `now` is the time of the template's `strftime_now`; without it, the current time. The output
-        has at most 8 times the input's characters + 64 KiB. CPU time is bounded too (`Budget`).
+        """Renders a chat. `now` is the time of the template's `strftime_now`; without it, the current time. `variables`
+        are the request's own. The output has at most 8 times the input's characters + 64 KiB. CPU time is bounded too
+        (`Budget`).
 
         Raises InvalidRequest with the template's own sentence if it refuses the messages."""
-        values = (value for item in (*messages, *documents) for value in item.values())
+        values = (value for item in (*messages, *documents, *tools) for value in item.values())
         size = sum(len(value if isinstance(value, str) else written(value)) for value in values)
         given = {
             "messages": [dict(message) for message in messages],
-            "tools": None,
+            "tools": [dict(tool) for tool in tools] or None,
             "documents": [dict(document) for document in documents] or None,
             "add_generation_prompt": generation_prompt,
             "strftime_now": (now or datetime.now()).strftime,
         }
         with Budget.for_input(size) as budget:
             try:
-                return budget.join(self._template.generate(self._variables | given))
+                return budget.join(self._template.generate({**self._variables, **(variables or {}), **given}))
             except TooMuch as error:
                 raise InvalidRequest(f"The version's chat template {error}; shorten the messages.") from None
             except jinja2.TemplateError as error:

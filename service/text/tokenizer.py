@@ -18,7 +18,7 @@ from tokenizers import Encoding
 from service.errors import InvalidRequest
 from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
-from service.text.messages import Document, Message
+from service.text.messages import ChatOptions, Document, Message
 from service.text.segments import Memory, Splitting, digest_of
 from service.text.streams import TextStream
 from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
@@ -28,6 +28,8 @@ __all__ = ["LONG_TEXT", "EncodedText", "Tokenizer"]
 _COUNTED = 100_000
 """The most texts whose number of tokens is remembered."""
 _USUALLY_AROUND = 8
+_VARIANTS = 16
+"""The most chat options of one owner that are remembered."""
 _OWNERS = 64
 """The most owners whose texts are remembered."""
 
@@ -56,6 +58,7 @@ class Tokenizer:
     def __init__(self, files: TokenizerFiles) -> None:
         self._vocabulary = vocabulary = Vocabulary(files)
         self._chat = ChatEncoder(vocabulary, files.chat_template, files.named_tokens)
+        self._options = ChatOptions()
         self._named = dict(files.named_tokens)
         self.vocab_size = vocabulary.size
         self.bos_token_id = self._id_of("bos_token")
@@ -83,6 +86,7 @@ class Tokenizer:
     def _forget(self) -> None:
         self._counted: dict[bytes, int] = {}
         self._memory = Memory(self._splitting)
+        self._variants: OrderedDict[ChatOptions, Tokenizer] = OrderedDict()
 
     def of(self, owner: str) -> Tokenizer:
         """Returns the same tokenizer with a separate memory for the texts of `owner`. So the time of an encoding does
@@ -95,6 +99,47 @@ class Tokenizer:
         while len(self._owners) > _OWNERS:
             self._owners.popitem(last=False)
         return known
+
+    def with_options(self, options: ChatOptions) -> Tokenizer:
+        """Returns the same tokenizer for chats with these tools and variables of the template. Raises
+        UnsupportedField for a variable that cannot be set."""
+        if options == self._options:
+            return self
+        known = self._variants.pop(options, None)
+        if known is None:
+            known = copy(self)
+            known._chat, known._options = self._chat.with_options(options), options
+            for name in ("is_additive", "has_later_systems", "_around", "places_tools"):
+                known.__dict__.pop(name, None)
+        self._variants[options] = known
+        while len(self._variants) > _VARIANTS:
+            self._variants.popitem(last=False)
+        return known
+
+    def id_of(self, token: str) -> int | None:
+        """Returns the id of a token by its text in the vocabulary."""
+        return self._vocabulary.id_of(token)
+
+    def tool_tokens(self, messages: Sequence[Message], documents: Sequence[Document] = ()) -> int:
+        """Returns how many tokens of a chat come from its tools."""
+        plain = self.with_options(ChatOptions(variables=self._options.variables))
+        if not self._options.tools:
+            return 0
+        return self.chat_tokens(messages, documents=documents) - plain.chat_tokens(messages, documents=documents)
+
+    @property
+    def has_tools(self) -> bool:
+        return bool(self._options.tools)
+
+    @cached_property
+    def places_tools(self) -> bool:
+        """Whether the template writes the tools of `with_options`."""
+        return self.tool_tokens([Message("user", "a")]) > 0
+
+    @property
+    def template_texts(self) -> str:
+        """Returns every text that the chat template itself can write, joined by NUL."""
+        return self._chat.literals
 
     def _id_of(self, name: str) -> int | None:
         token = self._named.get(name)
@@ -213,9 +258,9 @@ class Tokenizer:
         A token that ends inside a character adds nothing, the one that completes it the character."""
         return self._vocabulary.token_texts(ids)
 
-    def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
-        """Returns the incremental form of `decode`, for one sequence."""
-        return self._vocabulary.text_stream(skip_special_tokens)
+    def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream:
+        """Returns the incremental form of `decode`, for one sequence. The control tokens `shown` are not left out."""
+        return self._vocabulary.text_stream(skip_special_tokens, shown)
 
     def token(self, token_id: int) -> str | None:
         """Returns the vocabulary's own writing of a token; None for an unknown id."""

@@ -177,10 +177,13 @@ class Vocabulary:
         pieces = [stream.push(id) for id in ids]
         return joining(whole, with_bytes(pieces, values))
 
-    def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
-        skipped = self.special if skip_special_tokens else frozenset()
+    def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream:
+        """Returns a stream without the text of control tokens but `shown`, or with that of all."""
+        skipped = self.special - shown if skip_special_tokens else frozenset[int]()
 
         def decode(ids: Sequence[int]) -> str:
+            if shown:
+                return self.decode([id for id in ids if id not in skipped], skip_special_tokens=False)
             return self.decode(ids, skip_special_tokens=skip_special_tokens)
 
         if self._steps == {"ByteLevel"}:

@@ -271,7 +271,7 @@ OPENAI: list[tuple[str, dict[str, Any], str, str]] = [
     ("no messages", {"messages": []}, INVALID, "messages"),
     ("unknown", {"banana": 1}, UNSUPPORTED, "banana"),
     ("tools", {"tools": [{"type": "function", "function": {"name": "x"}}]}, UNSUPPORTED, "tools"),
-    ("tool_choice", {"tool_choice": "required"}, UNSUPPORTED, "tool_choice"),
+    ("tool_choice", {"tool_choice": "required"}, INVALID, "tool_choice"),
     ("format", {"response_format": {"type": "xml"}}, INVALID, "response_format.type"),
     ("no schema", {"response_format": {"type": "json_schema"}}, INVALID, "response_format.json_schema"),
     ("regex", {"guided_regex": "(?=a)"}, INVALID, "guided_regex"),
@@ -297,7 +297,7 @@ OPENAI: list[tuple[str, dict[str, Any], str, str]] = [
     ("reasoning", {"reasoning_effort": "low"}, UNSUPPORTED, "reasoning_effort"),
     ("modalities", {"modalities": ["audio"]}, UNSUPPORTED, "modalities"),
     ("template", {"chat_template": "{{ 7 * 7 }}"}, UNSUPPORTED, "chat_template"),
-    ("template kwargs", {"chat_template_kwargs": {"a": 1}}, UNSUPPORTED, "chat_template_kwargs"),
+    ("variable", {"chat_template_kwargs": {"tools": 1}}, UNSUPPORTED, "chat_template_kwargs.tools"),
     ("options", {"stream": True, "stream_options": {"x": 1}}, UNSUPPORTED, "stream_options.x"),
 ]
 

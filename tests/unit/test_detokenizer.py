@@ -14,7 +14,7 @@ class Bytes:
     def __init__(self, *tokens: bytes) -> None:
         self.tokens = tokens
 
-    def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
+    def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream:
         return ByteStream(lambda id: self.tokens[id])
 
 
@@ -128,7 +128,7 @@ def fallback(ids: list[int]) -> str:
 
 
 class Fallback:
-    def text_stream(self, skip_special_tokens: bool = True) -> TextStream:
+    def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream:
         return LocalStream(lambda ids: fallback(list(ids)), lambda id: id if id < 256 else None)
 
 

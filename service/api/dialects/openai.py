@@ -69,6 +69,8 @@ def finished(sequence: OutputSequence) -> dict[str, Any]:
     reason = sequence.finish_reason
     if reason in FINISH_REASONS:
         return {"finish_reason": FINISH_REASONS[reason], "finish_detail": reason.value}
+    if reason is FinishReason.STOP and sequence.calls:
+        return {"finish_reason": "tool_calls"}
     return {"finish_reason": reason.value if reason else None}
 
 
@@ -110,8 +112,8 @@ class OpenAISerialiser(Serialiser):
             usage = {"usage": None}
         shown = [] if index in self._opened else self.opening(delta)
         self._opened.add(index)
-        if delta.token or delta.text:
-            shown = [*shown, self.added(delta)]
+        if delta.token or delta.text or delta.calls:
+            shown = [*shown, *self.added(delta)]
         for choice in shown:
             yield event({**head, "choices": [{"index": index, **choice, "finish_reason": None}], **usage})
         if delta.finish_reason is None:
@@ -151,8 +153,8 @@ class OpenAISerialiser(Serialiser):
         """Returns what the first chunks of a choice show before its first token."""
 
     @abstractmethod
-    def added(self, delta: Delta) -> dict[str, Any]:
-        """Returns what a token's chunk shows."""
+    def added(self, delta: Delta) -> list[dict[str, Any]]:
+        """Returns what a token's chunks show."""
 
     @abstractmethod
     def nothing(self) -> dict[str, Any]:

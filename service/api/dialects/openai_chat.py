@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from service.answers import Answer, Delta, GenerationRequest, OutputSequence, SessionTurn, Token
+from service.answers import Answer, CallDelta, Delta, GenerationRequest, OutputSequence, SessionTurn, Token
 from service.api.dialects.openai import Models, OpenAISerialiser, requests_of
+from service.api.dialects.tools import tool_use
 from service.api.schemas.openai import ChatBody
 from service.context.prompt import Chat
 from service.text.tokenizer import Tokenizer
@@ -22,6 +23,8 @@ def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
         kind="chatcmpl",
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         documents=tuple(each.document() for each in body.documents or ()),
+        tools=tool_use(body),
+        template_variables=tuple(sorted((body.chat_template_kwargs or {}).items())),
         turn=None if body.session_id is None else SessionTurn(session=body.session_id, messages=messages),
     )
 
@@ -30,18 +33,37 @@ class ChatSerialiser(OpenAISerialiser):
     kind, chunk_kind = "chat.completion", "chat.completion.chunk"
 
     def choice(self, answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
-        message = {"role": "assistant", "content": sequence.text, "refusal": None}
+        content = sequence.text or (None if sequence.calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if sequence.calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in sequence.calls
+            ]
         return {"message": message, "logprobs": _logprobs(answer, sequence.tokens)}
 
     def opening(self, delta: Delta) -> list[dict[str, Any]]:
         return [{"delta": {"role": "assistant", "content": ""}, "logprobs": None}]
 
-    def added(self, delta: Delta) -> dict[str, Any]:
-        tokens = [delta.token] if delta.token else []
-        return {"delta": {"content": delta.text}, "logprobs": _logprobs(delta.answer, tokens)}
+    def added(self, delta: Delta) -> list[dict[str, Any]]:
+        """Content first, then what is added to calls. A token of the marks around a call adds nothing that is shown,
+        but its logprobs where they are wanted."""
+        logprobs = _logprobs(delta.answer, [delta.token] if delta.token else [])
+        shown: list[dict[str, Any]] = [{"tool_calls": [_call(each)]} for each in delta.calls]
+        is_mark = delta.answer.request.tools is not None and not delta.text
+        if not is_mark or (logprobs and not shown):
+            shown.insert(0, {"content": delta.text})
+        return [{"delta": each, "logprobs": logprobs if at == 0 else None} for at, each in enumerate(shown)]
 
     def nothing(self) -> dict[str, Any]:
         return {"delta": {}, "logprobs": None}
+
+
+def _call(delta: CallDelta) -> dict[str, Any]:
+    if delta.begun is None:
+        return {"index": delta.index, "function": {"arguments": delta.arguments}}
+    function = {"name": delta.begun.name, "arguments": ""}
+    return {"index": delta.index, "id": delta.begun.id, "type": "function", "function": function}
 
 
 def _logprobs(answer: Answer, tokens: Iterable[Token]) -> dict[str, Any] | None:

@@ -48,12 +48,12 @@ class CompletionSerialiser(OpenAISerialiser):
         answer, rows = delta.answer, self._prompt_rows(delta.answer)
         return [{"text": self._prompt(answer), "logprobs": _logprobs(answer, rows, _Offsets(answer).of(rows))}]
 
-    def added(self, delta: Delta) -> dict[str, Any]:
+    def added(self, delta: Delta) -> list[dict[str, Any]]:
         index, rows = self.index(delta), _rows([delta.token] if delta.token else [])
         offsets = self._offsets.get(index)
         if offsets is None:
             offsets = self._offsets[index] = _Offsets(delta.answer, len(self._prompt(delta.answer)))
-        return {"text": delta.text, "logprobs": _logprobs(delta.answer, rows, offsets.of(rows))}
+        return [{"text": delta.text, "logprobs": _logprobs(delta.answer, rows, offsets.of(rows))}]
 
     def nothing(self) -> dict[str, Any]:
         return {"text": "", "logprobs": None}

@@ -39,6 +39,7 @@ from service.api.schemas.base import (
 )
 from service.api.schemas.grammars import Options, Pattern, ResponseFormat, SchemaJson, StructuredOutputs
 from service.api.schemas.native import fit_a_session, one_answer
+from service.api.schemas.tools import ToolChoice, Tools
 from service.context.prompt import Ids, Text
 
 MAX_PROMPTS: Final = 64
@@ -47,7 +48,6 @@ LATER_EVERYWHERE: Final[dict[str, Absent]] = {
     "store": (None, False),
     "metadata": (None, {}),
     "service_tier": (None, "auto", "default"),
-    "parallel_tool_calls": (None,),
     "skip_special_tokens": (None, True),
     **dict.fromkeys(
         (
@@ -60,6 +60,12 @@ LATER_EVERYWHERE: Final[dict[str, Absent]] = {
         NOTHING,
     ),
 }
+
+
+TemplateVariables = Annotated[
+    dict[Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]{0,63}$")], bool | int | float | str | None],
+    Field(max_length=32, description="Variables of the version's chat template, such as enable_thinking."),
+]
 
 
 class StreamOptions(Wire):
@@ -119,8 +125,6 @@ class OpenAISampling(Wire):
 class ChatBody(OpenAISampling):
     later: ClassVar[dict[str, Absent]] = {
         **{field: neutral for field, neutral in LATER_EVERYWHERE.items() if field != "session_id"},
-        "tools": (None, []),
-        "tool_choice": (None, "none", "auto"),
         "modalities": (None, ["text"]),
         **dict.fromkeys(
             (
@@ -132,7 +136,6 @@ class ChatBody(OpenAISampling):
                 "prediction",
                 "web_search_options",
                 "chat_template",
-                "chat_template_kwargs",
             ),
             NOTHING,
         ),
@@ -144,6 +147,10 @@ class ChatBody(OpenAISampling):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     documents: Documents | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
 
     @property
     def new_tokens(self) -> int | None:
@@ -154,6 +161,8 @@ class ChatBody(OpenAISampling):
         if self.session_id is not None:
             fit_a_session(self.messages)
             one_answer(self.n or 1, "n")
+            if self.tools:
+                raise unsupported("tools", "cannot act in a session yet: send the chat without session_id")
         return self
 
     @model_validator(mode="after")

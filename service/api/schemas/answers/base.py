@@ -57,6 +57,7 @@ class Parts(Shown):
     summary: int
     history: int
     current: int
+    tools: int | None = None
 
 
 class Cut(Shown):

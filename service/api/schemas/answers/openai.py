@@ -6,7 +6,7 @@ from typing import Literal
 
 from service.api.schemas.answers.base import GuardFinding, Receipt, Shown, Timings, Usage
 
-OpenAIReason = Literal["stop", "length", "content_filter"]
+OpenAIReason = Literal["stop", "length", "content_filter", "tool_calls"]
 
 
 class CachedTokens(Shown):
@@ -46,10 +46,26 @@ class ChatLogprobs(Shown):
     refusal: None
 
 
+class CalledFunction(Shown):
+    """`arguments` is a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class CalledTool(Shown):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(Shown):
+    """`content` is null where the answer is calls only."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: list[CalledTool] | None = None
 
 
 class ChatChoice(ExtraFields):
@@ -72,9 +88,24 @@ class ChatCompletion(ExtraFields):
     usage: OpenAIUsage
 
 
+class FunctionDelta(Shown):
+    name: str | None = None
+    arguments: str
+
+
+class CallDelta(Shown):
+    """`id`, `type` and the name come with the first delta of a call, then its arguments, piece by piece."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
 class MessageDelta(Shown):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class ChatChunkChoice(Shown):

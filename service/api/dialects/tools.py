@@ -1,0 +1,41 @@
+"""The use of tools that a body asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from service.api.schemas.openai import ChatBody
+from service.api.schemas.tools import NamedTool
+from service.errors import InvalidRequest, UnsupportedField
+from service.tools import ToolUse
+
+
+def tool_use(body: ChatBody) -> ToolUse | None:
+    """Returns None where no tool can be called. Raises InvalidRequest for a choice without its tool, and for two tools
+    of one name."""
+    tools = tuple(each.tool() for each in body.tools or ())
+    choice = body.tool_choice
+    name = choice.function.name if isinstance(choice, NamedTool) else None
+    twice = [each for each, count in Counter(tool.name for tool in tools).items() if count > 1]
+    if twice:
+        raise InvalidRequest(f"`tools` has two functions {twice[0]!r}: give each its own name", param="tools")
+    if name is not None and name not in {tool.name for tool in tools}:
+        raise InvalidRequest(
+            f"`tool_choice` names {name!r}, which is not in `tools`: send it there", param="tool_choice"
+        )
+    if choice == "required" and not tools:
+        raise InvalidRequest("`tool_choice` is required, but there is no tool: send `tools`", param="tool_choice")
+    if not tools or choice == "none":
+        return None
+    for field, value in (("min_tokens", body.min_tokens), ("ignore_eos", body.ignore_eos)):
+        if value and choice not in (None, "auto"):
+            raise UnsupportedField(
+                f"`{field}` cannot act beside a forced `tool_choice`, which says where the answer may end: remove it",
+                param=field,
+            )
+    return ToolUse(
+        tools,
+        name or ("required" if choice == "required" else "auto"),
+        is_named=name is not None,
+        is_parallel=body.parallel_tool_calls is not False,
+    )

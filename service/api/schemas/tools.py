@@ -1,0 +1,50 @@
+"""These wire models are OpenAI's tools: functions that the model may call, and which of them it must call."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import Field
+
+from service.api.schemas.base import Absent, Wire
+from service.text.messages import Tool
+
+MAX_TOOLS: Final = 128
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+
+
+class FunctionFields(Wire):
+    """`parameters` is the JSON schema of the arguments; without it the function has none. A forced call keeps the
+    schema whether `strict` is set or not."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolFields(Wire):
+    type: Literal["function"]
+    function: FunctionFields
+
+    def tool(self) -> Tool:
+        given = self.function
+        parameters = None if given.parameters is None else json.dumps(given.parameters, ensure_ascii=False)
+        return Tool(given.name, given.description, parameters)
+
+
+class NamedFunction(Wire):
+    name: FunctionName
+
+
+class NamedTool(Wire):
+    """The function that must be called."""
+
+    later: ClassVar[dict[str, Absent]] = {"allowed_tools": (None,), "custom": (None,)}
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools = Annotated[list[ToolFields], Field(max_length=MAX_TOOLS, fail_fast=True)]
+ToolChoice = Literal["none", "auto", "required"] | NamedTool

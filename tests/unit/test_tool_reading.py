@@ -1,0 +1,149 @@
+"""Calls in the text of an answer: the same however the text arrives, and nothing lost that is no call."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from service.errors import UnsupportedField
+from service.grammars.matching import VocabularyGrammars
+from service.text.messages import Tool
+from service.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse, format_of
+from service.tools.formats import HERMES, JSON, LLAMA, MISTRAL
+
+ARGUMENTS = '{"city": "서울}\\"", "days": 3}'
+HERMES_CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
+HERMES_ORDER = '<tool_call>\n{"name": "order", "arguments": {}}\n</tool_call>'
+NONSENSE = "<tool_call>nonsense</tool_call>"
+TURNED = '<tool_call>\n{"arguments": {"a": 1}, "name": "order"}\n</tool_call>'
+LLAMA_CALL = f'{{"name": "weather", "parameters": {ARGUMENTS}}}'
+WEATHER, ORDER = ("weather", ARGUMENTS), ("order", "{}")
+CASES: list[tuple[ToolFormat, str, str, list[tuple[str, str]]]] = [
+    (HERMES, HERMES_CALL, "", [WEATHER]),
+    (HERMES, f"It rains. \n{HERMES_CALL}\n{HERMES_ORDER}\n", "It rains.", [WEATHER, ORDER]),
+    (HERMES, f"a < b <tool> {NONSENSE} more", f"a < b <tool> {NONSENSE} more", []),
+    (HERMES, HERMES_ORDER.replace("order", "unknown"), HERMES_ORDER.replace("order", "unknown"), []),
+    (HERMES, f"{TURNED} bye ", " bye", [("order", '{"a": 1}')]),
+    (HERMES, '<tool_call>\n{"a": 1}\n</tool_call>', '<tool_call>\n{"a": 1}\n</tool_call>', []),
+    (HERMES, '<tool_call>\n{"name": "weather", "arguments": {"city": "서', "", [("weather", '{"city": "서')]),
+    (HERMES, '<tool_call>\n{"name": "weat', '<tool_call>\n{"name": "weat', []),
+    (HERMES, '<tool_call>{"type": "function", "name": "order", "arguments": {}}</tool_call>', "", [ORDER]),
+    (HERMES, "plain text only <tool", "plain text only <tool", []),
+    (HERMES, "ends in blanks  \n", "ends in blanks  \n", []),
+    (HERMES, "", "", []),
+    (LLAMA, LLAMA_CALL, "", [WEATHER]),
+    (LLAMA, f'<|python_tag|>{LLAMA_CALL}; {{"name": "order", "parameters": {{}}}}', "", [WEATHER, ORDER]),
+    (LLAMA, '{"a": 1} is JSON', '{"a": 1} is JSON', []),
+    (LLAMA, f"Hello {LLAMA_CALL}", f"Hello {LLAMA_CALL}", []),
+    (LLAMA, f"{LLAMA_CALL} and more", "and more", [WEATHER]),
+    (LLAMA, "<|python", "<|python", []),
+    (
+        MISTRAL,
+        f'[TOOL_CALLS][{{"name": "weather", "arguments": {ARGUMENTS}}}, {{"name": "order", "arguments": {{}}}}]',
+        "",
+        [WEATHER, ORDER],
+    ),
+    (MISTRAL, "hi [TOOL", "hi [TOOL", []),
+    (MISTRAL, "[TOOL_CALLS] nothing", "[TOOL_CALLS] nothing", []),
+    (JSON, '{"name": "order", "arguments": {}}', "", [ORDER]),
+]
+
+
+def read(form: ToolFormat, text: str, size: Callable[[], int]) -> tuple[str, list[tuple[str, str]]]:
+    reader = CallReader(form, {"weather", "order"})
+    pieces = []
+    while text:
+        count = size()
+        pieces += reader.push(text[:count])
+        text = text[count:]
+    pieces += reader.finish()
+    calls: list[list[str]] = []
+    for piece in pieces:
+        if isinstance(piece, CallBegun):
+            assert piece.index == len(calls)
+            calls.append([piece.name, ""])
+        elif isinstance(piece, CallText):
+            assert piece.index == len(calls) - 1 and piece.text
+            calls[-1][1] += piece.text
+    content = "".join(piece.text for piece in pieces if isinstance(piece, Content))
+    return content, [(name, arguments) for name, arguments in calls]
+
+
+@pytest.mark.parametrize(("form", "text", "content", "calls"), CASES)
+def test_calls_apart_from_content(form: ToolFormat, text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    assert read(form, text, lambda: len(text)) == (content, calls)
+    assert read(form, text, lambda: 1) == (content, calls)
+    for seed in range(50):
+        rng = random.Random(seed)
+        assert read(form, text, partial(rng.randint, 1, 9)) == (content, calls)
+
+
+def test_arguments_go_out_as_they_come() -> None:
+    reader = CallReader(HERMES, {"weather"})
+    assert reader.push('<tool_call>\n{"name": "weather", "arguments": ') == []
+    assert reader.push('{"ci') == [CallBegun(0, "weather"), CallText(0, '{"ci')]
+    assert reader.push('ty": "x"}') == [CallText(0, 'ty": "x"}')]
+
+
+@pytest.mark.parametrize(
+    ("template", "form"),
+    [
+        ("<tool_call>\n{{ x }}</tool_call>", HERMES),
+        ("[AVAILABLE_TOOLS] [TOOL_CALLS]", MISTRAL),
+        ('{"name": function name, "parameters": dictionary of argument name and its value}', LLAMA),
+        ("<|python_tag|>", LLAMA),
+        ("Call a function as JSON", JSON),
+    ],
+)
+def test_the_format_is_what_the_template_writes(template: str, form: ToolFormat) -> None:
+    assert format_of(template) is form
+
+
+@pytest.mark.parametrize("mark", ["<function=", "[TOOL_CALLS]x[ARGS]", "<|channel|>"])
+def test_formats_that_cannot_be_read_are_refused(mark: str) -> None:
+    with pytest.raises(UnsupportedField, match="cannot act"):
+        format_of(f"a <tool_call> {mark}")
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 9}, "days": {"type": "integer", "minimum": 1}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = (Tool("weather", "of a city", json.dumps(SCHEMA)), Tool("order"))
+
+
+def fits(text: str, grammar: str) -> bool:
+    matcher = VocabularyGrammars.of_bytes().compile(grammar)
+    ids = list(text.encode())
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize("form", [HERMES, LLAMA, MISTRAL, JSON], ids=lambda form: form.name)
+def test_a_forced_call_is_one_that_the_reader_reads(form: ToolFormat) -> None:
+    one = {HERMES: HERMES_CALL, LLAMA: LLAMA_CALL}.get(form, LLAMA_CALL.replace("parameters", "arguments"))
+    other = HERMES_ORDER if form is HERMES else one.replace("weather", "order").replace(ARGUMENTS, "{}")
+    two = one + form.separator + other
+    if form is MISTRAL:
+        one, two = (f"[TOOL_CALLS][{each}]" for each in (one, two))
+    required = ToolUse(TOOLS, "required").grammar(form, {}).text
+    alone = ToolUse(TOOLS, "required", is_parallel=False).grammar(form, {}).text
+    named = ToolUse(TOOLS, "weather", is_named=True).grammar(form, {}).text
+    assert [fits(one, each) for each in (required, alone, named)] == [True, True, True]
+    assert [fits(two, each) for each in (required, alone, named)] == [True, False, False]
+    assert not fits(one.replace("3", "0"), required)
+    assert not fits(one.replace("weather", "order"), required)
+    assert not fits("hello", required)
+    assert read(form, two, lambda: 3) == ("", [WEATHER, ORDER])
+
+
+def test_parameters_that_no_grammar_keeps_are_refused_where_calls_are_forced() -> None:
+    tools = (Tool("f", None, json.dumps({"type": "object", "properties": {"a": {"not": {}}}})),)
+    with pytest.raises(UnsupportedField) as refused:
+        ToolUse(tools, "required").grammar(HERMES, {})
+    assert refused.value.param == "tools[0].function.parameters.properties.a.not"
