@@ -36,6 +36,8 @@ from service.api.routes import (
     feedback,
     generate,
     knowledge,
+    kserve,
+    kserve_repository,
     live,
     models,
     openai,
@@ -88,6 +90,8 @@ WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
 PARTS: Final = (
     generate,
     openai,
+    kserve,
+    kserve_repository,
     context,
     sessions,
     knowledge,

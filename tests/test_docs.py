@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from service import errors
-from service.api.schemas import answers, base, feedback, knowledge, native, openai, repository, sessions
+from service.api.schemas import answers, base, feedback, knowledge, kserve, native, openai, repository, sessions
 from service.cli import app as cli
 from service.metrics import Metrics
 from service.scenarios import scenario
@@ -59,7 +59,7 @@ def test_every_route() -> None:
 
 MODELS = {
     name: kind
-    for module in (base, native, openai, repository, sessions, feedback, knowledge)
+    for module in (base, native, openai, repository, sessions, feedback, knowledge, kserve)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, BaseModel)
 }
@@ -73,6 +73,8 @@ def test_every_example_is_what_its_model_takes(name: str, text: str) -> None:
     """The word behind the fence's `json` names the model."""
     if name == "Error":
         assert json.loads(text).keys() >= {"error", "code", "error_type", "request_id"}
+    elif name == "TritonError":
+        assert json.loads(text).keys() == {"error"}
     else:
         MODELS[name].model_validate_json(text)
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.cookie import Cookie, key_digest
-from service.api.dialects import is_openai
+from service.api.dialects import error_dialect
 from service.api.errors import response_of
 from service.api.loopback import foreign_part
 from service.api.pages import UI, page, prefers_html
@@ -136,4 +136,4 @@ def _refusal(error: DosirakError, scope: Scope) -> Response:
     told = {**challenge, "X-Request-Id": request_id}
     if (scope["path"] == "/" or _is_page(scope)) and prefers_html(Headers(scope=scope).get("accept", "")):
         return page("refused", {"sentence": error.message}, error.status, told)
-    return response_of(error, request_id, is_openai(scope["path"]), told)
+    return response_of(error, request_id, error_dialect(scope["path"]), told)

@@ -32,12 +32,13 @@ Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
 
-def json_body(model: type[M]) -> Any:
-    """Returns a FastAPI dependency that reads the body as `model`; an empty body as `{}` where that is a whole body."""
+def json_body(model: type[M], any_type: bool = False) -> Any:
+    """Returns a FastAPI dependency that reads the body as `model`; an empty body as `{}` where that is a whole body.
+    With `any_type` it reads JSON under any Content-Type, or none: some clients name a wrong one."""
     may_be_empty = is_optional(model)
 
     async def read(request: Request) -> M:
-        return validated(model, await read_object(request, may_be_empty))
+        return validated(model, await read_object(request, may_be_empty, any_type))
 
     read.__name__ = f"read_{model.__name__}"
     return Depends(read)
@@ -60,13 +61,26 @@ def is_optional(model: type[BaseModel]) -> bool:
     return True
 
 
-async def read_object(request: Request, may_be_empty: bool = False) -> Json:
+async def read_object(request: Request, may_be_empty: bool = False, any_type: bool = False) -> Json:
     """Returns the body as a JSON object. Raises UnsupportedMediaType, TooLarge or InvalidRequest."""
-    if not (may_be_empty and _declares_no_body(request)):
+    if not (any_type or (may_be_empty and _declares_no_body(request))):
         _check_type(request)
+    raw = await read_bytes(request)
+    return {} if may_be_empty and not raw else object_of(raw)
+
+
+async def read_bytes(request: Request) -> bytes:
+    """Returns the body, whatever its Content-Type. Raises UnsupportedMediaType for a compressed one, and TooLarge."""
+    if not _declares_no_body(request):
+        _check_encoding(request)
     raw = await _read_bounded(request, request.app.state.service.settings.max_body_bytes)
     note_body(request, raw)
-    value = {} if may_be_empty and not raw else parse(raw)
+    return raw
+
+
+def object_of(raw: bytes) -> Json:
+    """Returns the JSON object. Raises InvalidRequest for anything else."""
+    value = parse(raw)
     if not isinstance(value, dict):
         raise InvalidRequest('The body must be a JSON object, for example {"inputs": "…"}')
     return value
@@ -90,6 +104,10 @@ def _check_type(request: Request, wanted: str = "application/json") -> None:
     charset = parameters.strip().lower().removeprefix("charset=").strip('"')
     if kind.strip().lower() != wanted or charset not in ("", "utf-8", "utf8"):
         raise UnsupportedMediaType(f"Send the body as UTF-8 JSON with the header Content-Type: {wanted}")
+    _check_encoding(request)
+
+
+def _check_encoding(request: Request) -> None:
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType("Compressed bodies are not read: send the JSON without Content-Encoding")
 

@@ -10,6 +10,7 @@ from fastapi import Depends, Query, Request
 
 from service.answers import Answers
 from service.deployments.deployments import Deployments
+from service.errors import Unavailable
 from service.jobs.jobs import Jobs
 from service.live.feed import Feed
 from service.metrics import Inventory, Metrics
@@ -37,6 +38,15 @@ class Service:
     def is_ready(self) -> bool:
         """Returns whether the default model would answer at once, and the session database needs no operator."""
         return self.deployments.ready and self.answers.conversations.unusable is None
+
+    def require_ready(self) -> None:
+        """Raises Unavailable, with the cause, where `is_ready` is false."""
+        if (cause := self.answers.conversations.unusable) is not None:
+            raise Unavailable(cause, retry_after=2)
+        if not self.deployments.ready:
+            raise Unavailable(
+                f"The default model is not ready ({self.deployments.why_not_ready}); try again", retry_after=2
+            )
 
 
 def _service(request: Request) -> Service:

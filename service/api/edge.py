@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.dialects import is_openai
+from service.api.dialects import error_dialect
 from service.api.errors import Internal, response_of
 from service.api.pages import UI
 from service.api.spans import Exchange, span_of
@@ -25,7 +25,19 @@ from service.metrics import Metrics
 from service.tracing import Tracer, trace_context
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-POLLED: Final = frozenset({"/", "/livez", "/readyz", "/healthz", "/health", "/metrics", "/v1/deployments"})
+POLLED: Final = frozenset(
+    {
+        "/",
+        "/livez",
+        "/readyz",
+        "/healthz",
+        "/health",
+        "/metrics",
+        "/v1/deployments",
+        "/v2/health/live",
+        "/v2/health/ready",
+    }
+)
 FILES: Final = f"{UI}/static/"
 CLIENT_GONE: Final = 499
 CATCH_ALL: Final = "/{path:path}"
@@ -106,7 +118,7 @@ class _Exchange:
         """Sends the failure. To a response that has begun nothing can be added: the server then cuts the connection."""
         self._fields["code"] = Internal.code
         if self._status is None:
-            response = response_of(Internal(), self._state["request_id"], is_openai(self._scope["path"]))
+            response = response_of(Internal(), self._state["request_id"], error_dialect(self._scope["path"]))
             await response(self._scope, receive, self._send)
 
     @property

@@ -1,7 +1,9 @@
-"""This module maps errors to bodies in both dialects, in one table, and words the refusals of fields.
+"""This module maps errors to bodies in every dialect, in one table, and words the refusals of fields.
 
-| dialect | status | body | |---|---|---| | native | the error's own | `{"error": sentence, "code", "error_type",
-"request_id", ...numbers}` | | OpenAI | 400 for 422, else the same | `{"error": {"message", "type", "param", "code"}}` |
+dialect  status                body
+native   the error's own       {"error": sentence, "code", "error_type", "request_id", ...numbers}
+OpenAI   400 where it is 422   {"error": {"message", "type", "param", "code"}}
+Triton   400 where it is 422   {"error": sentence}
 """
 
 from __future__ import annotations
@@ -14,13 +16,18 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
+from service.api.dialects.paths import ErrorDialect
 from service.api.encoding import json_response
 from service.errors import ContextOverflow, DosirakError, InvalidRequest, UnsupportedField
 
 INTERNAL_MESSAGE: Final = "The server failed on this request; the log has the reason under the request id"
 OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-OPENAI_NAMES: Final = {"inputs": "prompt", "input_ids": "prompt", "max_new_tokens": "max_tokens"}
-"""Fields that the layers below name in our words."""
+NAMES: Final[Mapping[ErrorDialect, Mapping[str, str]]] = {
+    ErrorDialect.NATIVE: {},
+    ErrorDialect.OPENAI: {"inputs": "prompt", "input_ids": "prompt", "max_new_tokens": "max_tokens"},
+    ErrorDialect.TRITON: {"`inputs` holds": "`text_input` holds"},
+}
+"""A dialect's names of fields that the layers below name in our words."""
 RULES: Final = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
@@ -43,22 +50,27 @@ class Internal(DosirakError):
         super().__init__(INTERNAL_MESSAGE)
 
 
-def status_of(error: DosirakError, openai: bool) -> int:
-    return 400 if openai and error.status == 422 else error.status
+def status_of(error: DosirakError, dialect: ErrorDialect) -> int:
+    return 400 if dialect is not ErrorDialect.NATIVE and error.status == 422 else error.status
 
 
-def body_of(error: DosirakError, request_id: str, openai: bool) -> dict[str, Any]:
+def body_of(error: DosirakError, request_id: str, dialect: ErrorDialect) -> dict[str, Any]:
     """Returns the body in the dialect; a stream's last `event: error` carries the same."""
-    if not openai:
-        fixed = {"error": error.message, "code": error.code, "error_type": error.error_type, "request_id": request_id}
-        return {**fixed, **error.numbers}
+    names, message = NAMES[dialect], error.message
+    for ours, theirs in names.items():
+        message = message.replace(ours, theirs)
+    if dialect is ErrorDialect.TRITON:
+        return {"error": message}
+    if dialect is ErrorDialect.OPENAI:
+        return {"error": _openai(error, message, names.get(error.param or "", error.param))}
+    fixed = {"error": message, "code": error.code, "error_type": error.error_type, "request_id": request_id}
+    return {**fixed, **error.numbers}
+
+
+def _openai(error: DosirakError, message: str, param: str | None) -> dict[str, str | None]:
     code = "context_length_exceeded" if isinstance(error, ContextOverflow) else error.code
     kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    message, param = error.message, error.param
-    for ours, theirs in OPENAI_NAMES.items():
-        message = message.replace(ours, theirs)
-        param = theirs if param == ours else param
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return {"message": message, "type": kind, "param": param, "code": code}
 
 
 def headers_of(error: DosirakError) -> dict[str, str]:
@@ -69,10 +81,10 @@ def headers_of(error: DosirakError) -> dict[str, str]:
 
 
 def response_of(
-    error: DosirakError, request_id: str, openai: bool, headers: Mapping[str, str] | None = None
+    error: DosirakError, request_id: str, dialect: ErrorDialect, headers: Mapping[str, str] | None = None
 ) -> Response:
     shown = {**headers_of(error), **(headers or {})}
-    return json_response(body_of(error, request_id, openai), status=status_of(error, openai), headers=shown)
+    return json_response(body_of(error, request_id, dialect), status=status_of(error, dialect), headers=shown)
 
 
 def refusal_of(error: ValidationError) -> InvalidRequest:

@@ -11,8 +11,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.api.bodies import is_optional
-from service.api.dialects import is_openai
-from service.api.schemas import feedback, knowledge, native, openai, repository, sessions
+from service.api.dialects import ErrorDialect, error_dialect
+from service.api.schemas import feedback, knowledge, kserve, native, openai, repository, sessions
+from service.api.schemas.answers.kserve import TextAnswer
 from service.api.schemas.answers.live import LiveEvent
 from service.api.schemas.answers.native import GenerateEvent, TokenEvent
 from service.api.schemas.answers.openai import ChatChunk, TextCompletion
@@ -31,6 +32,11 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     repository.RolloutBody,
     openai.ChatBody,
     openai.CompletionBody,
+    kserve.TextBody,
+    kserve.InferBody,
+    kserve.IndexBody,
+    kserve.LoadBody,
+    kserve.UnloadBody,
     knowledge.KnowledgeBody,
     feedback.FeedbackBody,
     sessions.SessionBody,
@@ -38,7 +44,14 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     sessions.ForkBody,
     sessions.RegenerateBody,
 )
-EVENTS: Final[tuple[type[BaseModel], ...]] = (GenerateEvent, TokenEvent, ChatChunk, TextCompletion, LiveEvent)
+EVENTS: Final[tuple[type[BaseModel], ...]] = (
+    GenerateEvent,
+    TokenEvent,
+    ChatChunk,
+    TextCompletion,
+    TextAnswer,
+    LiveEvent,
+)
 """The models of one event's data, one for each kind of stream."""
 EVENT_STREAM: Final = "text/event-stream"
 REFERENCE: Final = "#/components/schemas/{model}"
@@ -59,6 +72,13 @@ OPENAI_ERROR: Final = {
         }
     },
 }
+TRITON_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+ERROR_SCHEMAS: Final = {
+    ErrorDialect.NATIVE: ("Error", NATIVE_ERROR),
+    ErrorDialect.OPENAI: ("OpenAIError", OPENAI_ERROR),
+    ErrorDialect.TRITON: ("TritonError", TRITON_ERROR),
+}
+"""The name and the schema of each dialect's error body."""
 ERRORS: Final = {
     401: "No key, or a wrong one.",
     403: "The key may not do this.",
@@ -74,6 +94,7 @@ ERRORS: Final = {
     504: "`deadline_ms` passed before the first token.",
     507: "The disk is full.",
 }
+INVALID: Final = "A field is wrong, unknown, or cannot act; or the context overflows."
 STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#111}"
     "code,pre{font:14px/1.5 ui-monospace,monospace}b{display:inline-block;min-width:4.5rem}"
@@ -115,7 +136,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, schemas = models_json_schema([(model, "validation") for model in (*MODELS, *EVENTS)], ref_template=REFERENCE)
     components = found.setdefault("components", {}).setdefault("schemas", {})
-    components |= {**schemas["$defs"], "Error": NATIVE_ERROR, "OpenAIError": OPENAI_ERROR}
+    components |= {**schemas["$defs"], **dict(ERROR_SCHEMAS.values())}
     for path, methods in found["paths"].items():
         for operation in methods.values():
             _document_errors(operation, path)
@@ -123,11 +144,11 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _document_errors(operation: dict[str, Any], path: str) -> None:
-    openai_words = is_openai(path)
-    name = "OpenAIError" if openai_words else "Error"
-    content = {"application/json": {"schema": {"$ref": REFERENCE.format(model=name)}}}
-    invalid = {400 if openai_words else 422: "A field is wrong, unknown, or cannot act; or the context overflows."}
-    for status, text in {**ERRORS, **invalid}.items():
+    dialect = error_dialect(path)
+    content = {"application/json": {"schema": {"$ref": REFERENCE.format(model=ERROR_SCHEMAS[dialect][0])}}}
+    invalid = 422 if dialect is ErrorDialect.NATIVE else 400
+    operation["responses"].pop("422", None)  # FastAPI's own words, which this server does not use
+    for status, text in {**ERRORS, invalid: INVALID}.items():
         operation["responses"][str(status)] = {"description": text, "content": content}
 
 

@@ -9,7 +9,9 @@ from fastapi import Depends, Request
 from service.errors import Forbidden
 
 ADMIN: Final = "admin"
-EVERY: Final = frozenset({"generate", "sessions", "models:read", "models:write", "metrics", ADMIN})
+GENERATE: Final = "generate"
+MODELS_WRITE: Final = "models:write"
+EVERY: Final = frozenset({GENERATE, "sessions", "models:read", MODELS_WRITE, "metrics", ADMIN})
 
 
 def needs(scope: str) -> Any:

@@ -82,6 +82,11 @@ class Deployment:
         return DeploymentState.RESTARTING if restarting else self.state
 
     @property
+    def cause(self) -> str:
+        """Returns what failed, in words for people; empty where nothing did."""
+        return self.failure or self.engine.why_not_ready
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """Returns the version's own tokenizer. Raises Unavailable before it is loaded."""
         if self._tokenizer is None:
@@ -249,7 +254,7 @@ class Deployment:
             "digest": self.manifest.short_digest,
             "state": self.shown_state.value,
             "phase": self.phase,
-            "error": self.failure or self.engine.why_not_ready or None,
+            "error": self.cause or None,
             "precision": self.manifest.precision,
             "draft": self.draft.reference if self.draft else None,
             "memory_bytes": info.memory_bytes if info else None,

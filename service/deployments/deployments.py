@@ -121,7 +121,7 @@ class Deployments:
         if self._following is not None and self._following.is_failing:
             return False
         try:
-            deployment = self._default()
+            deployment = self.answering(None)
         except DosirakError:
             return False
         if deployment is None or deployment.state is DeploymentState.LOADING:
@@ -132,9 +132,9 @@ class Deployments:
     def why_not_ready(self) -> str:
         """Returns a clause that says why `ready` is false."""
         with contextlib.suppress(DosirakError):
-            default = self._default()
-            if default is not None and (default.failure or default.engine.why_not_ready):
-                return default.failure or default.engine.why_not_ready
+            default = self.answering(None)
+            if default is not None and default.cause:
+                return default.cause
             manifest = self.resolve(None)
             try:
                 self._drafts.default(manifest)
@@ -142,13 +142,13 @@ class Deployments:
                 return f"no draft model: {error.message}"
         return self.phase
 
-    def _default(self) -> Deployment | None:
-        """Returns the deployment for requests that name no model; None before the first such request. Raises
+    def answering(self, reference: str | None) -> Deployment | None:
+        """Returns the deployment for requests that name `reference` (None: no model); None before it is loaded. Raises
         DosirakError."""
-        standing = self._standing.get(self._router.moving(None) or "")
+        standing = self._standing.get(self._router.moving(reference) or "")
         if standing is not None and standing.state is DeploymentState.READY:
             return standing
-        return self._loaded.get(self._router.resolve(None).reference)
+        return self._loaded.get(self._router.resolve(reference).reference)
 
     async def start(self) -> None:
         """Returns at once; preparing the repository and loading the default model go on in the background."""
@@ -346,7 +346,7 @@ class Deployments:
         if not self._preload:
             return
         with contextlib.suppress(DosirakError):
-            default, manifest = self._default(), self.resolve(None)
+            default, manifest = self.answering(None), self.resolve(None)
             if default is not None and default.is_serving:
                 self._retry_seconds = _FIRST_RETRY_SECONDS
             is_missing = default is None and not self._loaded.was_unloaded(manifest.reference)

@@ -44,6 +44,7 @@ class BodyLimit:
         return read
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from service.api.dialects import ErrorDialect
         from service.api.errors import response_of
         from service.errors import TooLarge
 
@@ -51,4 +52,4 @@ class BodyLimit:
             f"The body is larger than {self._most} bytes: send less, or set DOSIRAK_MAX_BODY_BYTES higher",
             max_body_bytes=self._most,
         )
-        await response_of(error, uuid.uuid4().hex, openai=False)(scope, receive, send)
+        await response_of(error, uuid.uuid4().hex, ErrorDialect.NATIVE)(scope, receive, send)

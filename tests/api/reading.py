@@ -37,3 +37,13 @@ def openai_error(response: httpx.Response, status: int, code: str) -> dict[str, 
     assert body["error"].keys() == {"message", "type", "param", "code"}
     assert body["error"]["code"] == code, response.text
     return dict(body["error"])
+
+
+def triton_error(response: httpx.Response, status: int) -> str:
+    """The sentence of Triton's error body, checked to the letter."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert body.keys() == {"error"}
+    sentence: str = body["error"]
+    return sentence

@@ -9,6 +9,7 @@ from typing import Any
 from service.answers import Answer, Delta, GenerationRequest, Sampling, SessionTurn
 from service.api.dialects import tgi
 from service.api.dialects.grammars import native_grammar
+from service.api.dialects.paths import ErrorDialect
 from service.api.dialects.sampling import sampling_with
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
@@ -117,4 +118,4 @@ class NativeSerialiser(Serialiser):
         return tgi.events(delta)
 
     def failure(self, error: DosirakError, request_id: str) -> bytes:
-        return event(body_of(error, request_id, openai=False), "error")
+        return event(body_of(error, request_id, ErrorDialect.NATIVE), "error")

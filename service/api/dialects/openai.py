@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from service.answers import Answer, Delta, FinishReason, GenerationRequest, OutputSequence, Sampling
 from service.api.dialects.grammars import openai_grammar
+from service.api.dialects.paths import ErrorDialect
 from service.api.dialects.sampling import sampling_with
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
@@ -125,7 +126,7 @@ class OpenAISerialiser(Serialiser):
             yield event({**head, "choices": [], "usage": _usage(list(self._answers.values()))})
 
     def failure(self, error: DosirakError, request_id: str) -> bytes:
-        return event(body_of(error, request_id, openai=True)) + DONE
+        return event(body_of(error, request_id, ErrorDialect.OPENAI)) + DONE
 
     def index(self, delta: Delta) -> int:
         """Returns the choice's index: all sequences of the first prompt come first, then those of the second, …"""

@@ -1,9 +1,22 @@
-"""A path decides the dialect of its errors: OpenAI's where OpenAI has the route, the native one everywhere else."""
+"""A path decides the dialect of its errors: a client's own where its prefix is listed, OpenAI's where OpenAI has the
+route, the native one everywhere else."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
+
+class ErrorDialect(StrEnum):
+    """The words of an error's body; `api.errors` writes them."""
+
+    NATIVE = "native"
+    OPENAI = "openai"
+    TRITON = "triton"
+
+
+PREFIXES: Final = {"/v2": ErrorDialect.TRITON}
+"""Paths that belong to one dialect with everything below them, also where this server lacks the route."""
 OURS_UNDER_V1: Final = (
     "/v1/sessions",
     "/v1/context",
@@ -21,10 +34,15 @@ OURS_UNDER_V1: Final = (
 )
 
 
-def is_openai(path: str) -> bool:
-    """Returns True for `/v1/*` except our own resources: a client that uses a `/v1` path which this server lacks
-    expects OpenAI's error."""
-    return path.startswith("/v1/") and not any(_below(path, prefix) for prefix in OURS_UNDER_V1)
+def error_dialect(path: str) -> ErrorDialect:
+    """Returns the dialect of a path's errors. `/v1/*` except our own resources is OpenAI's: a client that uses a `/v1`
+    path which this server lacks expects OpenAI's error."""
+    for prefix, dialect in PREFIXES.items():
+        if _below(path, prefix):
+            return dialect
+    if path.startswith("/v1/") and not any(_below(path, prefix) for prefix in OURS_UNDER_V1):
+        return ErrorDialect.OPENAI
+    return ErrorDialect.NATIVE
 
 
 def _below(path: str, prefix: str) -> bool:

@@ -16,11 +16,12 @@ class TritonSerialiser(NativeSerialiser):
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         [answer] = answers
-        return _shown(answer, answer.best[0].text)
+        return {**served_by(answer), "text_output": answer.best[0].text}
 
     def events(self, delta: Delta) -> Iterable[bytes]:
-        yield event(_shown(delta.answer, delta.text))
+        yield event({**served_by(delta.answer), "text_output": delta.text})
 
 
-def _shown(answer: Answer, text: str) -> dict[str, Any]:
-    return {"model_name": answer.manifest.name, "model_version": answer.manifest.version, "text_output": text}
+def served_by(answer: Answer) -> dict[str, Any]:
+    """Returns the version that answered, in the words of Triton and KServe."""
+    return {"model_name": answer.manifest.name, "model_version": answer.manifest.version}

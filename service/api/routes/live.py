@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from service.api.connection import EventStream
 from service.api.deps import ServiceDep
+from service.api.dialects import ErrorDialect
 from service.api.encoding import event
 from service.api.errors import Internal, body_of
 from service.api.openapi import streams
@@ -39,4 +40,4 @@ async def _events(http: Request, listener: Listener) -> AsyncGenerator[bytes, No
         yield each
     if listener.has_failed:
         http.state.log["code"] = Internal.code
-        yield event(body_of(Internal(), http.state.request_id, openai=False), "error")
+        yield event(body_of(Internal(), http.state.request_id, ErrorDialect.NATIVE), "error")

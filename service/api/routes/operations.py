@@ -18,7 +18,7 @@ from service.api.schemas.base import MAX_SEQUENCES, MAX_STOPS
 from service.api.schemas.native import DeploymentBody
 from service.deployments.deployment import Deployment, DeploymentState
 from service.doctor import measured
-from service.errors import InvalidRequest, Unavailable
+from service.errors import InvalidRequest
 from service.live.figures import fitted_cost
 from service.machine import describe
 from service.metrics import CONTENT_TYPE, VLLM
@@ -41,12 +41,7 @@ async def livez() -> Response:
 async def health(service: ServiceDep) -> Response:
     """Returns 200 when a request for the default model would be served now and the session database can be used, else
     503."""
-    if (cause := service.answers.conversations.unusable) is not None:
-        raise Unavailable(cause, retry_after=2)
-    if not service.deployments.ready:
-        raise Unavailable(
-            f"The default model is not ready ({service.deployments.why_not_ready}); try again", retry_after=2
-        )
+    service.require_ready()
     return json_response({"status": "ok"})
 
 
