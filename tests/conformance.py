@@ -17,7 +17,8 @@ from pydantic import TypeAdapter
 from starlette.routing import Match
 
 import service.api.routes
-from service.api.openapi import EVENT_STREAM, EVENTS
+from service.api.encoding import EVENT_STREAM, NDJSON
+from service.api.openapi import EVENTS
 
 JSON = "application/json"
 NO_EVENTS = ("[DONE]", '{"error":')
@@ -34,7 +35,10 @@ async def conforms(response: httpx.Response) -> None:
     if kind == EVENT_STREAM:
         name = declared[EVENT_STREAM]["schema"]["title"]
         for data in _events(text):
-            _adapter(next(each for each in EVENTS if each.__name__ == name)).validate_json(data)
+            _adapter(_of_name(name)).validate_json(data)
+    elif kind == NDJSON and "$ref" in (schema := declared[NDJSON]["schema"]):
+        for line in _lines(text):
+            _adapter(_of_name(schema["$ref"].rsplit("/", 1)[1])).validate_json(line)
     elif kind == JSON:
         assert route.response_model is not None, f"{route.path} does not declare its answer"
         _adapter(route.response_model).validate_json(text)
@@ -63,6 +67,15 @@ def _events(text: str) -> list[str]:
     """The data of each event but the end and errors."""
     events = [event.rsplit("data: ", 1)[-1] for event in text.split("\n\n") if "data: " in event]
     return [data for data in events if not data.startswith(NO_EVENTS)]
+
+
+def _lines(text: str) -> list[str]:
+    """Each line but an error."""
+    return [line for line in text.splitlines() if not line.lstrip().startswith('{"error":')]
+
+
+def _of_name(name: str) -> Any:
+    return next(each for each in EVENTS if each.__name__ == name)
 
 
 @cache

@@ -149,6 +149,8 @@ class Answers:
         rejected = self.metrics.rejected if opening else _unobserved
         with refusals(rejected):
             choice = await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
+        if request.keep_alive is not None:
+            self.deployments.keep_alive(choice.deployment, request.keep_alive)
         opening = opening or Opening()
         opening.is_loaded = True
         with choice.deployment.occupied():

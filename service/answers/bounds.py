@@ -41,7 +41,7 @@ def prompt_of(request: GenerationRequest, deployment: Deployment) -> Prompt:
     """Returns the prompt. Raises the errors of `build_prompt`."""
     return build_prompt(
         deployment.tokenizer.of(request.owner).with_options(request.chat_options),
-        deployment.window,
+        window_of(request, deployment),
         request.source,
         documents=request.documents,
         max_new_tokens=request.max_new_tokens,
@@ -49,6 +49,22 @@ def prompt_of(request: GenerationRequest, deployment: Deployment) -> Prompt:
         context=request.context,
         answer_window=deployment.answer_window,
     )
+
+
+def window_of(request: GenerationRequest, deployment: Deployment) -> int:
+    """Returns the window that the prompt is built for. Raises InvalidRequest where the client wants a larger one than
+    the version has."""
+    wanted, window = request.max_window, deployment.window
+    if wanted is None:
+        return window
+    if wanted > window:
+        raise InvalidRequest(
+            f"`max_window` is {wanted}, and the window of {deployment.manifest.reference} has {window} tokens: lower "
+            "it or remove it",
+            param="max_window",
+            window=window,
+        )
+    return wanted
 
 
 def _characters(request: GenerationRequest) -> int:

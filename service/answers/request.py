@@ -55,7 +55,9 @@ class GenerationRequest:
     `max_new_tokens` None takes the rest of the window. `logprobs` N >= 0 gives each token's own logprob and the
     logprobs of the N likeliest tokens; `prompt_logprobs` does so for the prompt. `best_of` sequences are decoded, and
     the `n` with the highest mean logprob are returned; a stream needs `best_of` = `n`. `owner` is the client's identity
-    as the server knows it: owners share no prefix blocks. `user` is the client's own name for its user.
+    as the server knows it: owners share no prefix blocks. `user` is the client's own name for its user. `max_window` is
+    the window that the client wants, where it is less than the version's. `keep_alive`: after so many idle seconds the
+    version may be unloaded; None leaves that to the server.
     """
 
     id: str
@@ -63,6 +65,7 @@ class GenerationRequest:
     model: str | None = None
     sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int | None = None
+    max_window: int | None = None
     documents: tuple[Document, ...] = ()
     truncate: int | None = None
     context: ContextOptions | None = None
@@ -80,6 +83,7 @@ class GenerationRequest:
     owner: str = ""
     user: str = ""
     turn: SessionTurn | None = None
+    keep_alive: float | None = None
     arrival: float = field(default_factory=time.monotonic)
 
     @property

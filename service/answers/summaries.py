@@ -21,7 +21,7 @@ from functools import partial
 import structlog
 
 from service.answers.answer import Answer, Delta
-from service.answers.bounds import prompt_of
+from service.answers.bounds import prompt_of, window_of
 from service.answers.conversations import Conversations
 from service.answers.recent_summaries import RecentSummaries
 from service.answers.request import GenerationRequest
@@ -188,7 +188,7 @@ def _fits(answer: Answer, request: GenerationRequest) -> bool:
 def _summary_tokens(answer: Answer) -> int:
     """Returns how long a summary may be, so that it and its title fit into the room set aside for it."""
     request = answer.request
-    budget = Budget(answer.deployment.window, request.max_new_tokens, request.context or ContextOptions())
+    budget = Budget(window_of(request, answer.deployment), request.max_new_tokens, request.context or ContextOptions())
     return max(1, budget.aside - answer.tokenizer.text_tokens(SUMMARY_TITLE) - 1)
 
 

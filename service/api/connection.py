@@ -6,20 +6,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.edge import ClientGone
+from service.api.encoding import EVENT_STREAM
 from service.tasks.cancelling import cancelled
 
 T = TypeVar("T")
-EVENT_HEADERS: Final = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",
-}
+
+
+def stream_headers(media_type: str) -> dict[str, str]:
+    """Returns the headers that pass a stream on at once, through proxies too."""
+    charset = "; charset=utf-8" if media_type.startswith("text/") else ""
+    return {"Content-Type": f"{media_type}{charset}", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -56,9 +58,9 @@ def _within(seconds: float, send: Send) -> Send:
 
 
 class EventStream(Response):
-    """Server-sent events from an async generator. `close` is awaited at the end, also when the client disconnects, and
-    even where no event was read. HEAD is answered at once. A client that takes longer than `patience` seconds to read
-    what was sent counts as gone; None waits for ever."""
+    """Events from an async generator, server-sent events unless `media_type` says otherwise. `close` is awaited at the
+    end, also when the client disconnects, and even where no event was read. HEAD is answered at once. A client that
+    takes longer than `patience` seconds to read what was sent counts as gone; None waits for ever."""
 
     def __init__(
         self,
@@ -66,8 +68,9 @@ class EventStream(Response):
         headers: Mapping[str, str],
         close: Callable[[], Awaitable[None]],
         patience: float | None = None,
+        media_type: str = EVENT_STREAM,
     ) -> None:
-        super().__init__(headers={**headers, **EVENT_HEADERS})
+        super().__init__(headers={**headers, **stream_headers(media_type)})
         del self.headers["content-length"]
         self._events = events
         self._close = close

@@ -4,6 +4,7 @@ dialect  status                body
 native   the error's own       {"error": sentence, "code", "error_type", "request_id", ...numbers}
 OpenAI   400 where it is 422   {"error": {"message", "type", "param", "code"}}
 Triton   400 where it is 422   {"error": sentence}
+Ollama   400 where it is 422   {"error": sentence}
 """
 
 from __future__ import annotations
@@ -26,8 +27,14 @@ NAMES: Final[Mapping[ErrorDialect, Mapping[str, str]]] = {
     ErrorDialect.NATIVE: {},
     ErrorDialect.OPENAI: {"inputs": "prompt", "input_ids": "prompt", "max_new_tokens": "max_tokens"},
     ErrorDialect.TRITON: {"`inputs` holds": "`text_input` holds"},
+    ErrorDialect.OLLAMA: {
+        "send `inputs` instead": "send /api/generate a `prompt` with `raw` true",
+        "inputs": "prompt",
+        "max_new_tokens": "options.num_predict",
+        "max_window": "options.num_ctx",
+    },
 }
-"""A dialect's names of fields that the layers below name in our words."""
+"""A dialect's names of fields that the layers below name in our words; an earlier name is replaced first."""
 RULES: Final = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
@@ -55,11 +62,11 @@ def status_of(error: DosirakError, dialect: ErrorDialect) -> int:
 
 
 def body_of(error: DosirakError, request_id: str, dialect: ErrorDialect) -> dict[str, Any]:
-    """Returns the body in the dialect; a stream's last `event: error` carries the same."""
+    """Returns the body in the dialect; a stream that fails ends with the same."""
     names, message = NAMES[dialect], error.message
     for ours, theirs in names.items():
         message = message.replace(ours, theirs)
-    if dialect is ErrorDialect.TRITON:
+    if dialect in (ErrorDialect.TRITON, ErrorDialect.OLLAMA):
         return {"error": message}
     if dialect is ErrorDialect.OPENAI:
         return {"error": _openai(error, message, names.get(error.param or "", error.param))}

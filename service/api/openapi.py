@@ -12,10 +12,12 @@ from pydantic.json_schema import models_json_schema
 
 from service.api.bodies import is_optional
 from service.api.dialects import ErrorDialect, error_dialect
-from service.api.schemas import feedback, knowledge, kserve, native, openai, repository, sessions
+from service.api.encoding import EVENT_STREAM, NDJSON
+from service.api.schemas import feedback, knowledge, kserve, native, ollama, openai, repository, sessions
 from service.api.schemas.answers.kserve import TextAnswer
 from service.api.schemas.answers.live import LiveEvent
 from service.api.schemas.answers.native import GenerateEvent, TokenEvent
+from service.api.schemas.answers.ollama import OllamaChatAnswer, OllamaGenerateAnswer
 from service.api.schemas.answers.openai import ChatChunk, TextCompletion
 
 MODELS: Final[tuple[type[BaseModel], ...]] = (
@@ -37,6 +39,9 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     kserve.IndexBody,
     kserve.LoadBody,
     kserve.UnloadBody,
+    ollama.OllamaChatBody,
+    ollama.OllamaGenerateBody,
+    ollama.OllamaShowBody,
     knowledge.KnowledgeBody,
     feedback.FeedbackBody,
     sessions.SessionBody,
@@ -50,10 +55,11 @@ EVENTS: Final[tuple[type[BaseModel], ...]] = (
     ChatChunk,
     TextCompletion,
     TextAnswer,
+    OllamaChatAnswer,
+    OllamaGenerateAnswer,
     LiveEvent,
 )
-"""The models of one event's data, one for each kind of stream."""
-EVENT_STREAM: Final = "text/event-stream"
+"""The models of one event's data, or of one line, one for each kind of stream."""
 REFERENCE: Final = "#/components/schemas/{model}"
 NATIVE_ERROR: Final = {
     "type": "object",
@@ -72,11 +78,12 @@ OPENAI_ERROR: Final = {
         }
     },
 }
-TRITON_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+SENTENCE_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 ERROR_SCHEMAS: Final = {
     ErrorDialect.NATIVE: ("Error", NATIVE_ERROR),
     ErrorDialect.OPENAI: ("OpenAIError", OPENAI_ERROR),
-    ErrorDialect.TRITON: ("TritonError", TRITON_ERROR),
+    ErrorDialect.TRITON: ("TritonError", SENTENCE_ERROR),
+    ErrorDialect.OLLAMA: ("OllamaError", SENTENCE_ERROR),
 }
 """The name and the schema of each dialect's error body."""
 ERRORS: Final = {
@@ -122,6 +129,12 @@ def lines(media_type: str) -> dict[int | str, dict[str, Any]]:
     """Returns the `responses` of a route that answers with JSON lines."""
     schema = {"type": "string", "description": "One JSON object a line."}
     return {200: {"description": "JSON lines.", "content": {media_type: {"schema": schema}}}}
+
+
+def line_stream(line: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """Returns the `responses` of a route that streams JSON lines; the schema is that of one line, one of EVENTS."""
+    schema = {"$ref": REFERENCE.format(model=line.__name__)}
+    return {200: {"description": "One answer, or its lines.", "content": {NDJSON: {"schema": schema}}}}
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:

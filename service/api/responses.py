@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from service.answers import Answer, Delta, GenerationRequest
 from service.api.callers import for_caller
-from service.api.connection import EVENT_HEADERS, while_connected
+from service.api.connection import stream_headers, while_connected
 from service.api.deps import Service
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import JSON, encode
@@ -91,12 +91,10 @@ async def _streamed(
     requests, opening = generation.requests, generation.opening
     if held is None:
         return await Streaming(http, service.answers.stream(requests, opening=opening), opening, serialiser).response()
-    recorder = ResponseRecorder(
-        held, http.state.request_id, len(requests), serialiser.events, _event_head, serialiser.ending
-    )
+
+    def head(first: Delta) -> dict[str, str]:
+        return {**headers(first.answer), **stream_headers(serialiser.media_type)}
+
+    recorder = ResponseRecorder(held, http.state.request_id, len(requests), serialiser.events, head, serialiser.ending)
     deltas = recorder.deltas(service.answers.stream(requests, recorder.record, opening))
     return await Streaming(http, deltas, opening, serialiser, recorder).response()
-
-
-def _event_head(first: Delta) -> dict[str, str]:
-    return {**headers(first.answer), **EVENT_HEADERS}

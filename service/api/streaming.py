@@ -29,7 +29,6 @@ log = structlog.get_logger("dosirak.request")
 HEADERS_SECONDS: Final = 1.0
 COMMENT_SECONDS: Final = 10.0
 """Proxies give a silent connection up after 30 to 60 s."""
-COMMENT: Final = b": keep-alive\n\n"
 
 
 class Streaming:
@@ -61,7 +60,8 @@ class Streaming:
         except BaseException:
             await self._close()
             raise
-        return EventStream(self._events(), headers(answer) if answer else {}, self._close)
+        known = headers(answer) if answer else {}
+        return EventStream(self._events(), known, self._close, media_type=self._serialiser.media_type)
 
     async def _opened(self) -> Answer | None:
         """Returns when the headers are due, with the answer that they describe, where it is known."""
@@ -81,7 +81,7 @@ class Streaming:
     async def _events(self) -> AsyncGenerator[bytes, None]:
         try:
             while not self._first.done():
-                yield COMMENT
+                yield self._serialiser.comment
                 await asyncio.wait({self._first}, timeout=COMMENT_SECONDS)
             for chunk in self._shown(self._first.result()):
                 yield chunk

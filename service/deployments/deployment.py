@@ -58,6 +58,8 @@ class Deployment:
         self.pinned = False
         """Loaded by its own name, and so unloaded only by its own name."""
         self.used_at = time.monotonic()
+        self.keep_alive: float | None = None
+        """The idle seconds after which a client lets it be unloaded; None: those of the server."""
         self._activity = activity or Activity()
         self._occupants = 0
         self._decode_ratio: float | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ class Deployments:
         self._has_engine = engine_factory is not None
         self._loaded = LoadedVersions(repository, engine_factory or _no_engine, drain_timeout, self._tasks)
         self._following: KeptTask | None = None
+        self._unloading: KeptTask | None = None
         self._prepared = asyncio.Event()
         self._stopping = False
         self._retry_seconds = _FIRST_RETRY_SECONDS
@@ -212,6 +214,24 @@ class Deployments:
         deployment = self._begin_loading(manifest, replicas, drafting)
         deployment.pinned = True
         return deployment
+
+    def keep_alive(self, deployment: Deployment, seconds: float) -> None:
+        """From now on a deployment is unloaded after so many idle seconds, instead of the server's idle time; with
+        infinity, never. What never counts as idle stays all the same."""
+        deployment.keep_alive, deployment.used_at = seconds, time.monotonic()
+        if not self._stopping:
+            self._watch_idle()
+
+    def seconds_to_unload(self, deployment: Deployment) -> float:
+        """Returns for how long a deployment stays if no request comes: infinity where it stays for good, 0 while it
+        drains. The default model, a rollout's candidate and a deployment that was loaded by its own name never count as
+        idle."""
+        if deployment.state is DeploymentState.DRAINING:
+            return 0.0
+        if deployment.pinned or self._is_on_trial(deployment) or self._is_default(deployment):
+            return math.inf
+        limit = (self._idle_timeout or math.inf) if deployment.keep_alive is None else deployment.keep_alive
+        return limit if deployment.in_flight else max(0.0, deployment.used_at + limit - time.monotonic())
 
     def follow_all(self) -> None:
         """Loads the versions that the references in use point to now. Where a version cannot be loaded, its
@@ -355,14 +375,15 @@ class Deployments:
                 self._begin_loading(manifest)
 
     def _is_idle(self, deployment: Deployment) -> bool:
-        """Returns whether no request has used the deployment for the idle time. The default model, a rollout's
-        candidate and a deployment that was loaded by its own name never count as idle."""
-        if deployment.state is not DeploymentState.READY or deployment.in_flight or deployment.pinned:
+        """Returns whether no request has used the deployment for its idle time."""
+        if deployment.state is not DeploymentState.READY or deployment.in_flight:
             return False
-        if self._is_on_trial(deployment):
-            return False
-        default = self._standing.get(self._router.moving(None) or "")
-        return deployment is not default and time.monotonic() - deployment.used_at > self._idle_timeout
+        return self.seconds_to_unload(deployment) == 0
+
+    def _is_default(self, deployment: Deployment) -> bool:
+        with contextlib.suppress(DosirakError):
+            return deployment is self.answering(None)
+        return False
 
     def _is_on_trial(self, deployment: Deployment) -> bool:
         return any(rollout.reference == deployment.manifest.reference for rollout in self.rollouts.all())
@@ -391,7 +412,11 @@ class Deployments:
         self._phase = "started"
         self._following = self._tasks.keep(FOLLOW_ALIASES, self._follow_moved)
         if self._idle_timeout:
-            self._tasks.keep(UNLOAD_IDLE, self._unload_idle)
+            self._watch_idle()
+
+    def _watch_idle(self) -> None:
+        if self._unloading is None:
+            self._unloading = self._tasks.keep(UNLOAD_IDLE, self._unload_idle)
 
     async def _fill_repository(self) -> None:
         if self._prepare is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from service.api.dialects.closed_schemas import closed
 from service.api.schemas.grammars import GrammarFields, ResponseFormat, StructuredOutputs
 from service.api.schemas.openai import OpenAISampling
 from service.errors import InvalidRequest, UnsupportedField
@@ -48,6 +51,13 @@ def native_grammar(fields: GrammarFields | None, min_new_tokens: int | None, ign
             grammar = Grammar.of_json_schema(schema, field)
     _refuse_beside(grammar, "parameters.", min_new_tokens=min_new_tokens, ignore_eos=ignore_eos)
     return grammar
+
+
+def ollama_grammar(asked: dict[str, Any] | str | None) -> Grammar | None:
+    """Returns the grammar of Ollama's `format`: a schema, or "json" for any object."""
+    if isinstance(asked, dict):
+        return Grammar.of_json_schema(closed(asked), "format")
+    return Grammar.of_json_object("format") if asked else None
 
 
 def _refuse_beside(grammar: Grammar | None, prefix: str = "", **fields: int | bool | None) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from service.answers import Answer, CallDelta, Delta, GenerationRequest, OutputSequence, SessionTurn, Token
+from service.api.dialects.logprobs import with_alternatives
 from service.api.dialects.openai import Models, OpenAISerialiser, requests_of
 from service.api.dialects.tools import tool_use
 from service.api.schemas.openai import ChatBody
 from service.context.prompt import Chat
-from service.text.tokenizer import Tokenizer
 
 
 def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
@@ -69,19 +69,4 @@ def _call(delta: CallDelta) -> dict[str, Any]:
 def _logprobs(answer: Answer, tokens: Iterable[Token]) -> dict[str, Any] | None:
     if answer.request.logprobs is None:
         return None
-    tokenizer = answer.tokenizer
-    content = [
-        {
-            **_token(tokenizer, token.id, token.logprob),
-            "top_logprobs": [_token(tokenizer, *top) for top in token.top],
-        }
-        for token in tokens
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _token(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> dict[str, Any]:
-    """Returns a token's logprob object. `bytes` is null for a token that is a part of a character: its bytes are not
-    its text's."""
-    text = tokenizer.token_text(token_id)
-    return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
+    return {"content": [with_alternatives(answer.tokenizer, token) for token in tokens], "refusal": None}

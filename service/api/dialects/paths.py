@@ -13,9 +13,10 @@ class ErrorDialect(StrEnum):
     NATIVE = "native"
     OPENAI = "openai"
     TRITON = "triton"
+    OLLAMA = "ollama"
 
 
-PREFIXES: Final = {"/v2": ErrorDialect.TRITON}
+PREFIXES: Final = {"/v2": ErrorDialect.TRITON, "/api": ErrorDialect.OLLAMA}
 """Paths that belong to one dialect with everything below them, also where this server lacks the route."""
 OURS_UNDER_V1: Final = (
     "/v1/sessions",

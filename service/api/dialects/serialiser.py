@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from service.answers import Answer, Delta
+from service.api.encoding import COMMENT, EVENT_STREAM
 from service.errors import DosirakError
 
 
@@ -16,6 +17,10 @@ class Serialiser(ABC):
 
     ending: bytes = b""
     """The bytes behind the last event of a stream without an error."""
+    media_type: str = EVENT_STREAM
+    """The media type of a stream."""
+    comment: bytes = COMMENT
+    """What a stream sends while it waits for its first token; its clients pass over it."""
 
     @abstractmethod
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
@@ -23,7 +28,7 @@ class Serialiser(ABC):
 
     @abstractmethod
     def events(self, delta: Delta) -> Iterable[bytes]:
-        """Yields the server-sent events of a delta."""
+        """Yields the events of a delta."""
 
     @abstractmethod
     def failure(self, error: DosirakError, request_id: str) -> bytes:

@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from models.manifest import ModelReference
 from service.api.bodies import json_body
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
-from service.api.encoding import encode, json_response
+from service.api.encoding import NDJSON, encode, json_response
 from service.api.openapi import lines, takes
 from service.api.schemas.answers.feedback import Tallies, VotePage, VoteShown
 from service.api.schemas.feedback import FeedbackBody
@@ -22,7 +22,6 @@ from service.sessions import NewVote, Pair, Tally, Vote
 if TYPE_CHECKING:
     from service.sessions import Feedback
 
-NDJSON: Final = "application/x-ndjson"
 ALIAS: Final = "`model` must be name or name:version: an alias moves from version to version, send the version"
 router = APIRouter(prefix="/v1/feedback", tags=["feedback"])
 BODY: Final = json_body(FeedbackBody)

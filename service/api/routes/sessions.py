@@ -18,7 +18,7 @@ from starlette.responses import Response
 from service.api.bodies import json_body, read_lines
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.dialects import native
-from service.api.encoding import json_response
+from service.api.encoding import NDJSON, json_response
 from service.api.etags import revision_of
 from service.api.openapi import lines, streams, takes
 from service.api.responses import respond
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from service.sessions import SessionStore
 
 PREFIX: Final = "/v1/sessions"
-NDJSON: Final = "application/x-ndjson"
 router = APIRouter(prefix=PREFIX, tags=["sessions"])
 IfMatch = Annotated[str | None, Header()]
 SESSION: Final = json_body(SessionBody)

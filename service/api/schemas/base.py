@@ -52,10 +52,12 @@ def wrong(field: str, text: str) -> PydanticCustomError:
 
 
 class Wire(BaseModel):
-    """`later` names fields that clients send and this server cannot act on yet, with the values that have no effect."""
+    """`later` names fields that clients send and this server cannot act on yet, with the values that have no effect;
+    `reasons` says of some of them what to do instead."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
     later: ClassVar[dict[str, Absent]] = {}
+    reasons: ClassVar[dict[str, str]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -64,7 +66,7 @@ class Wire(BaseModel):
             return data
         for field in cls.later.keys() & data.keys():
             if not any(type(data[field]) is type(neutral) and data[field] == neutral for neutral in cls.later[field]):
-                raise unsupported(field, "cannot act on this server yet: remove it")
+                raise unsupported(field, cls.reasons.get(field, "cannot act on this server yet: remove it"))
         return {key: value for key, value in data.items() if key not in cls.later}
 
 

@@ -1,0 +1,81 @@
+"""These routes are Ollama's `POST /api/chat` and `POST /api/generate`. Its clients' `Content-Type` says anything."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.manifest import Manifest
+from service.api.bodies import json_body
+from service.api.connection import while_connected
+from service.api.deps import Service, ServiceDep
+from service.api.dialects.ollama import (
+    ChatSerialiser,
+    GenerateSerialiser,
+    OllamaSerialiser,
+    parse_chat,
+    parse_generate,
+)
+from service.api.encoding import json_response
+from service.api.openapi import line_stream, takes
+from service.api.responses import respond
+from service.api.schemas.answers.ollama import OllamaChatAnswer, OllamaGenerateAnswer
+from service.api.schemas.ollama import OllamaBody, OllamaChatBody, OllamaGenerateBody
+from service.deployments.deployment import DeploymentState
+from service.deployments.deployments import Deployments
+
+router = APIRouter(tags=["ollama"])
+CHAT: Final = json_body(OllamaChatBody, any_type=True)
+GENERATE: Final = json_body(OllamaGenerateBody, any_type=True)
+
+
+@router.post(
+    "/api/chat",
+    response_model=OllamaChatAnswer,
+    responses=line_stream(OllamaChatAnswer),
+    openapi_extra=takes(OllamaChatBody),
+)
+async def chat(http: Request, service: ServiceDep, body: OllamaChatBody = CHAT) -> Response:
+    """Answers a chat, as a stream of JSON lines unless `stream` is false. Without messages it loads the model, or with
+    `keep_alive` 0 unloads it."""
+    if not body.messages:
+        return await _without_text(http, service, body, ChatSerialiser)
+    return await respond(http, service, [parse_chat(body)], ChatSerialiser(), stream=body.stream is not False)
+
+
+@router.post(
+    "/api/generate",
+    response_model=OllamaGenerateAnswer,
+    responses=line_stream(OllamaGenerateAnswer),
+    openapi_extra=takes(OllamaGenerateBody),
+)
+async def generate(http: Request, service: ServiceDep, body: OllamaGenerateBody = GENERATE) -> Response:
+    """Answers a prompt, as a stream of JSON lines unless `stream` is false. Without a prompt it loads the model, or
+    with `keep_alive` 0 unloads it."""
+    if not body.prompt:
+        return await _without_text(http, service, body, GenerateSerialiser)
+    return await respond(http, service, [parse_generate(body)], GenerateSerialiser(), stream=body.stream is not False)
+
+
+async def _without_text(
+    http: Request, service: Service, body: OllamaBody, serialiser: type[OllamaSerialiser]
+) -> Response:
+    if body.keep_alive == 0:
+        manifest = await _unload(service.deployments, body.model)
+        return json_response(serialiser.without_text(manifest.reference, "unload"))
+    deployment = await while_connected(http.receive, service.deployments.acquire(body.model))
+    if body.keep_alive is not None:
+        service.deployments.keep_alive(deployment, body.keep_alive)
+    return json_response(serialiser.without_text(deployment.manifest.reference, "load"))
+
+
+async def _unload(deployments: Deployments, reference: str) -> Manifest:
+    """Begins to unload the version, where it is loaded, and returns it. Raises NotFound, InvalidRequest, and Conflict
+    while it is loading."""
+    manifest = deployments.resolve(reference)
+    loaded = (each for each in deployments.all() if each.state is not DeploymentState.DRAINING)
+    if any(each.manifest.reference == manifest.reference for each in loaded):
+        await deployments.unload(manifest.reference)
+    return manifest
