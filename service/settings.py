@@ -170,6 +170,11 @@ class Settings(BaseSettings):
     sessions_max_metadata_bytes: int = Field(
         default=16384, ge=2, description="Largest metadata of a session, as JSON in UTF-8."
     )
+    unknown_fields: Literal["refuse", "ignore"] = Field(
+        default="refuse",
+        description="What becomes of a request's fields that no schema knows: refused by name, or ignored and named in "
+        "the response's header X-Ignored-Fields.",
+    )
     guard_file: Path | None = Field(
         default=None, description="TOML file that says what answers are guarded against; no guard where unset."
     )

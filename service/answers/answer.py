@@ -62,7 +62,7 @@ class Answer:
         self.seed = seed
         self.created = int(time.time())
         self.admitted_at = time.monotonic()
-        stop_ids = () if request.sampling.ignore_eos else deployment.tokenizer.stop_token_ids
+        stop_ids = request.stop_ids(deployment.tokenizer.stop_token_ids)
         self.sequences = [
             OutputSequence(
                 number,

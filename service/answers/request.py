@@ -73,6 +73,7 @@ class GenerationRequest:
     grammar: Grammar | None = None
     tools: ToolUse | None = None
     template_variables: tuple[tuple[str, str | int | float | bool | None], ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     include_stop: bool = False
     n: int = 1
     best_of: int = 1
@@ -94,9 +95,13 @@ class GenerationRequest:
     def chat_options(self) -> ChatOptions:
         return ChatOptions(self.tools.tools if self.tools else (), self.template_variables)
 
+    def stop_ids(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the tokens that end an answer: the request's, and the version's `own` unless they are ignored."""
+        return (*self.stop_token_ids, *(() if self.sampling.ignore_eos else own))
+
     def params(self, max_tokens: int, seed: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
         """Returns the engine's parameters of one sequence. Ranking several sequences by likelihood needs their
-        logprobs."""
+        logprobs. `stop_token_ids` are the version's own."""
         chosen = self.sampling
         logprobs = 0 if self.logprobs is None and self.best_of > self.n else self.logprobs
         return SamplingParams(
@@ -112,7 +117,7 @@ class GenerationRequest:
             presence_penalty=chosen.presence_penalty,
             logit_bias=chosen.logit_bias,
             seed=seed & SEED_MASK,
-            stop_token_ids=() if chosen.ignore_eos else stop_token_ids,
+            stop_token_ids=self.stop_ids(stop_token_ids),
             logprobs=logprobs,
             prompt_logprobs=self.prompt_logprobs,
             grammar=self.grammar.text if self.grammar else "",

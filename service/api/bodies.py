@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from service.api.errors import refusal_of
 from service.api.idempotency import note_body
+from service.api.unknown_fields import without_unknown
 from service.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 
 MAX_DEPTH: Final = 32
@@ -38,7 +39,10 @@ def json_body(model: type[M], any_type: bool = False) -> Any:
     may_be_empty = is_optional(model)
 
     async def read(request: Request) -> M:
-        return validated(model, await read_object(request, may_be_empty, any_type))
+        body = await read_object(request, may_be_empty, any_type)
+        if request.app.state.service.settings.unknown_fields == "ignore":
+            return without_unknown(request, model, body)
+        return validated(model, body)
 
     read.__name__ = f"read_{model.__name__}"
     return Depends(read)

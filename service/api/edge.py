@@ -21,6 +21,7 @@ from service.api.dialects import error_dialect
 from service.api.errors import Internal, response_of
 from service.api.pages import UI
 from service.api.spans import Exchange, span_of
+from service.api.unknown_fields import IGNORED_HEADER
 from service.metrics import Metrics
 from service.tracing import Tracer, trace_context
 
@@ -103,6 +104,8 @@ class _Exchange:
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._state["request_id"]
             headers["X-Content-Type-Options"] = "nosniff"
+            if "ignored_fields" in self._state:
+                headers[IGNORED_HEADER] = self._state["ignored_fields"]
         elif self._is_head:
             message = {**message, "body": b""}
         await self._send_on(message)

@@ -102,7 +102,7 @@ def refusal_of(error: ValidationError) -> InvalidRequest:
 
 def _refusal(detail: ErrorDetails) -> InvalidRequest:
     kind, context = detail["type"], detail.get("ctx", {})
-    field = _name([*detail["loc"], *context.get("at", ())])
+    field = field_name([*detail["loc"], *context.get("at", ())])
     if kind == UNSUPPORTED:
         return UnsupportedField(f"`{field}` {context['why']}", param=field)
     if kind == "extra_forbidden":
@@ -127,7 +127,7 @@ def _rule(detail: ErrorDetails) -> str:
     return text.replace("should be", "must be", 1)
 
 
-def _name(location: Sequence[int | str]) -> str:
+def field_name(location: Sequence[int | str]) -> str:
     """Returns `parameters.stop[3]` for ("parameters", "stop", 3)."""
     name = ""
     for part in location:

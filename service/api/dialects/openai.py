@@ -52,7 +52,8 @@ def requests_of(
             n=n,
             priority=body.priority or 0,
             deadline_ms=body.deadline_ms,
-            user=body.user or "",
+            user=body.user or body.safety_identifier or "",
+            stop_token_ids=tuple(body.stop_token_ids or ()),
             **fields,
         )
         for source in sources

@@ -20,6 +20,8 @@ from service.api.schemas.answers.openai import ChatChunk, ChatCompletion, TextCo
 from service.api.schemas.openai import ChatBody, CompletionBody, OpenAISampling
 
 router = APIRouter(tags=["openai"])
+LOGGED: Final = ("metadata", "prompt_cache_key")
+"""Fields that only the log keeps."""
 CHAT: Final = json_body(ChatBody)
 COMPLETION: Final = json_body(CompletionBody)
 
@@ -55,5 +57,6 @@ async def _answer(
     requests: Sequence[GenerationRequest],
     serialiser: Serialiser,
 ) -> Response:
-    note_caller(http, body.request_id, body.user)
+    note_caller(http, body.request_id, body.user or body.safety_identifier)
+    http.state.log.update({name: value for name in LOGGED if (value := getattr(body, name))})
     return await respond(http, service, requests, serialiser, stream=bool(body.stream))

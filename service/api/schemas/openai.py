@@ -30,6 +30,7 @@ from service.api.schemas.base import (
     Sequences,
     SessionId,
     StopOrStops,
+    TokenId,
     Tokens,
     TypicalP,
     UserText,
@@ -43,16 +44,18 @@ from service.api.schemas.tools import ToolChoice, Tools
 from service.context.prompt import Ids, Text
 
 MAX_PROMPTS: Final = 64
+MAX_STOP_TOKENS: Final = 64
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    Field(max_length=16, description="Appears in the server's log."),
+]
 LATER_EVERYWHERE: Final[dict[str, Absent]] = {
     "session_id": (None,),
     "store": (None, False),
-    "metadata": (None, {}),
     "service_tier": (None, "auto", "default"),
     "skip_special_tokens": (None, True),
     **dict.fromkeys(
         (
-            "prompt_cache_key",
-            "safety_identifier",
             "lora_path",
             "guided_decoding_backend",
             "guided_whitespace_pattern",
@@ -91,6 +94,12 @@ class OpenAISampling(Wire):
     presence_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
     user: UserText | None = None
+    safety_identifier: Annotated[UserText | None, Field(description="OpenAI's newer name of `user`.")] = None
+    prompt_cache_key: Annotated[
+        str | None, Field(max_length=256, description="Appears in the log: prefixes are found by their tokens.")
+    ] = None
+    metadata: Metadata | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS)] | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS, description="0 or -1: off.")] | None = None

@@ -1,0 +1,92 @@
+"""Fields that clients send beside the question: kept with the log, or unknown, and tokens that end an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.api.conftest import Serve
+from tests.fake_service import World
+
+ASK = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+async def test_fields_without_an_effect_are_kept_with_the_log(world: World) -> None:
+    given = {"metadata": {"order": "7"}, "prompt_cache_key": "k", "safety_identifier": "u-1", "service_tier": "auto"}
+    with capture_logs() as lines:
+        answer = await world.client.post("/v1/chat/completions", json={**ASK, **given, "store": False})
+    assert answer.status_code == 200
+    [line] = [line for line in lines if line["event"] == "request"]
+    assert (line["metadata"], line["prompt_cache_key"], line["user"]) == ({"order": "7"}, "k", "u-1")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("store", True),
+        ("service_tier", "priority"),
+        ("metadata", {"a": "b" * 513}),
+        ("metadata", {str(n): "" for n in range(17)}),
+        ("prompt_cache_key", "x" * 257),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [10**6]),
+        ("stop_token_ids", [1] * 65),
+    ],
+)
+async def test_what_cannot_act_is_refused_by_name(world: World, field: str, value: Any) -> None:
+    answer = await world.client.post("/v1/chat/completions", json={**ASK, field: value})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith(field)
+
+
+@pytest.mark.parametrize("ignore_eos", [True, False])
+async def test_stop_tokens_reach_the_engine(world: World, ignore_eos: bool) -> None:
+    own = world.tokenizer.stop_token_ids
+    await world.client.post(
+        "/v1/chat/completions", json={**ASK, "stop_token_ids": [5, 6], "ignore_eos": ignore_eos, "max_tokens": 4}
+    )
+    [request] = world.engine.requests
+    assert request.params.stop_token_ids == ((5, 6) if ignore_eos else (5, 6, *own))
+
+
+async def test_a_stop_token_is_not_in_the_text(world: World) -> None:
+    a, b = (world.tokenizer.encode(text, add_special_tokens=False)[0] for text in "ab")
+    world.engine.script = lambda request, tokenizer: [a, a, b]
+    for include, text in ((False, "aa"), (True, "aab")):
+        body = {**ASK, "temperature": 0, "stop_token_ids": [b], "include_stop_str_in_output": include}
+        answer = (await world.client.post("/v1/chat/completions", json=body)).json()
+        assert answer["choices"][0]["message"]["content"] == text
+
+
+UNKNOWN = {**ASK, "banana": 1, "messages": [{**ASK["messages"][0], "mood": "calm"}], "stream_options": None}
+
+
+async def test_unknown_fields_are_refused_by_default(world: World) -> None:
+    answer = await world.client.post("/v1/chat/completions", json=UNKNOWN)
+    assert answer.status_code == 400
+    assert "x-ignored-fields" not in answer.headers
+
+
+async def test_ignored_fields_are_named_in_a_header(serve: Serve) -> None:
+    async with serve(unknown_fields="ignore") as world:
+        plain = await world.client.post("/v1/chat/completions", json={**ASK, "temperature": 0})
+        assert "x-ignored-fields" not in plain.headers
+        answer = await world.client.post("/v1/chat/completions", json={**UNKNOWN, "temperature": 0})
+        assert answer.status_code == 200
+        assert set(answer.headers["x-ignored-fields"].split(", ")) == {"banana", "messages[0].mood"}
+        assert answer.json()["choices"] == plain.json()["choices"]
+        odd = await world.client.post("/generate", json={"inputs": "x", "도시락\r\nx": 1})
+        assert odd.status_code == 200 and odd.headers["x-ignored-fields"].isascii()
+
+
+async def test_known_fields_are_still_refused(serve: Serve) -> None:
+    async with serve(unknown_fields="ignore") as world:
+        for field, value in (("store", True), ("temperature", 9), ("messages", [])):
+            answer = await world.client.post("/v1/chat/completions", json={**UNKNOWN, field: value})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == field
+        many = {**ASK, **{f"x{n}": n for n in range(40)}}
+        answer = await world.client.post("/v1/chat/completions", json=many)
+        assert answer.status_code == 200 and answer.headers["x-ignored-fields"].count(",") == 19
