@@ -17,8 +17,9 @@ uv=${UV:-uv}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# What the engine process alone imports. numpy is not among it: BentoML's server imports it.
-engine='accelerate|gguf|mpmath|networkx|regex|safetensors|sympy|transformers'
+# What the engine process alone imports, and the process that tries grammars for it. numpy is not among it: BentoML's
+# server imports it.
+engine='accelerate|gguf|llguidance|mpmath|networkx|regex|safetensors|sympy|transformers'
 
 locked() { # FILE…: its lines with all hashes of each version, and nothing that the lines do not name
     "$uv" pip compile --quiet --no-config --no-deps --no-header --no-annotate --generate-hashes --python-version 3.11 \
