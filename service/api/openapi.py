@@ -23,6 +23,7 @@ from service.api.schemas.answers.openai import ChatChunk, TextCompletion
 MODELS: Final[tuple[type[BaseModel], ...]] = (
     native.GenerateBody,
     native.TokenizeBody,
+    native.DetokenizeBody,
     native.ChatTokenizeBody,
     native.DeploymentBody,
     native.ProfileBody,

@@ -20,7 +20,7 @@ _NO_LENGTH = 10**12
 class TokenizerFiles:
     """The facts of a version's tokenizer. `tokenizer` is the text of tokenizer.json. `added` holds (content, special)
     of tokenizer_config.json in id order: older checkpoints name tokens there that tokenizer.json lacks.
-    `model_max_length` is in tokens, 0 if unknown."""
+    `model_max_length` is in tokens, 0 if unknown. `class_name` is the library's name of the tokenizer's class."""
 
     tokenizer: str
     named_tokens: Mapping[str, str]
@@ -28,6 +28,7 @@ class TokenizerFiles:
     chat_template: str | None
     eos_token_ids: tuple[int, ...]
     model_max_length: int
+    class_name: str | None = None
 
 
 def read_files(directory: Path) -> TokenizerFiles:
@@ -46,6 +47,7 @@ def read_files(directory: Path) -> TokenizerFiles:
         chat_template=_chat_template(directory, config),
         eos_token_ids=_ids(generation.get("eos_token_id", model.get("eos_token_id"))),
         model_max_length=_length([config.get("model_max_length"), *(model.get(key) for key in _LENGTH_KEYS)]),
+        class_name=_content(config.get("tokenizer_class")),
     )
 
 

@@ -73,6 +73,8 @@ class Tokenizer:
         self.model_max_length = files.model_max_length
         """Tokens; 0 when no file says."""
         self.chat_template = files.chat_template
+        self.class_name = files.class_name
+        """The library's name of its class; None when no file says."""
         self._splitting = Splitting(vocabulary)
         self._forget()
         self._owners: OrderedDict[str, Tokenizer] = OrderedDict()

@@ -44,6 +44,7 @@ def _shown(id: str, manifest: Manifest) -> dict[str, Any]:
         "created": int(datetime.fromisoformat(manifest.created_at).timestamp()),
         "owned_by": "dosirak",
         "root": manifest.reference,
+        "parent": manifest.lineage.parent,
         "digest": manifest.short_digest,
         "precision": manifest.precision,
         "max_model_len": manifest.context_window,

@@ -1,4 +1,5 @@
-"""These routes, `/tokenize` and `/chat_tokenize`, show what the model would receive. Counts go past the window."""
+"""These routes turn text and chats into the tokens that the model would receive, and tokens into text. Counts go past
+the window."""
 
 from __future__ import annotations
 
@@ -9,17 +10,20 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from service.api.bodies import json_body
-from service.api.deps import ServiceDep
+from service.api.deps import ServiceDep, Text
 from service.api.encoding import json_response
 from service.api.openapi import takes
-from service.api.schemas.answers.native import ChatTokens, TextToken, TokenizeCount
-from service.api.schemas.native import ChatTokenizeBody, TokenizeBody
+from service.api.schemas.answers.native import ChatTokens, Detokenized, TextToken, TokenizeCount, TokenizerInfo
+from service.api.schemas.native import ChatTokenizeBody, DetokenizeBody, TokenizeBody
 from service.deployments.deployment import Deployment
+from service.errors import InvalidRequest
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter(tags=["tokenize"])
 TOKENIZE: Final = json_body(TokenizeBody)
+DETOKENIZE: Final = json_body(DetokenizeBody)
 CHAT_TOKENIZE: Final = json_body(ChatTokenizeBody)
+NAMED: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 @router.post("/tokenize", response_model=list[TextToken] | TokenizeCount, openapi_extra=takes(TokenizeBody))
@@ -40,6 +44,35 @@ def _tokenized(deployment: Deployment, body: TokenizeBody) -> Any:
     else:
         ids = tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
     return {"count": len(ids), "max_model_len": deployment.window, "tokens": ids}
+
+
+@router.post("/detokenize", response_model=Detokenized, openapi_extra=takes(DetokenizeBody))
+async def detokenize(service: ServiceDep, body: DetokenizeBody = DETOKENIZE) -> Response:
+    """Returns, as vLLM, the text of token ids. Bytes that complete no character become U+FFFD."""
+    deployment = await service.deployments.acquire(body.model)
+    return json_response({"prompt": await asyncio.to_thread(_text_of, deployment.tokenizer, body)})
+
+
+def _text_of(tokenizer: Tokenizer, body: DetokenizeBody) -> str:
+    unknown = max(body.tokens, default=0)
+    if unknown >= tokenizer.vocab_size:
+        raise InvalidRequest(
+            f"`tokens` holds {unknown}, which is no token id of this model; ids run from 0 to "
+            f"{tokenizer.vocab_size - 1}: leave it out, or name the model that gave it",
+            param="tokens",
+            vocab_size=tokenizer.vocab_size,
+        )
+    return tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
+
+
+@router.get("/tokenizer_info", response_model=TokenizerInfo)
+async def tokenizer_info(service: ServiceDep, model: Text | None = None) -> Response:
+    """Returns, under vLLM's names, what a client needs to write prompts as the version's tokenizer does."""
+    tokenizer = (await service.deployments.acquire(model)).tokenizer
+    named = {name: tokenizer.named_token(name) for name in NAMED}
+    length = tokenizer.model_max_length or None
+    told = {"chat_template": tokenizer.chat_template, "model_max_length": length}
+    return json_response({"tokenizer_class": tokenizer.class_name, **named, **told})
 
 
 @router.post("/chat_tokenize", response_model=ChatTokens, openapi_extra=takes(ChatTokenizeBody))

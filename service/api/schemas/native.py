@@ -189,6 +189,14 @@ class TokenizeBody(Wire):
         return self
 
 
+class DetokenizeBody(Wire):
+    """Token ids to turn into text. Control tokens are shown, so that the text gives the same ids again."""
+
+    tokens: list[TokenId]
+    model: ModelReference | None = None
+    skip_special_tokens: bool = False
+
+
 class ChatTokenizeBody(Wire):
     messages: Messages
     model: ModelReference | None = None

@@ -134,6 +134,22 @@ class TokenizeCount(Shown):
     tokens: list[int]
 
 
+class Detokenized(Shown):
+    prompt: str
+
+
+class TokenizerInfo(Shown):
+    """The files' own values; null where no file says. `model_max_length`: tokens."""
+
+    tokenizer_class: str | None
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
+    model_max_length: int | None
+
+
 class ChatTokens(Shown):
     tokenize_response: list[TextToken]
     templated_text: str

@@ -160,13 +160,15 @@ class TextCompletion(ExtraFields):
 
 
 class Model(Shown):
-    """`root` is the version that `id` means now."""
+    """`root` is the version that `id` means now; `parent` the version that it was made from, as of an adapter its base;
+    null for an original."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     root: str
+    parent: str | None
     digest: str
     precision: str
     max_model_len: int
