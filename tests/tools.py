@@ -66,3 +66,16 @@ CHAT = (
     Message("assistant", "It is clear."),
     Message("user", "don't stop ."),
 )
+
+DEMO_WITH_TOOLS = """{{- bos_token -}}
+{%- if tools -%}{{- '<|system|>' -}}{%- for tool in tools -%}{{- tool | tojson + '\\n' -}}{%- endfor -%}
+{{- 'Call as <tool_call></tool_call><|end|>' -}}{%- endif -%}
+{%- for message in messages -%}
+{{- '<|assistant|>' if message.role == 'assistant' else '<|user|>' -}}{{- message.content -}}
+{%- for call in message.tool_calls or [] -%}
+{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' -}}
+{{- (call.function.arguments | tojson) + '}\\n</tool_call>' -}}
+{%- endfor -%}{{- '<|end|>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"""
+"""For the demo model's tokens; it was not taught any calls."""
