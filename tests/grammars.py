@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Final
+
+from llguidance import LLMatcher
 
 from service.grammars import Grammar
 from service.grammars.matching import VocabularyGrammars
@@ -61,6 +64,23 @@ def decode(ids: Iterable[int]) -> bytes:
 def vocabulary(size: int = len(TOKENS)) -> VocabularyGrammars:
     """Grammars over TOKENS and, behind them, ids that stand for no text."""
     return VocabularyGrammars.of_tokens([*TOKENS, *[None] * (size - len(TOKENS))], encode)
+
+
+@cache
+def _compiled(grammar: str) -> LLMatcher:
+    return _plain().compile(grammar)
+
+
+@cache
+def _plain() -> VocabularyGrammars:
+    return vocabulary()
+
+
+def fits(grammar: Grammar, text: str | bytes) -> bool:
+    """Whether a grammar allows exactly this text. Raises ValueError for one that cannot be compiled."""
+    matcher = _compiled(grammar.text).deep_copy()
+    ids = encode(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting() and not matcher.is_error()
 
 
 def schema(value: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from service.grammars.grammar import Grammar
 MODULE: Final = "service.grammars.trial"
 _MOST_REMEMBERED: Final = 4096
 _MOST_WAITING: Final = 64
+_MOST_TRIALS: Final = 2  # of one grammar, where the process ends: a process may have been killed since the last trial
 _PATIENCE_SECONDS: Final = 20.0  # of one trial; its own limits end it long before
 
 
@@ -58,12 +59,19 @@ class GrammarChecker:
         self._waiting += 1
         try:
             async with self._turn:
-                known = self._known.get(key)
-                return await self._trial(grammar.text) if known is None else known
+                for _ in range(_MOST_TRIALS):
+                    verdict = self._known.get(key)
+                    if verdict is None:
+                        verdict = await self._trial(grammar.text)
+                    if verdict is not None:
+                        return verdict
         finally:
             self._waiting -= 1
+        raise Overloaded("The process that tries grammars was ended; send the request again", retry_after=1)
 
-    async def _trial(self, text: str) -> str:
+    async def _trial(self, text: str) -> str | None:
+        """Returns the verdict; None where the process ended or says nothing, which is no fault of the grammar: its own
+        process has limits."""
         body = text.encode()
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -72,9 +80,9 @@ class GrammarChecker:
                 await writes.drain()
                 size = int.from_bytes(await reads.readexactly(4), "big")
                 return (await reads.readexactly(size)).decode()
-        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+        except (TimeoutError, asyncio.IncompleteReadError, OSError):
             await self.close()
-            return "its trial was ended: make it smaller"
+            return None
         except asyncio.CancelledError:
             await self.close()  # the next trial must not read this one's verdict
             raise

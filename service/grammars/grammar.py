@@ -10,11 +10,12 @@ becomes one here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from service.errors import InvalidRequest
+from service.errors import InvalidRequest, UnsupportedField
 from service.grammars.json_schema import followed
 
 MAX_GRAMMAR_BYTES: Final = 256 * 1024
@@ -24,8 +25,11 @@ _JSON_OPTIONS: Final = {
     "whitespace_flexible": False,
     "coerce_one_of": False,
     "lenient": False,
+    "json_allowed_escapes": 'nrbtf\\"',
 }
-"""A value has one way of being written: a model cannot write blanks without an end, and more tokens are certain."""
+"""A value has one way of being written: a model cannot write blanks without an end, more tokens are certain, and a
+name that is taken cannot come again as `\\u0061`. Of control characters only \\n, \\r, \\t, \\b and \\f have one."""
+_TEMPERATURE: Final = re.compile(r"^\s*[\w-]+\s*\[[^\]]*\btemperature\s*=", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Grammar:
     def of_json_schema(cls, schema: Any, field: str) -> Grammar:
         """Returns the grammar of the JSON values that `schema` allows: an object, a boolean, or its JSON text. Raises
         InvalidRequest, UnsupportedField."""
-        return cls(json.dumps({"grammars": [{"json_schema": _kept(schema, field)}]}, ensure_ascii=False), field)
+        return cls(f'{{"grammars": [{{"json_schema": {_kept(schema, field)}}}]}}', field)
 
     @classmethod
     def of_json_object(cls, field: str) -> Grammar:
@@ -70,8 +74,10 @@ class Grammar:
 
     @classmethod
     def of_choice(cls, options: Iterable[str], field: str) -> Grammar:
-        """Returns the grammar of exactly these texts."""
-        texts = " | ".join(json.dumps(each, ensure_ascii=False) for each in options)
+        """Returns the grammar of exactly these texts. Raises InvalidRequest if there are none."""
+        texts = " | ".join(_quoted(each) for each in options)
+        if not texts:
+            raise InvalidRequest(f"`{field}` has no option: send one", param=field)
         return cls(f"start: {texts}", field)
 
     def or_else(self, other: Grammar) -> Grammar:
@@ -82,7 +88,12 @@ class Grammar:
 
     @classmethod
     def of_lark(cls, text: str, field: str) -> Grammar:
-        """Returns a grammar in llguidance's variant of Lark, whose first rule is `start`."""
+        """Returns a grammar in llguidance's variant of Lark, whose first rule is `start`. Raises UnsupportedField for a
+        rule's temperature."""
+        if _TEMPERATURE.search(text):
+            raise UnsupportedField(
+                f"`{field}` cannot act: a rule has a temperature; send `temperature` for the whole answer", param=field
+            )
         return cls(text, field)
 
 
@@ -97,11 +108,18 @@ def _definition(text: str) -> dict[str, Any]:
 
 def json_rule(schema: Any, field: str) -> str:
     """Returns a part of a Lark rule: the JSON values that `schema` allows. Raises InvalidRequest, UnsupportedField."""
-    return f"%json {json.dumps(_kept(schema, field), ensure_ascii=False)}"
+    return f"%json {_kept(schema, field)}"
 
 
-def _kept(schema: Any, field: str) -> dict[str, Any]:
-    return {**followed(_parsed(schema, field), field), "x-guidance": _JSON_OPTIONS}
+def _kept(schema: Any, field: str) -> str:
+    """Returns the JSON of a schema as the compiler reads it."""
+    try:
+        kept = {**followed(_parsed(schema, field), field), "x-guidance": _JSON_OPTIONS}
+        return json.dumps(kept, ensure_ascii=False)
+    except RecursionError:
+        raise InvalidRequest(f"`{field}` is nested too deep: make it flatter", param=field) from None
+    except ValueError:  # an integer of thousands of digits
+        raise InvalidRequest(f"`{field}` holds a number with too many digits: correct it", param=field) from None
 
 
 def _parsed(schema: Any, field: str) -> Any:
@@ -113,6 +131,10 @@ def _parsed(schema: Any, field: str) -> Any:
         raise InvalidRequest(
             f"`{field}` is a string that is not the JSON of a schema: correct it", param=field
         ) from None
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _escaped(pattern: str) -> str:

@@ -1,28 +1,33 @@
 """A JSON schema is read here before its grammar is compiled: what the grammar could not keep exactly is refused.
 
 The compiler (llguidance) refuses the keywords of JSON Schema that it does not know how to keep, such as `not`. It
-ignores every word that JSON Schema does not have, and a few formats let wrong values through. This module refuses those
-words by name, and writes those formats as patterns:
+ignores every word that JSON Schema does not have, and words that the draft of `$schema` lacks. This module refuses
+those words by name. A few others let wrong values through: `json_patterns` and `json_numbers` write them so that none
+does:
 
     {"type": "string", "format": "date"}  ─▶  {"type": "string", "pattern": "^…$"}, which has no 30 February
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from service.errors import UnsupportedField
+from service.grammars.json_constants import require_kept
+from service.grammars.json_numbers import require_exact_multiples, with_bounds
+from service.grammars.json_patterns import followed_pattern, with_patterns
 
 MOST_LEVELS: Final = 64
 _SCHEMA: Final = frozenset({"additionalItems", "additionalProperties", "items"})
 _SCHEMAS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 _NAMED_SCHEMAS: Final = frozenset({"$defs", "definitions", "patternProperties", "properties"})
+_CONSTANTS: Final = frozenset({"const", "enum"})
 _VALUES: Final = frozenset(
     (
-        "$anchor", "$id", "$ref", "$schema", "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "id",
-        "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum",
-        "multipleOf", "pattern", "required", "type",
+        "$anchor", "$id", "$ref", "$schema", "exclusiveMaximum", "exclusiveMinimum", "format", "id", "maxItems",
+        "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
+        "pattern", "required", "type",
     )
 )  # fmt: skip
 _NOTES: Final = frozenset(
@@ -39,34 +44,29 @@ _REFUSED_BY_COMPILER: Final = frozenset(
         "nullable", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
     )
 )  # fmt: skip
-
-_DAY: Final = (
-    r"(?:(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29"
-    r"|[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
-    r"|02-(?:0[1-9]|1[0-9]|2[0-8])))"
-)
-_HOUR: Final = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME: Final = rf"{_HOUR}:[0-5][0-9](?:\.[0-9]{{1,9}})?(?:Z|[+-]{_HOUR})"
-_LABEL: Final = r"[a-zA-Z0-9]{1,16}(?:-[a-zA-Z0-9]{1,15}){0,2}"
-_FORMATS: Final[Mapping[str, str]] = {
-    "date": f"^{_DAY}$",
-    "time": f"^{_TIME}$",
-    "date-time": f"^{_DAY}T{_TIME}$",
-    "hostname": rf"^{_LABEL}(?:\.{_LABEL}){{0,3}}$",
+_LACKS: Final[Mapping[str, frozenset[str]]] = {
+    "json-schema.org/draft-04/schema": frozenset({"const", "prefixItems"}),
+    "json-schema.org/draft-06/schema": frozenset({"prefixItems"}),
+    "json-schema.org/draft-07/schema": frozenset({"prefixItems"}),
+    "json-schema.org/draft/2019-09/schema": frozenset({"prefixItems"}),
 }
-"""Formats whose own grammars let wrong values through: 30 February, leap seconds at any minute, names of hosts that are
-too long or no valid Punycode. Each pattern allows a part of the right values only."""
+"""Words that the compiler ignores where `$schema` names a draft, because the draft does."""
 
 
 def followed(schema: Any, field: str) -> dict[str, Any]:
     """Returns the schema as the compiler can keep it, without notes. Raises UnsupportedField, which names the place:
-    `field` is where the request holds the schema."""
-    found = _followed(schema, field, 0)
-    if isinstance(found, dict):
-        return found
-    if found is True:
-        return {}
-    raise UnsupportedField(f"`{field}` is false, which no answer fits: send a schema that some value fits", param=field)
+    `field` is where the request holds the schema. RecursionError where a constant is nested too deep."""
+    kept = _followed(schema, field, 0)
+    if kept is False:
+        raise UnsupportedField(
+            f"`{field}` is false, which no answer fits: send a schema that some value fits", param=field
+        )
+    every = list(_schemas_of(kept, field))
+    for at, each in every:
+        _require_kept_words(each, at, _LACKS.get(_draft_of(kept), frozenset()), is_top=each is kept)
+        _require_sure_counts(each, at)
+    require_exact_multiples((f"{at}.multipleOf", each["multipleOf"]) for at, each in every if "multipleOf" in each)
+    return {} if kept is True else kept
 
 
 def _followed(schema: Any, at: str, level: int) -> Any:
@@ -81,8 +81,7 @@ def _followed(schema: Any, at: str, level: int) -> Any:
         if word in _NOTES or (word in _WITHOUT_EFFECT and value is _WITHOUT_EFFECT[word]):
             continue
         kept[word] = _value(word, value, f"{at}.{word}", level + 1)
-    _require_sure_counts(kept, at)
-    return _with_patterns(kept)
+    return with_patterns(with_bounds(kept, at), at)
 
 
 def _value(word: str, value: Any, at: str, level: int) -> Any:
@@ -91,16 +90,82 @@ def _value(word: str, value: Any, at: str, level: int) -> Any:
     if word in _SCHEMA:
         return _followed(value, at, level)
     if word in _NAMED_SCHEMAS and isinstance(value, dict):
-        return {name: _followed(each, f"{at}.{name}", level) for name, each in value.items()}
+        named = ((name, _followed(each, f"{at}.{name}", level)) for name, each in value.items())
+        is_pattern = word == "patternProperties"
+        return {followed_pattern(name, f"{at}.{name}") if is_pattern else name: each for name, each in named}
+    if word in _CONSTANTS:
+        require_kept(value, at)
+        return value
     if word in _VALUES:
         return value
     if word in _REFUSED_BY_COMPILER:
         raise UnsupportedField(
             f"`{at}` cannot act: a grammar cannot keep `{word}`; remove it and check the answer", param=at
         )
+    if word in _SCHEMAS | _NAMED_SCHEMAS:
+        kind = "a list" if word in _SCHEMAS else "an object"
+        raise UnsupportedField(f"`{at}` must be {kind} of JSON schemas: correct it", param=at)
     raise UnsupportedField(
         f"`{at}` is no word of JSON Schema that this server knows: remove it, or correct its spelling", param=at
     )
+
+
+def _schemas_of(schema: Any, at: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields a followed schema and those in it, with their places."""
+    if not isinstance(schema, dict):
+        return
+    yield at, schema
+    for word, value in schema.items():
+        inner: Iterable[tuple[Any, Any]] = ()
+        if word in _SCHEMAS and isinstance(value, list):
+            inner = enumerate(value)
+        elif word in _NAMED_SCHEMAS:
+            inner = value.items()
+        elif word in _SCHEMA:
+            yield from _schemas_of(value, f"{at}.{word}")
+        for name, each in inner:
+            yield from _schemas_of(each, f"{at}.{word}.{name}")
+
+
+def _draft_of(schema: Any) -> str:
+    draft = schema.get("$schema") if isinstance(schema, dict) else None
+    return draft.partition("://")[2].rstrip("#") if isinstance(draft, str) else ""
+
+
+def _require_kept_words(schema: Mapping[str, Any], at: str, lacking: frozenset[str], is_top: bool) -> None:
+    """Raises UnsupportedField for words that the compiler ignores at this place."""
+    for word in lacking & schema.keys():
+        raise UnsupportedField(
+            f"`{at}.{word}` is no word of the draft that `$schema` names: name a later draft, or none",
+            param=f"{at}.{word}",
+        )
+    if "$schema" in schema and not is_top:
+        raise UnsupportedField(f"`{at}.$schema` cannot act inside a schema: remove it", param=f"{at}.$schema")
+    if "additionalItems" in schema and not isinstance(schema.get("items"), list):
+        raise UnsupportedField(
+            f"`{at}.additionalItems` cannot act without a list of `items`: beside `prefixItems`, write `items`",
+            param=f"{at}.additionalItems",
+        )
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and not _is_of_schemas(reference.partition("#")[2]):
+        raise UnsupportedField(
+            f"`{at}.$ref` must point at a schema, such as `#/$defs/name`: correct it", param=f"{at}.$ref"
+        )
+
+
+def _is_of_schemas(fragment: str) -> bool:
+    """Whether a JSON pointer leads from schema to schema, by the words that hold schemas; so does an anchor's name. A
+    constant that looks like a schema was not read as one."""
+    steps = fragment.split("/")[1:]
+    while steps:
+        word = steps.pop(0)
+        if word in _NAMED_SCHEMAS or (word in _SCHEMAS and steps and steps[0].isdigit()):
+            if not steps:
+                return False
+            steps.pop(0)
+        elif word not in _SCHEMA:
+            return False
+    return True
 
 
 def _require_sure_counts(schema: Mapping[str, Any], at: str) -> None:
@@ -113,14 +178,3 @@ def _require_sure_counts(schema: Mapping[str, Any], at: str) -> None:
             "`required`",
             param=f"{at}.minProperties",
         )
-
-
-def _with_patterns(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema with a pattern for a format of `_FORMATS`."""
-    pattern = _FORMATS.get(schema["format"]) if isinstance(schema.get("format"), str) else None
-    if pattern is None:
-        return schema
-    rest = {word: value for word, value in schema.items() if word != "format"}
-    if "pattern" not in rest:
-        return {**rest, "pattern": pattern}
-    return {**rest, "allOf": [*rest.get("allOf", ()), {"pattern": pattern}]}

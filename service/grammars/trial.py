@@ -12,6 +12,7 @@ import resource
 import select
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -19,15 +20,17 @@ from service.grammars.matching import VocabularyGrammars
 
 CPU_SECONDS: Final = 0.12
 MORE_MEMORY: Final = 128 * 1024 * 1024
+STACK: Final = 1024 * 1024  # half of what an engine's threads have at least: what fits here does not overflow there
 _LONGEST_SECONDS: Final = 5.0
 _NICENESS: Final = 5  # running answers first
 _TOO_LONG: Final = f"it takes more than {CPU_SECONDS * 1000:.0f} ms to compile: make it smaller"
 _TOO_LARGE: Final = f"it takes more than {MORE_MEMORY >> 20} MiB to compile: make it smaller"
+_TOO_DEEP: Final = "it is nested too deep, or too long, to compile: make it smaller"
 _REASONS: Final = {
     signal.SIGPROF: _TOO_LONG,
     signal.SIGKILL: _TOO_LONG,
     signal.SIGABRT: _TOO_LARGE,
-    signal.SIGSEGV: _TOO_LARGE,
+    signal.SIGSEGV: _TOO_DEEP,
 }
 
 
@@ -71,9 +74,10 @@ def _compile(grammars: VocabularyGrammars, text: str, writes: int) -> None:
         verdict = "+"
     except ValueError as error:
         verdict = f"-{error}"
-    except BaseException as error:  # llguidance panics with a BaseException
+    except BaseException as error:
         verdict = f"-it could not be compiled: {type(error).__name__}"
-    os.write(writes, verdict.encode(errors="replace")[: 1 << 16])
+    with suppress(OSError):  # nobody reads it any more
+        os.write(writes, verdict.encode(errors="replace")[: 1 << 16])
     os._exit(0)
 
 
@@ -81,6 +85,7 @@ def _limit() -> None:
     for number in (signal.SIGPROF, signal.SIGABRT):
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK))
     used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (used + MORE_MEMORY, used + MORE_MEMORY))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a failed allocation or a panic prints
@@ -90,7 +95,7 @@ def _limit() -> None:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
-    grammars = VocabularyGrammars.of_bytes()
+    grammars = VocabularyGrammars.of_letters()
     grammars.compile('start: "a"')  # what the first compilation sets up
     while (text := read_frame(sys.stdin.buffer)) is not None:
         sys.stdout.buffer.write(frame(tried(grammars, text)))

@@ -1,0 +1,26 @@
+"""Constants of a JSON schema, `const` and `enum`, as the compiler keeps them exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.errors import UnsupportedField
+from service.grammars.json_numbers import is_number, require_exact
+from service.grammars.json_patterns import UNWRITABLE
+
+
+def require_kept(value: Any, at: str) -> None:
+    """Raises UnsupportedField for a constant with a number that the compiler would read as another one, or with a
+    control character that it would leave out. RecursionError where it is nested too deep."""
+    if is_number(value):
+        require_exact(value, at)
+    elif isinstance(value, str):
+        if not UNWRITABLE.isdisjoint(value):
+            raise UnsupportedField(f"`{at}` cannot act: it has a control character; remove it", param=at)
+    elif isinstance(value, list):
+        for each in value:
+            require_kept(each, at)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            require_kept(name, at)
+            require_kept(each, at)

@@ -1,0 +1,273 @@
+"""Grammars from regexes, choices and Lark: exactly the texts that were asked for, compiled and matched."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.errors import InvalidRequest, UnsupportedField
+from service.grammars import Grammar
+from service.grammars.grammar import MAX_GRAMMAR_BYTES
+from service.grammars.matching import VocabularyGrammars
+from tests.effort import drawn
+from tests.grammars import FIELD, TOKENS, decode, encode, fits, vocabulary
+
+
+def matched(pattern: str, *texts: str) -> list[str]:
+    grammar = Grammar.of_regex(pattern, FIELD)
+    return [text for text in texts if fits(grammar, text)]
+
+
+# -- regexes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        ("a/b", "a/b", "ab"),
+        (r"a\/b", "a/b", r"a\/b"),
+        (r"a\\/b", r"a\/b", "a/b"),
+        (r"a\\\/b", r"a\/b", "a/b"),
+        ("[/]", "/", "["),
+        ("[^/]+", "ab", "a/b"),
+        ("//", "//", "/"),
+        ("/i", "/i", "/I"),
+        ("a // b", "a // b", "a "),
+        ("a\nb", "a\nb", "anb"),
+        ("a\\\nb", "a\nb", "anb"),
+        (r"a\nb", "a\nb", r"a\nb"),
+        (r"a\\nb", r"a\nb", "a\nb"),
+        ("a\\\\\nb", "a\\\nb", "a\\nb"),
+        ("a\r\tb\x00", "a\r\tb\x00", "a"),
+        ("\u2028\x85", "\u2028\x85", "\n"),
+        (r"\\", "\\", r"\\"),
+        (r"\\\\", r"\\", "\\"),
+        ('"', '"', "'"),
+        ("#", "#", ""),
+        ("도시락{2}", "도시락락", "도시락도시락"),
+        ("[가-힣]{2,3}", "김밥", "김"),
+        ("^a$", "a", "b"),
+        ("(?i)ab", "aB", "b"),
+        ("(?s).", "\n", ""),
+        (".", "\r", "\n"),
+        ("a|bc", "bc", "ac"),
+        ("a|", "", "b"),
+        ("a*", "aaa", "ab"),
+        (r"[0-9]{3}-[0-9]{4}", "010-1234", "010-12345"),
+        (r"\p{L}+", "도Ä", "1"),
+        ("😀+", "😀😀", "😁"),
+    ],
+)
+def test_a_regex_matches_the_whole_answer(pattern: str, right: str, wrong: str) -> None:
+    assert matched(pattern, right, wrong) == [right]
+    assert matched(pattern, right + "/", "/" + right) == []
+
+
+@pytest.mark.parametrize(
+    "pattern", ["\\", "a\\", "a\\\\\\", "(a", "a)", "a)|(b", "[a", "a{2,1}", "(?=a)a", r"(a)\1", r"\bfoo"]
+)
+def test_a_regex_that_nobody_can_follow(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        fits(Grammar.of_regex(pattern, FIELD), "a")
+
+
+def test_an_empty_regex_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="is empty"):
+        Grammar.of_regex("", FIELD)
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8), other=st.text(max_size=8))
+@settings(max_examples=drawn(150, 3000), deadline=None)
+def test_an_escaped_text_matches_itself(text: str, other: str) -> None:
+    """As Python escapes it: each special character and each control character behind a backslash, or not."""
+    other = other.encode(errors="ignore").decode()
+    assert matched(re.escape(text), text, other) == ([text, other] if other == text else [text])
+
+
+# -- choices ----------------------------------------------------------------------------------------------------------
+
+OPTIONS = [
+    'say "hi"',
+    "a\nb\r\n",
+    "back\\slash \\n",
+    "도시락",
+    "\t\x00\x1f\x7f\x80\u2028",
+    "😀",
+    "it's",
+    " lead",
+    "trail ",
+    "{}$%",
+    "<|end|>",
+    "<[1]>",
+    "// no comment",
+    "# none",
+    "/re/",
+    '"i',
+    '" | "b',
+    "\\u0041",
+    "%json",
+    "start: x",
+]
+
+
+def test_a_choice_is_one_of_the_texts() -> None:
+    grammar = Grammar.of_choice(OPTIONS, FIELD)
+    assert all(fits(grammar, option) for option in OPTIONS)
+    assert not any(fits(grammar, option[:-1]) or fits(grammar, option + "x") for option in OPTIONS)
+    assert not any(fits(grammar, other) for other in ("", "A", "b", "<", "a\nb", json.dumps(OPTIONS[0])))
+
+
+@given(options=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1), other=st.text())
+@settings(max_examples=drawn(150, 3000), deadline=None)
+def test_any_texts_can_be_a_choice(options: list[str], other: str) -> None:
+    grammar = Grammar.of_choice(options, FIELD)
+    assert all(fits(grammar, option) for option in options)
+    assert fits(grammar, other) == (other in options)
+
+
+def test_a_text_may_begin_or_repeat_another() -> None:
+    grammar = Grammar.of_choice(["men", "menu", "me", "menu"], FIELD)
+    assert [fits(grammar, text) for text in ("m", "me", "men", "menu", "menus")] == [False, True, True, True, False]
+
+
+def test_a_choice_without_options_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="no option"):
+        Grammar.of_choice([], FIELD)
+
+
+# -- Lark -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lark_grammar() -> None:
+    grammar = Grammar.of_lark('start: "<" item ("," item)* ">"\nitem: NAME | start\nNAME: /[a-z]+/', FIELD)
+    right, wrong = ["<a>", "<a,b>", "<a,<b,c>>"], ["", "<>", "<a", "<a,>", "a"]
+    assert [fits(grammar, text) for text in (*right, *wrong)] == [True] * 3 + [False] * 5
+
+
+@pytest.mark.parametrize(
+    "text", ["", "start: nothing", 'begin: "a"', "start: (", 'start: "a', "{}", "[1]", '{"grammars": []}']
+)
+def test_a_lark_grammar_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        fits(Grammar.of_lark(text, FIELD), "a")
+
+
+def test_a_temperature_of_a_rule_is_refused() -> None:
+    """It would not act."""
+    for text in ('start: a\na[temperature=0.5]: "a"', 'start[capture, temperature = 1]: "a"'):
+        with pytest.raises(UnsupportedField, match="temperature"):
+            Grammar.of_lark(text, FIELD)
+    assert fits(Grammar.of_lark('start: "[temperature=1]"', FIELD), "[temperature=1]")
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+LONGEST: dict[str, Any] = {
+    "of_regex": lambda size: "a" * size,
+    "of_choice": lambda size: ["a" * size],
+    "of_lark": lambda size: "a" * size,
+    "of_json_schema": lambda size: {"const": "a" * size},
+}
+
+
+@pytest.mark.parametrize("made", LONGEST)
+def test_sizes(made: str) -> None:
+    def grammar(size: int) -> Grammar:
+        return getattr(Grammar, made)(LONGEST[made](size), FIELD)  # type: ignore[no-any-return]
+
+    beside = len(grammar(1).text.encode()) - 1
+    assert len(grammar(MAX_GRAMMAR_BYTES - beside).text) == MAX_GRAMMAR_BYTES
+    with pytest.raises(InvalidRequest, match=f"{MAX_GRAMMAR_BYTES + 1} bytes") as caught:
+        grammar(MAX_GRAMMAR_BYTES - beside + 1)
+    assert caught.value.param == FIELD
+
+
+@pytest.mark.parametrize("made", LONGEST)
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\udc00\ud800"])
+def test_lone_surrogates_are_refused(made: str, text: str) -> None:
+    values = {"of_choice": ["a", text], "of_json_schema": {"properties": {text: {"const": text}}}}
+    with pytest.raises(InvalidRequest, match="lone surrogate") as caught:
+        getattr(Grammar, made)(values.get(made, text), FIELD)
+    assert caught.value.param == FIELD
+
+
+def test_a_json_object() -> None:
+    grammar = Grammar.of_json_object(FIELD)
+    assert [fits(grammar, text) for text in ("{}", '{"a": [1, {"b": null}]}', "[]", "1", '{"a":1}', "")] == [
+        True, True, False, False, False, False,
+    ]  # fmt: skip
+
+
+def test_equal_grammars_have_equal_texts() -> None:
+    """They are the keys of what is known of a grammar."""
+    first, second = ({"type": "object", "properties": {"a": {"enum": ["가"]}}} for _ in range(2))
+    assert Grammar.of_json_schema(first, "one").text == Grammar.of_json_schema(json.dumps(second), "two").text
+
+
+# -- compiling --------------------------------------------------------------------------------------------------------
+
+
+def test_a_reason_says_what_is_wrong_and_not_more() -> None:
+    for text in ("start: nothing", 'start: "a', Grammar.of_regex("(" * 9999, FIELD).text, "start: a\na: a"):
+        with pytest.raises(ValueError, match=r".") as caught:
+            vocabulary().compile(text)
+        assert len(str(caught.value)) < 400 and "<state>" not in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="no text fits it"):
+        vocabulary().compile(Grammar.of_json_schema({"$ref": "#"}, FIELD).text)
+
+
+def test_a_panic_of_the_compiler_is_an_error_of_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException): ...
+
+    def panic(*arguments: object, **named: object) -> None:
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr("service.grammars.matching.LLMatcher", panic)
+    with pytest.raises(ValueError, match="could not be compiled"):
+        vocabulary().compile('start: "a"')
+
+
+def test_long_texts_are_written_in_parts() -> None:
+    """The tokenizer is asked for the next 4 KiB at most, also where a character lies across their end."""
+    asked: list[int] = []
+
+    def counted(text: bytes) -> list[int]:
+        text.decode()
+        asked.append(len(text))
+        return encode(text)
+
+    text = "도시락 menu" * 900 + "끝"
+    matcher = VocabularyGrammars.of_tokens(TOKENS, counted).compile(Grammar.of_choice([text], FIELD).text)
+    ids: list[int] = []
+    while not matcher.is_stopped():
+        forced = matcher.compute_ff_tokens()
+        assert forced and matcher.consume_tokens(forced)
+        ids += forced
+    assert decode(ids).decode() == text and not matcher.is_error()
+    assert 4000 < max(asked) <= 4096
+
+
+def test_a_text_that_the_tokenizer_writes_otherwise_gets_the_longest_tokens() -> None:
+    """A control token for its name, other letters, an id behind the vocabulary, or nothing."""
+    for wrong in ([3], [ord("A")] * 4, [999_999], [-1], []):
+        grammars = VocabularyGrammars.of_tokens([*TOKENS, None], lambda text, wrong=wrong: wrong)  # type: ignore[misc]
+        matcher = grammars.compile(Grammar.of_choice(["menu도시락"], FIELD).text)
+        forced = matcher.compute_ff_tokens()
+        assert decode(forced) == "menu도시락".encode() and len(forced) == 2
+        assert matcher.consume_tokens(forced) and matcher.is_stopped() and not matcher.is_error()
+
+
+def test_ids_without_text_are_never_allowed() -> None:
+    size = len(TOKENS) + 77
+    grammars = vocabulary(size)
+    assert grammars.end_id == size
+    for text in ("start: /(?s:.*)/", "start: /[<0-9>]*/"):
+        mask = grammars.compile(text).compute_bitmask()
+        bits = int.from_bytes(mask, "little")
+        assert 8 * len(mask) > size and bits >> size & 1, "the end is allowed"
+        assert not any(bits >> id & 1 for id in range(len(TOKENS), size))

@@ -1,0 +1,276 @@
+"""What a JSON schema may hold: every word acts, or is refused by its name; what acts lets no wrong value through."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from service.errors import InvalidRequest, UnsupportedField
+from service.grammars import Grammar
+from service.grammars.json_schema import MOST_LEVELS, followed
+from tests.grammars import FIELD, fits
+
+DRAFTS = {
+    "none": "",
+    "4": "http://json-schema.org/draft-04/schema#",
+    "6": "http://json-schema.org/draft-06/schema#",
+    "7": "http://json-schema.org/draft-07/schema",
+    "2019-09": "https://json-schema.org/draft/2019-09/schema",
+    "2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
+Schema = dict[str, Any]
+
+
+def allowed(schema: Schema | str | bool, *values: Any) -> list[bool]:
+    """Which of the values a schema's grammar allows, as Python writes them; bytes as they are."""
+    grammar = Grammar.of_json_schema(schema, FIELD)
+    texts = (value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False) for value in values)
+    return [fits(grammar, text) for text in texts]
+
+
+def refused(schema: Any) -> tuple[str, str]:
+    with pytest.raises(UnsupportedField) as caught:
+        Grammar.of_json_schema(schema, FIELD)
+    assert caught.value.message.startswith(f"`{caught.value.param}`"), "it names the place"
+    return caught.value.param or "", caught.value.message
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, Schema] = {
+    # words that JSON Schema lacks
+    "typ": {"typ": "string"},
+    "optional": {"optional": True},
+    "x-guidance": {"x-guidance": {"lenient": True}},
+    "x-order": {"x-order": 1},
+    "propertyOrdering": {"propertyOrdering": ["a"]},
+    "Type": {"Type": "string"},
+    # words that the compiler does not know how to keep
+    "not": {"not": {"type": "string"}},
+    "if": {"if": {"type": "string"}},
+    "then": {"then": {}},
+    "else": {"else": {}},
+    "contains": {"contains": {"type": "string"}},
+    "minContains": {"minContains": 1},
+    "maxContains": {"maxContains": 1},
+    "uniqueItems": {"uniqueItems": True},
+    "nullable": {"nullable": True},
+    "dependencies": {"dependencies": {"a": ["b"]}},
+    "dependentRequired": {"dependentRequired": {"a": ["b"]}},
+    "dependentSchemas": {"dependentSchemas": {"a": {}}},
+    "propertyNames": {"propertyNames": {"maxLength": 3}},
+    "unevaluatedItems": {"unevaluatedItems": False},
+    "unevaluatedProperties": {"unevaluatedProperties": False},
+    "contentSchema": {"contentSchema": {}},
+    "$dynamicRef": {"$dynamicRef": "#a"},
+    "$dynamicAnchor": {"$dynamicAnchor": "a"},
+    "$recursiveRef": {"$recursiveRef": "#"},
+    "$recursiveAnchor": {"$recursiveAnchor": True},
+    # words that the compiler ignores there
+    "const": {"const": 1, "$schema": DRAFTS["4"]},
+    "prefixItems": {"prefixItems": [{}], "$schema": DRAFTS["2019-09"]},
+    "additionalItems": {"prefixItems": [{}], "additionalItems": False},
+    "$schema": {"items": {"$schema": DRAFTS["7"]}},
+    # words with something else than they need
+    "allOf": {"allOf": {"type": "string"}},
+    "anyOf": {"anyOf": "string"},
+    "prefixItems.0": {"prefixItems": ["string"]},
+    "properties": {"properties": ["a"]},
+    "$defs": {"$defs": 1},
+    "items": {"items": "string"},
+    "additionalProperties": {"additionalProperties": "string"},
+}
+
+
+@pytest.mark.parametrize("word", REFUSED)
+def test_a_word_that_cannot_act_is_refused_by_its_place(word: str) -> None:
+    place = f"items.{word}" if word == "$schema" else word
+    assert refused(REFUSED[word])[0] == f"{FIELD}.{place}"
+    inside = {"properties": {"a": {"anyOf": [{"type": "null"}, {"items": REFUSED[word]}]}}}
+    if "$schema" not in REFUSED[word]:
+        assert refused(inside)[0] == f"{FIELD}.properties.a.anyOf.1.items.{place}"
+
+
+ACTS: dict[str, tuple[Schema, Any]] = {
+    "type": ({"type": "null"}, 1),
+    "types": ({"type": ["null", "string"]}, 1),
+    "const": ({"const": 1}, 2),
+    "enum": ({"enum": [1, "a"]}, 2),
+    "minimum": ({"minimum": 3}, 2),
+    "maximum": ({"maximum": 3}, 4),
+    "exclusiveMinimum": ({"exclusiveMinimum": 3}, 3),
+    "exclusiveMaximum": ({"exclusiveMaximum": 3}, 3),
+    "exclusiveMinimum of draft 4": ({"minimum": 3, "exclusiveMinimum": True}, 3),
+    "exclusiveMaximum of draft 4": ({"maximum": 3, "exclusiveMaximum": True}, 3),
+    "multipleOf": ({"multipleOf": 3}, 4),
+    "minLength": ({"minLength": 2}, "a"),
+    "maxLength": ({"maxLength": 1}, "ab"),
+    "pattern": ({"pattern": "^a"}, "b"),
+    "format": ({"format": "ipv4"}, "b"),
+    "minItems": ({"minItems": 1}, []),
+    "maxItems": ({"maxItems": 0}, [1]),
+    "items": ({"items": {"type": "null"}}, [1]),
+    "items, a list": ({"items": [{"type": "null"}]}, [1]),
+    "additionalItems": ({"items": [{}], "additionalItems": False}, [1, 2]),
+    "prefixItems": ({"prefixItems": [{"type": "null"}]}, [1]),
+    "required": ({"required": ["a"]}, {}),
+    "properties": ({"properties": {"a": {"type": "null"}}}, {"a": 1}),
+    "additionalProperties": ({"properties": {"a": {}}, "additionalProperties": False}, {"b": 1}),
+    "patternProperties": ({"patternProperties": {"^a": {"type": "null"}}}, {"ab": 1}),
+    "minProperties": ({"minProperties": 1}, {}),
+    "maxProperties": ({"maxProperties": 0}, {"a": 1}),
+    "allOf": ({"allOf": [{"type": "number"}, {"type": "integer"}]}, 1.5),
+    "anyOf": ({"anyOf": [{"type": "null"}, {"type": "boolean"}]}, 1),
+    "oneOf": ({"oneOf": [{"type": "null"}, {"type": "boolean"}]}, 1),
+    "$ref": ({"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"type": "null"}}}, {"a": 1}),
+    "$ref of draft 4": ({"allOf": [{"$ref": "#/definitions/b"}], "definitions": {"b": {"type": "null"}}}, 1),
+    "$ref to itself": ({"properties": {"a": {"$ref": "#"}}, "additionalProperties": False}, {"a": {"b": 1}}),
+    "$anchor": ({"allOf": [{"$ref": "#b"}], "$defs": {"c": {"$anchor": "b", "type": "null"}}}, 1),
+    "$id": ({"allOf": [{"$ref": "urn:b"}], "$defs": {"c": {"$id": "urn:b", "type": "null"}}}, 1),
+    "id": ({"allOf": [{"$ref": "urn:b"}], "definitions": {"c": {"id": "urn:b", "type": "null"}}}, 1),
+}
+"""By word: a schema, and a value that does not fit it."""
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("word", ACTS)
+def test_no_word_is_ignored(word: str, draft: str) -> None:
+    """In every draft: it is kept, or refused by this server or by the compiler."""
+    schema, wrong = ACTS[word]
+    schema = {"$schema": DRAFTS[draft], **schema} if draft != "none" else schema
+    try:
+        assert allowed(schema, wrong) == [False]
+    except (UnsupportedField, ValueError):
+        assert draft != "none" or word == "id"
+
+
+def test_notes_are_left_out() -> None:
+    notes = {
+        "title": "A",
+        "description": "b",
+        "default": {"typ": 1},
+        "examples": [1],
+        "example": 1,
+        "$comment": "c",
+        "deprecated": True,
+        "readOnly": True,
+        "writeOnly": False,
+        "discriminator": {"propertyName": "a"},
+        "contentMediaType": "text/plain",
+        "contentEncoding": "base64",
+        "uniqueItems": False,
+        "nullable": False,
+    }
+    assert followed({"type": "array", **notes, "items": {"type": "string", **notes}}, FIELD) == {
+        "type": "array",
+        "items": {"type": "string"},
+    }
+    assert followed(notes, FIELD) == {}
+    named = {name: {"type": "null"} for name in notes}
+    assert followed({"properties": named}, FIELD) == {"properties": named}, "a property may have any name"
+
+
+def test_what_is_kept_is_not_changed() -> None:
+    schema = {"type": "object", "properties": {"typ": {"enum": [{"typ": 1}]}}, "required": ["typ"]}
+    before = json.dumps(schema)
+    assert followed(schema, FIELD) == schema and json.dumps(schema) == before
+
+
+# -- whole schemas ----------------------------------------------------------------------------------------------------
+
+
+def test_booleans() -> None:
+    assert allowed(True, 1, {"a": []}) == allowed({}, 1, {"a": []}) == [True, True]
+    assert refused(False)[0] == FIELD
+    assert allowed({"properties": {"a": False, "b": True}}, {"a": 1}, {"b": 1}, {}) == [False, True, True]
+    assert allowed({"items": False}, [], [1]) == [True, False]
+
+
+@pytest.mark.parametrize("wrong", [1, None, [], ["a"]])
+def test_something_that_is_no_schema(wrong: object) -> None:
+    assert refused(wrong)[0] == FIELD
+    assert refused({"items": {"properties": {"a": wrong}}})[0].endswith("properties.a") if wrong != [] else True
+
+
+def test_a_schema_as_text() -> None:
+    assert allowed('{"type": "integer"}', 1, "a") == [True, False]
+    assert allowed("true", 1) == [True]
+    assert refused("false")[0] == refused("1")[0] == FIELD
+    for wrong in ("{", "", "{'a': 1}", "[" * 100_000, '{"const": ' + "1" * 5000 + "}"):
+        with pytest.raises(InvalidRequest, match="JSON of a schema"):
+            Grammar.of_json_schema(wrong, FIELD)
+
+
+def test_nesting() -> None:
+    def nested(levels: int) -> Schema:
+        return {"type": "array", "items": nested(levels - 1)} if levels else {"type": "null"}
+
+    assert allowed(nested(20), json.loads("[" * 20 + "null" + "]" * 20)) == [True]
+    followed(nested(MOST_LEVELS), FIELD)
+    assert "levels deep" in refused(nested(MOST_LEVELS + 1))[1]
+    constant: Any = 1
+    for _ in range(10_000):
+        constant = [constant]
+    with pytest.raises(InvalidRequest, match="nested too deep"):
+        Grammar.of_json_schema({"const": constant}, FIELD)
+
+
+def test_a_reference_must_point_at_a_schema() -> None:
+    """What stands in a constant was not read as a schema: its words could be ignored."""
+    for pointer in ("#/$defs/a/const", "#/enum/0", "#/$defs", "#/allOf", "#/required", "#/x/y", "#/properties/a/const"):
+        schema = {"anyOf": [{"$ref": pointer}], "$defs": {"a": {"const": {"typ": 1}}}, "enum": [{"typ": 1}]}
+        assert refused(schema)[0] == f"{FIELD}.anyOf.0.$ref"
+    for pointer in ("#", "#/properties/const", "#/properties/enum/items", "#/$defs/a%20b", "#/allOf/0/items/1"):
+        inner = {"const": {"const": 1}, "enum": {"items": {"const": 1}}}
+        schema = {
+            "properties": inner,
+            "$defs": {"a b": {"const": 1}},
+            "allOf": [{"items": [{"const": 2}, {"const": 1}]}],
+        }
+        assert allowed({**schema, "properties": {**inner, "z": {"$ref": pointer}}}, {"z": 2}) == [pointer == "#"]
+
+
+def test_a_number_of_properties_that_repeated_names_could_miss() -> None:
+    assert allowed({"minProperties": 1}, {}, {"a": 1}) == [False, True]
+    assert allowed({"minProperties": 2, "required": ["a"]}, {"a": 1}, {"a": 1, "b": 2}) == [False, True]
+    repeated = b'{"a": 1, "a": 2}'
+    assert allowed({"minProperties": 2, "required": ["a"]}, repeated) == [False]
+    assert allowed({"minProperties": 2, "required": ["a"], "patternProperties": {"^a": {}}}, repeated) == [False]
+    for schema in (
+        {"minProperties": 2},
+        {"minProperties": 3, "required": ["a"]},
+        {"minProperties": 3, "required": ["a", "a"]},
+    ):
+        assert refused(schema)[0] == f"{FIELD}.minProperties"
+        assert refused({"anyOf": [{}, schema]})[0] == f"{FIELD}.anyOf.1.minProperties"
+    with pytest.raises(ValueError, match="minProperties"):
+        allowed({"minProperties": 2.0}, {"a": 1})
+
+
+def test_a_taken_name_cannot_come_again_in_another_writing() -> None:
+    taken: Schema = {"properties": {"a": {"type": "integer"}}, "patternProperties": {"^b": {"type": "null"}}}
+    schema = {**taken, "additionalProperties": {"type": "string"}}
+    right = [b'{"a": 1, "c": "x"}', b'{"a": 1, "b": null, "a\\n": "x"}', '{"a": 1, "도시락": "x"}'.encode()]
+    wrong = [b'{"a": 1, "\\u0061": "x"}', b'{"\\u0062": "x"}', b'{"c": "\\u0061"}', b'{"\\/": "x"}', b'{"a": "x"}']
+    assert allowed(schema, *right, *wrong) == [True] * len(right) + [False] * len(wrong)
+
+
+def test_texts_have_one_writing() -> None:
+    for value in ('"', "\\", "/", "\b\f\n\r\t", "\u0080\u2028\u2029\ud7ff\ue000\uffff😀", "a'b", "{}", "도시락"):
+        written = json.dumps(value, ensure_ascii=False).encode()
+        escaped = b'"' + "".join(f"\\u{ord(each):04x}" for each in value).encode() + b'"'
+        for schema in ({"type": "string"}, {"const": value}, {"enum": [value, 1]}, {"minLength": len(value)}):
+            assert allowed(schema, written, escaped) == [True, False]
+        assert allowed({"maxLength": len(value)}, value, value + "a") == [True, False]
+        named = {"properties": {value: {"type": "null"}}, "required": [value]}
+        assert allowed(named, {value: None}, {value: 1}, {}) == [True, False, False]
+
+
+@pytest.mark.parametrize("wrong", ["a\x01", "\x7f", ["\x00"], {"a": {"b": "\x1f"}}, {"\x0b": 1}])
+def test_constants_with_control_characters_are_refused(wrong: object) -> None:
+    """The compiler would leave the characters out."""
+    assert refused({"items": {"const": wrong}})[0] == f"{FIELD}.items.const"
+    assert refused({"enum": [1, wrong]})[0] == f"{FIELD}.enum"
+    assert allowed({"properties": {"\x01": {"type": "null"}}}, {"\x01": None}, {"": None}) == [True, True]
