@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from service.errors import UnsupportedField
-from service.grammars.matching import VocabularyGrammars
 from service.text.messages import Tool
 from service.tools import CallBegun, CallReader, CallText, Content, ToolFormat, ToolUse, format_of
 from service.tools.formats import HERMES, JSON, LLAMA, MISTRAL
+from tests.grammars import encode, vocabulary
 
 ARGUMENTS = '{"city": "서울}\\"", "days": 3}'
 HERMES_CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
@@ -119,9 +119,8 @@ TOOLS = (Tool("weather", "of a city", json.dumps(SCHEMA)), Tool("order"))
 
 
 def fits(text: str, grammar: str) -> bool:
-    matcher = VocabularyGrammars.of_bytes().compile(grammar)
-    ids = list(text.encode())
-    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+    matcher, ids = vocabulary().compile(grammar), encode(text.encode())
+    return matcher.try_consume_tokens(ids) == len(ids) and bool(matcher.is_accepting())
 
 
 @pytest.mark.parametrize("form", [HERMES, LLAMA, MISTRAL, JSON], ids=lambda form: form.name)
