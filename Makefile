@@ -39,8 +39,8 @@ check: $(READY)  ## format, lint, types, architecture
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 # Each file's tests stay together, for they share fixtures that take seconds.
-test: $(READY) $(KERNELS)  ## all tests, WORKERS=2 at a time; prints what was skipped and why
-	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
+test: $(READY) $(KERNELS)  ## all tests, WORKERS=3 at a time; prints what was skipped and why
+	$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder
 
 # Tests that draw at random, and draw more often here (tests/effort.py).
 DRAWING := tests/property tests/golden tests/unit/test_attention.py tests/unit/test_gguf.py tests/unit/test_int4.py

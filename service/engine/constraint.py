@@ -10,7 +10,8 @@ with others behind the last known token in one step. So a grammar's tokens do no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final, Protocol
 
 MOST_CERTAIN: Final = 15
@@ -50,16 +51,34 @@ class Grammars(Protocol):
         ...
 
 
+def certain_tokens(matcher: Matcher) -> Sequence[int]:
+    """Returns the tokens that a grammar leaves alone at the matcher's place."""
+    if matcher.is_stopped():
+        return ()
+    tokens = matcher.compute_ff_tokens()
+    return tokens[: matcher.validate_tokens(tokens)] if tokens else ()
+
+
 class Constraint:
     """Owned by a sequence. Between two steps the scheduler calls it, during a step the runner."""
 
-    def __init__(self, matcher: Matcher, end_id: int, stop_token_ids: Sequence[int]) -> None:
-        """`end_id` as in Grammars. `stop_token_ids` are allowed where the text may end."""
+    def __init__(
+        self,
+        matcher: Matcher,
+        end_id: int,
+        stop_token_ids: Sequence[int],
+        certain: Sequence[int],
+        broke: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`end_id` as in Grammars. `stop_token_ids` are allowed where the text may end, and nowhere else. `certain` are
+        the certain tokens of the start. `broke` is called, by any thread, where the grammar can be followed no
+        further."""
         self._matcher = matcher
         self._end_id = end_id
         self._stop_token_ids = [id for id in stop_token_ids if 0 <= id < end_id]
+        self._broke = broke
         self._num_followed = 0
-        self._certain: deque[int] = deque(self._certain_tokens())
+        self._certain: deque[int] = deque(certain)
 
     @property
     def is_complete(self) -> bool:
@@ -79,7 +98,7 @@ class Constraint:
 
     def certain(self, most: int = MOST_CERTAIN) -> tuple[int, ...]:
         """Returns the next tokens that are certain, `most` at most."""
-        return tuple(self._certain)[:most]
+        return tuple(islice(self._certain, max(0, most)))
 
     def admissible(self, drafts: Sequence[int]) -> int:
         """Returns how many of these tokens may come next, one behind the other."""
@@ -87,7 +106,9 @@ class Constraint:
 
     def allowed(self, drafts: Sequence[int]) -> list[Allowed | None]:
         """Returns what is allowed next, and behind each draft as if it and those before it were true; None behind a
-        draft that is not allowed."""
+        draft that is not allowed. A broken grammar allows nothing."""
+        if not drafts:
+            return [self._next()]
         certain, taken = self._certain.copy(), 0
         found: list[Allowed | None] = [self._next()]
         for draft in drafts:
@@ -104,6 +125,9 @@ class Constraint:
     def _consume(self, token_id: int) -> None:
         if self._matcher.consume_token(token_id):
             self._advance(token_id)
+        if self._matcher.is_error():
+            self._certain.clear()
+            self._broke()
 
     def _advance(self, token_id: int) -> None:
         if self._certain and self._certain[0] == token_id:
@@ -111,24 +135,22 @@ class Constraint:
         else:
             self._certain.clear()
         if not self._certain:
-            self._certain.extend(self._certain_tokens())
-
-    def _certain_tokens(self) -> list[int]:
-        if self._matcher.is_stopped():
-            return []
-        tokens = self._matcher.compute_ff_tokens()
-        return tokens[: self._matcher.validate_tokens(tokens)] if tokens else []
+            self._certain.extend(certain_tokens(self._matcher))
 
     def _next(self) -> Allowed:
         if self._certain:
             return self._certain[0]
         mask = self._matcher.compute_bitmask()
-        if not _has(mask, self._end_id):
+        if self._matcher.is_error():  # then it allows the end
+            self._broke()
+            return bytes(len(mask))
+        may_end = _has(mask, self._end_id)
+        if all(_has(mask, id) == may_end for id in self._stop_token_ids):
             return mask
-        ending = bytearray(mask)
+        changed = bytearray(mask)
         for id in self._stop_token_ids:
-            ending[id >> 3] |= 1 << (id & 7)
-        return bytes(ending)
+            changed[id >> 3] = changed[id >> 3] & ~(1 << (id & 7)) | may_end << (id & 7)
+        return bytes(changed)
 
 
 def _has(mask: bytes, id: int) -> bool:

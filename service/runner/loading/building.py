@@ -79,8 +79,10 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     for name, directory in config.adapters:
         runner.load_adapter(name, directory)
     runner.draft_model = _draft_model(config, runner, device, progress)
-    runner.grammars, no_grammars = grammars.result()
-    return runner, structs.replace(_info(config, runner, kernels, started, packed_weights), no_grammars=no_grammars)
+    read = grammars.result()
+    runner.grammars = None if isinstance(read, str) else read.grammars(runner.vocab_size)
+    info = _info(config, runner, kernels, started, packed_weights)
+    return runner, structs.replace(info, no_grammars=read if isinstance(read, str) else "")
 
 
 def _draft_model(

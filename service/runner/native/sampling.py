@@ -89,7 +89,9 @@ class NativeSampling:
         self._penalize(structs, len(rows), torch.get_num_threads())
 
     def mask(self, logits: Seq[Tensor], masks: Seq[bytes]) -> None:
-        """In place: minus infinity where a row's mask has no bit."""
+        """In place: minus infinity where a row's mask has no bit. A mask has whole words, and a bit for each logit."""
+        if any(len(mask) % 4 or 8 * len(mask) < len(row) for row, mask in zip(logits, masks, strict=True)):
+            raise ValueError("a mask that is shorter than its row, or of no whole words")
         rows = (MaskStruct(address(row), mask, len(row)) for row, mask in zip(logits, masks, strict=True))
         self._mask((MaskStruct * len(masks))(*rows), len(masks), torch.get_num_threads())
 
