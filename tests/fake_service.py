@@ -312,6 +312,7 @@ async def serving(
             await deployments.start()
             await until(lambda: deployments.ready)
         yield World(app, client, engines, deployments, metrics, chosen)
+        await app.state.service.answers.grammars.close()
         await deployments.stop()
         await tasks.stop()
         await app.state.service.answers.conversations.stop()
