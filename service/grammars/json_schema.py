@@ -30,14 +30,16 @@ _VALUES: Final = frozenset(
         "pattern", "required", "type",
     )
 )  # fmt: skip
-_NOTES: Final = frozenset(
+KEPT: Final = _SCHEMA | _SCHEMAS | _NAMED_SCHEMAS | _CONSTANTS | _VALUES
+NOTES: Final = frozenset(
     (
         "$comment", "contentEncoding", "contentMediaType", "default", "deprecated", "description", "discriminator",
         "example", "examples", "readOnly", "title", "writeOnly",
     )
 )  # fmt: skip
+_CONTENT: Final = frozenset({"contentEncoding", "contentMediaType"})
 _WITHOUT_EFFECT: Final[Mapping[str, Any]] = {"uniqueItems": False, "nullable": False}
-_REFUSED_BY_COMPILER: Final = frozenset(
+REFUSED_BY_COMPILER: Final = frozenset(
     (
         "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "contains", "contentSchema",
         "dependencies", "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains", "not",
@@ -51,6 +53,8 @@ _LACKS: Final[Mapping[str, frozenset[str]]] = {
     "json-schema.org/draft/2019-09/schema": frozenset({"prefixItems"}),
 }
 """Words that the compiler ignores where `$schema` names a draft, because the draft does."""
+_ASSERTS: Final[Mapping[str, frozenset[str]]] = {"json-schema.org/draft-07/schema": _CONTENT}
+"""Words that are notes in every other draft, so that the compiler ignores them."""
 
 
 def followed(schema: Any, field: str) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def followed(schema: Any, field: str) -> dict[str, Any]:
         )
     every = list(_schemas_of(kept, field))
     for at, each in every:
-        _require_kept_words(each, at, _LACKS.get(_draft_of(kept), frozenset()), is_top=each is kept)
+        _require_kept_words(each, at, _draft_of(kept), is_top=each is kept)
         _require_sure_counts(each, at)
     require_exact_multiples((f"{at}.multipleOf", each["multipleOf"]) for at, each in every if "multipleOf" in each)
     return {} if kept is True else kept
@@ -78,7 +82,7 @@ def _followed(schema: Any, at: str, level: int) -> Any:
         raise UnsupportedField(f"`{at}` must be a JSON schema: an object, true or false", param=at)
     kept: dict[str, Any] = {}
     for word, value in schema.items():
-        if word in _NOTES or (word in _WITHOUT_EFFECT and value is _WITHOUT_EFFECT[word]):
+        if (word in NOTES and word not in _CONTENT) or (word in _WITHOUT_EFFECT and value is _WITHOUT_EFFECT[word]):
             continue
         kept[word] = _value(word, value, f"{at}.{word}", level + 1)
     return with_patterns(with_bounds(kept, at), at)
@@ -96,9 +100,9 @@ def _value(word: str, value: Any, at: str, level: int) -> Any:
     if word in _CONSTANTS:
         require_kept(value, at)
         return value
-    if word in _VALUES:
+    if word in _VALUES or word in _CONTENT:
         return value
-    if word in _REFUSED_BY_COMPILER:
+    if word in REFUSED_BY_COMPILER:
         raise UnsupportedField(
             f"`{at}` cannot act: a grammar cannot keep `{word}`; remove it and check the answer", param=at
         )
@@ -132,9 +136,14 @@ def _draft_of(schema: Any) -> str:
     return draft.partition("://")[2].rstrip("#") if isinstance(draft, str) else ""
 
 
-def _require_kept_words(schema: Mapping[str, Any], at: str, lacking: frozenset[str], is_top: bool) -> None:
+def _require_kept_words(schema: Mapping[str, Any], at: str, draft: str, is_top: bool) -> None:
     """Raises UnsupportedField for words that the compiler ignores at this place."""
-    for word in lacking & schema.keys():
+    for word in _ASSERTS.get(draft, frozenset()) & schema.keys():
+        raise UnsupportedField(
+            f"`{at}.{word}` cannot act: a grammar cannot keep it; remove it, or name a later draft, where it is a note",
+            param=f"{at}.{word}",
+        )
+    for word in _LACKS.get(draft, frozenset()) & schema.keys():
         raise UnsupportedField(
             f"`{at}.{word}` is no word of the draft that `$schema` names: name a later draft, or none",
             param=f"{at}.{word}",

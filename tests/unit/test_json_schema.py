@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.errors import InvalidRequest, UnsupportedField
 from service.grammars import Grammar
-from service.grammars.json_schema import MOST_LEVELS, followed
+from service.grammars.json_schema import KEPT, MOST_LEVELS, NOTES, REFUSED_BY_COMPILER, followed
 from tests.grammars import FIELD, fits
 
 DRAFTS = {
@@ -73,6 +75,8 @@ REFUSED: dict[str, Schema] = {
     "prefixItems": {"prefixItems": [{}], "$schema": DRAFTS["2019-09"]},
     "additionalItems": {"prefixItems": [{}], "additionalItems": False},
     "$schema": {"items": {"$schema": DRAFTS["7"]}},
+    "contentEncoding": {"contentEncoding": "base64", "$schema": DRAFTS["7"]},
+    "contentMediaType": {"contentMediaType": "application/json", "$schema": DRAFTS["7"]},
     # words with something else than they need
     "allOf": {"allOf": {"type": "string"}},
     "anyOf": {"anyOf": "string"},
@@ -158,8 +162,6 @@ def test_notes_are_left_out() -> None:
         "readOnly": True,
         "writeOnly": False,
         "discriminator": {"propertyName": "a"},
-        "contentMediaType": "text/plain",
-        "contentEncoding": "base64",
         "uniqueItems": False,
         "nullable": False,
     }
@@ -170,6 +172,11 @@ def test_notes_are_left_out() -> None:
     assert followed(notes, FIELD) == {}
     named = {name: {"type": "null"} for name in notes}
     assert followed({"properties": named}, FIELD) == {"properties": named}, "a property may have any name"
+
+
+def test_notes_of_most_drafts() -> None:
+    content = {"contentEncoding": "base64", "contentMediaType": "application/json"}
+    assert allowed({**content, "$schema": DRAFTS["2020-12"]}, "a") == allowed(content, "a") == [True]
 
 
 def test_what_is_kept_is_not_changed() -> None:
@@ -274,3 +281,38 @@ def test_constants_with_control_characters_are_refused(wrong: object) -> None:
     assert refused({"items": {"const": wrong}})[0] == f"{FIELD}.items.const"
     assert refused({"enum": [1, wrong]})[0] == f"{FIELD}.enum"
     assert allowed({"properties": {"\x01": {"type": "null"}}}, {"\x01": None}, {"": None}) == [True, True]
+
+
+# -- the documentation ------------------------------------------------------------------------------------------------
+
+FORMATS = (
+    "color date date-time duration email hostname idn-email idn-hostname ipv4 ipv6 iri iri-reference json-pointer "
+    "regex relative-json-pointer time uri uri-reference uri-template uuid"
+)
+
+
+def documented(line: str) -> set[str]:
+    text = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
+    told = re.search(rf"^  - {line}: (.*?)\.$", text, re.MULTILINE | re.DOTALL)
+    assert told is not None, line
+    return set(re.findall("`([^`]+)`", told[1]))
+
+
+def is_kept_format(name: str) -> bool:
+    try:
+        return allowed({"format": name}, 1) == [True]
+    except ValueError:
+        return False
+
+
+def test_the_documentation_names_every_word() -> None:
+    assert documented("kept") == KEPT
+    assert documented("notes, which change nothing") == NOTES
+    assert documented("refused") == REFUSED_BY_COMPILER
+    assert documented("kept as `format`") == set(filter(is_kept_format, FORMATS.split()))
+
+
+def test_every_word_has_a_test() -> None:
+    named = {word.partition(" ")[0].strip(",") for word in ACTS}
+    assert named | {"$defs", "definitions", "$schema"} == KEPT | {"types"}
+    assert REFUSED.keys() >= REFUSED_BY_COMPILER
