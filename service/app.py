@@ -32,6 +32,7 @@ from service.api.encoding import event
 from service.api.openapi import document
 from service.api.routes import (
     aliases,
+    anthropic,
     context,
     feedback,
     generate,
@@ -92,6 +93,7 @@ WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
 PARTS: Final = (
     generate,
     openai,
+    anthropic,
     kserve,
     kserve_repository,
     ollama,

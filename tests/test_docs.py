@@ -14,7 +14,19 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from service import errors
-from service.api.schemas import answers, base, feedback, knowledge, kserve, native, ollama, openai, repository, sessions
+from service.api.schemas import (
+    answers,
+    anthropic,
+    base,
+    feedback,
+    knowledge,
+    kserve,
+    native,
+    ollama,
+    openai,
+    repository,
+    sessions,
+)
 from service.cli import app as cli
 from service.metrics import Metrics
 from service.scenarios import scenario
@@ -59,7 +71,7 @@ def test_every_route() -> None:
 
 MODELS = {
     name: kind
-    for module in (base, native, ollama, openai, repository, sessions, feedback, knowledge, kserve)
+    for module in (anthropic, base, native, ollama, openai, repository, sessions, feedback, knowledge, kserve)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, BaseModel)
 }

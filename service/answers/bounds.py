@@ -80,12 +80,14 @@ def _characters(request: GenerationRequest) -> int:
 
 def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, prompt: Prompt) -> int:
     """Returns how many new tokens the KV pool has room for. Raises ContextOverflow when the requested number does not
-    fit."""
+    fit: `max_new_tokens`, or what `reserve_output_tokens` wants kept free for it."""
     used = len(prompt.token_ids)
     room, wanted = deployment.answer_room(used), prompt.max_new_tokens
     if wanted <= room:
         return wanted
-    if request.max_new_tokens is None and room > 0:
+    reserve = request.context.reserve_output_tokens if request.context else None
+    is_open = request.max_new_tokens is None or reserve is not None
+    if is_open and room >= max(1, reserve or 0):
         return room
     raise ContextOverflow(
         f"The prompt has {used} tokens and {wanted} more are reserved for the answer, but the KV cache holds "

@@ -41,11 +41,12 @@ class OutputSequence:
         self.sampled: list[int] = []
         self.tokens: list[Token] = []
         self.finish_reason: FinishReason | None = None
-        self.by_stop_string = False
+        self.stop_string: str | None = None
         self.last_at: float | None = None
         self.calls: list[Call] = []
         self._reader = reader
         self._parts: list[str] = []
+        self._content = 0  # characters beside calls
         self._include_stop = request.include_stop
         self._stop_token_ids = frozenset(stop_token_ids)
         self._tokenizer = tokenizer
@@ -95,7 +96,7 @@ class OutputSequence:
         if reason is not None:
             text += self._detokenizer.finish()  # which may still find a stop string
         if self._detokenizer.stopped:
-            reason, self.by_stop_string = FinishReason.STOP, True
+            reason, self.stop_string = FinishReason.STOP, self._detokenizer.stop_string
         logprob, top = (measured.logprob, measured.top) if measured else (None, ())
         token = Token(token_id, text, logprob, self._tokenizer.is_special(token_id), top)
         self.sampled.append(token_id)
@@ -133,4 +134,9 @@ class OutputSequence:
                 case CallText(index, text):
                     self.calls[index].arguments += text
                     calls.append(CallDelta(index, arguments=text))
-        return replace(delta, text="".join(content), calls=tuple(calls))
+        text = "".join(content)
+        self._content += len(text)
+        for each in calls:
+            if each.begun is not None:
+                each.begun.at = self._content
+        return replace(delta, text=text, calls=tuple(calls))

@@ -25,11 +25,13 @@ class Token:
 
 @dataclass(slots=True)
 class Call:
-    """A call of a tool, as far as it has come. `arguments` is a JSON object as text."""
+    """A call of a tool, as far as it has come. `arguments` is a JSON object as text. `at` is the number of characters
+    of content that went out before it."""
 
     id: str
     name: str
     arguments: str = ""
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

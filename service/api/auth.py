@@ -19,8 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.cookie import Cookie, key_digest
-from service.api.dialects import error_dialect
-from service.api.errors import response_of
+from service.api.errors import dialect_of, response_of
 from service.api.loopback import foreign_part
 from service.api.pages import UI, page, prefers_html
 from service.api.scopes import EVERY
@@ -31,6 +30,7 @@ SIGN_IN: Final = f"{UI}/sign-in"
 READS: Final = frozenset({"GET", "HEAD"})
 ANONYMOUS: Final = "anonymous"
 """The caller where no key is needed."""
+API_KEY: Final = "x-api-key"
 _KEY: Final = "key:"
 _SHORT: Final = len(_KEY) + 8
 
@@ -93,18 +93,23 @@ def _local(scope: Scope) -> str:
 
 
 def _bearer(scope: Scope, expected: bytes) -> str:
-    scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-    sent = key_digest(key.strip())
-    if hmac.compare_digest(sent, expected) and scheme.lower() == "bearer":
-        return _keyed(sent)
-    raise Unauthorized("Send the server's key as the header Authorization: Bearer …")
+    """Returns the bearer of the key, which comes in the header Authorization or, from Anthropic's clients, in
+    X-Api-Key. A client that sends both may have the key in either."""
+    headers = Headers(scope=scope)
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    bearer = key if scheme.lower() == "bearer" else ""
+    sent = [key_digest(each.strip()) for each in (bearer, headers.get(API_KEY, ""))]
+    matches = [hmac.compare_digest(each, expected) for each in sent]
+    if any(matches):
+        return _keyed(expected)
+    raise Unauthorized("Send the server's key as the header Authorization: Bearer …, or as X-Api-Key")
 
 
 def _comes_by_cookie(scope: Scope, cookie: Cookie) -> bool:
     """Returns whether a browser that has shown the key sends this. Raises Forbidden where the browser would change
     something and does not say that a page of this server asked it to (Fetch Metadata, W3C)."""
     headers = Headers(scope=scope)
-    if "authorization" in headers or not cookie.is_in(headers.get("cookie", "")):
+    if "authorization" in headers or API_KEY in headers or not cookie.is_in(headers.get("cookie", "")):
         return False
     if scope["type"] == "http" and scope["method"] in READS:
         return True
@@ -136,4 +141,4 @@ def _refusal(error: DosirakError, scope: Scope) -> Response:
     told = {**challenge, "X-Request-Id": request_id}
     if (scope["path"] == "/" or _is_page(scope)) and prefers_html(Headers(scope=scope).get("accept", "")):
         return page("refused", {"sentence": error.message}, error.status, told)
-    return response_of(error, request_id, error_dialect(scope["path"]), told)
+    return response_of(error, request_id, dialect_of(scope), told)

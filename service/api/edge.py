@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.dialects import error_dialect
-from service.api.errors import Internal, response_of
+from service.api.dialects import ErrorDialect
+from service.api.errors import Internal, dialect_of, response_of
 from service.api.pages import UI
 from service.api.spans import Exchange, span_of
 from service.api.unknown_fields import IGNORED_HEADER
@@ -104,6 +104,8 @@ class _Exchange:
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._state["request_id"]
             headers["X-Content-Type-Options"] = "nosniff"
+            if dialect_of(self._scope) is ErrorDialect.ANTHROPIC:
+                headers["request-id"] = self._state["request_id"]
             if "ignored_fields" in self._state:
                 headers[IGNORED_HEADER] = self._state["ignored_fields"]
         elif self._is_head:
@@ -121,7 +123,7 @@ class _Exchange:
         """Sends the failure. To a response that has begun nothing can be added: the server then cuts the connection."""
         self._fields["code"] = Internal.code
         if self._status is None:
-            response = response_of(Internal(), self._state["request_id"], error_dialect(self._scope["path"]))
+            response = response_of(Internal(), self._state["request_id"], dialect_of(self._scope))
             await response(self._scope, receive, self._send)
 
     @property

@@ -1,10 +1,11 @@
 """This module maps errors to bodies in every dialect, in one table, and words the refusals of fields.
 
-dialect  status                body
-native   the error's own       {"error": sentence, "code", "error_type", "request_id", ...numbers}
-OpenAI   400 where it is 422   {"error": {"message", "type", "param", "code"}}
-Triton   400 where it is 422   {"error": sentence}
-Ollama   400 where it is 422   {"error": sentence}
+dialect    status                body
+native     the error's own       {"error": sentence, "code", "error_type", "request_id", ...numbers}
+OpenAI     400 where it is 422   {"error": {"message", "type", "param", "code"}}
+Triton     400 where it is 422   {"error": sentence}
+Ollama     400 where it is 422   {"error": sentence}
+Anthropic  400 where it is 422   {"type": "error", "error": {"type", "message", "param", "code"}, "request_id"}
 """
 
 from __future__ import annotations
@@ -15,14 +16,28 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.types import Scope
 
-from service.api.dialects.paths import ErrorDialect
+from service.api.dialects.paths import ErrorDialect, error_dialect
 from service.api.encoding import json_response
 from service.errors import ContextOverflow, DosirakError, InvalidRequest, UnsupportedField
 
 INTERNAL_MESSAGE: Final = "The server failed on this request; the log has the reason under the request id"
 OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+ANTHROPIC_VERSION: Final = "anthropic-version"
+"""Anthropic's clients send this header with every request."""
+ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 NAMES: Final[Mapping[ErrorDialect, Mapping[str, str]]] = {
     ErrorDialect.NATIVE: {},
     ErrorDialect.OPENAI: {"inputs": "prompt", "input_ids": "prompt", "max_new_tokens": "max_tokens"},
@@ -32,6 +47,11 @@ NAMES: Final[Mapping[ErrorDialect, Mapping[str, str]]] = {
         "inputs": "prompt",
         "max_new_tokens": "options.num_predict",
         "max_window": "options.num_ctx",
+    },
+    ErrorDialect.ANTHROPIC: {
+        "max_new_tokens": "max_tokens",
+        ".function.parameters": ".input_schema",
+        "inputs": "messages",
     },
 }
 """A dialect's names of fields that the layers below name in our words; an earlier name is replaced first."""
@@ -57,6 +77,11 @@ class Internal(DosirakError):
         super().__init__(INTERNAL_MESSAGE)
 
 
+def dialect_of(scope: Scope) -> ErrorDialect:
+    """Returns the dialect of a request's errors."""
+    return error_dialect(scope["path"], ANTHROPIC_VERSION in Headers(scope=scope))
+
+
 def status_of(error: DosirakError, dialect: ErrorDialect) -> int:
     return 400 if dialect is not ErrorDialect.NATIVE and error.status == 422 else error.status
 
@@ -68,6 +93,8 @@ def body_of(error: DosirakError, request_id: str, dialect: ErrorDialect) -> dict
         message = message.replace(ours, theirs)
     if dialect in (ErrorDialect.TRITON, ErrorDialect.OLLAMA):
         return {"error": message}
+    if dialect is ErrorDialect.ANTHROPIC:
+        return {"type": "error", "error": _anthropic(error, message), "request_id": request_id}
     if dialect is ErrorDialect.OPENAI:
         return {"error": _openai(error, message, names.get(error.param or "", error.param))}
     fixed = {"error": message, "code": error.code, "error_type": error.error_type, "request_id": request_id}
@@ -78,6 +105,15 @@ def _openai(error: DosirakError, message: str, param: str | None) -> dict[str, s
     code = "context_length_exceeded" if isinstance(error, ContextOverflow) else error.code
     kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return {"message": message, "type": kind, "param": param, "code": code}
+
+
+def _anthropic(error: DosirakError, message: str) -> dict[str, str | None]:
+    """`param` and `code` are ours: Anthropic's clients pass over them."""
+    kind = ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    param = error.param
+    for ours, theirs in NAMES[ErrorDialect.ANTHROPIC].items():
+        param = param and param.replace(ours, theirs)
+    return {"type": kind, "message": message, "param": param, "code": error.code}
 
 
 def headers_of(error: DosirakError) -> dict[str, str]:

@@ -8,8 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from models.errors import RepositoryError, disk_is_full
-from service.api.dialects import error_dialect
-from service.api.errors import response_of
+from service.api.errors import dialect_of, response_of
 from service.deployments.routing import as_service_error
 from service.errors import DosirakError, InvalidRequest, MethodNotAllowed, NotFound, StorageFull
 
@@ -30,7 +29,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     request.state.log["code"] = error.code
     allow = getattr(request.state, "allow", None)
     headers = {"Allow": allow} if allow and isinstance(error, MethodNotAllowed) else None
-    return response_of(error, request.state.request_id, error_dialect(request.url.path), headers)
+    return response_of(error, request.state.request_id, dialect_of(request.scope), headers)
 
 
 async def _repository(request: Request, error: Exception) -> Response:

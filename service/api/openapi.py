@@ -13,7 +13,8 @@ from pydantic.json_schema import models_json_schema
 from service.api.bodies import is_optional
 from service.api.dialects import ErrorDialect, error_dialect
 from service.api.encoding import EVENT_STREAM, NDJSON
-from service.api.schemas import feedback, knowledge, kserve, native, ollama, openai, repository, sessions
+from service.api.schemas import anthropic, feedback, knowledge, kserve, native, ollama, openai, repository, sessions
+from service.api.schemas.answers.anthropic import AnthropicEvent
 from service.api.schemas.answers.kserve import TextAnswer
 from service.api.schemas.answers.live import LiveEvent
 from service.api.schemas.answers.native import GenerateEvent, TokenEvent
@@ -35,6 +36,8 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     repository.RolloutBody,
     openai.ChatBody,
     openai.CompletionBody,
+    anthropic.MessagesBody,
+    anthropic.CountTokensBody,
     kserve.TextBody,
     kserve.InferBody,
     kserve.IndexBody,
@@ -55,6 +58,7 @@ EVENTS: Final[tuple[type[BaseModel], ...]] = (
     TokenEvent,
     ChatChunk,
     TextCompletion,
+    AnthropicEvent,
     TextAnswer,
     OllamaChatAnswer,
     OllamaGenerateAnswer,
@@ -68,7 +72,7 @@ NATIVE_ERROR: Final = {
     "properties": {name: {"type": "string"} for name in ("error", "code", "error_type", "request_id")},
     "additionalProperties": {"type": "number"},
 }
-OPENAI_ERROR: Final = {
+OPENAI_ERROR: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["error"],
     "properties": {
@@ -79,12 +83,22 @@ OPENAI_ERROR: Final = {
         }
     },
 }
+ANTHROPIC_ERROR: Final = {
+    "type": "object",
+    "required": ["type", "error", "request_id"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": OPENAI_ERROR["properties"]["error"],
+        "request_id": {"type": "string"},
+    },
+}
 SENTENCE_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 ERROR_SCHEMAS: Final = {
     ErrorDialect.NATIVE: ("Error", NATIVE_ERROR),
     ErrorDialect.OPENAI: ("OpenAIError", OPENAI_ERROR),
     ErrorDialect.TRITON: ("TritonError", SENTENCE_ERROR),
     ErrorDialect.OLLAMA: ("OllamaError", SENTENCE_ERROR),
+    ErrorDialect.ANTHROPIC: ("AnthropicError", ANTHROPIC_ERROR),
 }
 """The name and the schema of each dialect's error body."""
 ERRORS: Final = {

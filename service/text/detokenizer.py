@@ -48,8 +48,12 @@ class Detokenizer:
         self._given: list[str] = []
         self._given_length = 0
         self._finished = False
-        self.stopped = False
-        """Whether a stop string was completed. No text is given out after it."""
+        self.stop_string: str | None = None
+        """The stop string that was completed. No text is given out after it."""
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop_string is not None
 
     @property
     def text(self) -> str:
@@ -100,7 +104,7 @@ class Detokenizer:
             return False
         end, start = min(ends)
         self._held = ahead[: end if self._include_stop else start]
-        self.stopped = True
+        self.stop_string = ahead[start:end]
         return True
 
     def _find(self, text: str, stop: str) -> int:

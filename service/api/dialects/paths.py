@@ -14,10 +14,17 @@ class ErrorDialect(StrEnum):
     OPENAI = "openai"
     TRITON = "triton"
     OLLAMA = "ollama"
+    ANTHROPIC = "anthropic"
 
 
-PREFIXES: Final = {"/v2": ErrorDialect.TRITON, "/api": ErrorDialect.OLLAMA}
+PREFIXES: Final = {
+    "/v2": ErrorDialect.TRITON,
+    "/api": ErrorDialect.OLLAMA,
+    "/v1/messages": ErrorDialect.ANTHROPIC,
+}
 """Paths that belong to one dialect with everything below them, also where this server lacks the route."""
+SHARED: Final = "/v1/models"
+"""A path that OpenAI and Anthropic both have; a header tells their clients apart."""
 OURS_UNDER_V1: Final = (
     "/v1/sessions",
     "/v1/context",
@@ -35,9 +42,12 @@ OURS_UNDER_V1: Final = (
 )
 
 
-def error_dialect(path: str) -> ErrorDialect:
+def error_dialect(path: str, is_anthropic: bool = False) -> ErrorDialect:
     """Returns the dialect of a path's errors. `/v1/*` except our own resources is OpenAI's: a client that uses a `/v1`
-    path which this server lacks expects OpenAI's error."""
+    path which this server lacks expects OpenAI's error. `is_anthropic`: the request says that its client is
+    Anthropic's."""
+    if is_anthropic and _below(path, SHARED):
+        return ErrorDialect.ANTHROPIC
     for prefix, dialect in PREFIXES.items():
         if _below(path, prefix):
             return dialect

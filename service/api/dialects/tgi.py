@@ -75,7 +75,7 @@ def _reason(sequence: OutputSequence) -> str:
     if sequence.finish_reason is FinishReason.CONTENT_FILTER:
         return "stop_sequence"
     if sequence.finish_reason is FinishReason.STOP:
-        return "stop_sequence" if sequence.by_stop_string else "eos_token"
+        return "stop_sequence" if sequence.stop_string is not None else "eos_token"
     return "length"
 
 

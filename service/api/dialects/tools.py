@@ -7,6 +7,7 @@ from collections import Counter
 from service.api.schemas.openai import ChatBody
 from service.api.schemas.tools import NamedTool
 from service.errors import InvalidRequest, UnsupportedField
+from service.text.messages import Tool
 from service.tools import ToolUse
 
 
@@ -16,6 +17,20 @@ def tool_use(body: ChatBody) -> ToolUse | None:
     tools = tuple(each.tool() for each in body.tools or ())
     choice = body.tool_choice
     name = choice.function.name if isinstance(choice, NamedTool) else None
+    kind = "required" if isinstance(choice, NamedTool) else choice or "auto"
+    found = use_of(tools, kind, name, is_parallel=body.parallel_tool_calls is not False)
+    for field, value in (("min_tokens", body.min_tokens), ("ignore_eos", body.ignore_eos)):
+        if found is not None and found.is_forced and value:
+            raise UnsupportedField(
+                f"`{field}` cannot act beside a forced `tool_choice`, which says where the answer may end: remove it",
+                param=field,
+            )
+    return found
+
+
+def use_of(tools: tuple[Tool, ...], choice: str, name: str | None, *, is_parallel: bool) -> ToolUse | None:
+    """Returns None where no tool can be called. `choice` is "none", "auto" or "required", with `name` for one of them.
+    Raises InvalidRequest for a choice without its tool, and for two tools of one name."""
     twice = [each for each, count in Counter(tool.name for tool in tools).items() if count > 1]
     if twice:
         raise InvalidRequest(f"`tools` has two functions {twice[0]!r}: give each its own name", param="tools")
@@ -27,15 +42,4 @@ def tool_use(body: ChatBody) -> ToolUse | None:
         raise InvalidRequest("`tool_choice` is required, but there is no tool: send `tools`", param="tool_choice")
     if not tools or choice == "none":
         return None
-    for field, value in (("min_tokens", body.min_tokens), ("ignore_eos", body.ignore_eos)):
-        if value and choice not in (None, "auto"):
-            raise UnsupportedField(
-                f"`{field}` cannot act beside a forced `tool_choice`, which says where the answer may end: remove it",
-                param=field,
-            )
-    return ToolUse(
-        tools,
-        name or ("required" if choice == "required" else "auto"),
-        is_named=name is not None,
-        is_parallel=body.parallel_tool_calls is not False,
-    )
+    return ToolUse(tools, name or choice, is_named=name is not None, is_parallel=is_parallel)

@@ -1,0 +1,155 @@
+"""This dialect is Anthropic's messages: one request for each body. Blocks become the messages that templates know."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from service.answers import GenerationRequest, Sampling, SessionTurn
+from service.api.dialects.tools import use_of
+from service.api.schemas.anthropic import CountTokensBody, MessagesBody
+from service.api.schemas.anthropic_blocks import ContentBlock, TurnMessage, joined
+from service.context.options import ContextOptions
+from service.context.prompt import Chat
+from service.errors import InvalidRequest, UnsupportedField
+from service.grammars import Grammar
+from service.text.messages import Message
+from service.tools import ToolUse
+
+RESERVE: Final = 256
+"""How many tokens a prompt leaves free for its answer, where `max_tokens` is not less."""
+CHOICES: Final = {"any": "required", "tool": "required"}
+"""OpenAI's word for the type of a `tool_choice`, where it is another one."""
+
+
+def parse(body: MessagesBody) -> GenerationRequest:
+    """Returns the request. `max_tokens` is an upper bound, as Anthropic's newer models have it: agents send the most
+    that any model can give."""
+    options = body.context.options() if body.context else ContextOptions()
+    if options.reserve_output_tokens is None:
+        options = replace(options, reserve_output_tokens=min(body.max_tokens, RESERVE))
+    messages = _messages(body)
+    return _request(
+        body,
+        messages,
+        max_new_tokens=body.max_tokens,
+        context=options,
+        sampling=_sampling(body),
+        stop=tuple(body.stop_sequences or ()),
+        priority=body.priority or 0,
+        deadline_ms=body.deadline_ms,
+        user=body.user or "",
+        turn=None if body.session_id is None else SessionTurn(session=body.session_id, messages=messages),
+    )
+
+
+def parse_count(body: CountTokensBody) -> GenerationRequest:
+    """Returns a request whose prompt is that of `parse`, with nothing left out and no room for an answer."""
+    context = ContextOptions(policy="refuse")
+    return _request(body, _messages(body), max_new_tokens=0, context=context)
+
+
+def _request(body: CountTokensBody, messages: tuple[Message, ...], **more: Any) -> GenerationRequest:
+    return GenerationRequest(
+        id=f"msg_{uuid.uuid4().hex}",
+        source=Chat(messages),
+        model=body.model,
+        documents=tuple(each.document() for each in body.documents or ()),
+        grammar=_grammar(body),
+        tools=_tools(body),
+        template_variables=tuple(sorted((body.chat_template_kwargs or {}).items())),
+        **more,
+    )
+
+
+def _sampling(body: MessagesBody) -> Sampling:
+    """Returns the sampling with Anthropic's defaults: temperature 1, everything else off."""
+    return Sampling(
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=body.top_k or 0,
+        seed=body.seed,
+    )
+
+
+def _grammar(body: CountTokensBody) -> Grammar | None:
+    if body.output_format is not None:
+        return Grammar.of_json_schema(body.output_format.schema_, "output_format.schema")
+    asked = body.output_config and body.output_config.format
+    return Grammar.of_json_schema(asked.schema_, "output_config.format.schema") if asked else None
+
+
+def _tools(body: CountTokensBody) -> ToolUse | None:
+    choice = body.tool_choice
+    kind = choice.type if choice else "auto"
+    return use_of(
+        tuple(each.tool() for each in body.tools or ()),
+        CHOICES.get(kind, kind),
+        choice.name if choice else None,
+        is_parallel=not (choice and choice.disable_parallel_tool_use),
+    )
+
+
+def _messages(body: CountTokensBody) -> tuple[Message, ...]:
+    """Returns the chat. Neighbours of one role are one message, as Anthropic has it: many templates want them to take
+    turns. Raises UnsupportedField for an answer to go on with, and InvalidRequest for a result without its call."""
+    if body.messages[-1].role == "assistant":
+        raise UnsupportedField(
+            "`messages` end with an assistant's message, and no answer goes on from one here: send the user's last",
+            param="messages",
+        )
+    found = [Message("system", joined(body.system))] if body.system else []
+    called: set[str] = set()
+    for index, turn in enumerate(body.messages):
+        for message in _turn(turn):
+            _require_call(message, called, turn, index)
+            called = set() if message.role == "user" else called | {call.id for call in message.tool_calls}
+            if found and _joins(found[-1], message):
+                found[-1] = _merged(found[-1], message)
+            else:
+                found.append(message)
+    return tuple(found)
+
+
+def _turn(turn: TurnMessage) -> Iterator[Message]:
+    """Yields the messages of one: each result of a tool is a message, and so is the text between them."""
+    texts: list[ContentBlock] = []
+    for block in turn.content:
+        if block.type == "tool_result":
+            if texts:
+                yield _message(turn, texts)
+                texts = []
+            yield Message("tool", block.result, tool_call_id=block.tool_use_id)
+        else:
+            texts.append(block)
+    if texts or not turn.content:
+        yield _message(turn, texts)
+
+
+def _message(turn: TurnMessage, blocks: Sequence[ContentBlock]) -> Message:
+    text = "\n".join(block.text or "" for block in blocks if block.type == "text")
+    calls = tuple(block.call for block in blocks if block.type == "tool_use")
+    return Message(turn.role, text, tool_calls=calls)
+
+
+def _require_call(message: Message, called: set[str], turn: TurnMessage, index: int) -> None:
+    if message.role != "tool" or message.tool_call_id in called:
+        return
+    at = next(at for at, block in enumerate(turn.content) if block.tool_use_id == message.tool_call_id)
+    where = f"messages[{index}].content[{at}].tool_use_id"
+    raise InvalidRequest(
+        f"`{where}` names no call since the user's last text: send the tool_use block of that call in the message "
+        "before, and results before text",
+        param=where,
+    )
+
+
+def _joins(last: Message, message: Message) -> bool:
+    return last.role == message.role and message.role in ("user", "assistant")
+
+
+def _merged(last: Message, message: Message) -> Message:
+    text = "\n".join(each for each in (last.content, message.content) if each)
+    return replace(last, content=text, tool_calls=last.tool_calls + message.tool_calls)

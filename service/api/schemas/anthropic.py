@@ -1,0 +1,196 @@
+"""These wire models are the bodies of Anthropic's routes, with our own fields beside its own. Null means absent."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from service.api.schemas.anthropic_blocks import CacheControl, TextBlocks, TurnMessage
+from service.api.schemas.base import (
+    MAX_MESSAGES,
+    MAX_TOKENS,
+    NOTHING,
+    Absent,
+    ContextFields,
+    DeadlineMs,
+    Documents,
+    Greedy,
+    LeastProbability,
+    ModelReference,
+    Priority,
+    RequestIdText,
+    SessionId,
+    Stops,
+    UserText,
+    Wire,
+    unsupported,
+    wrong,
+)
+from service.api.schemas.openai import TemplateVariables
+from service.api.schemas.tools import FunctionName
+from service.text.messages import Tool
+
+MAX_TOOLS: Final = 1024
+"""Coding agents with servers of their own send hundreds."""
+MAX_EDITS: Final = 16
+OPERATORS: Final = "is no choice of a request on this server: remove it"
+
+
+class AnthropicTool(Wire):
+    """A function that the model may call. `strict` and `eager_input_streaming` ask for what happens anyway: a forced
+    call keeps the schema, and its input is streamed as it is written."""
+
+    later: ClassVar[dict[str, Absent]] = {
+        "defer_loading": (None, False),
+        "allowed_callers": (None, ["direct"]),
+        "input_examples": NOTHING,
+    }
+    name: FunctionName
+    input_schema: dict[str, Any]
+    description: str | None = None
+    type: Literal["custom"] | None = None
+    strict: bool | None = None
+    eager_input_streaming: bool | None = None
+    cache_control: CacheControl | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_servers_tools(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("type") not in (None, "custom"):
+            raise unsupported("type", "names a tool of Anthropic's own, which this server has not: send type custom")
+        return data
+
+    def tool(self) -> Tool:
+        return Tool(self.name, self.description, json.dumps(self.input_schema, ensure_ascii=False))
+
+
+class AnthropicToolChoice(Wire):
+    type: Literal["auto", "any", "tool", "none"]
+    name: FunctionName | None = None
+    disable_parallel_tool_use: bool | None = None
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if (self.name is not None) != (self.type == "tool"):
+            raise wrong("name", f"{'is missing' if self.name is None else 'is'} for type tool")
+        return self
+
+
+class Thinking(Wire):
+    """`adaptive` lets the version's template decide."""
+
+    type: Literal["disabled", "adaptive"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_enabled(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("type") in ("enabled", "between_tools"):
+            raise unsupported("type", "cannot act: no model thinks before its answer on this server yet; send disabled")
+        return data
+
+
+class AnthropicMetadata(Wire):
+    user_id: UserText | None = None
+
+
+class JsonFormat(Wire):
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema", description="A JSON schema.")]
+
+
+class OutputConfig(Wire):
+    later: ClassVar[dict[str, Absent]] = {"effort": (None, "high"), "task_budget": (None,)}
+    reasons: ClassVar[dict[str, str]] = {"effort": "cannot act on this server yet: remove it, or send high"}
+    format: JsonFormat | None = None
+
+
+class ContextEdit(Wire):
+    """Accepted without an effect: thinking of earlier answers is never sent again."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Any = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_others(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("type") != "clear_thinking_20251015":
+            raise unsupported("type", "cannot act: context.policy decides what of a chat is sent; remove the edit")
+        return data
+
+
+class ContextManagement(Wire):
+    edits: Annotated[list[ContextEdit], Field(max_length=MAX_EDITS)] | None = None
+
+
+class CountTokensBody(Wire):
+    """What decides the tokens of a prompt; the other fields of a request do not."""
+
+    later: ClassVar[dict[str, Absent]] = {
+        "speed": (None, "standard"),
+        **dict.fromkeys(("mcp_servers", "compaction", "billing_policy"), NOTHING),
+    }
+    reasons: ClassVar[dict[str, str]] = {"speed": OPERATORS, "billing_policy": OPERATORS}
+    model: ModelReference | None = None
+    messages: Annotated[list[TurnMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    system: TextBlocks | None = None
+    tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: Annotated[JsonFormat | None, Field(description="Older name of `output_config.format`.")] = None
+    cache_control: CacheControl | None = None
+    context_management: ContextManagement | None = None
+    documents: Documents | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+
+    @model_validator(mode="after")
+    def _one_format(self) -> Self:
+        if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
+            raise wrong("output_format", "is the older name of output_config.format: send one of them")
+        return self
+
+
+class MessagesBody(CountTokensBody):
+    """`max_tokens` is the most that the answer may have; a smaller window ends it earlier. 0 computes the prompt alone,
+    so that its blocks are kept."""
+
+    later: ClassVar[dict[str, Absent]] = {
+        **CountTokensBody.later,
+        "diagnostics": (None, {}, {"previous_message_id": None}),
+        **dict.fromkeys(("container", "inference_geo", "fallbacks", "fallback_credit_token", "thread"), NOTHING),
+    }
+    reasons: ClassVar[dict[str, str]] = {**CountTokensBody.reasons, "inference_geo": OPERATORS}
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+    stream: bool | None = None
+    stop_sequences: Stops | None = None
+    temperature: Annotated[float, Field(ge=0, le=1, description="Below 1e-5: greedy."), Greedy] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, description="0: the likeliest token alone."), LeastProbability] | None = (
+        None
+    )
+    top_k: Annotated[int, Field(ge=0, le=MAX_TOKENS, description="0: off.")] | None = None
+    metadata: AnthropicMetadata | None = None
+    service_tier: Annotated[Literal["auto", "standard_only"] | None, Field(description="There is one tier.")] = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    session_id: SessionId | None = None
+    context: ContextFields | None = None
+    priority: Priority | None = None
+    deadline_ms: DeadlineMs | None = None
+    request_id: RequestIdText | None = None
+
+    @property
+    def user(self) -> str | None:
+        return self.metadata.user_id if self.metadata else None
+
+    @model_validator(mode="after")
+    def _fits_its_session(self) -> Self:
+        if self.session_id is None:
+            return self
+        if self.system:
+            raise unsupported("system", "is the session's own: set it when the session is made")
+        if self.tools:
+            raise unsupported("tools", "cannot act in a session yet: send the chat without session_id")
+        if any(each.role != "user" or any(b.type != "text" for b in each.content) for each in self.messages):
+            raise wrong("messages", "of a session's turn are the user's and text: the history is the session's own")
+        return self
