@@ -26,6 +26,7 @@ from models.starter import demo_is_wanted, missing_of
 from service.answers import Answers, Conversations
 from service.api import handlers
 from service.api.auth import Auth
+from service.api.cors import Cors
 from service.api.deps import Service
 from service.api.edge import Edge
 from service.api.encoding import event
@@ -205,9 +206,11 @@ def create_app(
     )
     handlers.install(app)
     _add_routes(app, metrics, has_key=settings.admin_key is not None)
-    app.add_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page)
+    app.add_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page, origins=settings.origins)
     app.state.tracer = tracer = _tracer(settings, metrics)
-    app.add_middleware(Edge, metrics=metrics, tracer=tracer)  # added last, so outermost
+    app.add_middleware(Edge, metrics=metrics, tracer=tracer)
+    if settings.origins:
+        app.add_middleware(Cors, origins=settings.origins)  # added last, so outermost
     metrics.serving(__version__)
     return app
 

@@ -14,6 +14,7 @@ leave_multiprocess_metrics()  # before any import of prometheus_client
 import bentoml  # noqa: E402
 
 from service.api.auth import Auth  # noqa: E402
+from service.api.cors import Cors  # noqa: E402
 from service.deferred import DeferredApp  # noqa: E402
 from service.packaging.carried import carried_models  # noqa: E402
 from service.packaging.forwarding import answer  # noqa: E402
@@ -64,6 +65,10 @@ class Dosirak:
 
 
 # All layers around BentoML's own routes are added here; the last one added is the innermost.
+if settings.origins:
+    Dosirak.add_asgi_middleware(Cors, origins=settings.origins)  # type: ignore[attr-defined]
 Dosirak.add_asgi_middleware(BodyLimit, most=settings.max_body_bytes)  # type: ignore[attr-defined]
-Dosirak.add_asgi_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page)  # type: ignore[attr-defined]
+Dosirak.add_asgi_middleware(  # type: ignore[attr-defined]
+    Auth, admin_key=settings.admin_key, sign_in=sign_in_page, origins=settings.origins
+)
 Dosirak.add_asgi_middleware(LineFeeds, answering=app)  # type: ignore[attr-defined]

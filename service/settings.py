@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.gate import Limits
 from models.manifest import DEFAULT_ALIAS
 from service.collector_url import checked_url, traces_url
+from service.origins import EVERY, origins_of
 
 MIB = 1024 * 1024
 PREFIX = "DOSIRAK_"
@@ -175,6 +176,11 @@ class Settings(BaseSettings):
         description="What becomes of a request's fields that no schema knows: refused by name, or ignored and named in "
         "the response's header X-Ignored-Fields.",
     )
+    cors_origins: str | None = Field(
+        default=None,
+        description="Web origins whose pages may ask this server, with commas between: exact, as "
+        "`https://app.example`, or `*` beside an admin key; none where unset.",
+    )
     guard_file: Path | None = Field(
         default=None, description="TOML file that says what answers are guarded against; no guard where unset."
     )
@@ -234,6 +240,16 @@ class Settings(BaseSettings):
     def _collector(cls, value: str | None) -> str | None:
         return checked_url(value) if value else None
 
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return origins_of(self.cors_origins or "")
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_that_browsers_send(cls, value: str | None) -> str | None:
+        origins_of(value or "")
+        return value
+
     @model_validator(mode="after")
     def _known_collector(self) -> Settings:
         self._traces_url = traces_url(self.otlp_endpoint) if self.otlp_endpoint else standard_traces_url(os.environ)
@@ -244,6 +260,11 @@ class Settings(BaseSettings):
         if self.admin_key is None and not self.is_loopback:
             raise ValueError(
                 f"DOSIRAK_HOST={self.host} is reachable from outside: set DOSIRAK_ADMIN_KEY, or listen on 127.0.0.1"
+            )
+        if self.admin_key is None and EVERY in self.origins:
+            raise ValueError(
+                "DOSIRAK_CORS_ORIGINS=* lets every web page ask a server that needs no key: set DOSIRAK_ADMIN_KEY, or "
+                "name the origins"
             )
         return self
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from pydantic import SecretStr
@@ -41,10 +41,16 @@ class Auth:
     same with 8 digits, for people to read; and as `scopes` what it may do: everything, for there is one key."""
 
     def __init__(
-        self, app: ASGIApp, admin_key: SecretStr | None, sign_in: Callable[[Request], Response] | None = None
+        self,
+        app: ASGIApp,
+        admin_key: SecretStr | None,
+        sign_in: Callable[[Request], Response] | None = None,
+        origins: Collection[str] = (),
     ) -> None:
-        """`sign_in` makes the page that asks for the key, with status 401."""
+        """`sign_in` makes the page that asks for the key, with status 401. Without a key, pages of `origins` are as
+        good as this machine's own."""
         self._app = app
+        self._origins = origins
         self._cookie = Cookie.of(admin_key)
         self._sign_in = sign_in
 
@@ -65,7 +71,7 @@ class Auth:
         if scope["path"] in OPEN_PATHS:
             return ANONYMOUS
         if self._cookie is None:
-            return _local(scope)
+            return _local(scope, self._origins)
         if scope["path"] == SIGN_IN:
             return ANONYMOUS
         if _comes_by_cookie(scope, self._cookie):
@@ -82,8 +88,8 @@ class Auth:
             await _refusal(error, scope)(scope, receive, send)
 
 
-def _local(scope: Scope) -> str:
-    foreign = foreign_part(scope)
+def _local(scope: Scope, origins: Collection[str]) -> str:
+    foreign = foreign_part(scope, origins)
     if foreign is None:
         return ANONYMOUS
     raise Forbidden(
@@ -107,14 +113,16 @@ def _bearer(scope: Scope, expected: bytes) -> str:
 
 def _comes_by_cookie(scope: Scope, cookie: Cookie) -> bool:
     """Returns whether a browser that has shown the key sends this. Raises Forbidden where the browser would change
-    something and does not say that a page of this server asked it to (Fetch Metadata, W3C)."""
+    something and does not say that a page of this server asked it to (Fetch Metadata, W3C). Browsers name the Origin of
+    what they read only for another server's page, which the cookie does not help: a neighbour of one host name may send
+    it along."""
     headers = Headers(scope=scope)
     if "authorization" in headers or API_KEY in headers or not cookie.is_in(headers.get("cookie", "")):
         return False
-    if scope["type"] == "http" and scope["method"] in READS:
-        return True
     if headers.get("sec-fetch-site") == "same-origin":
         return True
+    if scope["type"] == "http" and scope["method"] in READS:
+        return "origin" not in headers
     raise Forbidden(
         "With the cookie of the UI only the UI's own pages change things, over https or on localhost (Sec-Fetch-Site: "
         "same-origin): send the key as the header Authorization: Bearer …"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Collection
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -21,8 +22,9 @@ _ORIGIN: Final = re.compile(r"https?://(?P<authority>[^/?#@\s]+)", re.IGNORECASE
 _LOCAL_NAME: Final = re.compile(r"(?:[a-z0-9_-]+\.)*localhost\.?", re.IGNORECASE)
 
 
-def foreign_part(scope: Scope) -> str | None:
-    """Returns which part of a request is not of this machine, in words for the client; None where all of it is."""
+def foreign_part(scope: Scope, origins: Collection[str] = ()) -> str | None:
+    """Returns which part of a request is not of this machine, in words for the client; None where all of it is. Pages
+    of `origins` count as this machine's."""
     headers = Headers(scope=scope)
     if any(name in headers for name in FORWARDED):
         return "a proxy passed the request on"
@@ -30,7 +32,7 @@ def foreign_part(scope: Scope) -> str | None:
         return "the request comes from another address"
     if not all(map(is_local_authority, headers.getlist("host"))):
         return "the header Host names no loopback address"
-    if not all(map(is_local_origin, headers.getlist("origin"))):
+    if not all(each in origins or is_local_origin(each) for each in headers.getlist("origin")):
         return "the header Origin names a page of another server"
     return None
 

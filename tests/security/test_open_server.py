@@ -250,13 +250,21 @@ COMMANDS = {
 }
 
 
+APP = {"Origin": "https://app.example"}
+ENVIRONMENT: dict[str, Any] = {
+    "DOSIRAK_PRELOAD": "false",
+    "FORWARDED_ALLOW_IPS": "*",
+    "DOSIRAK_CORS_ORIGINS": APP["Origin"],
+}
+
+
 @pytest.fixture(params=COMMANDS)
 def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """Of a server without a key that listens on every address: started so that its settings do not know."""
     publish(Repository(tmp_path))
     chosen = free_port()
     command = python(*COMMANDS[request.param], str(chosen))
-    server = starting(command, tmp_path, tmp_path / "log", chosen, DOSIRAK_PRELOAD="false", FORWARDED_ALLOW_IPS="*")
+    server = starting(command, tmp_path, tmp_path / "log", chosen, **ENVIRONMENT)
     try:
         deadline = time.monotonic() + 60
         while True:
@@ -281,6 +289,13 @@ def test_however_it_was_started_only_this_machine_is_answered(port: int) -> None
         assert httpx.get(f"http://127.0.0.1:{port}{path}", headers={"Host": "evil.com"}).status_code == 403, path
         assert httpx.get(f"http://127.0.0.1:{port}{path}", headers={"Origin": "null"}).status_code == 403, path
         assert httpx.get(f"http://127.0.0.1:{port}{path}").status_code != 403, path
+        answer = httpx.get(f"http://127.0.0.1:{port}{path}", headers=APP)
+        assert answer.status_code != 403 and answer.headers["access-control-allow-origin"] == APP["Origin"], path
+        assert answer.headers["vary"].count("Origin") == 1, f"{path}: two layers act"
+        assert httpx.get(f"http://{outer}:{port}{path}", headers=APP).status_code == 403, path
+        asked = {**APP, "Access-Control-Request-Method": "GET"}
+        leave = httpx.options(f"http://127.0.0.1:{port}{path}", headers=asked)
+        assert leave.status_code == 200 and leave.headers["access-control-allow-origin"] == APP["Origin"], path
     assert httpx.get(f"http://{outer}:{port}/livez").status_code == 200
 
 
