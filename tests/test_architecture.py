@@ -140,6 +140,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.grammars.trial": {"service.grammars.matching"},
     "service.grammars": {"service.errors"},
     "service.tools": {"service.errors", "service.grammars", "service.text"},
+    "service.reasoning": {"service.errors", "service.text"},
     "service.runner": {
         "models",
         "service.errors",
@@ -276,6 +277,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.grammars",
         "service.guard",
         "service.metrics",
+        "service.reasoning",
         "service.sessions",
         "service.tasks",
         "service.tools",
@@ -294,6 +296,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.jobs",
         "service.live",
         "service.profiles",
+        "service.reasoning",
         "service.sessions",
         "service.tasks",
         "service.tools",

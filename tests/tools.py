@@ -53,6 +53,13 @@ WITH_TOOLS = (
     + AS_JSON
 )
 """Calls as Hermes and Qwen write them."""
+REASONING = (
+    AS_JSON.removesuffix("{% endif %}")
+    + """
+{%- if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}
+{%- elif opens %}{{ '<think>\\n' }}{% endif %}{% endif %}"""
+)
+"""Reasons before its answers unless `enable_thinking` is false; with `opens` the prompt opens the part."""
 TEMPLATES = {"json": AS_JSON, "tags": AS_TAGS, "list": AS_A_LIST}
 
 WEATHER = ToolCall("call_1", "get_weather", '{"city": "서울", "days": 3, "units": ["C", null], "a": {"b": 1.5}}')

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from models.manifest import Manifest
 from service.answers.output_sequence import OutputSequence
+from service.answers.readers import readers_of
 from service.answers.request import GenerationRequest
 from service.answers.token_delta import CallDelta, Token
-from service.answers.tools import reader_of
 from service.context.prompt import Prompt
 from service.context.receipt import Receipt
 from service.deployments.deployment import DeploymentState
@@ -36,6 +36,7 @@ class Delta:
     finish_reason: FinishReason | None = None
     last: bool = False
     calls: tuple[CallDelta, ...] = ()
+    reasoning: str = ""
 
 
 class Answer:
@@ -71,7 +72,7 @@ class Answer:
                 deployment.tokenizer,
                 stop_ids,
                 guard.watch() if guard else None,
-                reader_of(request.tools, deployment.tokenizer) if request.tools else None,
+                readers_of(request, deployment.tokenizer),
             )
             for number in range(request.best_of)
         ]
@@ -105,6 +106,16 @@ class Answer:
     @property
     def completion_tokens(self) -> int:
         return sum(len(sequence.sampled) for sequence in self.sequences)
+
+    @property
+    def reads_reasoning(self) -> bool:
+        """Whether the answer may have a reasoning part before its content."""
+        return self.sequences[0].reads_reasoning
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Returns how many of `completion_tokens` belong to reasoning parts, their marks included."""
+        return sum(sequence.reasoning_tokens for sequence in self.sequences)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -143,7 +154,7 @@ class Answer:
 
     def usage(self) -> dict[str, int]:
         """Returns exact counts. `completion_tokens` counts every sampled token of every sequence, also of sequences
-        that are not returned to the client."""
+        that are not returned to the client. An answer without a reasoning part has no such count."""
         prompt, completion = len(self.prompt.token_ids), self.completion_tokens
         return {
             "prompt_tokens": prompt,
@@ -151,6 +162,7 @@ class Answer:
             "total_tokens": prompt + completion,
             "cached_tokens": self.cached_tokens,
             "prompt_tokens_before_truncation": self.prompt.tokens_before_truncation,
+            **({"reasoning_tokens": self.reasoning_tokens} if self.reads_reasoning else {}),
         }
 
     def measured(self) -> Measured:

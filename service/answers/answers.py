@@ -17,6 +17,7 @@ from service.answers.conversations import Conversations, OpenTurn
 from service.answers.merging import merged
 from service.answers.opening import Opening
 from service.answers.output_sequence import OutputSequence
+from service.answers.reasoning import with_reasoning
 from service.answers.recollection import Recollection
 from service.answers.request import SEED_MASK, GenerationRequest, SessionTurn, conversation_of
 from service.answers.sequences import token_deltas
@@ -91,7 +92,7 @@ class Answers:
             await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
         ).deployment
         with deployment.occupied():
-            request = with_forced_calls(request, deployment)
+            request = with_forced_calls(with_reasoning(request, deployment), deployment)
             await self._in_time(request, self._check_grammar(request, deployment))
             try:
                 request = await self._in_time(
@@ -172,7 +173,7 @@ class Answers:
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
         deployment = choice.deployment
         refuse_late(request, deployment.engine.stats, time.monotonic())
-        request = with_forced_calls(request, deployment)
+        request = with_forced_calls(with_reasoning(request, deployment), deployment)
         await self._check_grammar(request, deployment)
         request = await self.conversations.counted_by(request, deployment.manifest.digest)
         request = await self._recollection.of(request, deployment)
@@ -239,6 +240,7 @@ class Answers:
                     delta.finish_reason,
                     unfinished == 0,
                     delta.calls,
+                    delta.reasoning,
                 )
         if unfinished:
             raise GenerationFailed("The engine ended the answer early; send the request again")

@@ -1,7 +1,7 @@
 """An output sequence turns one sequence's tokens into text: it finds what each token adds, where a stop string ends the
 text, and why the text ended.
 
-    token ids ─▶ detokenizer ─▶ guard, where there is one ─▶ deltas
+    token ids ─▶ detokenizer ─▶ guard, where there is one ─▶ readers of reasoning and calls ─▶ deltas
 
 It is synchronous and deterministic; it knows no engine, no time and no HTTP.
 """
@@ -12,13 +12,14 @@ import secrets
 from dataclasses import replace
 
 from service.answers.guarded import Guarded
+from service.answers.readers import Readers
 from service.answers.request import GenerationRequest
 from service.answers.token_delta import Call, CallDelta, Token, TokenDelta
 from service.engine.messages import FinishReason, StepOutput, TokenLogprobs
 from service.guard import Finding, Watch
 from service.text.detokenizer import Detokenizer
 from service.text.tokenizer import Tokenizer
-from service.tools import CallBegun, CallReader, CallText, Content
+from service.tools import CallBegun, CallText, Content
 
 
 class OutputSequence:
@@ -33,9 +34,9 @@ class OutputSequence:
         tokenizer: Tokenizer,
         stop_token_ids: tuple[int, ...],
         watch: Watch | None = None,
-        reader: CallReader | None = None,
+        readers: Readers | None = None,
     ) -> None:
-        """`reader` reads calls of tools; without it all text is content."""
+        """`readers` part the text; without them all text is content."""
         self.number = number
         self.seed = seed
         self.sampled: list[int] = []
@@ -44,8 +45,11 @@ class OutputSequence:
         self.stop_string: str | None = None
         self.last_at: float | None = None
         self.calls: list[Call] = []
-        self._reader = reader
+        self.reasoning_tokens = 0
+        self._is_behind = False  # the reasoning, or the beginning of a text without one
+        self._readers = readers or Readers()
         self._parts: list[str] = []
+        self._reasoning: list[str] = []
         self._content = 0  # characters beside calls
         self._include_stop = request.include_stop
         self._stop_token_ids = frozenset(stop_token_ids)
@@ -55,14 +59,25 @@ class OutputSequence:
             request.stop,
             include_stop=request.include_stop,
             ignore_stop_until=request.sampling.min_tokens,
-            shown=reader.shown if reader else frozenset(),
+            shown=self._readers.shown,
+            boundary=self._readers.boundary,
         )
         self._guarded = None if watch is None else Guarded(watch, tokenizer.stand_in_id)
 
     @property
     def text(self) -> str:
-        """Returns all text that went out so far."""
+        """Returns all content that went out so far."""
         return "".join(self._parts)
+
+    @property
+    def reasoning(self) -> str:
+        """Returns all text before the content, without its marks, that went out so far."""
+        return "".join(self._reasoning)
+
+    @property
+    def reads_reasoning(self) -> bool:
+        """Whether the text may have a reasoning part."""
+        return self._readers.reasoning is not None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -100,7 +115,17 @@ class OutputSequence:
         logprob, top = (measured.logprob, measured.top) if measured else (None, ())
         token = Token(token_id, text, logprob, self._tokenizer.is_special(token_id), top)
         self.sampled.append(token_id)
+        if not hidden:
+            self._count_reasoning()
         return self._give(token, text, (start, self._detokenizer.begun), reason)
+
+    def _count_reasoning(self) -> None:
+        """Counts the last sampled token where it belongs to the reasoning: also the one that completes its mark."""
+        boundary = self._readers.boundary
+        if boundary is not None and not self._is_behind and not boundary.is_undecided:
+            self._is_behind = not boundary.is_reasoning
+            if boundary.is_reasoning or boundary.had_reasoning:
+                self.reasoning_tokens = len(self.sampled)
 
     def _give(
         self, token: Token | None, text: str, span: tuple[int, int], reason: FinishReason | None
@@ -109,22 +134,20 @@ class OutputSequence:
             deltas = [TokenDelta(len(self.tokens), token, text, reason)]
         else:
             deltas = self._guarded.add(token, text, span, reason)
-        if self._reader is not None:
-            deltas = [self._with_calls(self._reader, delta) for delta in deltas]
+        deltas = [self._parted(delta) for delta in deltas]
         for delta in deltas:
             self._parts.append(delta.text)
+            self._reasoning.append(delta.reasoning)
             self.finish_reason = delta.finish_reason
             if delta.token is not None:
                 self.tokens.append(delta.token)
         return deltas
 
-    def _with_calls(self, reader: CallReader, delta: TokenDelta) -> TokenDelta:
-        """Returns the delta with its calls apart from its content."""
-        pieces = reader.push(delta.text)
-        if delta.finish_reason is not None:
-            pieces += reader.finish()
+    def _parted(self, delta: TokenDelta) -> TokenDelta:
+        """Returns the delta with its reasoning and its calls apart from its content."""
+        reading = self._readers.read(delta.text, delta.finish_reason is not None)
         content, calls = [], list[CallDelta]()
-        for piece in pieces:
+        for piece in reading.pieces:
             match piece:
                 case Content(text):
                     content.append(text)
@@ -139,4 +162,4 @@ class OutputSequence:
         for each in calls:
             if each.begun is not None:
                 each.begun.at = self._content
-        return replace(delta, text=text, calls=tuple(calls))
+        return replace(delta, text=text, calls=tuple(calls), reasoning=reading.reasoning)

@@ -11,6 +11,7 @@ from service.context.options import ContextOptions
 from service.context.prompt import Chat, Source
 from service.engine.messages import SamplingParams
 from service.grammars import Grammar
+from service.reasoning import ReasoningUse
 from service.text.messages import ChatOptions, Document, Message
 from service.tools import ToolUse
 
@@ -72,6 +73,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     grammar: Grammar | None = None
     tools: ToolUse | None = None
+    reasoning: ReasoningUse | None = None
     template_variables: tuple[tuple[str, str | int | float | bool | None], ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop: bool = False

@@ -47,10 +47,12 @@ class CallDelta:
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
     """A token delta is what one token, or an end without a token, adds. `token` is None only at such an end (a
-    deadline). `index` counts the sequence's tokens before it. `text` is content, `calls` is what is added to calls."""
+    deadline). `index` counts the sequence's tokens before it. `text` is content, `calls` is what is
+    added to calls, `reasoning` to what stands before the content."""
 
     index: int
     token: Token | None
     text: str
     finish_reason: FinishReason | None = None
     calls: tuple[CallDelta, ...] = ()
+    reasoning: str = ""

@@ -8,7 +8,7 @@ from service.answers.request import GenerationRequest
 from service.deployments.deployment import Deployment
 from service.errors import UnsupportedField
 from service.text.tokenizer import Tokenizer
-from service.tools import CallReader, ToolFormat, ToolUse, format_of
+from service.tools import ToolFormat, format_of
 from service.tools.formats import PYTHON_TAG
 
 
@@ -37,9 +37,3 @@ def marks_of(form: ToolFormat, tokenizer: Tokenizer) -> dict[str, int]:
     """Returns the control tokens among the texts around a call."""
     found = {text: tokenizer.id_of(text) for text in (form.opening, form.closing, PYTHON_TAG) if text}
     return {text: id for text, id in found.items() if id is not None and tokenizer.is_special(id)}
-
-
-def reader_of(use: ToolUse, tokenizer: Tokenizer) -> CallReader:
-    """Returns what reads one answer's calls."""
-    form = format_of(tokenizer.template_texts)
-    return CallReader(form, use.names, frozenset(marks_of(form, tokenizer).values()))

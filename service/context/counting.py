@@ -62,7 +62,8 @@ class Sent:
         shares, trimmed = self.trimmed.encoded.shares, self.trimmed
         parts = self._with_tools(_parts(trimmed.sent_messages, shares))
         left_out = self.left_out_by_template()
-        notes = (*self.notes, *_notes(self.budget.options.chosen, trimmed, bool(left_out)), *self._document_notes())
+        notes = (*self.notes, *_notes(self.budget.options.chosen, trimmed, bool(left_out)))
+        notes = (*notes, *self._document_notes(), *self._reasoning_notes())
         missing = sorted(left_out | (set(range(len(self.messages))) - trimmed.sent))
         partition = self._partition(missing)
         lists = partition.lists(self.chat.all_named)
@@ -167,6 +168,13 @@ class Sent:
 
     def _cut_documents(self) -> list[Placed]:
         return [(at, document) for at, document in self.placed if document.text != self.documents[at].text]
+
+    def _reasoning_notes(self) -> Iterator[str]:
+        parts = [each.reasoning for each in self.messages if each.reasoning]
+        if parts:
+            tokens = sum(map(self.tokenizer.text_tokens, parts))
+            of = "an earlier answer" if len(parts) == 1 else f"{len(parts)} earlier answers"
+            yield f"the reasoning of {of} is not sent again: {tokens} tokens"
 
     def _document_notes(self) -> Iterator[str]:
         names, tokens = document_names(self.documents), self.tokenizer.text_tokens

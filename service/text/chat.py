@@ -129,6 +129,11 @@ class ChatEncoder:
         """Returns every text that the template itself can write, joined by NUL."""
         return "" if self._template is None else self._template.literals
 
+    @property
+    def variables(self) -> frozenset[str]:
+        """Returns the template's variables that a request can set."""
+        return frozenset() if self._template is None else self._template.variables
+
     def with_options(self, options: ChatOptions) -> ChatEncoder:
         """Returns an encoder of the same version whose chats have these tools and variables. Raises UnsupportedField
         for a variable that would stand for something else, or that holds a control token."""

@@ -21,6 +21,22 @@ class Streams(Protocol):
     def text_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> TextStream: ...
 
 
+class Boundary(Protocol):
+    """Finds where the content of an answer begins, behind a part that stop strings do not end."""
+
+    content_at: int | None
+    """How many of the pushed characters stand before the content; None as long as there is none."""
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the text so far may be content."""
+        ...
+
+    def push(self, text: str) -> object: ...
+
+    def finish(self) -> object: ...
+
+
 class Detokenizer:
     """Makes one answer's text. Without stop strings, all pushes and `finish` join to `tokenizer.decode(all ids)`. If a
     limit cuts through a character, the text ends before that character.
@@ -37,14 +53,18 @@ class Detokenizer:
         ignore_stop_until: int = 0,
         skip_special_tokens: bool = True,
         shown: frozenset[int] = frozenset(),
+        boundary: Boundary | None = None,
     ) -> None:
-        """The control tokens `shown` have a text, whatever `skip_special_tokens` says."""
+        """The control tokens `shown` have a text, whatever `skip_special_tokens` says. Stop strings begin behind
+        `boundary`."""
         self._stream = tokenizer.text_stream(skip_special_tokens, shown)
         self._stop = tuple(text for text in stop if text)
         self._include_stop = include_stop
         self._ignored = ignore_stop_until
         self._held = ""
         self._floor = 0  # matches that end in held[:floor] were completed by ignored tokens
+        self._boundary = boundary
+        self._start = 0  # of the content, in held
         self._given: list[str] = []
         self._given_length = 0
         self._finished = False
@@ -74,11 +94,15 @@ class Detokenizer:
         """Returns the text that this token makes certain; it may be empty."""
         if self.stopped:
             return ""
-        self._held += self._stream.push(token_id)
+        added = self._stream.push(token_id)
+        self._held += added
+        is_ignored = self._ignored > 0
+        self._ignored -= is_ignored
+        if self._boundary is not None and not self._passes(self._boundary, added):
+            return self._give(0 if self._boundary.is_undecided and self._stop else len(self._held))
         if not self._stop:
             return self._give(len(self._held))
-        if self._ignored > 0:
-            self._ignored -= 1
+        if is_ignored:
             self._floor = len(self._held) + len(self._stream.peek())
             return self._give(self._certain())
         return self._push_or_stop(self._held + self._stream.peek())
@@ -88,9 +112,21 @@ class Detokenizer:
         if self.stopped or self._finished:
             return ""
         self._finished = True
-        self._held += self._stream.finish()
-        self._cut(self._held)
+        added = self._stream.finish()
+        self._held += added
+        if self._boundary is None or self._passes(self._boundary, added, is_last=True):
+            self._cut(self._held)
         return self._give(len(self._held))
+
+    def _passes(self, boundary: Boundary, added: str, is_last: bool = False) -> bool:
+        """Whether the content has begun."""
+        if boundary.content_at is None:
+            boundary.push(added)
+            if is_last:
+                boundary.finish()
+            if boundary.content_at is not None:
+                self._start = max(0, boundary.content_at - self._given_length)
+        return boundary.content_at is not None
 
     def _push_or_stop(self, ahead: str) -> str:
         if self._cut(ahead):
@@ -108,18 +144,19 @@ class Detokenizer:
         return True
 
     def _find(self, text: str, stop: str) -> int:
-        return text.find(stop, max(0, self._floor - len(stop) + 1))
+        return text.find(stop, max(self._start, self._floor - len(stop) + 1))
 
     def _certain(self) -> int:
         """Returns the length of `held` without its longest suffix that is a proper prefix of a stop string."""
-        for start in range(max(0, len(self._held) - max(map(len, self._stop)) + 1), len(self._held)):
+        first = len(self._held) - max(map(len, self._stop)) + 1
+        for start in range(max(self._start, first), len(self._held)):
             if any(stop.startswith(self._held[start:]) for stop in self._stop):
                 return start
         return len(self._held)
 
     def _give(self, length: int) -> str:
         text, self._held = self._held[:length], self._held[length:]
-        self._floor = max(0, self._floor - length)
+        self._floor, self._start = max(0, self._floor - length), max(0, self._start - length)
         if text:
             self._given.append(text)
             self._given_length += len(text)

@@ -17,13 +17,15 @@ class ToolCall:
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message. The version's template checks `role`. `name` reaches the template if it is set. An assistant's
-    message may hold tool calls. `tool_call_id` of a tool's message names the call of its result."""
+    message may hold tool calls. `tool_call_id` of a tool's message names the call of its result. `reasoning` of an
+    assistant's message is never sent again."""
 
     role: str
     content: str
     name: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    reasoning: str = ""
 
     @property
     def texts(self) -> tuple[str, ...]:

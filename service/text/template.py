@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, cast
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.utils import Namespace
@@ -112,8 +112,11 @@ class ChatTemplate:
         try:
             environment = _environment()
             self._template = environment.from_string(source)
-            self.literals = _literals(environment.parse(source))
+            tree = environment.parse(source)
+            self.literals = _literals(tree)
             """Every text that the template itself can write, joined by NUL."""
+            self.variables = frozenset(meta.find_undeclared_variables(tree)) - RESERVED
+            """The variables that a request can set."""
         except (jinja2.TemplateError, RecursionError, SyntaxError, TooMuch) as error:
             raise InvalidRequest("The version's chat template does not compile; fix it and import it again.") from error
 

@@ -18,7 +18,7 @@ from tokenizers import Encoding
 from service.errors import InvalidRequest
 from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
-from service.text.messages import ChatOptions, Document, Message
+from service.text.messages import ChatOptions, Document, Message, ToolCall
 from service.text.segments import Memory, Splitting, digest_of
 from service.text.streams import TextStream
 from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
@@ -111,7 +111,7 @@ class Tokenizer:
         if known is None:
             known = copy(self)
             known._chat, known._options = self._chat.with_options(options), options
-            for name in ("is_additive", "has_later_systems", "_around", "places_tools"):
+            for name in ("is_additive", "has_later_systems", "_around", "places_tools", "_openings"):
                 known.__dict__.pop(name, None)
         self._variants[options] = known
         while len(self._variants) > _VARIANTS:
@@ -142,6 +142,28 @@ class Tokenizer:
     def template_texts(self) -> str:
         """Returns every text that the chat template itself can write, joined by NUL."""
         return self._chat.literals
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """Returns the variables of the chat template that a request can set."""
+        return self._chat.variables
+
+    def opening_of(self, role: str) -> str:
+        """Returns the end of a prompt, where the answer begins behind a message of this role; empty where the template
+        cannot write one."""
+        return self._openings["tool" if role == "tool" else "user"]
+
+    @cached_property
+    def _openings(self) -> dict[str, str]:
+        call = Message("assistant", "", tool_calls=(ToolCall("a", "a", "{}"),))
+        ask, result = Message("user", "a"), Message("tool", "a", tool_call_id="a")
+        found = {"user": "", "tool": ""}
+        for role, chat in (("user", [ask]), ("tool", [ask, call, result])):
+            try:
+                found[role] = self.decode(self.render_chat(chat), skip_special_tokens=False)
+            except InvalidRequest:
+                found[role] = found["user"]
+        return found
 
     def _id_of(self, name: str) -> int | None:
         token = self._named.get(name)

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from service.text.marks import possible
 from service.tools.formats import PYTHON_TAG, ToolFormat
 from service.tools.objects import ObjectEnd
 
@@ -54,10 +55,8 @@ Piece = Content | CallBegun | CallText
 class CallReader:
     """Reads one answer. The pieces of all `push` calls and of `finish` are the answer."""
 
-    def __init__(self, form: ToolFormat, names: Collection[str], shown: frozenset[int] = frozenset()) -> None:
-        """`names` are those of the functions that can be called: a call of any other is content. `shown` are the
-        control tokens whose texts the reader needs."""
-        self.shown = shown
+    def __init__(self, form: ToolFormat, names: Collection[str]) -> None:
+        """`names` are those of the functions that can be called: a call of any other is content."""
         self._form = form
         self._names = names
         self._held = ""
@@ -123,7 +122,7 @@ class CallReader:
                 self._begin_head()
             content = content.rstrip() if self._calls == 0 else content.strip()
         else:
-            content = content[: len(content) - _possible(content, self._form.opening)]
+            content = content[: len(content) - possible(content, self._form.opening)]
             self._held = self._held[len(content) :]
         if content:
             yield Content(content)
@@ -211,13 +210,6 @@ class CallReader:
         """Gives the mark back as content."""
         yield Content(self._mark)
         self._mark, self._read = "", self._content if self._form.opening else self._rest
-
-
-def _possible(text: str, mark: str) -> int:
-    """Returns how many characters at the end may belong to a call: blanks, and the beginning of its mark."""
-    part = next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
-    head = text[: len(text) - part]
-    return part + len(head) - len(head.rstrip())
 
 
 def _call(text: str) -> tuple[str, str] | None:

@@ -22,6 +22,7 @@ from service.context.options import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat, Source, Text
 from service.errors import DosirakError
+from service.reasoning import ReasoningUse
 from service.text.messages import Message
 
 TEMPERATURE: Final = 0.8
@@ -59,9 +60,16 @@ def _request(body: OllamaBody, source: Source) -> GenerationRequest:
         context=None if body.truncate is None else ContextOptions(policy=_policy(body.truncate)),
         stop=tuple(options.stop or ()),
         grammar=ollama_grammar(body.format),
+        reasoning=_reasoning(body.think),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         keep_alive=body.keep_alive,
     )
+
+
+def _reasoning(think: bool | str | None) -> ReasoningUse | None:
+    if think is None:
+        return None
+    return ReasoningUse("think", effort=think) if isinstance(think, str) else ReasoningUse("think", think)
 
 
 def _sampling(options: OllamaOptions) -> Sampling:
@@ -94,21 +102,22 @@ class OllamaSerialiser(Serialiser):
 
     @staticmethod
     @abstractmethod
-    def text(text: str) -> dict[str, Any]:
-        """Returns the field that holds a text of the model."""
+    def text(text: str, thinking: str = "") -> dict[str, Any]:
+        """Returns the fields that hold a text of the model, and what it wrote for itself."""
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         [answer] = answers
         [sequence] = answer.best
-        return self._shown(answer, sequence.text, sequence.tokens, _end(answer, sequence))
+        text = self.text(sequence.text, sequence.reasoning)
+        return self._shown(answer, text, sequence.tokens, _end(answer, sequence))
 
     def events(self, delta: Delta) -> Iterable[bytes]:
         """Yields a line for each token that adds text, or that has logprobs, and a last one without text."""
         answer, token = delta.answer, delta.token
-        if delta.text or (token and answer.request.logprobs is not None):
-            yield line(self._shown(answer, delta.text, [token] if token else []))
+        if delta.text or delta.reasoning or (token and answer.request.logprobs is not None):
+            yield line(self._shown(answer, self.text(delta.text, delta.reasoning), [token] if token else []))
         if delta.finish_reason is not None:
-            yield line(self._shown(answer, "", (), _end(answer, delta.sequence)))
+            yield line(self._shown(answer, self.text(""), (), _end(answer, delta.sequence)))
 
     def failure(self, error: DosirakError, request_id: str) -> bytes:
         return line(body_of(error, request_id, ErrorDialect.OLLAMA))
@@ -119,9 +128,9 @@ class OllamaSerialiser(Serialiser):
         return {"model": model, "created_at": _now(), **cls.text(""), "done": True, "done_reason": reason}
 
     def _shown(
-        self, answer: Answer, text: str, tokens: Sequence[Token], end: dict[str, Any] | None = None
+        self, answer: Answer, text: dict[str, Any], tokens: Sequence[Token], end: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        shown = {"model": answer.manifest.reference, "created_at": _now(), **self.text(text), "done": end is not None}
+        shown = {"model": answer.manifest.reference, "created_at": _now(), **text, "done": end is not None}
         if tokens and answer.request.logprobs is not None:
             shown["logprobs"] = [with_alternatives(answer.tokenizer, token) for token in tokens]
         return shown | (end or {})
@@ -129,14 +138,18 @@ class OllamaSerialiser(Serialiser):
 
 class ChatSerialiser(OllamaSerialiser):
     @staticmethod
-    def text(text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text}}
+    def text(text: str, thinking: str = "") -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, **_thinking(thinking)}}
 
 
 class GenerateSerialiser(OllamaSerialiser):
     @staticmethod
-    def text(text: str) -> dict[str, Any]:
-        return {"response": text}
+    def text(text: str, thinking: str = "") -> dict[str, Any]:
+        return {"response": text, **_thinking(thinking)}
+
+
+def _thinking(text: str) -> dict[str, str]:
+    return {"thinking": text} if text else {}
 
 
 def _now() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
@@ -114,7 +115,7 @@ class OpenAISerialiser(Serialiser):
             usage = {"usage": None}
         shown = [] if index in self._opened else self.opening(delta)
         self._opened.add(index)
-        if delta.token or delta.text or delta.calls:
+        if delta.token or delta.text or delta.calls or delta.reasoning:
             shown = [*shown, *self.added(delta)]
         for choice in shown:
             yield event({**head, "choices": [{"index": index, **choice, "finish_reason": None}], **usage})
@@ -165,9 +166,15 @@ class OpenAISerialiser(Serialiser):
 
 def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
     """Returns sums over all prompts. Each prompt is counted once, however many sequences it has."""
-    each = [answer.usage() for answer in answers]
-    summed = {name: sum(counts[name] for counts in each) for name in each[0]}
-    return {**summed, "prompt_tokens_details": {"cached_tokens": summed["cached_tokens"]}}
+    summed = Counter[str]()
+    for answer in answers:
+        summed.update(answer.usage())
+    reasoning = summed.pop("reasoning_tokens", 0)
+    return {
+        **summed,
+        "prompt_tokens_details": {"cached_tokens": summed["cached_tokens"]},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
 
 
 def _extra_fields(answer: Answer) -> dict[str, Any]:

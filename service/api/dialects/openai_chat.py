@@ -11,6 +11,7 @@ from service.api.dialects.openai import Models, OpenAISerialiser, requests_of
 from service.api.dialects.tools import tool_use
 from service.api.schemas.openai import ChatBody
 from service.context.prompt import Chat
+from service.reasoning import ReasoningUse
 
 
 def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
@@ -24,9 +25,15 @@ def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         documents=tuple(each.document() for each in body.documents or ()),
         tools=tool_use(body),
+        reasoning=None if body.reasoning_effort is None else _reasoning(body.reasoning_effort),
         template_variables=tuple(sorted((body.chat_template_kwargs or {}).items())),
         turn=None if body.session_id is None else SessionTurn(session=body.session_id, messages=messages),
     )
+
+
+def _reasoning(effort: str) -> ReasoningUse:
+    is_off = effort == "none"
+    return ReasoningUse("reasoning_effort", False if is_off else None, "" if is_off else effort)
 
 
 class ChatSerialiser(OpenAISerialiser):
@@ -35,6 +42,8 @@ class ChatSerialiser(OpenAISerialiser):
     def choice(self, answer: Answer, sequence: OutputSequence) -> dict[str, Any]:
         content = sequence.text or (None if sequence.calls else "")
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if sequence.reasoning:
+            message["reasoning_content"] = sequence.reasoning
         if sequence.calls:
             message["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -46,13 +55,15 @@ class ChatSerialiser(OpenAISerialiser):
         return [{"delta": {"role": "assistant", "content": ""}, "logprobs": None}]
 
     def added(self, delta: Delta) -> list[dict[str, Any]]:
-        """Content first, then what is added to calls. A token of the marks around a call adds nothing that is shown,
-        but its logprobs where they are wanted."""
+        """Reasoning, then content, then what is added to calls. A token of the marks around them adds nothing that is
+        shown, but its logprobs where they are wanted."""
         logprobs = _logprobs(delta.answer, [delta.token] if delta.token else [])
         shown: list[dict[str, Any]] = [{"tool_calls": [_call(each)]} for each in delta.calls]
-        is_mark = delta.answer.request.tools is not None and not delta.text
-        if not is_mark or (logprobs and not shown):
+        has_marks = delta.answer.request.tools is not None or delta.answer.reads_reasoning
+        if delta.text or not has_marks or (logprobs and not shown and not delta.reasoning):
             shown.insert(0, {"content": delta.text})
+        if delta.reasoning:
+            shown.insert(0, {"reasoning_content": delta.reasoning})
         return [{"delta": each, "logprobs": logprobs if at == 0 else None} for at, each in enumerate(shown)]
 
     def nothing(self) -> dict[str, Any]:

@@ -30,6 +30,8 @@ def facts(answer: Answer) -> dict[str, Any]:
 def answered(answer: Answer, prefix: str = "", details: bool = False) -> dict[str, Any]:
     """Returns the body of `/generate`. With `n` above 1, `generated_texts` has all answers, the first of them first."""
     body: dict[str, Any] = {"generated_text": prefix + answer.best[0].text, **facts(answer)}
+    if answer.best[0].reasoning:
+        body["reasoning"] = answer.best[0].reasoning
     if answer.request.n > 1:
         body["generated_texts"] = [prefix + sequence.text for sequence in answer.best]
     if details:
@@ -93,9 +95,13 @@ def _top(answer: Answer, token: Token) -> list[dict[str, Any]]:
 
 def events(delta: Delta) -> Iterable[bytes]:
     """Yields one event for each token. An end without a token (a deadline) has `id` null and the text that was held
-    back."""
+    back. Where an answer may have a reasoning part, a token's text is what it adds to the content, and `reasoning` what
+    it adds to that part."""
     token = _token(delta.token) if delta.token else {"id": None, "text": delta.text, "logprob": None, "special": True}
     shown: dict[str, Any] = {"index": delta.index + 1, "token": token, "generated_text": None, "details": None}
+    if delta.answer.reads_reasoning:
+        shown["token"] = {**token, "text": delta.text}
+        shown |= {"reasoning": delta.reasoning} if delta.reasoning else {}
     if delta.token and delta.answer.request.logprobs:
         shown["top_tokens"] = _top(delta.answer, delta.token)
     if delta.last:

@@ -199,12 +199,14 @@ class ChatMessage(Wire):
     """One message. `content` is a string or text parts; an assistant's message with `tool_calls` may have none. In a
     tool's message `tool_call_id` names the call that it is the result of."""
 
-    later: ClassVar[dict[str, Absent]] = dict.fromkeys(
-        ("function_call", "refusal", "audio", "annotations", "reasoning_content"), NOTHING
-    )
+    later: ClassVar[dict[str, Absent]] = dict.fromkeys(("function_call", "refusal", "audio", "annotations"), NOTHING)
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: TextParts | None = None
     name: Annotated[str, Field(max_length=64)] | None = None
+    reasoning_content: Annotated[
+        str | None, Field(description="What an earlier answer's model wrote for itself; it is not sent again.")
+    ] = None
+    reasoning: Annotated[str | None, Field(description="vLLM's newer name of `reasoning_content`.")] = None
     tool_calls: Annotated[list[CalledTool], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None
     tool_call_id: CallId | None = None
 
@@ -222,16 +224,25 @@ class ChatMessage(Wire):
         if (self.role == "tool") != (self.tool_call_id is not None):
             missing = "is missing: name the call that this is the result of"
             raise wrong("tool_call_id", missing if self.role == "tool" else "is a tool's: remove it from this message")
-        if self.content is None and not self.tool_calls:
+        for field in ("reasoning_content", "reasoning"):
+            if getattr(self, field) and self.role != "assistant":
+                raise wrong(field, "is an assistant's: remove it from this message")
+        if self.reasoning and self.reasoning_content and self.reasoning != self.reasoning_content:
+            raise wrong("reasoning", "is another name of reasoning_content: send one of them")
+        if self.content is None and not self.tool_calls and not self.reasoning_text:
             raise wrong("content", "is missing: add it")
         return self
+
+    @property
+    def reasoning_text(self) -> str:
+        return self.reasoning_content or self.reasoning or ""
 
     def message(self) -> Message:
         """Returns the domain's message. `developer` is OpenAI's newer word for `system`. A call without text has the
         empty text."""
         role = "system" if self.role == "developer" else self.role
         calls = tuple(each.call() for each in self.tool_calls or ())
-        return Message(role, self.content or "", self.name, calls, self.tool_call_id)
+        return Message(role, self.content or "", self.name, calls, self.tool_call_id, self.reasoning_text)
 
 
 class DocumentText(Wire):

@@ -125,16 +125,15 @@ class OllamaBody(Wire):
     """The fields of both routes that generate."""
 
     later: ClassVar[dict[str, Absent]] = {
-        "think": (None, False),
         "shift": (None, False),
         "_debug_render_only": (None, False),
     }
     reasons: ClassVar[dict[str, str]] = {
-        "think": "cannot act: no model thinks before its answer on this server yet; send false",
         "shift": "cannot act: an answer ends where the window is full; send false",
     }
     model: Name
     stream: bool | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
     format: Annotated[Format, Field(description='"json" or a JSON schema.')] = None
     options: OllamaOptions | None = None
     keep_alive: KeepAlive | None = None
@@ -150,15 +149,20 @@ class OllamaBody(Wire):
 
 
 class OllamaMessage(Wire):
-    later: ClassVar[dict[str, Absent]] = dict.fromkeys(
-        ("images", "tool_calls", "tool_name", "tool_call_id", "thinking"), NOTHING
-    )
+    later: ClassVar[dict[str, Absent]] = dict.fromkeys(("images", "tool_calls", "tool_name", "tool_call_id"), NOTHING)
     reasons: ClassVar[dict[str, str]] = {"images": IMAGES}
     role: Literal["system", "user", "assistant"]
     content: str | None = None
+    thinking: Annotated[str | None, Field(description="Of an earlier answer; it is not sent again.")] = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.thinking and self.role != "assistant":
+            raise wrong("thinking", "is an assistant's: remove it from this message")
+        return self
 
     def message(self) -> Message:
-        return Message(self.role, self.content or "")
+        return Message(self.role, self.content or "", reasoning=self.thinking or "")
 
 
 class OllamaChatBody(OllamaBody):
@@ -196,6 +200,8 @@ class OllamaGenerateBody(OllamaBody):
     def _raw_is_alone(self) -> Self:
         if self.raw and self.system:
             raise unsupported("system", "needs the chat template: send raw false, or put it into the prompt")
+        if self.raw and self.think:
+            raise unsupported("think", "needs the chat template: send raw false, or remove it")
         if self.raw and self.truncate:
             raise unsupported("truncate", "leaves old turns out, and a raw prompt has none: remove it")
         return self

@@ -4,7 +4,7 @@ send it."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
@@ -139,7 +139,6 @@ class ChatBody(OpenAISampling):
             (
                 "functions",
                 "function_call",
-                "reasoning_effort",
                 "verbosity",
                 "audio",
                 "prediction",
@@ -159,6 +158,7 @@ class ChatBody(OpenAISampling):
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: TemplateVariables | None = None
 
     @property

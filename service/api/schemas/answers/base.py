@@ -28,13 +28,15 @@ class Page(Shown, Generic[Item]):
 
 class Usage(Shown):
     """Exact counts. `completion_tokens`: every sampled token of every sequence, with end tokens and stop strings.
-    `cached_tokens`: prompt tokens that the prefix cache had."""
+    `cached_tokens`: prompt tokens that the prefix cache had. `reasoning_tokens`: sampled tokens of a reasoning part;
+    absent where the answer cannot have one."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     cached_tokens: int
     prompt_tokens_before_truncation: int
+    reasoning_tokens: int | None = None
 
 
 class Timings(Shown):

@@ -50,9 +50,11 @@ class Details(SequenceDetails):
 
 
 class GenerateAnswer(Shown):
-    """With `n` above 1 `generated_texts` has all answers, the first of them first."""
+    """`reasoning` is what the model wrote for itself before its answer. With `n` above 1 `generated_texts` has all
+    answers, the first of them first."""
 
     generated_text: str
+    reasoning: str | None = None
     id: str
     model: str
     version: str
@@ -86,6 +88,7 @@ class TokenEvent(Shown):
 
     index: int
     token: TokenShown
+    reasoning: str | None = None
     generated_text: str | None
     details: StreamDetails | None
     top_tokens: list[TokenShown] | None = None

@@ -103,11 +103,13 @@ class OllamaAnswer(Shown):
 
 class OllamaGenerateAnswer(OllamaAnswer):
     response: str
+    thinking: str | None = None
 
 
 class OllamaSaid(Shown):
     role: Literal["assistant"]
     content: str
+    thinking: str | None = None
 
 
 class OllamaChatAnswer(OllamaAnswer):

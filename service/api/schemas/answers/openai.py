@@ -13,10 +13,15 @@ class CachedTokens(Shown):
     cached_tokens: int
 
 
+class ReasoningTokens(Shown):
+    reasoning_tokens: int
+
+
 class OpenAIUsage(Usage):
     """Sums over all prompts."""
 
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens
 
 
 class ExtraFields(Shown):
@@ -60,11 +65,12 @@ class CalledTool(Shown):
 
 
 class AssistantMessage(Shown):
-    """`content` is null where the answer is calls only."""
+    """`content` is null where the answer is calls only. `reasoning_content` is what the model wrote for itself."""
 
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str | None = None
     tool_calls: list[CalledTool] | None = None
 
 
@@ -105,6 +111,7 @@ class CallDelta(Shown):
 class MessageDelta(Shown):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[CallDelta] | None = None
 
 

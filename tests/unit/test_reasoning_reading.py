@@ -1,0 +1,89 @@
+"""Reasoning is told from content, however the tokens cut the text."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from service.errors import UnsupportedField
+from service.reasoning import Parted, ReasoningForm, ReasoningReader, ReasoningUse, Start, form_of
+
+THINK = ReasoningForm("<think>", "</think>")
+CASES = [
+    # text, is open, reasoning, content
+    ("<think>\nIt rains.\n</think>\n\nTake it.", False, "It rains.", "Take it."),
+    ("\n <think>a b</think>c", False, "a b", "c"),
+    ("It rains.\n\n</think>\n\n x", True, "It rains.", " x"),
+    ("<think>\nagain</think>y", True, "again", "y"),
+    ("\n\n</think>\n\nx", True, "", "x"),
+    ("plain </think> text <think>", False, "", "plain </think> text <think>"),
+    ("a</think>b</think>c<think>d", True, "a", "b</think>c<think>d"),
+    ("a < b </thin >\n c", True, "a < b </thin >\n c", ""),
+    ("cut </thi", True, "cut </thi", ""),
+    ("<thin", False, "", "<thin"),
+    ("  ", False, "", "  "),
+    ("  \n", True, "", ""),
+    ("a</think>\n\n", True, "a", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "is_open", "reasoning", "content"), CASES)
+def test_parts_do_not_depend_on_cuts(text: str, is_open: bool, reasoning: str, content: str) -> None:
+    for seed in range(30):
+        generator = random.Random(seed)
+        reader, found, at = ReasoningReader(THINK, is_open), Parted(), 0
+        while at < len(text):
+            size = generator.choice((1, 2, 3, 9))
+            found += reader.push(text[at : at + size])
+            at += size
+        found += reader.finish()
+        assert found == Parted(reasoning, content)
+        assert reader.content_at is None or text[reader.content_at :] == content
+
+
+def test_nothing_is_held_without_need() -> None:
+    reader = ReasoningReader(THINK, is_open=True)
+    assert reader.push("a b") == Parted("a b")
+    assert reader.push(" <") == Parted()
+    assert reader.push("b") == Parted(" <b")
+    assert reader.push("</think>") == Parted()
+    assert reader.push("c ") == Parted(content="c ")
+
+
+def test_the_form_and_its_start_are_read_from_the_template() -> None:
+    form = form_of("<|im_start|>\0<think>\n\n</think>\n\n")
+    assert form == THINK
+    assert [THINK.start(text) for text in ("x<think>\n", "<think>\n\n</think>\n\n", "<|im_start|>assistant\n")] == [
+        Start.OPEN,
+        Start.CLOSED,
+        Start.UNSAID,
+    ]
+    assert form_of("[THINK]\0[/THINK]") == ReasoningForm("[THINK]", "[/THINK]")
+    assert form_of("<|im_start|>") is None
+
+
+@pytest.mark.parametrize(
+    ("use", "form", "known", "variables"),
+    [
+        (ReasoningUse("f", False), THINK, {"enable_thinking"}, {"enable_thinking": False}),
+        (ReasoningUse("f", True), THINK, {"thinking"}, {"thinking": True}),
+        (ReasoningUse("f", True), THINK, (), {}),
+        (ReasoningUse("f", False), None, (), {}),
+        (ReasoningUse("f", effort="high"), THINK, {"reasoning_effort"}, {"reasoning_effort": "high"}),
+        (ReasoningUse("f", effort="low"), None, {"reasoning_effort"}, {"reasoning_effort": "low"}),
+        (ReasoningUse("f", effort="medium"), THINK, {"enable_thinking"}, {}),
+        (ReasoningUse("f", False), THINK, (), None),
+        (ReasoningUse("f", True), None, (), None),
+        (ReasoningUse("f", effort="high"), THINK, {"enable_thinking"}, None),
+        (ReasoningUse("f", effort="medium"), None, (), None),
+    ],
+)
+def test_what_is_asked_becomes_a_variable_or_is_refused(
+    use: ReasoningUse, form: ReasoningForm | None, known: set[str], variables: dict[str, object] | None
+) -> None:
+    if variables is None:
+        with pytest.raises(UnsupportedField, match="`f` cannot act"):
+            use.variables(form, known)
+    else:
+        assert use.variables(form, known) == variables
