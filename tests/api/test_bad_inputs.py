@@ -176,7 +176,6 @@ NATIVE_UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("watermark", {"inputs": "x", "parameters": {"watermark": True}}, "parameters.watermark"),
     ("watermark 0", {"inputs": "x", "parameters": {"watermark": 0}}, "parameters.watermark"),
-    ("adapter", {"inputs": "x", "parameters": {"adapter_id": "a"}}, "parameters.adapter_id"),
     ("stop_words", {"text_input": "x", "parameters": {"stop_words": ["a"]}}, "parameters.stop_words"),
     ("bad_words 0", {"text_input": "x", "parameters": {"bad_words": 0}}, "parameters.bad_words"),
     *(

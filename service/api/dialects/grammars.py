@@ -77,7 +77,7 @@ def _response_format(asked: ResponseFormat | None) -> Grammar | None:
         return Grammar.of_json_schema(asked.json_schema.schema_, "response_format.json_schema.schema")
     if asked.type == "regex":
         return Grammar.of_regex(str(asked.value), "response_format.value")
-    if asked.type == "json":
+    if asked.value is not None:
         return Grammar.of_json_schema(asked.value, "response_format.value")
     return Grammar.of_json_object("response_format")
 

@@ -32,7 +32,7 @@ def parse(body: GenerateBody, settings: Settings, *, stream: bool) -> Generation
         source=_source(body),
         stream=stream,
         turn=turn,
-        model=body.model,
+        model=body.reference,
         documents=tuple(each.document() for each in body.documents or ()),
         user=body.user or "",
     )

@@ -28,7 +28,8 @@ class NamedSchema(Wire):
 
 
 class ResponseFormat(Wire):
-    """OpenAI's `response_format`, with TGI's `json` and `regex`, whose `value` is a schema or a pattern."""
+    """OpenAI's `response_format`, with TGI's `json` and `regex`, whose `value` is a schema or a pattern. `json_object`
+    may have a schema as `value`, too: huggingface_hub makes that of `json_schema`."""
 
     type: Literal["text", "json_object", "json_schema", "json", "regex"]
     json_schema: NamedSchema | None = None
@@ -38,8 +39,10 @@ class ResponseFormat(Wire):
     def _agree(self) -> ResponseFormat:
         if (self.json_schema is not None) != (self.type == "json_schema"):
             raise wrong("json_schema", f"{'is missing' if self.json_schema is None else 'is'} for type json_schema")
-        if (self.value is not None) != (self.type in ("json", "regex")):
-            raise wrong("value", f"{'is missing' if self.value is None else 'is'} for the types json and regex")
+        if self.value is None and self.type in ("json", "regex"):
+            raise wrong("value", f"is missing for type {self.type}")
+        if self.value is not None and self.type not in ("json", "regex", "json_object"):
+            raise wrong("value", "is for the types json, regex and json_object")
         if self.type == "regex" and not isinstance(self.value, str):
             raise wrong("value", "must be a pattern: a string")
         return self

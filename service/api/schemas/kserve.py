@@ -55,6 +55,10 @@ class TextBody(Parameters):
         "priority": (None, 0),
         "timeout": (None, 0),
     }
+    reasons: ClassVar[dict[str, str]] = {
+        **Parameters.reasons,
+        "adapter_id": "cannot act: the address names the model, and an adapter's version is one",
+    }
     id: RequestId | None = None
     text_input: str
     parameters: Parameters | None = None

@@ -49,10 +49,14 @@ class Parameters(Wire):
     always greedy."""
 
     later: ClassVar[dict[str, Absent]] = {
-        "adapter_id": (None,),
         "watermark": (None, False),
         "bad_words": (None, [], [""]),
         "stop_words": (None, [], [""]),
+    }
+    reasons: ClassVar[dict[str, str]] = {
+        "watermark": "cannot act: answers get no watermark here; remove it",
+        "bad_words": "cannot act: forbid tokens with logit_bias, or texts with a grammar",
+        "stop_words": "is Triton's name for stop: send stop",
     }
     max_new_tokens: Tokens | None = None
     max_tokens: Annotated[Tokens | None, Field(description="Another name of `max_new_tokens`.")] = None
@@ -79,6 +83,7 @@ class Parameters(Wire):
     truncate: Tokens | None = None
     grammar: GrammarFields | None = None
     ignore_eos: bool | None = None
+    adapter_id: Annotated[ModelReference | None, Field(description="TGI's name for an adapter's `model`.")] = None
 
     @model_validator(mode="after")
     def _agree(self) -> Parameters:
@@ -154,6 +159,16 @@ class GenerateBody(GenerationFields):
     documents: Documents | None = None
     request_id: RequestIdText | None = None
     user: UserText | None = None
+
+    @property
+    def reference(self) -> str | None:
+        return self.model or self.parameters.adapter_id
+
+    @model_validator(mode="after")
+    def _one_model(self) -> GenerateBody:
+        if self.model is not None and self.parameters.adapter_id not in (None, self.model):
+            raise wrong("parameters.adapter_id", "is another name of model: send one of them")
+        return self
 
     @model_validator(mode="after")
     def _one_source(self) -> GenerateBody:

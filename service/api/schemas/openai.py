@@ -144,6 +144,7 @@ class ChatBody(OpenAISampling):
                 "prediction",
                 "web_search_options",
                 "chat_template",
+                "tool_prompt",
             ),
             NOTHING,
         ),

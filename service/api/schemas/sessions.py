@@ -52,6 +52,8 @@ class RegenerateBody(GenerationFields):
         parameters = self.parameters
         one_answer(parameters.n or 1, "parameters.n")
         one_answer(parameters.best_of or 1, "parameters.best_of")
+        if parameters.adapter_id is not None:
+            raise unsupported("parameters.adapter_id", "cannot act: the session says which model answers")
         if parameters.return_full_text:
             raise unsupported("parameters.return_full_text", "needs inputs: there is no other text to return")
         return self

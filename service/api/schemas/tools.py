@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from service.api.schemas.base import Absent, Wire
 from service.text.messages import Tool
@@ -46,5 +46,17 @@ class NamedTool(Wire):
     function: NamedFunction
 
 
+CHOICES: Final = ("none", "auto", "required")
+
+
+def _named(value: Any) -> Any:
+    """Reads a function's bare name, as clients of TGI send it."""
+    if isinstance(value, str) and value not in CHOICES:
+        return {"type": "function", "function": {"name": value}}
+    return value
+
+
 Tools = Annotated[list[ToolFields], Field(max_length=MAX_TOOLS, fail_fast=True)]
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+ToolChoice = Annotated[
+    Literal["none", "auto", "required"] | NamedTool, BeforeValidator(_named, json_schema_input_type=str | NamedTool)
+]
