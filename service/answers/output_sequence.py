@@ -52,6 +52,7 @@ class OutputSequence:
         self._reasoning: list[str] = []
         self._content = 0  # characters beside calls
         self._include_stop = request.include_stop
+        self._is_one_call = request.tools is not None and not request.tools.is_parallel
         self._stop_token_ids = frozenset(stop_token_ids)
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(
@@ -134,23 +135,31 @@ class OutputSequence:
             deltas = [TokenDelta(len(self.tokens), token, text, reason)]
         else:
             deltas = self._guarded.add(token, text, span, reason)
-        deltas = [self._parted(delta) for delta in deltas]
-        for delta in deltas:
+        given: list[TokenDelta] = []
+        for delta in map(self._parted, deltas):
+            given.append(delta)
             self._parts.append(delta.text)
             self._reasoning.append(delta.reasoning)
             self.finish_reason = delta.finish_reason
             if delta.token is not None:
                 self.tokens.append(delta.token)
-        return deltas
+            if delta.finish_reason is not None:
+                break
+        return given
 
     def _parted(self, delta: TokenDelta) -> TokenDelta:
-        """Returns the delta with its reasoning and its calls apart from its content."""
+        """Returns the delta with its reasoning and its calls apart from its content. A second call ends an answer that
+        may have one."""
+        reason = delta.finish_reason
         reading = self._readers.read(delta.text, delta.finish_reason is not None)
         content, calls = [], list[CallDelta]()
         for piece in reading.pieces:
             match piece:
                 case Content(text):
                     content.append(text)
+                case CallBegun() if self.calls and self._is_one_call:
+                    reason = FinishReason.STOP
+                    break
                 case CallBegun(index, name):
                     self.calls.append(Call(f"call_{secrets.token_hex(12)}", name))
                     calls.append(CallDelta(index, begun=self.calls[index]))
@@ -162,4 +171,4 @@ class OutputSequence:
         for each in calls:
             if each.begun is not None:
                 each.begun.at = self._content
-        return replace(delta, text=text, calls=tuple(calls), reasoning=reading.reasoning)
+        return replace(delta, text=text, calls=tuple(calls), reasoning=reading.reasoning, finish_reason=reason)

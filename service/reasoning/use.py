@@ -19,18 +19,19 @@ USUAL: Final = "medium"
 @dataclass(frozen=True, slots=True)
 class ReasoningUse:
     """`field` is the request's field, for errors. `is_wanted` None leaves it to the template, and so does an `effort`
-    that is empty."""
+    that is empty. An effort that is the dialect's default (`is_default`) asks nothing of a version that knows none."""
 
     field: str
     is_wanted: bool | None = None
     effort: str = ""
+    is_default: bool = False
 
     def variables(self, form: ReasoningForm | None, known: Collection[str]) -> dict[str, str | bool]:
         """Returns the variables to set. `known` are those of the template. Raises UnsupportedField for what the version
         cannot do."""
         if self.effort and EFFORT in known:
             return {EFFORT: self.effort, **self._switched(form, known)}
-        if self.effort and (form is None or self.effort != USUAL):
+        if self.effort and not self.is_default and (form is None or self.effort != USUAL):
             levels = "knows no efforts, only on and off" if self._switch(known) else "knows no efforts"
             raise self._refusal(
                 f"this version's template {levels}: remove it" if form else "this version does not reason: remove it"

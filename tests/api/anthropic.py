@@ -21,6 +21,7 @@ WEATHER = {
     "description": "of a city",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
+FIELDS = {"text": {"text"}, "thinking": {"thinking", "signature"}, "tool_use": set[str]()}
 ORDER = {"name": "order", "input_schema": {"type": "object"}}
 
 
@@ -67,15 +68,17 @@ def gathered(found: list[dict[str, Any]]) -> dict[str, Any]:
                 inputs.append("")
             case "content_block_delta":
                 assert is_open and each["index"] == len(content) - 1
-                content[-1]["text"] = content[-1].get("text", "") + each["delta"].get("text", "")
+                for field in ("text", "thinking", "signature"):
+                    content[-1][field] = content[-1].get(field, "") + each["delta"].get(field, "")
                 inputs[-1] += each["delta"].get("partial_json", "")
             case kind:
                 assert kind == "content_block_stop" and is_open and each["index"] == len(content) - 1
         is_open = each["type"] != "content_block_stop"
     assert not is_open
     for block, given in zip(content, inputs, strict=True):
+        for field in {"text", "thinking", "signature"} - FIELDS[block["type"]]:
+            assert not block.pop(field, "")
         if block["type"] == "tool_use":
-            block.pop("text", None)
             block["input"] = pydantic_core.from_json(given or "{}", allow_partial=True)
     more = {name: value for name, value in delta.items() if name not in ("type", "delta")}
     return {**first["message"], "content": content, **delta["delta"], **more}

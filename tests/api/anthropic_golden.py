@@ -101,6 +101,9 @@ CALLS: Final[dict[str, Call]] = {
     "named": _create(tools=[WEATHER], tool_choice={"type": "tool", "name": "weather"}, stream=True),
     "no tools": _create(tools=[WEATHER], tool_choice={"type": "none"}),
     "no thinking": _create(thinking={"type": "disabled"}),
+    "adaptive thinking": _create(thinking={"type": "adaptive"}, output_config={"effort": "high"}),
+    "thinking": _create(max_tokens=2048, thinking={"type": "enabled", "budget_tokens": 1024}),
+    "effort": _create(output_config={"effort": "low"}),
     "parse": lambda client: client.messages.parse(**BASE, output_format=Order),
     "agent": lambda client: client.beta.messages.create(**AGENT, stream=True),
     "count": lambda client: client.messages.count_tokens(model="demo", messages=CALLED, system=SYSTEM, tools=[WEATHER]),
@@ -118,10 +121,12 @@ REFUSED: Final = {
     "image": (400, "invalid_request_error", "messages[0].content[0].type"),
     "document": (400, "invalid_request_error", "messages[0].content[0].type"),
     "server tool": (400, "invalid_request_error", "tools[0].type"),
+    "thinking": (400, "invalid_request_error", "thinking"),
+    "effort": (400, "invalid_request_error", "output_config.effort"),
     "prefill": (400, "invalid_request_error", "messages"),
     "batches": (404, "not_found_error", None),
 }
-"""Status, type and `param` of the calls that are refused."""
+"""Status, type and `param` of the calls that are refused, by a version that does not reason."""
 
 
 def exchanges() -> list[Exchange]:

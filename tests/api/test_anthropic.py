@@ -194,6 +194,20 @@ async def test_a_call_that_is_no_json_is_not_lost(world: World) -> None:
     assert calls(await ask(world, tools=[WEATHER])) == [("weather", {"INVALID_JSON": '{"city": 서울}'})]
 
 
+async def test_one_call_where_only_one_may_be(world: World) -> None:
+    says(world, SPOKEN)
+    for per_step in (1, 400):
+        world.engine.per_step = per_step
+        choice = {"type": "auto", "disable_parallel_tool_use": True}
+        shown = await ask(world, tools=[WEATHER, ORDER], tool_choice=choice)
+        assert calls(shown) == CALLS[:1] and shown["stop_reason"] == "tool_use"
+        assert calls(gathered(await streamed(world, tools=[WEATHER, ORDER], tool_choice=choice))) == CALLS[:1]
+        function = [{"type": "function", "function": {"name": each["name"]}} for each in (WEATHER, ORDER)]
+        body = {"messages": ASK["messages"], "tools": function, "parallel_tool_calls": False, "max_tokens": 200}
+        openais = (await world.client.post("/v1/chat/completions", json=body)).json()["choices"][0]
+        assert len(openais["message"]["tool_calls"]) == 1 and openais["finish_reason"] == "tool_calls"
+
+
 @pytest.mark.parametrize(
     ("choice", "expected"), [({"type": "any"}, ["weather", "order"]), ({"type": "tool", "name": "order"}, ["order"])]
 )

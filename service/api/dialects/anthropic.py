@@ -15,6 +15,7 @@ from service.context.options import ContextOptions
 from service.context.prompt import Chat
 from service.errors import InvalidRequest, UnsupportedField
 from service.grammars import Grammar
+from service.reasoning import ReasoningUse
 from service.text.messages import Message
 from service.tools import ToolUse
 
@@ -22,6 +23,7 @@ RESERVE: Final = 256
 """How many tokens a prompt leaves free for its answer, where `max_tokens` is not less."""
 CHOICES: Final = {"any": "required", "tool": "required"}
 """OpenAI's word for the type of a `tool_choice`, where it is another one."""
+DEFAULT_EFFORT: Final = "high"
 
 
 def parse(body: MessagesBody) -> GenerationRequest:
@@ -59,6 +61,7 @@ def _request(body: CountTokensBody, messages: tuple[Message, ...], **more: Any) 
         documents=tuple(each.document() for each in body.documents or ()),
         grammar=_grammar(body),
         tools=_tools(body),
+        reasoning=_reasoning(body),
         template_variables=tuple(sorted((body.chat_template_kwargs or {}).items())),
         **more,
     )
@@ -90,6 +93,17 @@ def _tools(body: CountTokensBody) -> ToolUse | None:
         choice.name if choice else None,
         is_parallel=not (choice and choice.disable_parallel_tool_use),
     )
+
+
+def _reasoning(body: CountTokensBody) -> ReasoningUse | None:
+    kind = body.thinking.type if body.thinking else "adaptive"
+    effort = (body.output_config.effort if body.output_config else None) or DEFAULT_EFFORT
+    field = "thinking" if effort == DEFAULT_EFFORT else "output_config.effort"
+    wanted = None if kind == "adaptive" else kind == "enabled"
+    given = body.output_config is not None and body.output_config.effort is not None
+    if wanted is None and not given:
+        return None
+    return ReasoningUse(field, wanted, effort if given else "", is_default=effort == DEFAULT_EFFORT)
 
 
 def _messages(body: CountTokensBody) -> tuple[Message, ...]:
@@ -130,8 +144,9 @@ def _turn(turn: TurnMessage) -> Iterator[Message]:
 
 def _message(turn: TurnMessage, blocks: Sequence[ContentBlock]) -> Message:
     text = "\n".join(block.text or "" for block in blocks if block.type == "text")
+    thinking = "\n".join(block.thinking or "" for block in blocks if block.type == "thinking")
     calls = tuple(block.call for block in blocks if block.type == "tool_use")
-    return Message(turn.role, text, tool_calls=calls)
+    return Message(turn.role, text, tool_calls=calls, reasoning=thinking)
 
 
 def _require_call(message: Message, called: set[str], turn: TurnMessage, index: int) -> None:
@@ -152,4 +167,5 @@ def _joins(last: Message, message: Message) -> bool:
 
 def _merged(last: Message, message: Message) -> Message:
     text = "\n".join(each for each in (last.content, message.content) if each)
-    return replace(last, content=text, tool_calls=last.tool_calls + message.tool_calls)
+    reasoning = "\n".join(each for each in (last.reasoning, message.reasoning) if each)
+    return replace(last, content=text, tool_calls=last.tool_calls + message.tool_calls, reasoning=reasoning)

@@ -3,8 +3,8 @@
 message_start ─▶ blocks ─▶ message_delta ─▶ message_stop
 a block: content_block_start ─▶ content_block_delta, … ─▶ content_block_stop
 
-Text and each call are blocks of their own. Only one block is open at a time, so what a token adds to the open call
-goes out before its text, and calls that it begins after it.
+Thinking, text and each call are blocks of their own. Only one block is open at a time, so what a token adds to the open
+call goes out before its text, and calls that it begins after it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def _event(kind: str, **fields: Any) -> bytes:
 class MessageSerialiser(Serialiser):
     comment = _event("ping")
 
-    def __init__(self) -> None:
+    def __init__(self, shows_thinking: bool = True) -> None:
+        """Without `shows_thinking` its blocks have no text."""
+        self._shows_thinking = shows_thinking
+        self._signature = ""
         self._begun = False
         self._blocks = 0
         self._open: str | None = None  # the kind of the open block
@@ -44,7 +47,8 @@ class MessageSerialiser(Serialiser):
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         [answer] = answers
         [sequence] = answer.best
-        return {**_head(answer), "content": list(_content(sequence)), **_stop(answer, sequence), **_end(answer)}
+        content = [*self._thought(answer, sequence), *_content(sequence)]
+        return {**_head(answer), "content": content, **_stop(answer, sequence), **_end(answer)}
 
     def events(self, delta: Delta) -> Iterable[bytes]:
         answer = delta.answer
@@ -57,6 +61,8 @@ class MessageSerialiser(Serialiser):
                 "usage": _usage(answer),
             }
             yield _event("message_start", message={**_head(answer), **nothing})
+        if delta.reasoning:
+            yield from self._think(answer, delta.reasoning)
         begun = next((at for at, each in enumerate(delta.calls) if each.begun is not None), len(delta.calls))
         yield from self._call(delta.calls[:begun])
         if delta.text:
@@ -71,6 +77,18 @@ class MessageSerialiser(Serialiser):
 
     def failure(self, error: DosirakError, request_id: str) -> bytes:
         return event(body_of(error, request_id, ErrorDialect.ANTHROPIC), "error")
+
+    def _thought(self, answer: Answer, sequence: OutputSequence) -> Iterator[dict[str, str]]:
+        if sequence.reasoning:
+            text = sequence.reasoning if self._shows_thinking else ""
+            yield {"type": "thinking", "thinking": text, "signature": _signature(answer)}
+
+    def _think(self, answer: Answer, text: str) -> Iterator[bytes]:
+        if self._open != "thinking":
+            self._signature = _signature(answer)
+            yield from self._begin({"type": "thinking", "thinking": "", "signature": ""})
+        if self._shows_thinking:
+            yield self._delta(type="thinking_delta", thinking=text)
 
     def _text(self, text: str) -> Iterator[bytes]:
         if self._open != "text":
@@ -94,6 +112,8 @@ class MessageSerialiser(Serialiser):
         return _event("content_block_delta", index=self._blocks - 1, delta=delta)
 
     def _close(self) -> Iterator[bytes]:
+        if self._open == "thinking":
+            yield self._delta(type="signature_delta", signature=self._signature)
         if self._open is not None:
             self._open = None
             yield _event("content_block_stop", index=self._blocks - 1)
@@ -101,6 +121,11 @@ class MessageSerialiser(Serialiser):
 
 def _head(answer: Answer) -> dict[str, Any]:
     return {"id": answer.request.id, "type": "message", "role": "assistant", "model": answer.manifest.reference}
+
+
+def _signature(answer: Answer) -> str:
+    """Returns which version thought. Clients that send thinking back want a signature; nothing here rests on it."""
+    return answer.manifest.digest
 
 
 def _content(sequence: OutputSequence) -> Iterator[dict[str, Any]]:
@@ -161,5 +186,6 @@ def _usage(answer: Answer) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage["cached_tokens"],
         "output_tokens": usage["completion_tokens"],
+        **({"output_tokens_details": {"thinking_tokens": answer.reasoning_tokens}} if answer.reads_reasoning else {}),
         "service_tier": "standard",
     }

@@ -30,7 +30,8 @@ COUNT: Final = json_body(CountTokensBody)
 async def messages(http: Request, service: ServiceDep, body: MessagesBody = MESSAGES) -> Response:
     """Anthropic's messages: a whole answer, or its events."""
     note_caller(http, body.request_id, body.user)
-    return await respond(http, service, [anthropic.parse(body)], MessageSerialiser(), stream=bool(body.stream))
+    serialiser = MessageSerialiser(shows_thinking=not (body.thinking and body.thinking.display == "omitted"))
+    return await respond(http, service, [anthropic.parse(body)], serialiser, stream=bool(body.stream))
 
 
 @router.post("/count_tokens", response_model=TokenCount, openapi_extra=takes(CountTokensBody))

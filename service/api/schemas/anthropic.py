@@ -23,6 +23,7 @@ from service.api.schemas.base import (
     RequestIdText,
     SessionId,
     Stops,
+    Tokens,
     UserText,
     Wire,
     unsupported,
@@ -79,16 +80,27 @@ class AnthropicToolChoice(Wire):
 
 
 class Thinking(Wire):
-    """`adaptive` lets the version's template decide."""
+    """Whether the model thinks before its answer; `adaptive` lets the version's template decide. `display` omitted: its
+    blocks come without text. No version knows its budget: `max_tokens` bounds thinking and answer together."""
 
-    type: Literal["disabled", "adaptive"]
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Tokens | None = None
+    display: Literal["summarized", "omitted"] | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_enabled(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("type") in ("enabled", "between_tools"):
-            raise unsupported("type", "cannot act: no model thinks before its answer on this server yet; send disabled")
+    def _refuse_between_tools(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("type") == "between_tools":
+            raise unsupported("type", "between_tools cannot act: send enabled, disabled or adaptive")
         return data
+
+    @model_validator(mode="after")
+    def _has_its_fields(self) -> Self:
+        if (self.budget_tokens is not None) != (self.type == "enabled"):
+            raise wrong("budget_tokens", f"{'is missing' if self.budget_tokens is None else 'is'} for type enabled")
+        if self.display is not None and self.type == "disabled":
+            raise wrong("display", "is for the types enabled and adaptive")
+        return self
 
 
 class AnthropicMetadata(Wire):
@@ -101,8 +113,10 @@ class JsonFormat(Wire):
 
 
 class OutputConfig(Wire):
-    later: ClassVar[dict[str, Absent]] = {"effort": (None, "high"), "task_budget": (None,)}
-    reasons: ClassVar[dict[str, str]] = {"effort": "cannot act on this server yet: remove it, or send high"}
+    """`effort` high is Anthropic's default: a version that knows no efforts takes it."""
+
+    later: ClassVar[dict[str, Absent]] = {"task_budget": (None,)}
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None
 
 
@@ -182,6 +196,12 @@ class MessagesBody(CountTokensBody):
     @property
     def user(self) -> str | None:
         return self.metadata.user_id if self.metadata else None
+
+    @model_validator(mode="after")
+    def _budget_leaves_an_answer(self) -> Self:
+        if self.thinking is not None and (self.thinking.budget_tokens or 0) >= max(self.max_tokens, 1):
+            raise wrong("thinking.budget_tokens", "must be below max_tokens, which bounds thinking and answer together")
+        return self
 
     @model_validator(mode="after")
     def _fits_its_session(self) -> Self:

@@ -20,16 +20,30 @@ class InputTokens(Shown):
     cache_creation_input_tokens: int
 
 
+class ThinkingTokens(Shown):
+    thinking_tokens: int
+
+
 class AnthropicUsage(InputTokens):
-    """`output_tokens`: every sampled token, with end tokens and stop sequences."""
+    """`output_tokens`: every sampled token, with end tokens and stop sequences. `output_tokens_details` is there where
+    the answer may have thinking."""
 
     output_tokens: int
+    output_tokens_details: ThinkingTokens | None = None
     service_tier: Literal["standard"]
 
 
 class TextContent(Shown):
     type: Literal["text"]
     text: str
+
+
+class ThinkingContent(Shown):
+    """`signature` is the version's digest."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
 
 
 class ToolUseContent(Shown):
@@ -41,7 +55,7 @@ class ToolUseContent(Shown):
     input: dict[str, Any]
 
 
-Content = Annotated[TextContent | ToolUseContent, Field(discriminator="type")]
+Content = Annotated[ThinkingContent | TextContent | ToolUseContent, Field(discriminator="type")]
 
 
 class OwnFields(Shown):
@@ -85,6 +99,16 @@ class TextDelta(Shown):
     text: str
 
 
+class ThinkingDelta(Shown):
+    type: Literal["thinking_delta"]
+    thinking: str
+
+
+class SignatureDelta(Shown):
+    type: Literal["signature_delta"]
+    signature: str
+
+
 class InputJsonDelta(Shown):
     type: Literal["input_json_delta"]
     partial_json: str
@@ -93,7 +117,7 @@ class InputJsonDelta(Shown):
 class BlockDelta(Shown):
     type: Literal["content_block_delta"]
     index: int
-    delta: Annotated[TextDelta | InputJsonDelta, Field(discriminator="type")]
+    delta: Annotated[ThinkingDelta | SignatureDelta | TextDelta | InputJsonDelta, Field(discriminator="type")]
 
 
 class BlockStop(Shown):
