@@ -17,7 +17,7 @@ from service.answers.conversations import Conversations, OpenTurn
 from service.answers.merging import merged
 from service.answers.opening import Opening
 from service.answers.output_sequence import OutputSequence
-from service.answers.reasoning import with_reasoning
+from service.answers.reasoning import with_free_reasoning, with_reasoning
 from service.answers.recollection import Recollection
 from service.answers.request import SEED_MASK, GenerationRequest, SessionTurn, conversation_of
 from service.answers.sequences import token_deltas
@@ -92,7 +92,7 @@ class Answers:
             await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
         ).deployment
         with deployment.occupied():
-            request = with_forced_calls(with_reasoning(request, deployment), deployment)
+            request = _at_version(request, deployment)
             await self._in_time(request, self._check_grammar(request, deployment))
             try:
                 request = await self._in_time(
@@ -173,7 +173,7 @@ class Answers:
     async def _begin(self, request: GenerationRequest, choice: Choice) -> Answer:
         deployment = choice.deployment
         refuse_late(request, deployment.engine.stats, time.monotonic())
-        request = with_forced_calls(with_reasoning(request, deployment), deployment)
+        request = _at_version(request, deployment)
         await self._check_grammar(request, deployment)
         request = await self.conversations.counted_by(request, deployment.manifest.digest)
         request = await self._recollection.of(request, deployment)
@@ -253,6 +253,12 @@ class Answers:
             first, answer.first_at = now - answer.request.arrival, now
         metrics.handed_out(now, tokens, first, gap)
         sequence.last_at = answer.last_at = now
+
+
+def _at_version(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
+    """Returns the request with what its reasoning, its tools and its grammar need at this version."""
+    request = with_forced_calls(with_reasoning(request, deployment), deployment)
+    return with_free_reasoning(request, deployment)
 
 
 def _unobserved(reason: str) -> None:

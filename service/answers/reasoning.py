@@ -1,14 +1,16 @@
-"""Reasoning of one request at one version: the variables of its template that the request asks for."""
+"""Reasoning of one request at one version: the variables of its template that the request asks for, and a grammar that
+leaves the reasoning free."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from service.answers.readers import reasoning_marks, reasoning_of
 from service.answers.request import GenerationRequest
 from service.deployments.deployment import Deployment
 from service.errors import InvalidRequest, UnsupportedField
-from service.reasoning import form_of
+from service.reasoning import Start, form_of
 from service.reasoning.use import SWITCHES
 from service.text.template import RESERVED
 from service.text.tokenizer import Tokenizer
@@ -32,6 +34,18 @@ def with_reasoning(request: GenerationRequest, deployment: Deployment) -> Genera
                     param=use.field,
                 )
     return replace(request, template_variables=tuple(sorted(given.items())))
+
+
+def with_free_reasoning(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
+    """Returns the request with a grammar that holds for the content alone, where the answer may begin with
+    reasoning."""
+    found = None if request.grammar is None else reasoning_of(request, deployment.tokenizer)
+    if request.grammar is None or found is None:
+        return request
+    form, start = found
+    ids = reasoning_marks(form, deployment.tokenizer)
+    grammar = request.grammar.behind_reasoning(form.opening, form.closing, ids, start is Start.OPEN)
+    return replace(request, grammar=grammar)
 
 
 def _known(variables: tuple[Variable, ...], tokenizer: Tokenizer) -> Iterator[Variable]:

@@ -1,4 +1,4 @@
-"""Tools of one request at one version: the format of its calls, the grammar that forces them, and what reads them."""
+"""Tools of one request at one version: the format of its calls, and the grammar that forces them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from service.tools.formats import PYTHON_TAG
 
 
 def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
-    """Returns the request with the grammar of its calls, where calls are forced or beside a grammar of its own. Raises
-    UnsupportedField for a version whose template places no tools, or whose calls cannot be read."""
+    """Returns the request with the grammar of its calls, where calls are forced, strict or beside a grammar of its own.
+    Raises UnsupportedField for a version whose template places no tools, or whose calls cannot be read."""
     use = request.tools
     if use is None:
         return request
@@ -27,7 +27,9 @@ def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> Gen
             param="tools",
         )
     if not use.is_forced and request.grammar is None:
-        return request
+        if not use.is_strict:
+            return request
+        return replace(request, grammar=use.free_grammar(form, marks_of(form, tokenizer)))
     calls = use.grammar(form, marks_of(form, tokenizer))
     whole = calls if use.is_forced or request.grammar is None else request.grammar.or_else(calls)
     return replace(request, grammar=whole)

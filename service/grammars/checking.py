@@ -34,7 +34,7 @@ class GrammarChecker:
     async def check(self, grammar: Grammar) -> None:
         """Raises InvalidRequest for a grammar that cannot be compiled within the limits, and Overloaded where too many
         wait for their trial."""
-        key = hashlib.sha256(grammar.text.encode()).digest()
+        key = hashlib.sha256(grammar.trial.encode()).digest()
         verdict = self._known.get(key)
         if verdict is None:
             verdict = await self._tried(grammar, key)
@@ -62,7 +62,7 @@ class GrammarChecker:
                 for _ in range(_MOST_TRIALS):
                     verdict = self._known.get(key)
                     if verdict is None:
-                        verdict = await self._trial(grammar.text)
+                        verdict = await self._trial(grammar.trial)
                     if verdict is not None:
                         return verdict
         finally:

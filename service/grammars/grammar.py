@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ from service.errors import InvalidRequest, UnsupportedField
 from service.grammars.json_schema import followed
 
 MAX_GRAMMAR_BYTES: Final = 256 * 1024
+ANY: Final = r"(.|\n)"
+"""One character, in a regex."""
 _JSON_OPTIONS: Final = {
     "item_separator": ", ",
     "key_separator": ": ",
@@ -34,10 +36,12 @@ _TEMPERATURE: Final = re.compile(r"^\s*[\w-]+\s*\[[^\]]*\btemperature\s*=", re.M
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """`text` is the grammar as llguidance reads it; `field` is the request's field that holds it, for errors."""
+    """`text` is the grammar as llguidance reads it; `field` is the request's field that holds it, for errors. `marks`
+    are the ids in it of a version's control tokens."""
 
     text: str
     field: str
+    marks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for a text that is too long or no well-formed Unicode."""
@@ -80,11 +84,35 @@ class Grammar:
             raise InvalidRequest(f"`{field}` has no option: send one", param=field)
         return cls(f"start: {texts}", field)
 
+    @property
+    def trial(self) -> str:
+        """Returns the text for a vocabulary that is smaller than the version's: with other ids for `marks`."""
+        text = self.text
+        for number, mark in enumerate(self.marks):
+            text = text.replace(token(mark), token(number))
+        return text
+
     def or_else(self, other: Grammar) -> Grammar:
         """Returns the grammar of the answers that fit one of the two."""
-        named = [{"name": name, **_definition(each.text)} for name, each in (("first", self), ("second", other))]
-        text = json.dumps({"grammars": [{"lark_grammar": "start: @first | @second"}, *named]}, ensure_ascii=False)
-        return Grammar(text, self.field)
+        return self._within("start: @first | @second", (("first", self), ("second", other)))
+
+    def behind_reasoning(self, opening: str, closing: str, ids: Mapping[str, int], is_open: bool) -> Grammar:
+        """Returns the grammar of any text up to the closing mark, and then this. `ids` has the marks that are control
+        tokens. `is_open`: the prompt has opened the reasoning; else the answer may also have none."""
+        think = f"TEXT? {token(ids[closing])}" if closing in ids else "rest"
+        begun = token(ids[opening]) if opening in ids else "begun"  # lazy: content that begins so is reasoning
+        start = "think BLANK? @content" if is_open else f"({begun} think BLANK?)? @content"
+        rest = f"rest[suffix={_quoted(closing)}]: /{ANY}*/"
+        lazy = f"begun[lazy]: {_quoted(opening)}"
+        lines = (f"start: {start}", f"think: {think}", rest, lazy, f"TEXT: /{ANY}+/", r"BLANK: /\n{1,2}/")
+        return self._within("\n".join(lines), (("content", self),), tuple(ids.values()))
+
+    def _within(self, start: str, named: Iterable[tuple[str, Grammar]], marks: tuple[int, ...] = ()) -> Grammar:
+        grammars: list[dict[str, Any]] = [{"lark_grammar": start}]
+        for name, each in named:
+            grammars += _definitions(each.text, name)
+            marks += each.marks
+        return Grammar(json.dumps({"grammars": grammars}, ensure_ascii=False), self.field, tuple(dict.fromkeys(marks)))
 
     @classmethod
     def of_lark(cls, text: str, field: str) -> Grammar:
@@ -97,13 +125,17 @@ class Grammar:
         return cls(text, field)
 
 
-def _definition(text: str) -> dict[str, Any]:
-    """Returns a grammar's text as a part of a larger one."""
+def token(id: int) -> str:
+    """Returns a part of a Lark rule: the control token itself."""
+    return f"<[{id}]>"
+
+
+def _definitions(text: str, name: str) -> list[dict[str, Any]]:
+    """Returns a grammar's text as parts of a larger one, the first of them with this name."""
     if not text.startswith("{"):
-        return {"lark_grammar": text}
-    [definition] = json.loads(text)["grammars"]
-    assert isinstance(definition, dict)
-    return definition
+        return [{"name": name, "lark_grammar": text}]
+    first, *others = json.loads(text)["grammars"]
+    return [{"name": name, **first}, *others]
 
 
 def json_rule(schema: Any, field: str) -> str:

@@ -35,11 +35,13 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call. `parameters` is the JSON schema of its arguments, as text."""
+    """A function that the model may call. `parameters` is the JSON schema of its arguments, as text. `strict`: a call
+    must keep it; the template never sees that word."""
 
     name: str
     description: str | None = None
     parameters: str | None = None
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,10 @@ import pytest
 
 from models.repository import Repository
 from service.engine.messages import Request
+from service.grammars import Grammar
 from service.text.tokenizer import Tokenizer
 from tests.fake_service import World, publish, serving
+from tests.grammars import fits
 from tests.tools import REASONING, WITH_TOOLS
 
 ASK = [{"role": "user", "content": "hello"}]
@@ -225,6 +227,37 @@ async def test_calls_behind_reasoning_are_read(tmp_path: Path) -> None:
         assert (message["reasoning_content"], message["content"]) == (f"perhaps {call}", "Soon.")
         assert [each["function"]["name"] for each in message["tool_calls"]] == ["order"]
         assert choice["finish_reason"] == "tool_calls"
+
+
+async def test_a_grammar_holds_for_the_content(world: World) -> None:
+    choice: dict[str, Any] = {"structured_outputs": {"choice": ["yes"]}}
+    opened, closed = {"opens": True}, {"enable_thinking": False}
+    for kwargs, right, wrong in (
+        ({}, ("<think>a</think>\n\nyes", "yes"), ("a</think>yes", "no")),
+        (opened, ("a {</think>\n\nyes",), ("yes", "a</think>no")),
+        (closed, ("yes",), ("a</think>yes",)),
+    ):
+        await ask(world, chat_template_kwargs=kwargs, **choice)
+        grammar = Grammar(world.engine.requests[-1].params.grammar, "f")
+        assert [fits(grammar, text) for text in (*right, *wrong)] == [True] * len(right) + [False] * len(wrong)
+    await world.client.post("/v1/completions", json={"prompt": "hello", "guided_choice": ["yes"]})
+    assert fits(Grammar(world.engine.requests[-1].params.grammar, "f"), "yes"), "a raw prompt has no reasoning"
+
+
+async def test_a_forced_call_comes_behind_reasoning(tmp_path: Path) -> None:
+    publish(Repository(tmp_path), chat_template=WITH_TOOLS + "{{ '' if true else '</think>' }}")
+    call = '<tool_call>\n{"name": "order", "arguments": {}}\n</tool_call>'
+    async with serving(tmp_path) as world:
+        function = {"name": "order", "strict": True}
+        for choice, plain in (("required", False), ("auto", True)):
+            await ask(world, tools=[{"type": "function", "function": function}], tool_choice=choice)
+            grammar = Grammar(world.engine.requests[-1].params.grammar, "f")
+            assert fits(grammar, f"<think>a {call[:20]}</think>\n\n{call}") and fits(grammar, call)
+            assert fits(grammar, "<think>a</think>\n\nhello") is plain
+            assert not fits(grammar, f"<think>a</think>\n\n{call.replace('{}', '[]')}")
+        body = {"messages": ASK, "tools": [{"type": "function", "function": function}], "ignore_eos": True}
+        refused = await world.client.post("/v1/chat/completions", json=body)
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "ignore_eos"
 
 
 async def test_a_guard_sees_reasoning_too(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from tests.kernels import use
 SIZE = 320
 STOPS = (300, 301)
 """Ids behind TOKENS, without a text of their own."""
+MARK = "e"
+"""Ends the reasoning of random models, which write no long mark; some of them write none."""
 GRAMMARS: dict[str, tuple[str, Callable[[bytes], bool]]] = {
     "json": (schema(ORDER), is_order),
     "regex": (
@@ -37,6 +39,13 @@ GRAMMARS: dict[str, tuple[str, Callable[[bytes], bool]]] = {
     "choice": (
         Grammar.of_choice(["menu", "men", "도시락"], FIELD).text,
         lambda text: text.decode() in ("menu", "men", "도시락"),
+    ),
+    "reasoning": (
+        Grammar.of_regex("(가|me){1,3}[0-9]", FIELD).behind_reasoning("name", MARK, {}, is_open=True).text,
+        lambda text: (
+            MARK not in text.decode(errors="ignore")
+            or bool(re.fullmatch(r"\n{0,2}(가|me){1,3}[0-9]", text.partition(MARK.encode())[2].decode()))
+        ),
     ),
     "lark": (
         Grammar.of_lark('start: "<" name{1,6} ">"\nname: "name" | "count"', FIELD).text,
@@ -131,6 +140,7 @@ def _check(plain: Loaded, other: Loaded, kind: type[Scheduler] = Scheduler) -> i
     """Returns the certain tokens that shared a step."""
     requests, rng = _requests(), random.Random(2)
     alone = _step_by_step(plain, requests)
+    assert any(MARK.encode() in decode(alone[each.id].token_ids) for each in requests if "reasoning" in each.id)
     certain = preempted = 0
     for count, blocks in [(1, None), (3, None), (9, None), (12, 30), (16, 26), (len(requests), None)]:
         members = rng.sample(requests, count)

@@ -89,6 +89,54 @@ def test_an_escaped_text_matches_itself(text: str, other: str) -> None:
     assert matched(re.escape(text), text, other) == ([text, other] if other == text else [text])
 
 
+# -- behind reasoning --------------------------------------------------------------------------------------------------
+
+MARKS = ("<think>", "</think>")
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar.of_choice(["yes"], FIELD),
+        Grammar.of_json_schema({"const": "yes"}, FIELD),
+        Grammar.of_choice(["no"], FIELD).or_else(Grammar.of_regex("yes|maybe", FIELD)),
+    ],
+    ids=["lark", "json", "two"],
+)
+def test_a_grammar_holds_behind_the_reasoning(grammar: Grammar) -> None:
+    yes = '"yes"' if fits(grammar, '"yes"') else "yes"
+    said, opened = (grammar.behind_reasoning(*MARKS, {}, is_open=each) for each in (False, True))
+    free = 'x < y </th {"a": <think>\n\n'
+    for blanks in ("", "\n", "\n\n"):
+        assert fits(opened, f"{free}</think>{blanks}{yes}")
+        assert fits(said, f"<think>{free}</think>{blanks}{yes}")
+    assert fits(said, yes) and not fits(opened, yes)
+    assert not fits(said, f"{free}</think>{yes}")
+    for wrong in ("", "\n\n\n" + yes, "nope", yes + "x"):
+        assert not fits(opened, f"{free}</think>{wrong}")
+        assert not fits(said, f"<think>{free}</think>{wrong}")
+
+
+def test_a_grammar_of_any_text_leaves_the_reasoning_free() -> None:
+    grammar = Grammar.of_regex(r"[^\n]*", FIELD).behind_reasoning(*MARKS, {}, is_open=False)
+    assert fits(grammar, "<think>a\nb</think>\n\nc") and fits(grammar, "<thin")
+    assert not fits(grammar, "<think>a") and not fits(grammar, "<think>a</think>\n\nb\nc") and not fits(grammar, "b\nc")
+
+
+def test_marks_that_are_control_tokens_are_tokens() -> None:
+    ids = {"<think>": 0, "</think>": 1}
+    grammar = Grammar.of_choice(["yes"], FIELD).behind_reasoning(*MARKS, ids, is_open=False)
+    for text, is_right in (("a b", True), ("", True)):
+        matcher = vocabulary().compile(grammar.text)
+        tokens = [0, *encode(text.encode()), 1, *encode(b"\nyes")]
+        assert (matcher.try_consume_tokens(tokens) == len(tokens)) is is_right
+        assert matcher.is_accepting() is is_right
+    large = Grammar.of_choice(["yes"], FIELD).behind_reasoning(*MARKS, {"<think>": 151667, "</think>": 151668}, False)
+    with pytest.raises(ValueError, match="range"):
+        vocabulary().compile(large.text)
+    vocabulary().compile(large.trial)
+
+
 # -- choices ----------------------------------------------------------------------------------------------------------
 
 OPTIONS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -139,6 +140,41 @@ def test_a_forced_call_is_one_that_the_reader_reads(form: ToolFormat) -> None:
     assert not fits(one.replace("weather", "order"), required)
     assert not fits("hello", required)
     assert read(form, two, lambda: 3) == ("", [WEATHER, ORDER])
+
+
+STRICT = (Tool("weather", "of a city", json.dumps(SCHEMA), strict=True), Tool("order", None, json.dumps(SCHEMA)))
+
+
+@pytest.mark.parametrize("form", [HERMES, LLAMA, MISTRAL, JSON], ids=lambda form: form.name)
+@pytest.mark.parametrize("is_special", [False, True])
+def test_calls_that_the_model_begins_keep_a_strict_schema(form: ToolFormat, is_special: bool) -> None:
+    one = {HERMES: HERMES_CALL, LLAMA: LLAMA_CALL}.get(form, LLAMA_CALL.replace("parameters", "arguments"))
+    loose = (HERMES_ORDER if form is HERMES else one.replace("weather", "order").replace(ARGUMENTS, "{}")).replace(
+        "{}", '{"anything": 0}'
+    )
+    other = one + form.separator + loose
+    if form is MISTRAL:
+        one, loose, other = (f"[TOOL_CALLS][{each}]" for each in (one, loose, other))
+    marks = {form.opening: 0, form.closing: 1} if is_special and form.closing else {}
+    grammar = ToolUse(STRICT).free_grammar(form, marks)
+    assert fits("", grammar.text) and fits("Hello {there.", grammar.text)
+    if marks:
+        written = {text: (0, 1)[at] for at, text in enumerate((form.opening, form.closing))}
+        ids = [id for part in re.split("(</?tool_call>)", f"Soon. {one}") for id in _ids(part, written)]
+        matcher = vocabulary().compile(grammar.text)
+        assert matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+        return
+    assert fits(one, grammar.text) and fits(loose, grammar.text) and fits(other, grammar.text)
+    assert fits(other, ToolUse(STRICT, is_parallel=False).free_grammar(form, {}).text) is False
+    assert not fits(one.replace("3", "0"), grammar.text)
+    assert not fits(one.replace("weather", "nobody"), grammar.text)
+    if form.opening:
+        assert fits(f"Soon. {one}", grammar.text) and not fits(f"Soon. {one[:-2]}", grammar.text)
+    assert read(form, other, lambda: 3) == ("", [WEATHER, ("order", '{"anything": 0}')])
+
+
+def _ids(part: str, marks: dict[str, int]) -> list[int]:
+    return [marks[part]] if part in marks else encode(part.encode())
 
 
 def test_parameters_that_no_grammar_keeps_are_refused_where_calls_are_forced() -> None:

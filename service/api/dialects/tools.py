@@ -20,9 +20,10 @@ def tool_use(body: ChatBody) -> ToolUse | None:
     kind = "required" if isinstance(choice, NamedTool) else choice or "auto"
     found = use_of(tools, kind, name, is_parallel=body.parallel_tool_calls is not False)
     for field, value in (("min_tokens", body.min_tokens), ("ignore_eos", body.ignore_eos)):
-        if found is not None and found.is_forced and value:
+        if found is not None and (found.is_forced or found.is_strict) and value:
+            what = "a forced `tool_choice`" if found.is_forced else "a strict tool"
             raise UnsupportedField(
-                f"`{field}` cannot act beside a forced `tool_choice`, which says where the answer may end: remove it",
+                f"`{field}` cannot act beside {what}, which says where the answer may end: remove it",
                 param=field,
             )
     return found

@@ -16,7 +16,7 @@ FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
 
 class FunctionFields(Wire):
     """`parameters` is the JSON schema of the arguments; without it the function has none. A forced call keeps the
-    schema whether `strict` is set or not."""
+    schema whether `strict` is set or not; with `strict` every call keeps it."""
 
     name: FunctionName
     description: str | None = None
@@ -31,7 +31,7 @@ class ToolFields(Wire):
     def tool(self) -> Tool:
         given = self.function
         parameters = None if given.parameters is None else json.dumps(given.parameters, ensure_ascii=False)
-        return Tool(given.name, given.description, parameters)
+        return Tool(given.name, given.description, parameters, bool(given.strict))
 
 
 class NamedFunction(Wire):
