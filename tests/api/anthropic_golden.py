@@ -29,7 +29,7 @@ class Order(BaseModel):
 
 
 KEPT: Final = {"type": "ephemeral"}
-SYSTEM: Final = [
+SYSTEM: Final[list[dict[str, Any]]] = [
     {"type": "text", "text": "You sell lunch boxes."},
     {"type": "text", "text": "Answer in one sentence.", "cache_control": {**KEPT, "ttl": "1h"}},
 ]
@@ -40,7 +40,7 @@ WEATHER: Final = {
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     "cache_control": KEPT,
 }
-CALLED: Final = [
+CALLED: Final[list[dict[str, Any]]] = [
     {"role": "user", "content": [{"type": "text", "text": "hello, weather?", "cache_control": KEPT}]},
     {
         "role": "assistant",

@@ -140,6 +140,47 @@ async def test_neighbours_of_one_role_are_one_message(world: World) -> None:
     assert apart == joined
 
 
+async def test_a_later_system_message_is_the_users_text_at_its_place(world: World) -> None:
+    """Also between a call and its result, which stay together."""
+    user, answer = {"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}
+    now = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
+    asked, called, results = CALLED
+    first = {"role": "system", "content": "You sell."}
+    for given, meant in (
+        ([user, now], [{"role": "user", "content": "hello\nBe brief."}]),
+        ([now, user], [user]),
+        ([user, answer, now, user], [user, answer, {"role": "user", "content": "Be brief.\nhello"}]),
+        ([user, answer, now], [user, answer, {"role": "user", "content": "Be brief."}]),
+        ([asked, called, now, results], [asked, called, {**results, "content": _with_text(results, "Be brief.")}]),
+    ):
+        system = "You sell." if given[0] is not now else "You sell.\nBe brief."
+        await ask(world, messages=given, system="You sell.", tools=[WEATHER])
+        await ask(world, messages=[{**first, "content": system}, *meant], tools=[WEATHER])
+        ours, theirs = prompts(world)[-2:]
+        assert ours == theirs
+
+
+def _with_text(results: dict[str, Any], text: str) -> list[dict[str, Any]]:
+    *before, last = results["content"]
+    return [*before, {"type": "text", "text": f"{text}\n{last['text']}"}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([CALLED[0], CALLED[2]], "messages[1].content[0].tool_use_id"),
+        ([*CALLED[:2], {"role": "user", "content": "no"}, CALLED[2]], "messages[3].content[0].tool_use_id"),
+        (
+            [*CALLED[:2], {"role": "user", "content": [{"type": "text", "text": "x"}, *CALLED[2]["content"]]}],
+            "messages[2].content[1].tool_use_id",
+        ),
+    ],
+)
+async def test_a_result_needs_its_call(world: World, messages: Any, param: str) -> None:
+    response = await world.client.post("/v1/messages", json={**ASK, "messages": messages, "tools": [WEATHER]})
+    assert refused(response, 400, "invalid_request_error")["param"] == param
+
+
 @pytest.mark.parametrize("more", [{}, {"tools": [WEATHER]}, {"messages": CALLED, "system": SYSTEM, "tools": [WEATHER]}])
 async def test_the_count_is_that_of_the_answer(world: World, more: dict[str, Any]) -> None:
     usage = (await ask(world, **more))["usage"]

@@ -1,19 +1,17 @@
-"""This dialect is Anthropic's messages: one request for each body. Blocks become the messages that templates know."""
+"""This dialect is Anthropic's messages: one request for each body."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from service.answers import GenerationRequest, Sampling, SessionTurn
+from service.api.dialects.anthropic_chat import chat_of
 from service.api.dialects.tools import use_of
 from service.api.schemas.anthropic import CountTokensBody, MessagesBody
-from service.api.schemas.anthropic_blocks import ContentBlock, TurnMessage, joined
 from service.context.options import ContextOptions
 from service.context.prompt import Chat
-from service.errors import InvalidRequest, UnsupportedField
 from service.grammars import Grammar
 from service.reasoning import ReasoningUse
 from service.text.messages import Message
@@ -32,7 +30,7 @@ def parse(body: MessagesBody) -> GenerationRequest:
     options = body.context.options() if body.context else ContextOptions()
     if options.reserve_output_tokens is None:
         options = replace(options, reserve_output_tokens=min(body.max_tokens, RESERVE))
-    messages = _messages(body)
+    messages = chat_of(body)
     return _request(
         body,
         messages,
@@ -50,7 +48,7 @@ def parse(body: MessagesBody) -> GenerationRequest:
 def parse_count(body: CountTokensBody) -> GenerationRequest:
     """Returns a request whose prompt is that of `parse`, with nothing left out and no room for an answer."""
     context = ContextOptions(policy="refuse")
-    return _request(body, _messages(body), max_new_tokens=0, context=context)
+    return _request(body, chat_of(body), max_new_tokens=0, context=context)
 
 
 def _request(body: CountTokensBody, messages: tuple[Message, ...], **more: Any) -> GenerationRequest:
@@ -104,68 +102,3 @@ def _reasoning(body: CountTokensBody) -> ReasoningUse | None:
     if wanted is None and not given:
         return None
     return ReasoningUse(field, wanted, effort if given else "", is_default=effort == DEFAULT_EFFORT)
-
-
-def _messages(body: CountTokensBody) -> tuple[Message, ...]:
-    """Returns the chat. Neighbours of one role are one message, as Anthropic has it: many templates want them to take
-    turns. Raises UnsupportedField for an answer to go on with, and InvalidRequest for a result without its call."""
-    if body.messages[-1].role == "assistant":
-        raise UnsupportedField(
-            "`messages` end with an assistant's message, and no answer goes on from one here: send the user's last",
-            param="messages",
-        )
-    found = [Message("system", joined(body.system))] if body.system else []
-    called: set[str] = set()
-    for index, turn in enumerate(body.messages):
-        for message in _turn(turn):
-            _require_call(message, called, turn, index)
-            called = set() if message.role == "user" else called | {call.id for call in message.tool_calls}
-            if found and _joins(found[-1], message):
-                found[-1] = _merged(found[-1], message)
-            else:
-                found.append(message)
-    return tuple(found)
-
-
-def _turn(turn: TurnMessage) -> Iterator[Message]:
-    """Yields the messages of one: each result of a tool is a message, and so is the text between them."""
-    texts: list[ContentBlock] = []
-    for block in turn.content:
-        if block.type == "tool_result":
-            if texts:
-                yield _message(turn, texts)
-                texts = []
-            yield Message("tool", block.result, tool_call_id=block.tool_use_id)
-        else:
-            texts.append(block)
-    if texts or not turn.content:
-        yield _message(turn, texts)
-
-
-def _message(turn: TurnMessage, blocks: Sequence[ContentBlock]) -> Message:
-    text = "\n".join(block.text or "" for block in blocks if block.type == "text")
-    thinking = "\n".join(block.thinking or "" for block in blocks if block.type == "thinking")
-    calls = tuple(block.call for block in blocks if block.type == "tool_use")
-    return Message(turn.role, text, tool_calls=calls, reasoning=thinking)
-
-
-def _require_call(message: Message, called: set[str], turn: TurnMessage, index: int) -> None:
-    if message.role != "tool" or message.tool_call_id in called:
-        return
-    at = next(at for at, block in enumerate(turn.content) if block.tool_use_id == message.tool_call_id)
-    where = f"messages[{index}].content[{at}].tool_use_id"
-    raise InvalidRequest(
-        f"`{where}` names no call since the user's last text: send the tool_use block of that call in the message "
-        "before, and results before text",
-        param=where,
-    )
-
-
-def _joins(last: Message, message: Message) -> bool:
-    return last.role == message.role and message.role in ("user", "assistant")
-
-
-def _merged(last: Message, message: Message) -> Message:
-    text = "\n".join(each for each in (last.content, message.content) if each)
-    reasoning = "\n".join(each for each in (last.reasoning, message.reasoning) if each)
-    return replace(last, content=text, tool_calls=last.tool_calls + message.tool_calls, reasoning=reasoning)
