@@ -36,6 +36,7 @@ from service.api.routes import (
     anthropic,
     context,
     feedback,
+    files,
     generate,
     knowledge,
     kserve,
@@ -62,6 +63,7 @@ from service.engine_client.client import Engine, EngineClient
 from service.engine_client.poison import PoisonRegister
 from service.engine_client.process import Started
 from service.engine_client.replicas import Replicas
+from service.files.files import EXPIRE_FILES, Files
 from service.guard import read_guard
 from service.host import has_torch
 from service.inventory import take_stock
@@ -94,6 +96,7 @@ WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
 PARTS: Final = (
     generate,
     openai,
+    files,
     anthropic,
     kserve,
     kserve_repository,
@@ -194,6 +197,9 @@ def create_app(
     answers = Answers(
         deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard, tasks=tasks
     )
+    stored_files = Files(
+        settings.data_dir / "files", conversations.store, settings.files_max_bytes, settings.files_total_bytes
+    )
     described = cache(lambda: document(app))
     app.state.deployments = deployments
     app.state.idle_reports = IdleReports(deployments.repository, jobs, deployments.activity, deployments.served, tasks)
@@ -202,7 +208,7 @@ def create_app(
     stock = partial(take_stock, deployments, settings.data_dir)
     made = Profiles(deployments, tasks)
     app.state.service = Service(
-        settings, deployments, jobs, answers, metrics, stock, feed, made, __version__, described
+        settings, deployments, jobs, answers, stored_files, metrics, stock, feed, made, __version__, described
     )
     handlers.install(app)
     _add_routes(app, metrics, has_key=settings.admin_key is not None)
@@ -233,6 +239,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.idle_reports.start()
     conversations: Conversations = app.state.service.answers.conversations
     conversations.start()
+    tasks.keep(EXPIRE_FILES, app.state.service.files.expire)
     try:
         yield
     finally:

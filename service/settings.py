@@ -95,6 +95,14 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         default=MIB, ge=1024, description="Largest request body; larger ones are refused with 413."
     )
+    files_max_bytes: int = Field(
+        default=200 * MIB, ge=1024, description="Largest uploaded file; larger ones are refused with 413."
+    )
+    files_total_bytes: int = Field(
+        default=10240 * MIB,
+        ge=0,
+        description="Most bytes of all files together, in the data directory; past them uploads are refused with 507.",
+    )
     default_max_new_tokens: int = Field(
         default=128, ge=1, description="`max_new_tokens` on the native routes where unset."
     )

@@ -200,6 +200,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.context.partition",  # receipts are numbers there, and are read as lists
         "service.context.stored_receipt",
     },
+    "service.files": {"models", "service.errors", "service.sessions"},
     "service.deployments.memory": set(),
     "service.deployments.activity": set(),
     "service.scenarios": {"service.errors"},
@@ -292,6 +293,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.context",
         "service.deployments",
         "service.answers",
+        "service.files",
         "service.grammars",
         "service.jobs",
         "service.live",
@@ -314,6 +316,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.messages",
         "service.deployments",
         "service.answers",
+        "service.files",
         "service.guard",
         "service.host",
         "service.inventory",
@@ -507,7 +510,12 @@ def test_environment_is_read_in_settings_only(path: Path) -> None:
             assert ast.unparse(node) not in {"os.environ", "os.getenv", "environ", "getenv"}, f"{path}:{node.lineno}"
 
 
-SESSION_TABLES = ("service.sessions.owned", "service.sessions.retention", "service.sessions.migrations")
+SESSION_TABLES = (
+    "service.sessions.owned",
+    "service.sessions.retention",
+    "service.sessions.everyone",  # the lane's batches and the limit of all files: no owner's content
+    "service.sessions.migrations",
+)
 SESSION_STATEMENTS = (
     *SESSION_TABLES,
     "service.sessions.search",

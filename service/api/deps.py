@@ -11,6 +11,7 @@ from fastapi import Depends, Query, Request
 from service.answers import Answers
 from service.deployments.deployments import Deployments
 from service.errors import Unavailable
+from service.files.files import Files
 from service.jobs.jobs import Jobs
 from service.live.feed import Feed
 from service.metrics import Inventory, Metrics
@@ -24,6 +25,7 @@ class Service:
     deployments: Deployments
     jobs: Jobs
     answers: Answers
+    files: Files
     metrics: Metrics
     stock: Callable[[], Inventory]
     """Reads what `/metrics` shows of this moment; it looks at files."""

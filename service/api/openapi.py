@@ -206,7 +206,7 @@ def _entry(path: str, method: str, operation: dict[str, Any], found: dict[str, A
 
 def _fields(operation: dict[str, Any], found: dict[str, Any]) -> list[str]:
     body = operation.get("requestBody")
-    if not body:
+    if not body or "application/json" not in body["content"]:
         return []
     name = body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[-1]
     schema = found["components"]["schemas"][name]

@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from service.sessions.claims import LEASE_SECONDS, Claim, Done, Finished, Fresh, InProgress
-from service.sessions.limits import Limits
+from service.sessions.file_values import OPEN, BatchFacts, StoredBatch, StoredFile, new_batch_id, new_file_id
+from service.sessions.limits import Limits, check_filename, check_room
 from service.sessions.unusable import UnusableDatabase
 from service.sessions.values import (
     Answered,
@@ -48,7 +49,9 @@ _ON_DEMAND = {
 
 __all__ = [
     "LEASE_SECONDS",
+    "OPEN",
     "Answered",
+    "BatchFacts",
     "Claim",
     "Done",
     "Feedback",
@@ -73,11 +76,17 @@ __all__ = [
     "Session",
     "SessionFields",
     "SessionStore",
+    "StoredBatch",
+    "StoredFile",
     "StoredMessage",
     "Tally",
     "Turn",
     "UnusableDatabase",
     "Vote",
+    "check_filename",
+    "check_room",
+    "new_batch_id",
+    "new_file_id",
     "new_message_id",
 ]
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from service.errors import InvalidRequest, QuotaExceeded, UnsupportedField
+from service.errors import InvalidRequest, QuotaExceeded, StorageFull, UnsupportedField
 from service.sessions.values import Json, NewMessage, SessionFields
 
 MOST_CHARACTERS = {
@@ -161,3 +161,20 @@ def _encoded(value: str, param: str) -> bytes:
         raise InvalidRequest(
             f"`{param}` contains half of a surrogate pair, which is no text: send whole characters", param=param
         ) from None
+
+
+def check_room(wanted: int, most: int) -> None:
+    """Raises StorageFull where files would have more bytes than all may have together."""
+    if wanted > most:
+        raise StorageFull(
+            f"All files together may have {most} bytes and would have {wanted}: delete files, or set "
+            "DOSIRAK_FILES_TOTAL_BYTES higher",
+            max_total_bytes=most,
+            needed_bytes=wanted,
+        )
+
+
+def check_filename(name: str) -> None:
+    """Raises InvalidRequest for a name that cannot be kept."""
+    if not name or len(name) > 255 or "\x00" in name or not name.isprintable():
+        raise InvalidRequest("`file` must have a name of 1 to 255 printable characters", param="file")

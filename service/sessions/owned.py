@@ -31,7 +31,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.errors import NotFound
 from service.sessions import tables
 
-Name = Literal["sessions", "messages", "summaries", "feedback", "knowledge", "passages", "idempotency"]
+Name = Literal[
+    "sessions", "messages", "summaries", "feedback", "knowledge", "passages", "idempotency", "files", "batches"
+]
 Columns = Mapping[str, ColumnElement[Any]]
 
 
@@ -84,6 +86,16 @@ class Owned:
             raise NotFound(f"The session has no message {id[:80]!r}", param="message_id")
         return row
 
+    async def named(
+        self, connection: AsyncConnection, name: Literal["files", "batches"], id: str, param: str, *, lock: bool = False
+    ) -> Row[Any]:
+        """Returns the row with this id; `lock` as in `session`. Raises NotFound, which names the parameter."""
+        statement = self.select(name).where(self.columns(name).id == id)
+        found = await connection.execute(statement.with_for_update() if lock else statement) if is_id(id) else None
+        if found is None or (row := found.one_or_none()) is None:
+            raise NotFound(f"There is no such thing as {id[:80]!r}; GET /v1/{name} lists your {name}", param=param)
+        return row
+
     async def count(self, connection: AsyncConnection, statement: Select[Any], most: int | None = None) -> int:
         """Returns how many rows a statement of this object finds, counted up to `most`."""
         some = statement.limit(most).subquery()
@@ -105,6 +117,8 @@ class Owned:
     def _mine(self, name: Name) -> ColumnElement[bool]:
         table = tables.metadata.tables[name]
         mine: ColumnElement[bool] = table.c.owner == self.owner
+        if name == "files":
+            return and_(mine, or_(table.c.expires_at.is_(None), table.c.expires_at > self.now))
         return and_(mine, table.c.expires_at > self.now) if name == "sessions" else mine
 
 

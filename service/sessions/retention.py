@@ -21,7 +21,7 @@ from service.sessions.change import text_of
 from service.sessions.database import Database
 from service.sessions.knowledge import remove as remove_document
 from service.sessions.owned import Owned
-from service.sessions.tables import feedback, idempotency, knowledge, messages, sessions, summaries
+from service.sessions.tables import batches, feedback, files, idempotency, knowledge, messages, sessions, summaries
 
 _BATCH = 100
 _MERGED_PAGES = 500
@@ -57,9 +57,11 @@ async def remove_expired(database: Database, now: datetime) -> int:
 
 
 async def remove_owner(database: Database, owner: str) -> int:
-    """Removes all that an owner has, expired or not."""
+    """Removes all that an owner has, expired or not. The contents of files go with the next sweep of their
+    directory."""
     async with database.writing() as connection:
-        await connection.execute(delete(idempotency).where(idempotency.c.owner == owner))
+        for table in (idempotency, files, batches):
+            await connection.execute(delete(table).where(table.c.owner == owner))
         await _remove_knowledge(connection, knowledge.c.owner == owner)
     return await _remove_all(database, sessions.c.owner == owner)
 

@@ -25,6 +25,7 @@ from service.sessions import cursors, feedback, idempotency, migrating, retentio
 from service.sessions.change import Change
 from service.sessions.claims import Done
 from service.sessions.database import Database, Observe, translated, uninterrupted
+from service.sessions.files import StoredFiles
 from service.sessions.history import Reading
 from service.sessions.idempotency import Idempotency
 from service.sessions.knowledge import KnowledgeBase
@@ -72,6 +73,7 @@ class SessionStore:
         self.summaries = StoredSummaries(database, self._owned)
         self.knowledge = KnowledgeBase(database, self._owned, limits)
         self.feedback = feedback.Feedback(database, self._owned, limits)
+        self.files = StoredFiles(database, self._owned, limits)
 
     @classmethod
     async def open(

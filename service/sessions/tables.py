@@ -3,6 +3,7 @@
 
     sessions ─< messages, summaries    knowledge ─< passages    idempotency (a key of an owner, the answer it got)
     sessions ─< feedback (votes, each on the answer in one message, or in two)
+    files (their contents are on the disk)    batches (each reads a file; `facts` is what no query asks for)
     session_grams, message_grams, passage_grams    the search indexes, in each database's own form: see `search`
 
 Rows have a `number` for joins and for the index, and a random `id` for callers. Each carries its owner.
@@ -202,4 +203,38 @@ idempotency = Table(
     Column("expires_at", Moment, nullable=False),
     Index("idempotency_expiry", "expires_at"),
     Index("idempotency_session", "session_id"),
+)
+
+files = Table(
+    "files",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("owner", Text, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("filename", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment),
+    Index("files_newest", "owner", "created_at", "id"),
+    Index("files_expiry", "expires_at"),
+    sqlite_autoincrement=True,
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("owner", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("input_file_id", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Column("claim", Text),
+    Column("lease_until", Moment, nullable=False),
+    Column("facts", JsonText, nullable=False),
+    Index("batches_newest", "owner", "created_at", "id"),
+    Index("batches_status", "status", "created_at"),
+    sqlite_autoincrement=True,
 )

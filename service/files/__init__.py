@@ -1,0 +1,1 @@
+"""The package keeps files that clients upload, and those that batches make."""

@@ -1,0 +1,48 @@
+"""These statements are about the files and batches of every owner: the limit of all files together, and the lane that
+works on one batch after the other. No route can reach them: they return no owner's content."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Select, case, delete, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.sessions.file_values import OPEN
+from service.sessions.tables import batches, files
+
+LEAST_BYTES: Final = 4096
+"""What the smallest file counts: a block of the disk."""
+KEPT_BATCHES: Final = timedelta(days=31)
+
+
+async def bytes_of_files(connection: AsyncConnection) -> int:
+    """Returns the bytes of all files, each at least LEAST_BYTES."""
+    counted = case((files.c.bytes < LEAST_BYTES, LEAST_BYTES), else_=files.c.bytes)
+    return int((await connection.execute(select(func.coalesce(func.sum(counted), 0)))).scalar_one())
+
+
+async def ids_of_files(connection: AsyncConnection) -> set[str]:
+    return set((await connection.execute(select(files.c.id))).scalars())
+
+
+async def remove_expired(connection: AsyncConnection, now: datetime) -> None:
+    """Removes the rows of expired files, and of batches that ended long ago."""
+    await connection.execute(delete(files).where(files.c.expires_at <= now))
+    ended = batches.c.status.not_in(OPEN), batches.c.created_at <= now - KEPT_BATCHES
+    await connection.execute(delete(batches).where(*ended))
+
+
+def free_batches(now: datetime, inputs: Collection[str]) -> Select[Any]:
+    """Returns the open batches that nobody works on and whose input is one of `inputs`, oldest first."""
+    free = or_(batches.c.claim.is_(None), batches.c.lease_until <= now)
+    wanted = select(batches).where(batches.c.status.in_(OPEN), free, batches.c.input_file_id.in_(inputs))
+    return wanted.order_by(batches.c.created_at, batches.c.number)
+
+
+async def counts(connection: AsyncConnection) -> dict[str, int]:
+    """Returns how many batches there are, by status."""
+    counted = select(batches.c.status, func.count()).group_by(batches.c.status)
+    return {row.status: row[1] for row in await connection.execute(counted)}
