@@ -323,6 +323,13 @@ async def test_pings_while_a_stream_waits(serve: Serve, monkeypatch: pytest.Monk
         assert found[0] == {"type": "ping"} and gathered(found)["content"]
 
 
+async def test_a_repeated_request_gets_the_same_bytes(world: World) -> None:
+    headers, body = {"Idempotency-Key": "k"}, {**ASK, "stream": True}
+    first, second = [await world.client.post("/v1/messages", json=body, headers=headers) for _ in range(2)]
+    assert first.content == second.content and gathered(events(second))["stop_reason"] == "end_turn"
+    assert second.headers["request-id"] == first.headers["request-id"] and len(world.engine.requests) == 1
+
+
 async def test_overload_is_503_in_anthropics_words(serve: Serve) -> None:
     async with serve(max_in_progress=1, engine={"hold": asyncio.Event()}) as world:
         first = asyncio.create_task(world.client.post("/v1/messages", json=ASK))

@@ -103,7 +103,7 @@ def test_every_parameter_of_the_client_is_here(method: str, table: dict[str, Any
 async def served(repository_directory: Path) -> AsyncIterator[tuple[World, Any]]:
     """One server for all parameters, and a client to it."""
     async with serving(repository_directory) as world, over_http(world) as url:
-        yield world, AsyncInferenceClient(base_url=url)
+        yield world, AsyncInferenceClient(model=url)
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), cases(TEXT))
@@ -149,6 +149,18 @@ async def test_a_stream_takes_the_same(served: tuple[World, Any], name: str) -> 
         assert shown[-1].details.generated_tokens == len(shown)
     else:
         assert expected("".join(shown), world.engine.requests[-1])
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_langchain_sends_with_every_request(served: tuple[World, Any]) -> None:
+    world, client = served
+    defaults = {"max_new_tokens": 100, "top_p": 0.95, "typical_p": 0.95, "temperature": 0.8, "return_full_text": False}
+    unset: dict[str, Any] = {"top_k": None, "repetition_penalty": None, "truncate": None, "seed": None, "stop": []}
+    asked = {**defaults, **unset, "do_sample": False, "watermark": False, "model": client.model}
+    assert await client.text_generation(PROMPT, **asked)
+    params = world.engine.requests[-1].params
+    assert (params.temperature, params.top_p, params.typical_p) == (0.8, 0.95, 0.95), "sampled, as TGI does"
+    assert [each async for each in await client.text_generation(PROMPT, **asked, stream=True)]
 
 
 async def test_an_adapter_is_named_as_a_model(tmp_path: Path) -> None:
