@@ -43,6 +43,7 @@ class FreeRunner:
     """Gives every sequence that samples the same token, at no cost."""
 
     vocab_size = 1 << 17
+    no_states = ""
     verifies_drafts = False
     draft_model = None
     grammars = None

@@ -15,7 +15,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models import adapters
+from models import adapters, pooling
 from models.adapting import publish_adapter
 from models.archive import REPORT
 from models.checkpoint import config_policy, packed_weights, tokenizer_files
@@ -185,6 +185,7 @@ class _Import:
         from models import skeleton
 
         self._copy()
+        self._read_pooling()
         self._unpack()
         accepted = self._check_configuration()
         self._check_tokenizer()
@@ -210,6 +211,12 @@ class _Import:
         if weights != [WEIGHTS] and INDEX not in present:
             (self._staged / weights[0]).rename(self._staged / WEIGHTS)
             self._hashes = {WEIGHTS: self._hashes[weights[0]]}
+
+    def _read_pooling(self) -> None:
+        """Writes down how the author makes embeddings, where the source says it."""
+        if (modules := self._source.read(pooling.MODULES, pooling.MAX_BYTES)) is not None:
+            found = pooling.of_files(modules, self._source.read(pooling.POOLING_CONFIG, pooling.MAX_BYTES))
+            (self._staged / pooling.POOLING).write_text(pooling.as_text(found))
 
     def _unpack(self) -> None:
         """Turns packed weights of 4 or 8 bits into plain ones, before anything else looks at them."""

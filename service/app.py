@@ -35,6 +35,7 @@ from service.api.routes import (
     aliases,
     anthropic,
     context,
+    embeddings,
     feedback,
     files,
     generate,
@@ -96,6 +97,7 @@ WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
 PARTS: Final = (
     generate,
     openai,
+    embeddings,
     files,
     anthropic,
     kserve,

@@ -71,7 +71,11 @@ class FakeHub:
 
     def push(self, id: str, directory: Path, branch: str = "main", leave_out: tuple[str, ...] = ()) -> str:
         """Commits the files of a directory to a branch; returns the commit."""
-        files = {each.name: each.read_bytes() for each in sorted(directory.iterdir()) if each.name not in leave_out}
+        files = {
+            str(each.relative_to(directory)): each.read_bytes()
+            for each in sorted(directory.rglob("*"))
+            if each.is_file() and each.name not in leave_out
+        }
         digest = hashlib.sha1(repr(sorted((name, _sha256(data)) for name, data in files.items())).encode())
         repo = self.repos.setdefault(id, Repo())
         repo.commits[digest.hexdigest()] = files

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ from service.engine.messages import (
     StepRecord,
     TokenLogprobs,
 )
+from service.engine.work import ModelWork
 from service.engine_client.client import Engine, EngineState
 from service.jobs.jobs import WORKER, Jobs
 from service.metrics import Metrics
@@ -55,6 +58,7 @@ CACHED = 3
 URL = "http://localhost"
 """Where the app is asked: a server without a key answers loopback names only."""
 REPLY = "안녕하세요, 도시락 하나 주세요! 😀 hello world"
+HIDDEN = 8
 INFO = EngineInfo(
     pid=4242,
     device="cpu",
@@ -67,6 +71,7 @@ INFO = EngineInfo(
     block_size=16,
     blocks_total=64,
     kv_bytes_per_block=1024,
+    work=ModelWork(hidden=HIDDEN),
 )
 
 
@@ -196,6 +201,8 @@ class ScriptedEngine:
             told = request.token_ids[1 : 1 + count]
             prompt = tuple(_measured(token, request.params.prompt_logprobs or 0) for token in told)
             output = structs.replace(output, queue_seconds=0.001, prefill_seconds=0.002, prompt_logprobs=prompt)
+        if reason is not None and request.params.pooling is not None:
+            output = structs.replace(output, pooled=pooled(request))
         return structs.replace(output, batch_size_mean=1.0) if reason is not None else output
 
     def _count(self) -> None:
@@ -217,6 +224,12 @@ class ScriptedEngine:
         self.recent_steps.append(StepRecord(tokens, stats.running, 0.001, 0.002))
         if self.on_step is not None:
             self.on_step(self.stats)
+
+
+def pooled(request: Request) -> bytes:
+    """HIDDEN numbers that depend on every token, on their order and on the kind of pooling."""
+    seed = repr((request.token_ids, request.params.pooling)).encode()
+    return array("f", (byte - 128.0 for byte in sha256(seed).digest()[:HIDDEN])).tobytes()
 
 
 def _logprobs(request: Request, chunk: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:

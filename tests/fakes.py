@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import os
 import time
+from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +25,7 @@ from service.engine.core import Clock, EngineCore, ModelRunner
 from service.engine.messages import (
     EngineInfo,
     EngineStats,
+    Pooling,
     Profile,
     Profiled,
     Request,
@@ -76,6 +78,31 @@ def expected_tokens(request: Request) -> list[int]:
     return output
 
 
+STATES = 4
+
+
+def fake_state(context: list[int]) -> list[float]:
+    """The fake model's hidden state of the last of these tokens."""
+    return [1.0, *(float(next_token(seed, "", context)) for seed in range(1, STATES))]
+
+
+def fake_pooled(total: Iterable[float]) -> bytes:
+    """The mean of states with this sum."""
+    count, *others = total
+    return array("f", (count, *(each / count for each in others))).tobytes()
+
+
+def expected_vector(request: Request) -> bytes:
+    """The vector of `request`, computed with no engine."""
+    states = [fake_state(list(request.token_ids[:end])) for end in range(1, len(request.token_ids) + 1)]
+    match request.params.pooling:
+        case Pooling.LAST:
+            states = states[-1:]
+        case Pooling.CLS:
+            states = states[:1]
+    return fake_pooled(map(sum, zip(*states, strict=True)))
+
+
 def _sample(request: Request, context: list[int], position: int) -> int:
     """Stop tokens are banned from the first `min_tokens` outputs, as the sampler does."""
     params = request.params
@@ -91,6 +118,7 @@ class FakeRunner:
     output. `broken` holds ids of requests that get no usable logits."""
 
     vocab_size = 1 << 20
+    no_states = ""
     verifies_drafts = True
     draft_model = None
     grammars = None
@@ -173,6 +201,8 @@ class FakeRunner:
 
     def _result(self, item: Scheduled) -> SampledToken | None:
         sequence, prompt_logprobs = item.sequence, self._prompt_logprobs(item)
+        if sequence.request.params.pooling is not None:
+            return self._pooled(item)
         if not item.samples:
             return SampledToken(None, prompt_logprobs=prompt_logprobs) if prompt_logprobs else None
         if sequence.request.id in self.broken:
@@ -199,7 +229,22 @@ class FakeRunner:
             return ()
         start = sequence.num_computed_tokens
         stop = min(start + item.num_tokens, sequence.num_prompt_tokens)
-        return tuple(TokenLogprobs(-float(position)) for position in range(max(start, 1), stop))
+        first = max(start, sequence.request.params.prompt_logprobs_start)
+        return tuple(TokenLogprobs(-float(position)) for position in range(first, stop))
+
+    def _pooled(self, item: Scheduled) -> SampledToken | None:
+        """A row's state is made of all tokens up to it; the first number is that of rows."""
+        sequence, end = item.sequence, item.sequence.num_computed_tokens + item.num_tokens
+        start, kind = sequence.num_computed_tokens, sequence.request.params.pooling or Pooling.LAST
+        wanted = {Pooling.MEAN: range(start, end), Pooling.CLS: range(start, 1), Pooling.LAST: range(end - 1, end)}
+        total = sequence.state_sum or array("d", bytes(8 * STATES))
+        for position in wanted[kind] if kind is not Pooling.LAST or end == sequence.num_tokens else ():
+            state = fake_state(self._read(sequence, position + 1))
+            total = array("d", (a + b for a, b in zip(total, state, strict=True)))
+        sequence.state_sum = total
+        if end < sequence.num_tokens:
+            return None
+        return SampledToken(None, pooled=b"" if sequence.request.id in self.broken else fake_pooled(total))
 
 
 DECODER_START = (90, 91)

@@ -69,6 +69,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "service.engine.scheduling.budget": {"service.engine.scheduling.cost"},
     "service.engine.scheduling.prefill": {
+        "service.engine.messages",
         "service.engine.sequence",
         "service.engine.blocks.block_manager",
         "service.engine.scheduling.budget",

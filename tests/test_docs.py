@@ -18,6 +18,7 @@ from service.api.schemas import (
     answers,
     anthropic,
     base,
+    embeddings,
     feedback,
     knowledge,
     kserve,
@@ -71,7 +72,19 @@ def test_every_route() -> None:
 
 MODELS = {
     name: kind
-    for module in (anthropic, base, native, ollama, openai, repository, sessions, feedback, knowledge, kserve)
+    for module in (
+        anthropic,
+        base,
+        embeddings,
+        native,
+        ollama,
+        openai,
+        repository,
+        sessions,
+        feedback,
+        knowledge,
+        kserve,
+    )
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, BaseModel)
 }

@@ -65,6 +65,14 @@ class Source:
             raise InvalidSource(f"{name} is not a plain file")
         return os.fdopen(descriptor, "rb")
 
+    def read(self, name: str, most: int) -> bytes | None:
+        """Returns the file's content, which may lie in a sub-directory; None if it is not there. Of more than `most`
+        bytes it returns one too many. Raises InvalidSource as `open` does."""
+        if not (self.directory / name).exists():
+            return None
+        with self.open(name) as stream:
+            return stream.read(most + 1)
+
     def refuse_code(self) -> None:
         """Raises InvalidSource for a local directory that also holds pickled weights or code."""
         risky = [name for name in self.files() if Path(name).suffix.lower() in _REFUSED_SUFFIXES]

@@ -22,6 +22,7 @@ from models.hub.listing import HubFile, Listing
 from models.hub.refs import Refs
 from models.hub.refusals import refusal
 from models.hub.source import HubSource
+from models.pooling import POOLING_CONFIG
 from models.storage import durable
 
 Watch = Callable[[int, int, str], None]
@@ -99,6 +100,7 @@ def cached(source: HubSource, revision: str, listing: Listing | None = None) -> 
         return None
     snapshot = Path(found).parent
     present = {path.name for path in snapshot.iterdir() if path.is_file()}
+    present |= {name for name in (POOLING_CONFIG,) if (snapshot / name).is_file()}
     names = set(listing.files) if listing else present
     index = snapshot / INDEX
     if INDEX in names - present:

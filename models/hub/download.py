@@ -41,6 +41,7 @@ def download(listing: Listing, file: HubFile, directory: Path, arrived: Arrived)
     if (directory / file.name).exists():
         arrived(file.size)
         return
+    (directory / file.name).parent.mkdir(exist_ok=True)
     part, tries, had = directory / (file.name + PART), 0, received(directory, file)
     arrived(had)
     while True:

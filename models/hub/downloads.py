@@ -41,7 +41,7 @@ def clear(data_dir: Path) -> int:
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         try:
             with alone(path):
-                freed += sum(file.stat().st_size for file in path.iterdir())
+                freed += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
                 shutil.rmtree(path, ignore_errors=True)
         except Conflict:
             continue

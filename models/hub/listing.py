@@ -12,6 +12,7 @@ from models.errors import InvalidSource
 from models.hub.refusals import refusal
 from models.hub.source import HubSource
 from models.manifest import is_file_name
+from models.pooling import POOLING_CONFIG
 
 _SECONDS: Final = 20.0
 _COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
@@ -19,8 +20,8 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file at the top of a repository. Large files have the `sha256` of their content; small ones have `blob_id`,
-    git's name of the content."""
+    """A file of a repository, by its path in it. Large files have the `sha256` of their content; small ones have
+    `blob_id`, git's name of the content."""
 
     name: str
     size: int
@@ -30,7 +31,8 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of `source` at `commit`, by name. Files in sub-directories are left out."""
+    """The files of `source` at `commit`, by name. Of files in sub-directories it has
+    `POOLING_CONFIG` alone."""
 
     source: HubSource
     commit: str
@@ -46,7 +48,7 @@ def read(source: HubSource) -> Listing:
     files = {
         each.rfilename: HubFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else None, each.blob_id)
         for each in told.siblings or ()
-        if is_file_name(each.rfilename)
+        if is_file_name(each.rfilename) or each.rfilename == POOLING_CONFIG
     }
     return Listing(source, _checked(source, told.sha), files)
 

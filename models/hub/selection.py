@@ -20,6 +20,7 @@ from models.checkpoint.safetensors_file import INDEX, WEIGHTS
 from models.errors import InvalidSource
 from models.hub.source import HubSource
 from models.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from models.pooling import MODULES, POOLING_CONFIG
 
 SAFETENSORS: Final = ".safetensors"
 _OUT: Final = "choose a repository with safetensors, or write them with transformers' save_pretrained and serve that"
@@ -27,7 +28,7 @@ _OUT: Final = "choose a repository with safetensors, or write them with transfor
 
 def texts(names: Collection[str]) -> list[str]:
     """Returns the small files to have, the weights' index among them. Adapter files are included."""
-    wanted = COPIED | CARDS | {INDEX, ADAPTER_CONFIG}
+    wanted = COPIED | CARDS | {INDEX, ADAPTER_CONFIG, MODULES, POOLING_CONFIG}
     if tokenizer_files.TOKENIZER not in names:
         wanted = wanted | set(tokenizer_files.SLOW_FILES)
     return sorted(wanted & set(names))

@@ -7,11 +7,12 @@ GenerationRequest ─▶ Answers.stream ─▶ Delta, Delta, … (the last has `
 from service.answers.answer import Answer, Delta
 from service.answers.answers import Answers
 from service.answers.conversations import Conversations
+from service.answers.embedding import Embedding
 from service.answers.opening import Opening
 from service.answers.output_sequence import OutputSequence
 from service.answers.request import GenerationRequest, Sampling, SessionTurn
 from service.answers.token_delta import Call, CallDelta, Token
-from service.engine.messages import FinishReason, TokenLogprobs
+from service.engine.messages import FinishReason, Pooling, TokenLogprobs
 
 __all__ = [
     "Answer",
@@ -20,10 +21,12 @@ __all__ = [
     "CallDelta",
     "Conversations",
     "Delta",
+    "Embedding",
     "FinishReason",
     "GenerationRequest",
     "Opening",
     "OutputSequence",
+    "Pooling",
     "Sampling",
     "SessionTurn",
     "Token",

@@ -4,6 +4,7 @@ owns and changes it."""
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter
 from dataclasses import dataclass
 
@@ -131,6 +132,12 @@ class Answer:
         if self.request.best_of == self.request.n:
             return self.sequences
         return sorted(self.sequences, key=lambda each: each.mean_logprob, reverse=True)[: self.request.n]
+
+    @property
+    def vector(self) -> array[float]:
+        """Returns the embedding of the prompt; empty where the request wants none."""
+        wanted = self.request.embedding
+        return wanted.vector(self.sequences[0].pooled, self.deployment.pooling) if wanted else array("f")
 
     @property
     def finish_reason(self) -> FinishReason:

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, Final, TypeVar
 
+from service.answers import batch
 from service.answers.admission import Admission, refusals, refuse_late, too_late
 from service.answers.answer import Answer, Delta
 from service.answers.bounds import bounded_max_tokens, build
@@ -79,6 +80,8 @@ class Answers:
         DeadlineExceeded; at any time GenerationFailed and Unavailable. One request's error ends all.
         """
         opening = opening or Opening()
+        if requests[0].embedding is not None:
+            return self._embedded(requests, opening)
         if len(requests) == 1:
             return self._stream(requests[0], opening, record)
         return merged([self._stream(request, opening) for request in requests])
@@ -144,14 +147,34 @@ class Answers:
                 retry_after=self.admission.retry_after(request.best_of),
             ) from None
 
+    async def _embedded(self, requests: Sequence[GenerationRequest], opening: Opening) -> AsyncGenerator[Delta, None]:
+        with self.admission.entered(min(len(requests), batch.MOST_AT_ONCE)):
+            with refusals(self.metrics.rejected):
+                choice = await self._chosen(requests[0])
+            opening.is_loaded = True
+            with choice.deployment.occupied():
+                with refusals(self.metrics.rejected):
+                    answers = await batch.begun(
+                        requests, lambda request: self._in_time(request, self._begin(request, choice))
+                    )
+                for answer in answers:
+                    opening.begin(answer)
+                async with aclosing(batch.run(answers, self._measured)) as deltas:
+                    async for delta in deltas:
+                        yield delta
+
+    async def _chosen(self, request: GenerationRequest) -> Choice:
+        choice = await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
+        if request.keep_alive is not None:
+            self.deployments.keep_alive(choice.deployment, request.keep_alive)
+        return choice
+
     async def _unstored(
         self, request: GenerationRequest, opening: Opening | None = None
     ) -> AsyncGenerator[Delta, None]:
         rejected = self.metrics.rejected if opening else _unobserved
         with refusals(rejected):
-            choice = await self._in_time(request, self.deployments.choose(request.model, conversation_of(request)))
-        if request.keep_alive is not None:
-            self.deployments.keep_alive(choice.deployment, request.keep_alive)
+            choice = await self._chosen(request)
         opening = opening or Opening()
         opening.is_loaded = True
         with choice.deployment.occupied():

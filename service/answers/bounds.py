@@ -22,6 +22,7 @@ async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
             f"An encoder reads the prompt of {deployment.manifest.reference}, which therefore predicts none of its "
             "tokens; ask for the logprobs of the answer only."
         )
+    refuse_embedding(request, deployment)
     is_long = _characters(request) >= LONG_TEXT or (request.context is not None and request.context.inspect)
     prompt = await asyncio.to_thread(_with_receipt, request, deployment) if is_long else prompt_of(request, deployment)
     refuse_tokens_without_rows(prompt, deployment)
@@ -46,9 +47,37 @@ def prompt_of(request: GenerationRequest, deployment: Deployment) -> Prompt:
         documents=request.documents,
         max_new_tokens=request.max_new_tokens,
         truncate=request.truncate,
+        room=deployment.answer_room(0) if request.embedding and request.embedding.fits else None,
         context=request.context,
         answer_window=deployment.answer_window,
     )
+
+
+def refuse_embedding(request: GenerationRequest, deployment: Deployment) -> None:
+    """Raises UnsupportedField for an embedding that the version cannot make, and InvalidRequest for more dimensions
+    than it has."""
+    wanted, info = request.embedding, deployment.engine.info
+    if wanted is None or info is None:
+        return
+    if info.no_embeddings:
+        raise UnsupportedField(
+            f"{deployment.manifest.reference} makes no embeddings: {info.no_embeddings}. Name another model.",
+            param="model",
+        )
+    if deployment.pooling.refusal and wanted.pooling is None:
+        raise UnsupportedField(
+            f"{deployment.manifest.reference} cannot make the embeddings of its author: {deployment.pooling.refusal}. "
+            "Name another model, or choose a `pooling`.",
+            param="model",
+        )
+    most = info.work.hidden
+    if wanted.dimensions and most and wanted.dimensions > most:
+        raise InvalidRequest(
+            f"`dimensions` is {wanted.dimensions}; the vectors of {deployment.manifest.reference} have {most}: lower "
+            "it or remove it",
+            param="dimensions",
+            dimensions=most,
+        )
 
 
 def window_of(request: GenerationRequest, deployment: Deployment) -> int:

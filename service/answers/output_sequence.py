@@ -45,6 +45,8 @@ class OutputSequence:
         self.stop_string: str | None = None
         self.last_at: float | None = None
         self.calls: list[Call] = []
+        self.pooled = b""
+        """The pooled hidden states of the prompt, where the request wants an embedding."""
         self.reasoning_tokens = 0
         self._is_behind = False  # the reasoning, or the beginning of a text without one
         self._readers = readers or Readers()
@@ -95,6 +97,7 @@ class OutputSequence:
         """Returns the deltas of one step, one for each token; the deltas that a guard holds come with a later step.
         Drops the tokens after a completed stop string and does not count them."""
         deltas: list[TokenDelta] = []
+        self.pooled += output.pooled
         for position, token_id in enumerate(output.token_ids):
             measured = output.logprobs[position] if position < len(output.logprobs) else None
             is_last = position == len(output.token_ids) - 1

@@ -7,6 +7,7 @@ import hashlib
 import time
 from dataclasses import dataclass, field
 
+from service.answers.embedding import Embedding
 from service.context.options import ContextOptions
 from service.context.prompt import Chat, Source
 from service.engine.messages import SamplingParams
@@ -58,7 +59,8 @@ class GenerationRequest:
     the `n` with the highest mean logprob are returned; a stream needs `best_of` = `n`. `owner` is the client's identity
     as the server knows it: owners share no prefix blocks. `user` is the client's own name for its user. `max_window` is
     the window that the client wants, where it is less than the version's. `keep_alive`: after so many idle seconds the
-    version may be unloaded; None leaves that to the server.
+    version may be unloaded; None leaves that to the server. With an `embedding` the answer is a vector of the prompt
+    and no text; `max_new_tokens` is 0.
     """
 
     id: str
@@ -81,6 +83,7 @@ class GenerationRequest:
     best_of: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    embedding: Embedding | None = None
     priority: int = 0
     deadline_ms: int | None = None
     owner: str = ""

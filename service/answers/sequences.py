@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 from service.answers.answer import Answer
 from service.answers.merging import merged
@@ -58,10 +59,13 @@ async def _run(answer: Answer, sequence: OutputSequence) -> Deltas:
 def _engine_request(answer: Answer, sequence: OutputSequence) -> EngineRequest:
     request = answer.request
     stop_ids = answer.tokenizer.stop_token_ids
+    params = request.params(answer.max_new_tokens, sequence.seed, stop_ids)
+    if request.embedding is not None:
+        params = replace(params, pooling=request.embedding.kind(answer.deployment.pooling))
     return EngineRequest(
         id=f"{request.id}-{sequence.number}",
         token_ids=answer.prompt.token_ids,
-        params=request.params(answer.max_new_tokens, sequence.seed, stop_ids),
+        params=params,
         priority=request.priority,
         arrival=request.arrival,
         deadline=request.deadline,

@@ -13,7 +13,18 @@ from pydantic.json_schema import models_json_schema
 from service.api.bodies import is_optional
 from service.api.dialects import ErrorDialect, error_dialect
 from service.api.encoding import EVENT_STREAM, NDJSON
-from service.api.schemas import anthropic, feedback, knowledge, kserve, native, ollama, openai, repository, sessions
+from service.api.schemas import (
+    anthropic,
+    embeddings,
+    feedback,
+    knowledge,
+    kserve,
+    native,
+    ollama,
+    openai,
+    repository,
+    sessions,
+)
 from service.api.schemas.answers.anthropic import AnthropicEvent
 from service.api.schemas.answers.kserve import TextAnswer
 from service.api.schemas.answers.live import LiveEvent
@@ -36,6 +47,7 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     repository.RolloutBody,
     openai.ChatBody,
     openai.CompletionBody,
+    embeddings.EmbeddingBody,
     anthropic.MessagesBody,
     anthropic.CountTokensBody,
     kserve.TextBody,

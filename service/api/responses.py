@@ -13,7 +13,7 @@ from service.answers import Answer, Delta, GenerationRequest
 from service.api.callers import for_caller
 from service.api.connection import stream_headers, while_connected
 from service.api.deps import Service
-from service.api.dialects.serialiser import Serialiser
+from service.api.dialects.serialiser import Serialiser, WholeSerialiser
 from service.api.encoding import JSON, encode
 from service.api.generation import Generation
 from service.api.idempotency import key_of
@@ -28,6 +28,26 @@ async def respond(
 ) -> Response:
     """Returns the answers to `requests`, in their order, as `serialiser` writes them. Raises ClientGone when the client
     left."""
+    begun = await _begun(http, service, requests, stream=stream)
+    if isinstance(begun, Response):
+        return begun
+    answer = _streamed if stream else _completed
+    return await answer(http, service, begun[0], serialiser, begun[1])
+
+
+async def respond_whole(
+    http: Request, service: Service, requests: Sequence[GenerationRequest], serialiser: WholeSerialiser
+) -> Response:
+    """Works as `respond`, for answers that are never streamed."""
+    begun = await _begun(http, service, requests, stream=False)
+    return begun if isinstance(begun, Response) else await _completed(http, service, begun[0], serialiser, begun[1])
+
+
+async def _begun(
+    http: Request, service: Service, requests: Sequence[GenerationRequest], *, stream: bool
+) -> tuple[Generation, Held | None] | Response:
+    """Returns the generation, and the claim on its Idempotency-Key if it has one; or the response of the first request
+    with that key."""
     requests = [for_caller(http, request, service.settings.context_policy) for request in requests]
     http.state.log["streamed"] = stream
     generation = Generation.begin(http, requests, stream=stream)
@@ -37,12 +57,11 @@ async def respond(
         if isinstance(claim, Finished):
             return replay(http, claim)
         held = claim
-    answer = _streamed if stream else _completed
-    return await answer(http, service, generation, serialiser, held)
+    return generation, held
 
 
 async def _completed(
-    http: Request, service: Service, generation: Generation, serialiser: Serialiser, held: Held | None
+    http: Request, service: Service, generation: Generation, serialiser: WholeSerialiser, held: Held | None
 ) -> Response:
     requests, opening = generation.requests, generation.opening
     whole = _Whole(requests, serialiser)
@@ -66,7 +85,7 @@ async def _joined(deltas: AsyncGenerator[Delta, None], write: Write) -> bytes:
 class _Whole:
     """Writes whole answers through the interface of a stream: nothing before the very last delta."""
 
-    def __init__(self, requests: Sequence[GenerationRequest], serialiser: Serialiser) -> None:
+    def __init__(self, requests: Sequence[GenerationRequest], serialiser: WholeSerialiser) -> None:
         self._requests = requests
         self._serialiser = serialiser
         self._ended: dict[str, Answer] = {}

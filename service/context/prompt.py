@@ -11,7 +11,7 @@ as the prompt is built before the prompt is known to fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from service.context.before import Before
@@ -88,12 +88,13 @@ def build_prompt(
     documents: Sequence[Document] = (),
     max_new_tokens: int | None,
     truncate: int | None = None,
+    room: int | None = None,
     context: ContextOptions | None = None,
     answer_window: int | None = None,
 ) -> Prompt:
     """Builds the prompt. `max_new_tokens` None takes all room that is left. `truncate` keeps the last so many tokens of
-    a raw prompt (TGI). `answer_window` is set for a version whose encoder reads the prompt; the prompt then has
-    `window` for itself.
+    a raw prompt (TGI); with `room` a raw prompt of more tokens than that, or than the window, loses its end.
+    `answer_window` is set for a version whose encoder reads the prompt; the prompt then has `window` for itself.
 
     Raises ContextOverflow(window, needed_tokens, reserve), InvalidRequest, UnsupportedField. Pure; a text of
     `tokenizer.LONG_TEXT` characters or more is worth a thread.
@@ -113,9 +114,10 @@ def build_prompt(
         raise UnsupportedField("`documents` are placed by the chat template; send `messages`.", param="documents")
     if truncate is not None and truncate < 1:
         raise InvalidRequest("`truncate` must be at least 1.", param="truncate")
+    cut = Cut(truncate, None if room is None else min(room, budget.limit))
     if isinstance(source, Text):
-        return _text_prompt(tokenizer, budget, source.text, truncate)
-    return _ids_prompt(tokenizer, budget, source.token_ids, truncate)
+        return _text_prompt(tokenizer, budget, source.text, cut)
+    return _ids_prompt(tokenizer, budget, source.token_ids, cut)
 
 
 def _prompt(budget: Budget, token_ids: Sequence[int], count: Callable[[], Counted], inspect: Inspect) -> Prompt:
@@ -123,18 +125,41 @@ def _prompt(budget: Budget, token_ids: Sequence[int], count: Callable[[], Counte
     return Prompt(tuple(token_ids), budget.answer(len(token_ids)), count, wanted)
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a raw prompt is shortened: to its last `last` tokens, and then to its first `first`. None leaves all."""
+
+    last: int | None
+    first: int | None
+
+    def kept(self, count: int) -> int:
+        """Returns how many of so many tokens are left."""
+        return min(each for each in (count, self.last, self.first) if each is not None)
+
+    def of(self, ids: Sequence[int], added: Sequence[bool]) -> tuple[Sequence[int], Sequence[bool]]:
+        """Returns what is left of the tokens, and of the marks of those that the tokenizer added. What it added at the
+        end stays there: models that embed are trained to read their vector from it."""
+        if self.last is not None:
+            ids, added = ids[-self.last :], added[-self.last :]
+        if self.first is None or len(ids) <= self.first:
+            return ids, added
+        ends = next((number for number, each in enumerate(reversed(added)) if not each), 0)
+        text = max(0, self.first - ends)
+        return [*ids[:text], *ids[len(ids) - ends :]], [*added[:text], *added[len(added) - ends :]]
+
+
 def _require_some(count: int, param: str) -> None:
     if count == 0:
         raise InvalidRequest(f"`{param}` holds no token; send some text.", param=param)
 
 
-def _text_prompt(tokenizer: Tokenizer, budget: Budget, text: str, truncate: int | None) -> Prompt:
+def _text_prompt(tokenizer: Tokenizer, budget: Budget, text: str, cut: Cut) -> Prompt:
     composed, notes = nfc(text)
     encoded = tokenizer.encode_text(composed)
     _require_some(encoded.count, "inputs")
-    kept = encoded.count if truncate is None else min(truncate, encoded.count)
+    kept = cut.kept(encoded.count)
     budget.require(kept, "inputs")
-    ids, added = encoded.ids()[-kept:], encoded.added()[-kept:]
+    ids, added = cut.of(encoded.ids(), encoded.added())
     receipt = Receipt.of(budget, Parts(template=sum(added), current=kept - sum(added)), notes)
     receipt = replace(receipt, dropped_tokens=encoded.count - kept)
     return _prompt(
@@ -145,18 +170,19 @@ def _text_prompt(tokenizer: Tokenizer, budget: Budget, text: str, truncate: int 
     )
 
 
-def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], truncate: int | None) -> Prompt:
+def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], cut: Cut) -> Prompt:
     _require_some(len(ids), "input_ids")
-    kept = len(ids) if truncate is None else min(truncate, len(ids))
+    kept = cut.kept(len(ids))
     budget.require(kept, "input_ids")
     if any(not 0 <= id < tokenizer.vocab_size for id in ids):
         raise InvalidRequest(f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="input_ids")
+    left, added = cut.of(ids, [False] * len(ids))
     receipt = replace(Receipt.of(budget, Parts(current=kept), ()), dropped_tokens=len(ids) - kept)
     return _prompt(
         budget,
-        ids[-kept:],
+        left,
         lambda: Counted(receipt, len(ids)),
-        lambda _: inspect_raw(tokenizer, ids[-kept:], [False] * kept, len(ids)),
+        lambda _: inspect_raw(tokenizer, left, added, len(ids)),
     )
 
 

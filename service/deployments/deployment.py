@@ -11,6 +11,7 @@ from pathlib import Path
 
 from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
+from models.pooling import DEFAULT, of_version
 from models.repository import Repository
 from models.storage.leases import Lease
 from service.deployments.activity import Activity
@@ -65,6 +66,8 @@ class Deployment:
         self._decode_ratio: float | None = None
         self._tokenizer: Tokenizer | None = None
         self._decoder_start: tuple[int, ...] = ()
+        self.pooling = DEFAULT
+        """How the version makes embeddings."""
         self._lease: Lease | None = None
         self._started = time.monotonic()
         self._settled = asyncio.Event()
@@ -160,6 +163,7 @@ class Deployment:
 
     async def _load(self, directory: Path) -> None:
         self._decoder_start = decoder_start(directory)
+        self.pooling = of_version(directory)
         starting = self.engine.start(on_loading=self._note_phase)
         self._tokenizer, _ = await asyncio.gather(asyncio.to_thread(Tokenizer.load, directory), starting)
 

@@ -21,6 +21,8 @@ class SampledToken:
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """A step over prompt positions [a, b) gives the logprobs of tokens a+1 .. b. All chunks give each position once."""
+    pooled: bytes = b""
+    """With a prompt's last chunk, if the request wants its hidden states."""
     following: tuple[SampledToken, ...] = ()
     """Tokens after it from the same step, one for each draft that was right."""
 
@@ -45,10 +47,13 @@ class Scheduled(msgspec.Struct, frozen=True):
 
     @property
     def samples(self) -> bool:
-        """Whether the step reaches the sequence's last known token, so that a new token is sampled."""
+        """Whether the step reaches the sequence's last known token, so that a new token is sampled: always, unless the
+        request wants none."""
         sequence = self.sequence
         known = self.num_tokens - len(self.draft_token_ids)
-        return sequence.num_computed_tokens + known == len(sequence.token_ids)
+        return (
+            sequence.num_computed_tokens + known == len(sequence.token_ids) and sequence.request.params.max_tokens > 0
+        )
 
     @property
     def token_ids(self) -> list[int]:

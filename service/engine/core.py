@@ -32,6 +32,8 @@ class ModelRunner(Protocol):
     """Computes a batch. It owns the weights and the KV tensors and changes no token of a sequence."""
 
     vocab_size: int
+    no_states: str
+    """Why it gives no hidden states; "" if it does."""
     """Token ids run from 0 to this, excluded: rows of the model's embedding."""
     verifies_drafts: bool
     """Whether a row's results are the same, bit for bit, with drafts behind it. If not, drafts could change tokens."""
@@ -108,12 +110,14 @@ class EngineCore:
 
     def add(self, request: Request) -> None:
         """Queues a request. A request ends with ERROR in the next step's outputs if its numbers or token ids cannot be
-        computed, if the scheduler refuses it, if its adapter is not loaded, or if its grammar cannot be compiled. It
-        compiles a grammar that `grammars` does not have."""
+        computed, if the scheduler refuses it, if its adapter is not loaded, if the model gives no hidden states to
+        pool, or if its grammar cannot be compiled. It compiles a grammar that `grammars` does not have."""
         try:
             check_request(request, self._runner.vocab_size)
             if request.adapter and (request.adapter not in self._runner.adapters or request.adapter in self._leaving):
                 raise ValueError(f"no adapter {request.adapter}")
+            if request.params.pooling is not None and self._runner.no_states:
+                raise ValueError(self._runner.no_states)
             self.scheduler.add(request, self.grammars.constraint(request.params))
         except ValueError:
             self._refused.append(StepOutput(request.id, finish_reason=FinishReason.ERROR))

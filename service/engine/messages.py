@@ -34,6 +34,14 @@ class FinishReason(StrEnum):
     CONTENT_FILTER = "content_filter"  # the guard stopped the answer; never an engine's reason
 
 
+class Pooling(StrEnum):
+    """How a prompt's hidden states, behind the final norm, become one vector."""
+
+    MEAN = "mean"
+    LAST = "last"  # the last token's
+    CLS = "cls"  # the first token's
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen. The API refuses bad values by name; `EngineCore.add` checks once more (see
@@ -60,7 +68,12 @@ class SamplingParams:
     logprobs: int | None = None
     """None: no logprobs. N >= 0: logprobs of the sampled token and of the N likeliest, from the raw distribution."""
     prompt_logprobs: int | None = None
-    """As `logprobs`, for every prompt position but the first. It switches prefix reuse off for this request."""
+    """As `logprobs`, for every prompt position from `prompt_logprobs_start` on. A request reuses no prefix past that
+    position's predecessor, so with the default it reuses none."""
+    prompt_logprobs_start: int = 1
+    pooling: Pooling | None = None
+    """The output is the prompt's hidden states, pooled; `max_tokens` is 0. Only the last token's state may come behind
+    a cached prefix."""
     grammar: str = ""
     """What the output must look like, in llguidance's language; "" is anything. The sequence ends with STOP when the
     grammar is complete."""
@@ -95,7 +108,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     """News of one sequence after one step, one per token. A step that verified drafts gives several, in order. A
-    sampled stop token is part of `token_ids`.
+    sampled stop token is part of `token_ids`. `pooled` is the vector of a request with `pooling`, fp32, with its end.
 
     `queue_seconds` and `prefill_seconds` come with the first token. `batch_size_mean`, the mean number of sequences in
     this sequence's steps, comes with the last output. `num_cached_tokens` counts prompt tokens found in the prefix
@@ -114,6 +127,7 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     batch_size_mean: float | None = None
     num_preemptions: int = 0
     replayed_at: float | None = None
+    pooled: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +257,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of the model and of its draft model."""
     vocab_size: int = 0
     """Rows of the embedding: token ids run from 0 to this, excluded."""
+    no_embeddings: str = ""
+    """Why requests cannot have `pooling`; "" if they can."""
     no_grammars: str = ""
     """Why requests cannot have a grammar; "" if they can."""
     packed_weights: str = ""

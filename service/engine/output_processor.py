@@ -77,8 +77,11 @@ class OutputProcessor:
 
     def _sample(self, sequence: Sequence, result: SampledToken, now: float) -> None:
         token_id = result.token_id
-        if len(sequence.token_ids) >= sequence.max_num_tokens:  # max_tokens is 0, or this a replay at its end
-            self._finish(sequence, result, (), FinishReason.LENGTH)
+        wants_states = sequence.request.params.pooling is not None
+        if len(sequence.token_ids) >= sequence.max_num_tokens and not (wants_states and not result.pooled):
+            # max_tokens is 0, or this a replay at its end
+            times = _NO_TIMES if sequence.first_token_at is not None else _first_token_times(sequence, now)
+            self._finish(sequence, result, (), FinishReason.LENGTH, times)
         elif token_id is None:
             self._blocks.forget(sequence)
             self._finish(sequence, result, (), FinishReason.ERROR)
@@ -137,6 +140,7 @@ class OutputProcessor:
                 times[1],
                 sequence.batch_size_sum / sequence.num_steps if reason and sequence.num_steps else None,
                 sequence.num_preemptions,
+                pooled=result.pooled,
             )
         )
 

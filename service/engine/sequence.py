@@ -5,6 +5,7 @@ It holds token ids only. It knows no text, HTTP, tensors or time zones.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -25,7 +26,7 @@ class SequenceStatus(StrEnum):
 @dataclass(slots=True, eq=False)
 class Sequence:
     """The decoding state of one request. Owned by the scheduler; the runner reads it and
-    changes nothing but `counts`, which follow its tokens, and `num_read_tokens`.
+    changes nothing but `counts`, which follow its tokens, `num_read_tokens` and `state_sum`.
 
     token_ids   [ prompt ............ | output ....... ]
                   0 .. num_prompt-1     num_prompt .. len-1
@@ -75,6 +76,8 @@ class Sequence:
     """Its first tokens, whose computation was counted or was found cached; computing them again is no useful work."""
     counts: TokenCounts | None = None
     """Of its tokens, as far as `counted` has been asked."""
+    state_sum: array[float] | None = None
+    """The sum of those of its hidden states that its pooling reads, computed since the last admission."""
 
     @classmethod
     def of(cls, request: Request, decoder_start: tuple[int, ...] = (), block_size: int = 1) -> Sequence:
@@ -86,6 +89,7 @@ class Sequence:
             slots = len(prompt) + padding
             prompt = (*prompt, *[0] * padding, *decoder_start)
         emitted = request.emitted_prompt_logprobs
+        counted = emitted and request.params.prompt_logprobs_start - 1 + emitted
         known = len(prompt) + len(request.emitted)
         return cls(
             request,
@@ -93,7 +97,7 @@ class Sequence:
             len(prompt),
             num_prompt_logprobs_emitted=emitted,
             num_encoder_slots=slots,
-            num_counted_tokens=known - 1 if request.emitted else emitted,
+            num_counted_tokens=known - 1 if request.emitted else counted,
         )
 
     @property

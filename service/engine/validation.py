@@ -45,11 +45,14 @@ def check_params(params: SamplingParams) -> None:
             raise ValueError(f"{name} is {value}; it must be from {low:g} to {high:g}")
     if p.grammar and p.min_tokens:
         raise ValueError("min_tokens cannot act beside a grammar, which says itself where an output may end")
+    if p.pooling is not None and (p.max_tokens or p.prompt_logprobs is not None or p.grammar):
+        raise ValueError("pooling ends with the prompt: max_tokens must be 0, without prompt_logprobs and grammar")
     for name, count in (
         ("max_tokens", p.max_tokens),
         ("top_k", p.top_k),
         ("logprobs", p.logprobs or 0),
         ("prompt_logprobs", p.prompt_logprobs or 0),
+        ("prompt_logprobs_start - 1", p.prompt_logprobs_start - 1),
     ):
         if count < 0:
             raise ValueError(f"{name} is {count}; it must not be negative")

@@ -17,10 +17,11 @@ class ModelWork(msgspec.Struct, frozen=True, kw_only=True):
     Weights are elements of linear layers that one token multiplies with; of a mixture of experts, those of the experts
     that one token uses. `pair_flops` is 4 · layers · heads · head_dim, for one query-key pair in every layer. The
     encoder's numbers are 0 without an encoder; its weights include the decoder's products over the encoder's output.
-    Bytes are those of a forward: `layer_bytes` in any, `head_bytes` where tokens are sampled, `encoder_bytes` where the
-    encoder runs, `expert_bytes` of all experts and `active_expert_bytes` of those of one token.
-    """
+    `hidden` is the width of a hidden state. Bytes are those of a forward: `layer_bytes` in any, `head_bytes` where
+    tokens are sampled, `encoder_bytes` where the encoder runs, `expert_bytes` of all experts and `active_expert_bytes`
+    of those of one token."""
 
+    hidden: int = 0
     weights: int = 0
     pair_flops: int = 0
     head_weights: int = 0

@@ -22,6 +22,7 @@ from service.runner.kv_cache import KVCache
 from service.runner.native.library import library
 from service.runner.offload_file import OffloadFile
 from service.runner.parts import joined, parts_of
+from service.runner.pooling import pooled
 from service.runner.recording import TraceRecorder
 from service.runner.sampling.masks import MaskThread, PendingMasks
 from service.runner.sampling.row import SamplerRow
@@ -44,6 +45,7 @@ class ModelRunner:
         self._offload = offload
         self.forward = forward
         self.vocab_size = forward.vocab_size
+        self.no_states = forward.no_states
         self.cache = cache
         self._rules = rules
         self._device = device
@@ -137,6 +139,10 @@ class ModelRunner:
                 top = items[i].sequence.request.params.prompt_logprobs or 0
                 told = self._sampler.token_logprobs(logits[where.prompt.start : where.prompt.stop], where.targets, top)
                 results[i] = _with_prompt(results[i], tuple(told))
+        if step.final is not None:
+            for i, states in enumerate(step.final.of_items):
+                if vector := pooled(items[i], states):
+                    results[i] = SampledToken(None, pooled=vector)
         return results
 
     @torch.inference_mode()

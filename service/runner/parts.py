@@ -22,8 +22,13 @@ def parts_of(batch: Batch) -> list[dict[int, Scheduled]]:
     parts: list[dict[int, Scheduled]] = [{}]
     room = PART_ROWS
     for place, item in enumerate(batch.scheduled):
-        if not _tells_prompt(item):
+        wanted = _num_wanted(item)
+        if not wanted:
             parts[0][place] = item
+            continue
+        if wanted <= room:
+            parts[-1][place] = item
+            room -= wanted
             continue
         for piece in _pieces(item, room):
             if not room:
@@ -41,11 +46,13 @@ def joined(earlier: SampledToken | None, later: SampledToken | None) -> SampledT
     return replace(later, prompt_logprobs=earlier.prompt_logprobs + later.prompt_logprobs)
 
 
-def _tells_prompt(item: Scheduled) -> bool:
-    """An encoder's input is never cut; nor does it have logits."""
-    sequence = item.sequence
-    wanted = sequence.request.params.prompt_logprobs is not None and not sequence.num_encoder_slots
-    return wanted and sequence.num_computed_tokens < sequence.num_prompt_tokens
+def _num_wanted(item: Scheduled) -> int:
+    """Rows of which prompt logprobs are told. An encoder's input is never cut; nor does it have logits."""
+    sequence, params = item.sequence, item.sequence.request.params
+    start = sequence.num_computed_tokens
+    if params.prompt_logprobs is None or sequence.num_encoder_slots or start >= sequence.num_prompt_tokens:
+        return 0
+    return max(0, start + item.num_tokens - max(start, params.prompt_logprobs_start - 1))
 
 
 def _pieces(item: Scheduled, room: int) -> Iterator[Scheduled]:

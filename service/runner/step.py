@@ -18,6 +18,7 @@ from service.engine.batch import Batch, Scheduled
 from service.engine.sequence import Sequence
 from service.runner.forwards.attention import AttentionPlan, SequenceRows
 from service.runner.kv_cache import KVCache
+from service.runner.pooling import FinalStates, wanted_rows
 
 NO_ROWS: Final = range(0)
 
@@ -81,6 +82,8 @@ class Step:
     encoded: tuple[Encoded, ...] = ()
     adapter_rows: tuple[AdapterRows, ...] = ()
     logit_adapter_rows: tuple[AdapterRows, ...] = ()
+    final: FinalStates | None = None
+    """States that the forward gives beside the logits, if any item is pooled."""
 
 
 def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) -> Step:
@@ -94,6 +97,7 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
     encoded: list[Encoded] = []
     adapter_rows: list[AdapterRows] = []
     logit_adapter_rows: list[AdapterRows] = []
+    state_rows: list[range | None] = []
     for item in batch.scheduled:
         sequence, start = item.sequence, item.sequence.num_computed_tokens
         tokens, table = item.token_ids, sequence.block_table
@@ -107,6 +111,7 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
         sequences.append(packed)
         first = len(rows)
         where.append(_logit_rows(item, packed, rows))
+        state_rows.append(wanted_rows(item, packed.row, start, packed.count))
         if adapter := sequence.request.adapter:
             adapter_rows.append(AdapterRows(packed.row, packed.count, adapter))
             logit_adapter_rows.append(AdapterRows(first, len(rows) - first, adapter))
@@ -123,6 +128,7 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
         tuple(encoded),
         tuple(adapter_rows),
         tuple(logit_adapter_rows),
+        FinalStates.of(state_rows, device),
     )
 
 
@@ -139,14 +145,14 @@ def _logit_rows(item: Scheduled, packed: SequenceRows, rows: list[int]) -> Logit
     if packed.count == 1 and item.samples:
         rows.append(packed.row)
         return LogitRows(range(first, first + 1), NO_ROWS, ())
+    begin, count = packed.start, 0
     if sequence.request.params.prompt_logprobs is not None:
-        last = min(packed.start + packed.count, sequence.num_prompt_tokens - slots - 1)
-        count = max(0, last - packed.start)
-        rows += range(packed.row, packed.row + count)
-        prompt = range(first, first + count)
-    else:
-        prompt = range(first, first)
-    targets = tuple(tokens[packed.start + 1 : packed.start + 1 + len(prompt)])
+        begin = max(begin, sequence.request.params.prompt_logprobs_start - 1)
+        count = max(0, min(packed.start + packed.count, sequence.num_prompt_tokens - slots - 1) - begin)
+    row = packed.row + begin - packed.start
+    rows += range(row, row + count)
+    prompt = range(first, first + count)
+    targets = tuple(tokens[begin + 1 : begin + 1 + count])
     first = len(rows)
     if item.samples:
         rows += range(packed.row + packed.count - 1 - len(item.draft_token_ids), packed.row + packed.count)

@@ -265,6 +265,7 @@ class Answer:
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     num_cached_tokens: int = 0
+    pooled: bytes = b""
 
 
 def answer(core: EngineCore, arrivals: Mapping[int, Iterable[Request]]) -> dict[str, Answer]:
@@ -282,6 +283,7 @@ def answer(core: EngineCore, arrivals: Mapping[int, Iterable[Request]]) -> dict[
             found.token_ids += output.token_ids
             found.logprobs += output.logprobs
             found.prompt_logprobs += output.prompt_logprobs
+            found.pooled += output.pooled
             found.num_cached_tokens = max(found.num_cached_tokens, output.num_cached_tokens)
     raise AssertionError("unreachable")
 

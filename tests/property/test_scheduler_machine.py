@@ -16,7 +16,7 @@ from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.blocks.block_manager import BlockManager, Prefix
 from service.engine.blocks.offload import Offload
 from service.engine.core import EngineCore
-from service.engine.messages import FinishReason, Request, StepOutput
+from service.engine.messages import FinishReason, Pooling, Request, StepOutput
 from service.engine.output_processor import OutputProcessor
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.budget import StepBudget
@@ -31,6 +31,7 @@ from tests.fakes import (
     FakeClock,
     FakeRunner,
     expected_tokens,
+    expected_vector,
     make_request,
     tokens_of,
 )
@@ -50,6 +51,8 @@ requests = st.fixed_dictionaries(
         "seed": st.integers(0, 1),
         "cache_salt": st.sampled_from(["", "owner"]),
         "prompt_logprobs": st.sampled_from([None, None, 0]),
+        "prompt_logprobs_start": st.integers(1, 9),
+        "pooling": st.sampled_from([None, None, None, *Pooling]),
         "replayed": st.integers(0, 3),
         "lifetime": st.none() | st.integers(0, 30),
     }
@@ -89,7 +92,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def request(self, replayed: int, lifetime: int | None, **fields: Any) -> Request:
         """With the first of its own tokens as emitted by an earlier process, but never with the one that ends it."""
         deadline = None if lifetime is None else self.clock.now + lifetime
-        fields |= {"prompt_logprobs": None} if self.has_encoder else {}
+        fields |= {"prompt_logprobs": None, "pooling": None} if self.has_encoder else {}
+        fields |= {"prompt_logprobs": None, "max_tokens": 0} if fields.get("pooling") else {}
         request = make_request(str(len(self.requests)), arrival=self.clock.now, deadline=deadline, **fields)
         return replace(request, emitted=tuple(expected_tokens(request)[:-1][:replayed]))
 
@@ -179,7 +183,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert tokens == expected
         if request.params.prompt_logprobs is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):
             told = [-entry.logprob for output in outputs for entry in output.prompt_logprobs]
-            assert told == list(range(1, len(request.token_ids)))
+            assert told == list(range(request.params.prompt_logprobs_start, len(request.token_ids)))
+        if request.params.pooling is not None and reason is FinishReason.LENGTH:
+            assert [output.pooled for output in outputs] == [*[b""] * (len(outputs) - 1), expected_vector(request)]
 
 
 class Guesses(Speculation):

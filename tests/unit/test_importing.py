@@ -4,6 +4,7 @@ import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from models.errors import Conflict, InvalidSource
 from models.hub.refs import Refs
 from models.hub.source import HubSource
 from models.importing import import_source
+from models.pooling import VersionPooling, of_version
 from models.repository import Repository
 from models.starter import publish_demo
 from models.upkeep import sweep
@@ -355,3 +357,63 @@ def test_demo_is_published_once(repository: Repository, llama: Path) -> None:
     repository.promote("demo", "production", "1", "by hand")
     assert publish_demo(repository, llama) == first
     assert repository.resolve("demo") == first[0]
+
+
+NAMES = ("Transformer", "Pooling", "Normalize")
+MODULES = [{"idx": n, "path": "", "type": f"sentence_transformers.models.{name}"} for n, name in enumerate(NAMES)]
+
+
+@pytest.mark.parametrize(
+    ("modules", "config", "pooling"),
+    [
+        (MODULES, {"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False}, VersionPooling("last", True)),
+        (MODULES[:2], {"pooling_mode_mean_tokens": True}, VersionPooling("mean", False)),
+        (MODULES[:2], {"pooling_mode": "cls"}, VersionPooling("cls", False)),
+    ],
+)
+def test_the_authors_pooling_is_kept(
+    repository: Repository, llama: Path, modules: list[Any], config: dict[str, Any], pooling: VersionPooling
+) -> None:
+    (llama / "modules.json").write_text(json.dumps(modules))
+    (llama / "1_Pooling").mkdir()
+    (llama / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    int8 = import_source(repository, str(llama), "demo", precision="int8")
+    assert of_version(repository.path(int8)) == pooling, "also in what was made of it"
+
+
+@pytest.mark.parametrize(
+    ("modules", "config", "named"),
+    [
+        ([*MODULES, {"type": "sentence_transformers.models.Dense"}], {"pooling_mode_mean_tokens": True}, "Dense"),
+        (MODULES, {"pooling_mode_max_tokens": True}, "1_Pooling"),
+        (MODULES, {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "several"),
+        (MODULES, {"pooling_mode": "weightedmean"}, "1_Pooling"),
+        (MODULES, None, "1_Pooling"),
+        ("[", {}, "modules.json"),
+    ],
+)
+def test_a_pooling_that_nothing_computes_is_kept_as_a_refusal(
+    repository: Repository, llama: Path, modules: Any, config: Any, named: str
+) -> None:
+    (llama / "modules.json").write_text(modules if isinstance(modules, str) else json.dumps(modules))
+    if config is not None:
+        (llama / "1_Pooling").mkdir()
+        (llama / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    assert named in of_version(repository.path(import_source(repository, str(llama), "demo"))).refusal
+
+
+def test_without_these_files_the_last_token_stands_for_all(repository: Repository, llama: Path) -> None:
+    assert of_version(repository.path(import_source(repository, str(llama), "demo"))) == VersionPooling("last", True)
+
+
+def test_a_hub_gives_the_authors_pooling(
+    repository: Repository, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (llama / "modules.json").write_text(json.dumps(MODULES))
+    (llama / "1_Pooling").mkdir()
+    (llama / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    with FakeHub() as hub:
+        reached(hub, tmp_path / "cache", monkeypatch)
+        hub.push("org/name", llama)
+        manifest = import_source(repository, "org/name", "demo")
+    assert of_version(repository.path(manifest)) == VersionPooling("mean", True)

@@ -37,7 +37,7 @@ def requests_of(
     alone. A placeholder that is none of `models` counts as no name."""
     n = body.n or 1
     grammar = openai_grammar(body)
-    model = None if body.model in PLACEHOLDERS and body.model not in models() else body.model
+    model = named_model(body.model, models)
     fields: dict[str, Any] = {"best_of": n, **more}
     return [
         GenerationRequest(
@@ -59,6 +59,11 @@ def requests_of(
         )
         for source in sources
     ]
+
+
+def named_model(name: str | None, models: Models) -> str | None:
+    """Returns the name; None for a placeholder that is none of `models`."""
+    return None if name in PLACEHOLDERS and name not in models() else name
 
 
 def _sampling(body: OpenAISampling) -> Sampling:

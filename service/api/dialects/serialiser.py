@@ -11,7 +11,15 @@ from service.api.encoding import COMMENT, EVENT_STREAM
 from service.errors import DosirakError
 
 
-class Serialiser(ABC):
+class WholeSerialiser(ABC):
+    """The serialiser of one request that is never streamed."""
+
+    @abstractmethod
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """Returns the JSON body of a unary response, from the finished answers in the order of the requests."""
+
+
+class Serialiser(WholeSerialiser):
     """The serialiser of one request: it may remember what a stream has shown so far. The caller uses either `whole`,
     once, or `events`."""
 
@@ -21,10 +29,6 @@ class Serialiser(ABC):
     """The media type of a stream."""
     comment: bytes = COMMENT
     """What a stream sends while it waits for its first token; its clients pass over it."""
-
-    @abstractmethod
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Returns the JSON body of a unary response, from the finished answers in the order of the requests."""
 
     @abstractmethod
     def events(self, delta: Delta) -> Iterable[bytes]:

@@ -4,6 +4,7 @@ send it."""
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -184,8 +185,8 @@ class ChatBody(OpenAISampling):
         return self
 
 
-def _prompts(value: Any) -> list[Text | Ids]:
-    """Reads OpenAI's four forms of `prompt`: text, texts, token ids, lists of token ids."""
+def sources_of(value: Any, most: int) -> list[Text | Ids]:
+    """Reads OpenAI's four forms of a prompt, text, texts, token ids, lists of token ids; at most so many of them."""
     match value:
         case str():
             return [Text(value)]
@@ -200,8 +201,8 @@ def _prompts(value: Any) -> list[Text | Ids]:
                 "must be a string, a list of strings, a list of token ids, or a list of lists of token ids; none empty"
             )
             raise PydanticCustomError("wrong_field", "{text}", {"text": text})
-    if len(prompts) > MAX_PROMPTS:
-        raise PydanticCustomError("wrong_field", "{text}", {"text": f"must hold at most {MAX_PROMPTS} prompts"})
+    if len(prompts) > most:
+        raise PydanticCustomError("wrong_field", "{text}", {"text": f"must hold at most {most} prompts"})
     return prompts
 
 
@@ -210,19 +211,18 @@ def _is_token(value: object) -> bool:
 
 
 _IDS_SCHEMA: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+SOURCES_SCHEMA: Final[dict[str, Any]] = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        _IDS_SCHEMA,
+        {"type": "array", "items": _IDS_SCHEMA, "minItems": 1},
+    ]
+}
 Prompts = Annotated[
     list[Any],
-    BeforeValidator(_prompts),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "items": {"type": "string"}, "minItems": 1},
-                _IDS_SCHEMA,
-                {"type": "array", "items": _IDS_SCHEMA, "minItems": 1},
-            ]
-        }
-    ),
+    BeforeValidator(partial(sources_of, most=MAX_PROMPTS)),
+    WithJsonSchema(SOURCES_SCHEMA),
 ]
 
 

@@ -6,6 +6,7 @@ It knows sequences, blocks and the rest of the step's budget. It knows no queues
 from __future__ import annotations
 
 from service.engine.blocks.block_manager import BlockManager, Prefix
+from service.engine.messages import Pooling
 from service.engine.scheduling.budget import StepBudget
 from service.engine.sequence import Sequence
 
@@ -23,13 +24,17 @@ class Prefill:
         self._min_tokens = min_tokens
 
     def known(self, sequence: Sequence) -> Prefix:
-        """Returns the cached part of its next tokens; nothing if the request wants every row of the prompt."""
-        return self._blocks.match(sequence) if _shares(sequence) else ()
+        """Returns the cached part of its next tokens, as far as the request does not want their rows."""
+        unwanted = _num_unwanted(sequence)
+        if unwanted <= sequence.num_computed_tokens:
+            return ()
+        size = self._blocks.block_size
+        return self._blocks.match(sequence)[: unwanted // size - sequence.num_computed_tokens // size]
 
     def admit(self, sequence: Sequence, budget: StepBudget, reserve: int) -> int | None:
         """Works as `advance`, for a sequence without blocks. It leaves `reserve` available blocks over."""
         num_tokens = self.advance(sequence, budget, reserve)
-        if num_tokens is not None and _shares(sequence):
+        if num_tokens is not None and _num_unwanted(sequence):
             self.num_queried_tokens += sequence.num_tokens
         return num_tokens
 
@@ -87,6 +92,10 @@ class Prefill:
             sequence.num_cached_tokens = min(found, len(sequence.request.token_ids))
 
 
-def _shares(sequence: Sequence) -> bool:
-    """Returns whether the sequence may use cached prefixes. Prompt logprobs need every row of the prompt."""
-    return sequence.request.params.prompt_logprobs is None
+def _num_unwanted(sequence: Sequence) -> int:
+    """Returns how many of its first tokens may come from the cache, because the request wants nothing of their rows.
+    Prompt logprobs want each row from the one before their start on; a mean wants every row."""
+    params = sequence.request.params
+    if params.pooling in (Pooling.MEAN, Pooling.CLS):
+        return 0
+    return sequence.num_tokens if params.prompt_logprobs is None else params.prompt_logprobs_start - 1

@@ -268,6 +268,7 @@ class Scheduler:
         sequence.status = SequenceStatus.PREEMPTED
         sequence.num_preemptions += 1
         sequence.num_prompt_logprobs = sequence.num_read_tokens = 0
+        sequence.state_sum = None
         self.num_preemptions += 1
         insort(self.waiting, sequence, key=_rank)
 

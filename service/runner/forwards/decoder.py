@@ -80,6 +80,7 @@ class FusedDecoder(nn.Module):
     kind = "decoder"
     attends = True
     invariant = True
+    no_states = ""
 
     def __init__(self, whole: Blueprint) -> None:
         super().__init__()
@@ -124,6 +125,8 @@ class FusedDecoder(nn.Module):
         tables = [(cos[step.positions], sin[step.positions]) for cos, sin in self.tables]
         for layer, rotary in zip(self.layers, self.rotaries, strict=True):
             x = layer(x, *tables[rotary], step.plan)
+        if step.final is not None:
+            step.final.states = normed(x.index_select(0, step.final.rows), self.norm, self.eps)
         logits: Tensor = self.head(normed(x.index_select(0, step.logit_rows), self.norm, self.eps))
         cap = self.logit_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap

@@ -12,7 +12,8 @@ PerSequenceForward  one forward per scheduled sequence, for architectures that c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,6 +147,7 @@ class PackedForward:
         kernels = library()
         if kernels is not None and model.device.type == "cpu":
             replace_linears(model, kernels)
+        self.no_states = _no_states(model)
         transformers.AttentionInterface.register(INTERFACE, _attention)
         model.set_attn_implementation(INTERFACE)
         self.model = model
@@ -160,7 +162,7 @@ class PackedForward:
         self._adapted.unload_adapter(name)
 
     def __call__(self, step: Step) -> Tensor:
-        with self._adapted.rows_of(step):
+        with self._adapted.rows_of(step), _final_states(self.model, step.final is not None) as final:
             logits: Tensor = self.model(
                 input_ids=step.token_ids[None],
                 position_ids=step.positions[None],
@@ -168,7 +170,37 @@ class PackedForward:
                 logits_to_keep=step.logit_rows,
                 **{STEP_ARGUMENT: step.plan},
             ).logits
+        if step.final is not None:
+            step.final.take(final[0])
         return logits[0]
+
+
+def _no_states(model: transformers.PreTrainedModel) -> str:
+    """Returns why the model's states behind the final norm cannot be read; "" if they can. Tries it."""
+    with _final_states(model, True) as found:
+        rows = len(_short_logits(model)[0])
+    if len(found) == 1 and found[0].shape[:1] == (rows,):
+        return ""
+    return f"the hidden states of {type(model).__name__} cannot be told from its logits"
+
+
+@contextmanager
+def _final_states(model: transformers.PreTrainedModel, wanted: bool) -> Iterator[list[Tensor]]:
+    """Gives the list that gets the `last_hidden_state` [rows, hidden] of each forward meanwhile, if it is wanted. Some
+    architectures call their decoder past the model that holds it."""
+    found: list[Tensor] = []
+
+    def note(module: nn.Module, inputs: Any, output: Any) -> None:
+        found[:] = [output[0][0]]  # the outermost comes last
+
+    inner: Any = (model.base_model, model.get_decoder())  # type: ignore[no-untyped-call]
+    modules = {each for each in inner if isinstance(each, nn.Module) and each is not model} if wanted else ()
+    hooks = [each.register_forward_hook(note) for each in modules]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _adapted(model: transformers.PreTrainedModel) -> Adapted:
@@ -227,6 +259,7 @@ class PerSequenceForward:
     def __init__(self, model: transformers.PreTrainedModel, cache: KVCache, attention: str) -> None:
         model.set_attn_implementation(attention)
         self.model = model
+        self.no_states = _no_states(model)
         self.vocab_size = vocab_size_of(model)
         self.cache = cache
         self._adapted = _adapted(model)
@@ -241,12 +274,19 @@ class PerSequenceForward:
     def __call__(self, step: Step) -> Tensor:
         wanted = step.logit_rows.tolist()
         found: dict[int, Tensor] = {}
+        states: list[Tensor] = []
         adapters = {each.row: each.adapter for each in step.adapter_rows}
         for sequence in step.sequences:
             rows = [row for row in dict.fromkeys(wanted) if sequence.row <= row < sequence.row + sequence.count]
-            with self._adapted.all_rows(adapters.get(sequence.row, "")):
+            with (
+                self._adapted.all_rows(adapters.get(sequence.row, "")),
+                _final_states(self.model, step.final is not None) as final,
+            ):
                 logits = self._run(step, sequence)
+            states += final
             found.update((row, logits[row - sequence.row]) for row in rows)
+        if step.final is not None:
+            step.final.take(torch.cat(states))
         return torch.stack([found[row] for row in wanted]) if wanted else step.token_ids.new_zeros(0, 1).float()
 
     def _run(self, step: Step, sequence: SequenceRows) -> Tensor:

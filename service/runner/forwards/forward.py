@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 class Forward(Protocol):
     """A way to compute a step. `kind` is EngineInfo.forward. `attends` says whether our attention computes over packed
-    rows, `invariant` whether rows are independent of the batch."""
+    rows, `invariant` whether rows are independent of the batch, `no_states` why it gives no final states ("" if it
+    does)."""
 
     kind: str
     attends: bool
     invariant: bool
+    no_states: str
 
     @property
     def vocab_size(self) -> int:
@@ -38,7 +40,8 @@ class Forward(Protocol):
         """Unloads an adapter that no step uses any more."""
 
     def __call__(self, step: Step) -> Tensor:
-        """Writes the step's keys and values and returns logits [len(step.logit_rows), vocabulary]."""
+        """Writes the step's keys and values and returns logits [len(step.logit_rows), vocabulary]. Gives `step.final`,
+        if there is one, its states."""
 
 
 def vocab_size_of(model: transformers.PreTrainedModel) -> int:

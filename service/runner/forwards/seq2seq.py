@@ -144,6 +144,7 @@ class Seq2SeqForward:
     kind = "transformers"
     attends = True
     invariant = True
+    no_states = "it has an encoder, so no hidden states of its prompt pass its decoder"
 
     def __init__(self, model: transformers.PreTrainedModel, cache: KVCache, max_positions: int) -> None:
         """`max_positions` of the decoder. Raises CannotServe."""

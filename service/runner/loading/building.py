@@ -274,6 +274,7 @@ def _info(
         block_size=cache.block_size,
         blocks_total=cache.num_blocks,
         vocab_size=runner.vocab_size,
+        no_embeddings=runner.no_states,
         kv_bytes_per_block=bytes_of_block + (draft.cache.block_bytes if draft else 0),
         packed_weights=packed_weights,
         work=model_work(config.model_dir, cache.shapes, bytes_of_block // cache.block_size, float_bytes),

@@ -76,6 +76,7 @@ def _work(
     return ModelWork(
         weights=layers.weights + experts.weights * used // known,
         pair_flops=2 * heads * sum(shape.key_dim + shape.value_dim for shape in shapes),
+        hidden=hidden,
         head_weights=hidden * vocabulary,
         encoder_weights=encoder.weights,
         encoder_pair_flops=_encoder_pair_flops(config, hidden) if encoder.weights else 0,

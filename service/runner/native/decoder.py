@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ctypes import POINTER, cast
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,8 @@ from service.runner.native.library import (
 from service.runner.native.linear import NativeLinear
 from service.runner.step import Step
 
+NO_ROWS: Final = torch.zeros(0, dtype=torch.long)
+
 
 class NativeDecoder(nn.Module):
     """The whole model over one cache. Its description holds the cache's memory. The blueprint can be dropped."""
@@ -56,6 +59,7 @@ class NativeDecoder(nn.Module):
     kind = "decoder"
     attends = True
     invariant = True
+    no_states = ""
 
     def __init__(self, whole: Blueprint, cache: KVCache) -> None:
         """Keeps the blueprint's embedding unchanged. Raises CannotServe without kernels, on other devices, and for
@@ -111,11 +115,16 @@ class NativeDecoder(nn.Module):
     def forward(self, step: Step) -> Tensor:
         plan: AttentionPlan = step.plan
         logits = torch.empty(len(step.logit_rows), self.head.out_features)
-        tensors = (step.token_ids, step.positions, step.logit_rows, plan.tables, plan.sequence_rows, logits)
-        numbers = (len(step.token_ids), len(plan.sequences), len(step.logit_rows), len(plan.tables))
+        state_rows = NO_ROWS if step.final is None else step.final.rows
+        states = torch.empty(len(state_rows), self.embedding.shape[1])
+        read = (step.logit_rows, state_rows)
+        tensors = (step.token_ids, step.positions, *read, plan.tables, plan.sequence_rows, logits, states)
+        numbers = (len(step.token_ids), len(plan.sequences), *map(len, read), len(plan.tables))
         owners = torch.full((len(step.token_ids) if step.adapter_rows else 0,), -1)
         adapters = self._adapters_struct(step, owners)
         self._library.step(self._struct, StepStruct(*numbers, *map(address, tensors), adapters))
+        if step.final is not None:
+            step.final.states = states
         return logits
 
     def _adapters_struct(self, step: Step, owners: Tensor) -> AdaptersStruct:

@@ -35,6 +35,7 @@ inline const char* refuse_step(const Model& model, const Step& step) {
     if (!all_below(step.token_ids, step.rows, model.vocabulary)) return "a token id is not in the model's vocabulary";
     if (!all_below(step.positions, step.rows, model.max_positions)) return "a position is past the model's last";
     if (!all_below(step.logit_row, step.logit_rows, step.rows)) return "logits are wanted of a row that is not there";
+    if (!all_below(step.state_row, step.state_rows, step.rows)) return "states are wanted of a row that is not there";
     const Adapters& adapters = step.adapters;
     for (int64_t r = 0; adapters.owners && r < step.rows; r++)
         if (adapters.owners[r] < -1 || adapters.owners[r] >= adapters.count)

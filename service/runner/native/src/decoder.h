@@ -86,6 +86,7 @@ public:
                 row_tiles(hidden.count, [&](int64_t first, int64_t rows) { experts(layer, hidden, first, rows); }, EXPERT_TILE);
         }
         logits();
+        states();
         mark(HEAD);
     }
 
@@ -318,9 +319,16 @@ private:
         }
     }
 
+    void states() const {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < step_.state_rows; i++)
+            normalize(last_.x + read_.state_place[i] * model_.hidden, model_.final_norm, step_.states + i * model_.hidden,
+                      model_.hidden, (float)model_.eps);
+    }
+
     const Model& model_;
     const Step& step_;
-    const RowsWithLogits read_;
+    const ReadRows read_;
     const int threads_;
     const Work work_, last_work_;
     HiddenRows all_, last_;

@@ -1,19 +1,21 @@
-// After the last layer's keys are written, only the rows that logits are read from go on: one row of a prompt.
+// After the last layer's keys are written, only the rows that are read go on, for logits or for their states: one row of
+// a prompt, as a rule.
 #pragma once
 
 #include "model.h"
 
 namespace dosirak {
 
-// The rows that logits are read from: their packed rows in order, the same as rows of sequences, and the index of each
-// logit row among them.
-struct RowsWithLogits {
-    std::vector<int64_t> rows, place, owners;
+// The rows that are read: their packed rows in order, the same as rows of sequences, and the index among them of each
+// logit row and of each state row.
+struct ReadRows {
+    std::vector<int64_t> rows, place, state_place, owners;
     std::vector<SequenceRows> sequences;
 
-    explicit RowsWithLogits(const Step& step) {
+    explicit ReadRows(const Step& step) {
         std::vector<int64_t> index(step.rows, -1);
         for (int64_t i = 0; i < step.logit_rows; i++) index[step.logit_row[i]] = 0;
+        for (int64_t i = 0; i < step.state_rows; i++) index[step.state_row[i]] = 0;
         for (int64_t s = 0; s < step.sequences; s++) {
             const SequenceRows& sequence = step.sequence[s];
             for (int64_t r = sequence.row, end = sequence.row + sequence.count; r < end; r++) {
@@ -30,6 +32,7 @@ struct RowsWithLogits {
             if (step.adapters.owners) owners.push_back(step.adapters.owners[r]);
         }
         for (int64_t i = 0; i < step.logit_rows; i++) place.push_back(index[step.logit_row[i]]);
+        for (int64_t i = 0; i < step.state_rows; i++) state_place.push_back(index[step.state_row[i]]);
     }
 };
 

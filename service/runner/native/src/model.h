@@ -50,10 +50,11 @@ struct Marks {  // mirrored in library.py
 };
 
 struct Step {  // mirrored in library.py
-    int64_t rows, sequences, logit_rows, table_entries;
-    const int64_t *token_ids, *positions, *logit_row, *tables;
+    int64_t rows, sequences, logit_rows, state_rows, table_entries;
+    const int64_t *token_ids, *positions, *logit_row, *state_row, *tables;
     const SequenceRows* sequence;
     float* logits;  // [logit_rows, vocabulary]
+    float* states;  // [state_rows, hidden], behind the final norm
     Adapters adapters;  // linears: qkv, out, gate_up, down of every layer, then the head
     Marks* marks;       // null: no profile is being made
 };
