@@ -51,7 +51,6 @@ NAMES: Final[Mapping[ErrorDialect, Mapping[str, str]]] = {
     ErrorDialect.ANTHROPIC: {
         "max_new_tokens": "max_tokens",
         ".function.parameters": ".input_schema",
-        "inputs": "messages",
     },
 }
 """A dialect's names of fields that the layers below name in our words; an earlier name is replaced first."""
@@ -102,18 +101,26 @@ def body_of(error: DosirakError, request_id: str, dialect: ErrorDialect) -> dict
 
 
 def _openai(error: DosirakError, message: str, param: str | None) -> dict[str, str | None]:
-    code = "context_length_exceeded" if isinstance(error, ContextOverflow) else error.code
     kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    return {"message": message, "type": kind, "param": param, "code": code}
+    return {"message": message, "type": kind, "param": param, "code": _code_of(error)}
+
+
+def _code_of(error: DosirakError) -> str:
+    """Returns the code of `/v1`."""
+    return "context_length_exceeded" if isinstance(error, ContextOverflow) else error.code
 
 
 def _anthropic(error: DosirakError, message: str) -> dict[str, str | None]:
-    """`param` and `code` are ours: Anthropic's clients pass over them."""
+    """`param` and `code` are ours: Anthropic's clients pass over them. Agents know by its first words that a prompt is
+    too long, and shorten the chat by its numbers."""
     kind = ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     param = error.param
     for ours, theirs in NAMES[ErrorDialect.ANTHROPIC].items():
         param = param and param.replace(ours, theirs)
-    return {"type": kind, "message": message, "param": param, "code": error.code}
+    if isinstance(error, ContextOverflow) and error.numbers:
+        needed, window = error.numbers["needed_tokens"], error.numbers["window"]
+        message = f"prompt is too long: {needed} tokens > {window} maximum. {message}"
+    return {"type": kind, "message": message, "param": param, "code": _code_of(error)}
 
 
 def headers_of(error: DosirakError) -> dict[str, str]:

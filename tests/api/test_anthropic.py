@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -282,7 +283,9 @@ async def test_max_tokens_is_an_upper_bound(world: World) -> None:
     assert shown["usage"]["output_tokens"] == KV_CACHE - shown["context"]["used"]
     long = [{"role": "user", "content": "a" * (KV_CACHE - 200)}]
     response = await world.client.post("/v1/messages", json={**ASK, "max_tokens": 32_000, "messages": long})
-    assert refused(response, 400, "invalid_request_error")["code"] == "context_overflow"
+    refusal = refused(response, 400, "invalid_request_error")
+    assert refusal["code"] == "context_length_exceeded" and refusal["param"] == "max_tokens"
+    assert re.match(r"prompt is too long: 1\d{3} tokens > \d+ maximum\. The prompt has", refusal["message"])
 
 
 async def test_a_schema_is_kept(world: World) -> None:
