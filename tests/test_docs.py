@@ -26,6 +26,7 @@ from service.api.schemas import (
     ollama,
     openai,
     repository,
+    responses,
     sessions,
 )
 from service.cli import app as cli
@@ -80,6 +81,7 @@ MODELS = {
         ollama,
         openai,
         repository,
+        responses,
         sessions,
         feedback,
         knowledge,

@@ -22,6 +22,7 @@ from starlette.types import Scope
 
 from service.api.dialects.paths import ErrorDialect, error_dialect
 from service.api.encoding import json_response
+from service.api.schemas.base import is_hidden
 from service.errors import ContextOverflow, DosirakError, InvalidRequest, UnsupportedField
 
 INTERNAL_MESSAGE: Final = "The server failed on this request; the log has the reason under the request id"
@@ -174,5 +175,7 @@ def field_name(location: Sequence[int | str]) -> str:
     """Returns `parameters.stop[3]` for ("parameters", "stop", 3)."""
     name = ""
     for part in location:
+        if is_hidden(part):
+            continue
         name += f"[{part}]" if isinstance(part, int) else f".{part[:80]}" if name else part[:80]
     return name

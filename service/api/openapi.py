@@ -17,12 +17,14 @@ from service.api.schemas import (
     anthropic,
     embeddings,
     feedback,
+    items,
     knowledge,
     kserve,
     native,
     ollama,
     openai,
     repository,
+    responses,
     sessions,
 )
 from service.api.schemas.answers.anthropic import AnthropicEvent
@@ -31,6 +33,7 @@ from service.api.schemas.answers.live import LiveEvent
 from service.api.schemas.answers.native import GenerateEvent, TokenEvent
 from service.api.schemas.answers.ollama import OllamaChatAnswer, OllamaGenerateAnswer
 from service.api.schemas.answers.openai import ChatChunk, TextCompletion
+from service.api.schemas.answers.responses import ResponseEvent
 
 MODELS: Final[tuple[type[BaseModel], ...]] = (
     native.GenerateBody,
@@ -48,6 +51,10 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     openai.ChatBody,
     openai.CompletionBody,
     embeddings.EmbeddingBody,
+    responses.ResponseBody,
+    responses.InputTokensBody,
+    items.TextPart,
+    *items.ITEMS.values(),
     anthropic.MessagesBody,
     anthropic.CountTokensBody,
     kserve.TextBody,
@@ -70,6 +77,7 @@ EVENTS: Final[tuple[type[BaseModel], ...]] = (
     TokenEvent,
     ChatChunk,
     TextCompletion,
+    ResponseEvent,
     AnthropicEvent,
     TextAnswer,
     OllamaChatAnswer,

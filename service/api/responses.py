@@ -95,6 +95,7 @@ class _Whole:
         return [self._ended[request.id] for request in self._requests]
 
     def write(self, delta: Delta) -> Iterable[bytes]:
+        self._serialiser.watch(delta)
         if delta.last:
             self._ended[delta.answer.request.id] = delta.answer
             if len(self._ended) == len(self._requests):

@@ -13,6 +13,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from service.api.errors import field_name, refusal_of
+from service.api.schemas.base import is_hidden
 
 IGNORED_HEADER: Final = "X-Ignored-Fields"
 _MOST_NAMED: Final = 20
@@ -46,6 +47,8 @@ def _removed(value: Any, place: tuple[int | str, ...]) -> bool:
     parts than the body has levels."""
     *above, last = place
     for part in above:
+        if is_hidden(part):
+            continue
         if (isinstance(value, list) and isinstance(part, int)) or (isinstance(value, dict) and part in value):
             value = value[part]  # type: ignore[index]
         else:

@@ -46,6 +46,7 @@ async def test_streams_tell_their_events(shared: World) -> None:
         "post /generate_stream": "GenerateEvent",
         "post /v1/chat/completions": "ChatChunk",
         "post /v1/completions": "TextCompletion",
+        "post /v1/responses": "ResponseEvent",
         "post /v1/messages": "AnthropicEvent",
         "post /v1/sessions/{session_id}/regenerate": "TokenEvent",
         "post /v2/models/{model}/generate_stream": "TextAnswer",

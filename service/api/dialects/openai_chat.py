@@ -25,15 +25,16 @@ def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         documents=tuple(each.document() for each in body.documents or ()),
         tools=tool_use(body),
-        reasoning=None if body.reasoning_effort is None else _reasoning(body.reasoning_effort),
+        reasoning=None if body.reasoning_effort is None else reasoning_of(body.reasoning_effort),
         template_variables=tuple(sorted((body.chat_template_kwargs or {}).items())),
         turn=None if body.session_id is None else SessionTurn(session=body.session_id, messages=messages),
     )
 
 
-def _reasoning(effort: str) -> ReasoningUse:
+def reasoning_of(effort: str, field: str = "reasoning_effort") -> ReasoningUse:
+    """Returns the reasoning that OpenAI's word for an effort asks for."""
     is_off = effort == "none"
-    return ReasoningUse("reasoning_effort", False if is_off else None, "" if is_off else effort)
+    return ReasoningUse(field, False if is_off else None, "" if is_off else effort)
 
 
 class ChatSerialiser(OpenAISerialiser):

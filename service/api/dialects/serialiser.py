@@ -14,6 +14,9 @@ from service.errors import DosirakError
 class WholeSerialiser(ABC):
     """The serialiser of one request that is never streamed."""
 
+    def watch(self, delta: Delta) -> None:  # noqa: B027  (most serialisers need the finished answers only)
+        """Takes each delta of a whole answer, before `whole`."""
+
     @abstractmethod
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Returns the JSON body of a unary response, from the finished answers in the order of the requests."""

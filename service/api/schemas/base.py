@@ -12,7 +12,6 @@ from pydantic import (
     ConfigDict,
     Field,
     WithJsonSchema,
-    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -49,6 +48,15 @@ def unsupported(field: str, why: str) -> PydanticCustomError:
 def wrong(field: str, text: str) -> PydanticCustomError:
     """Returns an error that becomes InvalidRequest about `field`, for rules over several fields."""
     return PydanticCustomError("wrong_field", "{text}", {"at": (field,), "text": text})
+
+
+def hidden(tag: str) -> str:
+    """Returns the name of a choice between models; `is_hidden` keeps it out of the names of fields."""
+    return f"<{tag}>"
+
+
+def is_hidden(part: int | str) -> bool:
+    return isinstance(part, str) and part[:1] == "<" and part[-1:] == ">"
 
 
 class Wire(BaseModel):
@@ -167,21 +175,23 @@ CallId = Annotated[str, Field(min_length=1, max_length=128)]
 UserText = Annotated[str, Field(max_length=256, description="Who asks; appears in the server's log.")]
 
 
+def _an_object(value: str) -> str:
+    try:
+        parsed(value)
+    except InvalidRequest:
+        text = f"must be a JSON object as text, nested {MOST_LEVELS} levels deep at most"
+        raise PydanticCustomError("wrong_field", "{text}", {"text": text}) from None
+    return value
+
+
+JsonObjectText = Annotated[str, AfterValidator(_an_object), Field(description="Empty text: no members.")]
+
+
 class FunctionCall(Wire):
     """`arguments` is a JSON object as text; empty text is an object without members."""
 
     name: Annotated[str, Field(min_length=1, max_length=128)]
-    arguments: str
-
-    @field_validator("arguments")
-    @classmethod
-    def _an_object(cls, value: str) -> str:
-        try:
-            parsed(value)
-        except InvalidRequest:
-            text = f"must be a JSON object as text, nested {MOST_LEVELS} levels deep at most"
-            raise PydanticCustomError("wrong_field", "{text}", {"text": text}) from None
-        return value
+    arguments: JsonObjectText
 
 
 class CalledTool(Wire):
