@@ -1,5 +1,5 @@
-"""Admission decides which requests enter, and when a refused client should come back. It knows forecasts as numbers; no
-engine and no text."""
+"""Admission decides which requests enter, when a refused client should come back, and which ends are no answer. It
+knows forecasts as numbers; no engine and no text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from service.answers.answer import Answer
 from service.answers.request import GenerationRequest
-from service.engine.messages import EngineStats
-from service.errors import DeadlineExceeded, Overloaded, Unavailable
+from service.answers.token_delta import TokenDelta
+from service.engine.messages import EngineStats, FinishReason
+from service.errors import DeadlineExceeded, GenerationFailed, Overloaded, Unavailable
 
 MEASURED_ENDS: Final = 256
 MEASURED_SECONDS: Final = 60.0
@@ -111,3 +113,18 @@ def too_late(request: GenerationRequest, backlog_seconds: float) -> DeadlineExce
         deadline_ms=request.deadline_ms or 0,
         backlog_ms=round(backlog_seconds * 1000),
     )
+
+
+def refuse_failed_end(answer: Answer, delta: TokenDelta) -> None:
+    """Raises for an end that leaves no text to answer with. With some text, that end is the text's finish reason."""
+    if delta.finish_reason is FinishReason.ABORT:
+        raise Unavailable("The answer was cut because the server is stopping; send the request again", retry_after=1)
+    if answer.completion_tokens:
+        return
+    if delta.finish_reason is FinishReason.DEADLINE:
+        raise too_late(answer.request, answer.deployment.engine.stats.backlog_seconds)
+    if delta.finish_reason is FinishReason.ERROR:
+        raise GenerationFailed(
+            "The model gave no usable probabilities for this prompt, or the grammar could not be followed; change the "
+            "prompt, the grammar or the model"
+        )

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from service.answers import batch
-from service.answers.admission import Admission, refusals, refuse_late, too_late
+from service.answers.admission import Admission, refusals, refuse_failed_end, refuse_late, too_late
 from service.answers.answer import Answer, Delta
 from service.answers.bounds import bounded_max_tokens, build
 from service.answers.conversations import Conversations, OpenTurn
@@ -24,7 +24,6 @@ from service.answers.request import SEED_MASK, GenerationRequest, SessionTurn, c
 from service.answers.sequences import token_deltas
 from service.answers.shadows import Shadows
 from service.answers.summaries import Summaries
-from service.answers.token_delta import TokenDelta
 from service.answers.tools import with_forced_calls
 from service.context.prompt import Prompt
 from service.deployments.deployment import Deployment
@@ -252,7 +251,7 @@ class Answers:
         async with aclosing(token_deltas(answer)) as added:
             async for sequence, delta in added:
                 unfinished -= delta.finish_reason is not None
-                _refuse_failed_end(answer, delta)
+                refuse_failed_end(answer, delta)
                 self._stamp(answer, sequence, int(delta.token is not None))
                 yield Delta(
                     answer,
@@ -290,18 +289,3 @@ def _unobserved(reason: str) -> None:
 
 def _seconds_left(request: GenerationRequest) -> float | None:
     return None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
-
-
-def _refuse_failed_end(answer: Answer, delta: TokenDelta) -> None:
-    """Raises for an end that leaves no text to answer with. With some text, that end is the text's finish reason."""
-    if delta.finish_reason is FinishReason.ABORT:
-        raise Unavailable("The answer was cut because the server is stopping; send the request again", retry_after=1)
-    if answer.completion_tokens:
-        return
-    if delta.finish_reason is FinishReason.DEADLINE:
-        raise too_late(answer.request, answer.deployment.engine.stats.backlog_seconds)
-    if delta.finish_reason is FinishReason.ERROR:
-        raise GenerationFailed(
-            "The model gave no usable probabilities for this prompt, or the grammar could not be followed; change the "
-            "prompt, the grammar or the model"
-        )

@@ -22,6 +22,7 @@ from service.runner.kv_size import LayerShape
 from service.runner.loading.blueprint import ExpertsOutline, Norm
 from service.runner.native.library import Library
 from service.runner.native.linear import NativeLinear
+from service.runner.pooling import FinalStates
 from service.runner.step import Step
 from tests.kernels import LIBRARIES, use
 from tests.random_models import Sizes, random_linear
@@ -57,7 +58,8 @@ def step_of(level: str) -> Step:
     """Two sequences over four and one blocks, the second with an adapter."""
     one = engine(level)
     sequences = (SequenceRows(0, 7, 6, [3, 0, 19, 7]), SequenceRows(7, 2, 0, [5]))
-    return one.packed(sequences, ["", *one.adapters], [0, 6, 8])
+    step = one.packed(sequences, ["", *one.adapters], [0, 6, 8])
+    return replace(step, final=FinalStates(torch.tensor([1, 8]), (1, 1)))
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -71,6 +73,7 @@ LIMITS: dict[str, tuple[Callable[[Step], Tensor], int, str]] = {
     "position": (lambda step: step.positions, SIZES.max_model_len, "position"),
     "block": (lambda step: step.plan.tables, SIZES.blocks + 1, "block"),
     "logit row": (lambda step: step.logit_rows, 9, "logit"),
+    "state row": (lambda step: step.final.rows if step.final else step.logit_rows, 9, "states"),
 }
 """Where a step holds numbers, which are from 0 on, how many there are, and a word of the refusal."""
 

@@ -185,12 +185,12 @@ def _durations(answer: Answer) -> dict[str, int]:
     begun = answer.admitted_at if answer.queue_seconds is None else arrival + answer.queue_seconds
     computed = first if answer.prefill_seconds is None else begun + answer.prefill_seconds
     return {
-        "total_duration": _ns(last - arrival),
-        "load_duration": _ns(answer.admitted_at - arrival),
-        "prompt_eval_duration": _ns(computed - begun),
-        "eval_duration": _ns(last - min(computed, first)),
+        "total_duration": nanoseconds(last - arrival),
+        "load_duration": nanoseconds(answer.admitted_at - arrival),
+        "prompt_eval_duration": nanoseconds(computed - begun),
+        "eval_duration": nanoseconds(last - min(computed, first)),
     }
 
 
-def _ns(seconds: float) -> int:
+def nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * 1e9))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -62,13 +62,20 @@ async def generate(http: Request, service: ServiceDep, body: OllamaGenerateBody 
 async def _without_text(
     http: Request, service: Service, body: OllamaBody, serialiser: type[OllamaSerialiser]
 ) -> Response:
-    if body.keep_alive == 0:
-        manifest = await _unload(service.deployments, body.model)
-        return json_response(serialiser.without_text(manifest.reference, "unload"))
-    deployment = await while_connected(http.receive, service.deployments.acquire(body.model))
-    if body.keep_alive is not None:
-        service.deployments.keep_alive(deployment, body.keep_alive)
-    return json_response(serialiser.without_text(deployment.manifest.reference, "load"))
+    return json_response(serialiser.without_text(*await load_or_unload(http, service, body.model, body.keep_alive)))
+
+
+async def load_or_unload(
+    http: Request, service: Service, model: str, keep_alive: float | None
+) -> tuple[str, Literal["load", "unload"]]:
+    """Loads a model, or with `keep_alive` 0 unloads it. Returns the version and which of both was done."""
+    if keep_alive == 0:
+        manifest = await _unload(service.deployments, model)
+        return manifest.reference, "unload"
+    deployment = await while_connected(http.receive, service.deployments.acquire(model))
+    if keep_alive is not None:
+        service.deployments.keep_alive(deployment, keep_alive)
+    return deployment.manifest.reference, "load"
 
 
 async def _unload(deployments: Deployments, reference: str) -> Manifest:

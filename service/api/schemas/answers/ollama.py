@@ -114,3 +114,19 @@ class OllamaSaid(Shown):
 
 class OllamaChatAnswer(OllamaAnswer):
     message: OllamaSaid
+
+
+class OllamaEmbedAnswer(Shown):
+    """The vectors have the order of the inputs. Durations are in nanoseconds; `digest` is our own. Without an input
+    there are neither."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int | None = None
+    load_duration: int | None = None
+    prompt_eval_count: int | None = None
+    digest: str | None = None
+
+
+class OllamaEmbeddingsAnswer(Shown):
+    embedding: list[float]
