@@ -112,20 +112,19 @@ def bounded_max_tokens(request: GenerationRequest, deployment: Deployment, promp
     fit: `max_new_tokens`, or what `reserve_output_tokens` wants kept free for it."""
     used = len(prompt.token_ids)
     room, wanted = deployment.answer_room(used), prompt.max_new_tokens
-    if wanted <= room:
-        return wanted
     reserve = request.context.reserve_output_tokens if request.context else None
     is_open = request.max_new_tokens is None or reserve is not None
-    if is_open and room >= max(1, reserve or 0):
-        return room
+    least = min(wanted, max(1, reserve or 0)) if is_open else wanted
+    if least <= room:
+        return min(wanted, room)
     raise ContextOverflow(
-        f"The prompt has {used} tokens and {wanted} more are reserved for the answer, but the KV cache holds "
+        f"The prompt has {used} tokens and {least} more are reserved for the answer, but the KV cache holds "
         f"{used + room} for one request: shorten the prompt, lower max_new_tokens, or give the server a larger "
         "DOSIRAK_KV_CACHE_BYTES",
         param="max_new_tokens",
         window=used + room,
-        needed_tokens=used + wanted,
-        reserve=wanted,
+        needed_tokens=used + least,
+        reserve=least,
     )
 
 
