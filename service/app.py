@@ -29,11 +29,13 @@ from service.api.auth import Auth
 from service.api.cors import Cors
 from service.api.deps import Service
 from service.api.edge import Edge
-from service.api.encoding import event
+from service.api.encoding import event, line
+from service.api.lines import ENDPOINTS, LineAnswers
 from service.api.openapi import document
 from service.api.routes import (
     aliases,
     anthropic,
+    batches,
     context,
     embeddings,
     feedback,
@@ -59,6 +61,8 @@ from service.api.routes import (
 )
 from service.api.routes import jobs as jobs_routes
 from service.api.routes.unknown import unknown_route
+from service.batches.lane import Lane, LaneLimits, Lookout
+from service.capacity import load_of
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config
@@ -66,6 +70,7 @@ from service.engine_client.client import Engine, EngineClient
 from service.engine_client.poison import PoisonRegister
 from service.engine_client.process import Started
 from service.engine_client.replicas import Replicas
+from service.files.contents import Contents
 from service.files.files import EXPIRE_FILES, Files
 from service.guard import read_guard
 from service.host import has_torch
@@ -102,6 +107,7 @@ PARTS: Final = (
     embeddings,
     files,
     responses,
+    batches,
     anthropic,
     kserve,
     kserve_repository,
@@ -206,6 +212,14 @@ def create_app(
     stored_files = Files(
         settings.data_dir / "files", conversations.store, settings.files_max_bytes, settings.files_total_bytes
     )
+    lane = Lane(
+        conversations.store,
+        (stored_files.contents, Contents(settings.data_dir / "batches")),
+        (LineAnswers(app), line),
+        Lookout(partial(load_of, deployments, answers), is_stopping, metrics.batch_line, metrics.batches),
+        LaneLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
+        tuple(each for each in ENDPOINTS if each in {route.path for route in _routes()}),
+    )
     described = cache(lambda: document(app))
     app.state.deployments = deployments
     app.state.idle_reports = IdleReports(deployments.repository, jobs, deployments.activity, deployments.served, tasks)
@@ -214,7 +228,7 @@ def create_app(
     stock = partial(take_stock, deployments, settings.data_dir)
     made = Profiles(deployments, tasks)
     app.state.service = Service(
-        settings, deployments, jobs, answers, stored_files, metrics, stock, feed, made, __version__, described
+        settings, deployments, jobs, answers, stored_files, lane, metrics, stock, feed, made, __version__, described
     )
     handlers.install(app)
     _add_routes(app, metrics, has_key=settings.admin_key is not None)
@@ -230,9 +244,12 @@ def create_app(
 def _add_routes(app: FastAPI, metrics: Metrics, has_key: bool) -> None:
     for part in PARTS:
         app.include_router(part.router)
-    routes = [route for part in PARTS for route in part.router.routes if isinstance(route, Route)]
-    metrics.routes(((route.path, method) for route in routes for method in route.methods or ()), has_key=has_key)
+    metrics.routes(((route.path, method) for route in _routes() for method in route.methods or ()), has_key=has_key)
     app.router.routes.append(unknown_route())
+
+
+def _routes() -> list[Route]:
+    return [route for part in PARTS for route in part.router.routes if isinstance(route, Route)]
 
 
 @asynccontextmanager
@@ -246,6 +263,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     conversations: Conversations = app.state.service.answers.conversations
     conversations.start()
     tasks.keep(EXPIRE_FILES, app.state.service.files.expire)
+    if deployments.has_engine:
+        app.state.service.lane.start(tasks)
     try:
         yield
     finally:

@@ -20,6 +20,7 @@ from service.api.schemas import (
     base,
     embeddings,
     feedback,
+    files,
     knowledge,
     kserve,
     native,
@@ -86,6 +87,7 @@ MODELS = {
         responses,
         sessions,
         feedback,
+        files,
         knowledge,
         kserve,
     )

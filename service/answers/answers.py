@@ -7,7 +7,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from typing import Any, Final, TypeVar
 
 from service.answers import batch
@@ -111,13 +111,13 @@ class Answers:
         self, request: GenerationRequest, opening: Opening, record: Record | None = None
     ) -> AsyncGenerator[Delta, None]:
         if request.turn is None:
-            with self.admission.entered(request.best_of):
+            with self._entered(request):
                 async with aclosing(self._unstored(request, opening)) as deltas:
                     async for delta in deltas:
                         yield delta
             return
         async with self._turn(request, request.turn) as turn:
-            with self.admission.entered(request.best_of):
+            with self._entered(request):
                 async with aclosing(self._unstored(turn.request, opening)) as deltas:
                     async for delta in deltas:
                         if delta.last:
@@ -125,11 +125,16 @@ class Answers:
                             delta.answer.stored_at = time.monotonic()
                         yield delta
 
+    def _entered(self, request: GenerationRequest) -> AbstractContextManager[None]:
+        """Takes the request's places. What waits behind every client takes none."""
+        return nullcontext() if request.is_behind_clients else self.admission.entered(request.best_of)
+
     @asynccontextmanager
     async def _turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
         """Waits for the session's other turns. The wait takes no place of running sequences; it ends at the deadline,
         at the latest after LONGEST_WAIT_SECONDS."""
-        self.admission.require(request.best_of)
+        if not request.is_behind_clients:
+            self.admission.require(request.best_of)
         async with AsyncExitStack() as stack:
             with refusals(self.metrics.rejected):
                 opened = await self._opened(request, stack.enter_async_context(self.conversations.turn(request, turn)))
@@ -273,6 +278,8 @@ class Answers:
         gap = None if sequence.last_at is None else now - sequence.last_at
         if answer.first_at is None:
             first, answer.first_at = now - answer.request.arrival, now
+        if answer.request.is_behind_clients:
+            first = gap = None  # the latencies are those of clients
         metrics.handed_out(now, tokens, first, gap)
         sequence.last_at = answer.last_at = now
 

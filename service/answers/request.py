@@ -97,6 +97,11 @@ class GenerationRequest:
         return None if self.deadline_ms is None else self.arrival + self.deadline_ms / 1000
 
     @property
+    def is_behind_clients(self) -> bool:
+        """Returns whether this is the server's own work, which waits behind every client's: those send 0 to 9."""
+        return self.priority < 0
+
+    @property
     def chat_options(self) -> ChatOptions:
         return ChatOptions(self.tools.tools if self.tools else (), self.template_variables)
 

@@ -4,6 +4,7 @@ session."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from fastapi import Request
 
@@ -13,11 +14,18 @@ from service.context.options import ContextOptions
 from service.context.policies import Policy
 from service.context.prompt import Chat
 
+LANE: Final = "lane"
+"""The request's state has it where a batch asks, not a client."""
+BEHIND_CLIENTS: Final = -11
+"""What the lane adds to a line's priority: 0 to 9 order the lines, all of them behind every client's request."""
+
 
 def for_caller(http: Request, request: GenerationRequest, policy: Policy) -> GenerationRequest:
     """Returns `request` as its caller's. A chat that names no context policy and has no session gets the server's
     `policy`. Raises InvalidRequest for a malformed If-Match."""
     request = replace(request, owner=http.state.owner, arrival=http.state.arrival)
+    if getattr(http.state, LANE, False):
+        request = replace(request, priority=request.priority + BEHIND_CLIENTS)
     if request.turn is not None:
         return replace(request, turn=_for_caller(http, request.turn))
     options = request.context or ContextOptions()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request
 
 from service.answers import Answers
+from service.batches.lane import Lane
 from service.deployments.deployments import Deployments
 from service.errors import Unavailable
 from service.files.files import Files
@@ -26,6 +27,7 @@ class Service:
     jobs: Jobs
     answers: Answers
     files: Files
+    lane: Lane
     metrics: Metrics
     stock: Callable[[], Inventory]
     """Reads what `/metrics` shows of this moment; it looks at files."""

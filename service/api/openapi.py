@@ -17,6 +17,7 @@ from service.api.schemas import (
     anthropic,
     embeddings,
     feedback,
+    files,
     items,
     knowledge,
     kserve,
@@ -73,6 +74,7 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     sessions.SessionBody,
     sessions.MessageBody,
     sessions.ForkBody,
+    files.BatchBody,
     sessions.RegenerateBody,
 )
 EVENTS: Final[tuple[type[BaseModel], ...]] = (

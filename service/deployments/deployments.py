@@ -152,6 +152,10 @@ class Deployments:
             return standing
         return self._loaded.get(self._router.resolve(reference).reference)
 
+    @property
+    def has_engine(self) -> bool:
+        return self._has_engine
+
     async def start(self) -> None:
         """Returns at once; preparing the repository and loading the default model go on in the background."""
         self._tasks.retry(START, self._start)

@@ -174,6 +174,8 @@ class SupportFamilies(_Families):
         self.export_failures = self.counter("trace_export_failures", "Exports that no collector took.")
         self.spans_dropped = self.counter("trace_spans_dropped", "Spans lost with them, or because too many waited.")
         self.summaries = self.counter("summaries", "Summaries of chats, by `made` or `failed`.", "outcome")
+        self.batch_lines = self.counter("batch_lines", "Lines of batches, by `completed` or `failed`.", "result")
+        self.batches = self.gauge("batches", "Batches of the database that are not forgotten, by status.", "status")
         self.store_seconds = self.histogram(
             "session_store_seconds", "Calls of the session database, by kind.", buckets.STORE, ("op",)
         )

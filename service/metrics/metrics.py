@@ -3,7 +3,7 @@ text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, disable_created_metrics, generate_latest
@@ -22,6 +22,7 @@ STRANGE: Final = ("404", "405")
 """Statuses of a request that no route takes; with a key also 401."""
 REJECTED: Final = ("overloaded", "deadline_exceeded", "unavailable")
 """Codes of errors that refuse a request before an engine has it."""
+BATCH_LINES: Final = ("completed", "failed")
 STORE_OPERATIONS: Final = ("history", "append", "read", "write", "maintain")
 
 
@@ -55,6 +56,8 @@ class Metrics:
                 self._http.requests.labels(OTHER, method, status)
         for reason in REJECTED:
             self._http.rejected.labels(reason)
+        for result in BATCH_LINES:
+            self._support.batch_lines.labels(result)
         for outcome in ("made", "failed"):
             self.summaries.labels(outcome)
         for operation in STORE_OPERATIONS:
@@ -103,6 +106,16 @@ class Metrics:
     def session_store(self, operation: str, seconds: float) -> None:
         """Records one call of the session database."""
         self._support.store_seconds.labels(operation).observe(seconds)
+
+    def batch_line(self, result: str) -> None:
+        """Counts a line of a batch whose answer is kept."""
+        self._support.batch_lines.labels(result).inc()
+
+    def batches(self, counts: Mapping[str, int]) -> None:
+        """Takes in how many batches there are, by status."""
+        self._support.batches.clear()
+        for status, count in counts.items():
+            self._support.batches.labels(status).set(count)
 
     def background_task(self, task: str, failures: int) -> None:
         """Records that a background task began or goes on (0), or the number of its failures in a row."""

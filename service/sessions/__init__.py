@@ -7,7 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from service.sessions.claims import LEASE_SECONDS, Claim, Done, Finished, Fresh, InProgress
-from service.sessions.file_values import OPEN, BatchFacts, StoredBatch, StoredFile, new_batch_id, new_file_id
+from service.sessions.file_values import (
+    OPEN,
+    BatchClaim,
+    BatchFacts,
+    StoredBatch,
+    StoredFile,
+    new_batch_id,
+    new_file_id,
+)
 from service.sessions.limits import Limits, check_filename, check_room
 from service.sessions.unusable import UnusableDatabase
 from service.sessions.values import (
@@ -33,6 +41,7 @@ from service.sessions.values import (
 )
 
 if TYPE_CHECKING:
+    from service.sessions.batches import StoredBatches
     from service.sessions.feedback import Feedback
     from service.sessions.idempotency import Idempotency
     from service.sessions.knowledge import KnowledgeBase
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
     from service.sessions.store import SessionStore
 
 _ON_DEMAND = {
+    "StoredBatches": "batches",
     "Feedback": "feedback",
     "Idempotency": "idempotency",
     "KnowledgeBase": "knowledge",
@@ -51,6 +61,7 @@ __all__ = [
     "LEASE_SECONDS",
     "OPEN",
     "Answered",
+    "BatchClaim",
     "BatchFacts",
     "Claim",
     "Done",
@@ -77,6 +88,7 @@ __all__ = [
     "SessionFields",
     "SessionStore",
     "StoredBatch",
+    "StoredBatches",
     "StoredFile",
     "StoredMessage",
     "Tally",

@@ -3,7 +3,6 @@ works on one batch after the other. No route can reach them: they return no owne
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -35,10 +34,10 @@ async def remove_expired(connection: AsyncConnection, now: datetime) -> None:
     await connection.execute(delete(batches).where(*ended))
 
 
-def free_batches(now: datetime, inputs: Collection[str]) -> Select[Any]:
-    """Returns the open batches that nobody works on and whose input is one of `inputs`, oldest first."""
+def free_batches(now: datetime) -> Select[Any]:
+    """Returns the open batches that nobody works on, oldest first."""
     free = or_(batches.c.claim.is_(None), batches.c.lease_until <= now)
-    wanted = select(batches).where(batches.c.status.in_(OPEN), free, batches.c.input_file_id.in_(inputs))
+    wanted = select(batches).where(batches.c.status.in_(OPEN), free)
     return wanted.order_by(batches.c.created_at, batches.c.number)
 
 

@@ -59,3 +59,11 @@ class StoredBatch:
     created_at: datetime
     expires_at: datetime
     facts: BatchFacts
+
+
+@dataclass(frozen=True, slots=True)
+class BatchClaim:
+    """The right to work on a batch, void once another worker has taken it over."""
+
+    batch: StoredBatch
+    token: str

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.sessions import cursors, feedback, idempotency, migrating, retention, transfer
+from service.sessions.batches import StoredBatches
 from service.sessions.change import Change
 from service.sessions.claims import Done
 from service.sessions.database import Database, Observe, translated, uninterrupted
@@ -73,6 +74,7 @@ class SessionStore:
         self.summaries = StoredSummaries(database, self._owned)
         self.knowledge = KnowledgeBase(database, self._owned, limits)
         self.feedback = feedback.Feedback(database, self._owned, limits)
+        self.batches = StoredBatches(database, self._owned, limits)
         self.files = StoredFiles(database, self._owned, limits)
 
     @classmethod
@@ -102,6 +104,10 @@ class SessionStore:
             except BaseException:
                 await database.close()
                 raise
+
+    def now(self) -> datetime:
+        """Returns the time by which rows expire."""
+        return self._clock()
 
     async def close(self) -> None:
         await self._turns.close()

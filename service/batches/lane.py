@@ -1,0 +1,156 @@
+"""The lane works on batches, one after the other, oldest first. It stops with the server and goes on after a start.
+
+The module knows rows, contents and journals; what answers a line, and how busy the server is, it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from service.batches.answering import Answer, Encode
+from service.batches.journal import Journal, JournalInUse
+from service.batches.room import Load, may_begin
+from service.batches.run import BatchRun, Means
+from service.errors import Conflict, DosirakError
+from service.files.contents import Contents
+from service.sessions import OPEN, BatchClaim, StoredBatch
+from service.tasks import BackgroundTasks
+from service.tasks.cancelling import cancelled
+
+if TYPE_CHECKING:
+    from service.sessions import SessionStore
+
+ANSWER_BATCHES: Final = "answer_batches"
+IDLE_SECONDS: Final = 2.0
+RENEW_SECONDS: Final = 0.5
+LOST_SECONDS: Final = 5.0
+"""A claim that could not be renewed for so long is given up, a second before others may have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookout:
+    """What the lane sees of the server. `observe` counts a line by its result, `tell` gets the batches by status."""
+
+    load: Callable[[], Load]
+    is_stopping: Callable[[], bool]
+    observe: Callable[[str], None] = lambda result: None
+    tell: Callable[[Mapping[str, int]], None] = lambda counts: None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """`seats` of an engine, the longest backlog of clients in seconds beside which lines begin, the largest line."""
+
+    seats: int
+    longest_backlog: float
+    line_bytes: int
+
+
+class Lane:
+    """The event loop owns the lane. `endpoints` are the routes whose requests a batch may hold."""
+
+    def __init__(
+        self,
+        store: Callable[[], Awaitable[SessionStore]],
+        contents: tuple[Contents, Contents],
+        answer: tuple[Answer, Encode],
+        lookout: Lookout,
+        limits: LaneLimits,
+        endpoints: tuple[str, ...],
+    ) -> None:
+        """`contents` are those of files and those of journals."""
+        self.endpoints = endpoints
+        self._store = store
+        self._files, self._journals = contents
+        self._answer, self._encode = answer
+        self._lookout = lookout
+        self._limits = limits
+        self._woken = asyncio.Event()
+
+    def start(self, tasks: BackgroundTasks) -> None:
+        tasks.keep(ANSWER_BATCHES, self._pass)
+
+    def wake(self) -> None:
+        """Tells of a new batch."""
+        self._woken.set()
+
+    async def _pass(self) -> None:
+        """Works on one batch, or waits for one."""
+        if self._lookout.is_stopping():
+            await asyncio.sleep(IDLE_SECONDS)
+            return
+        self._woken.clear()
+        store = await self._store()
+
+        def is_ours(batch: StoredBatch) -> bool:  # its file is here, or nobody has it in time
+            return self._files.has(batch.input_file_id) or batch.expires_at <= store.now()
+
+        claim = await store.batches.claim(secrets.token_urlsafe(16), is_ours)
+        self._lookout.tell(await store.batches.present())
+        if claim is None:
+            try:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    await self._woken.wait()
+            except TimeoutError:
+                return
+        else:
+            await self._work_on(store, claim)
+
+    async def _work_on(self, store: SessionStore, claim: BatchClaim) -> None:
+        path = self._journals.path(f"{claim.batch.id}.journal")
+        try:
+            journal = await asyncio.to_thread(Journal, path)
+        except JournalInUse:  # another process of this machine, whose claim has run out, still works
+            await store.batches.release(claim)
+            await asyncio.sleep(IDLE_SECONDS)
+            return
+        run = BatchRun(claim, journal, self._means(store))
+        working = asyncio.create_task(run.work())
+        renewing = asyncio.create_task(self._renew(store, claim, run))
+        try:
+            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            run.stop()
+            await working
+        except Conflict:
+            return  # another instance has the batch
+        finally:
+            await cancelled((working, renewing))
+            await asyncio.to_thread(journal.close)
+            await store.batches.release(claim)
+        if run.batch.status not in OPEN:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+            self._lookout.tell(await store.batches.present())
+
+    async def _renew(self, store: SessionStore, claim: BatchClaim, run: BatchRun) -> None:
+        """Renews the claim while it can be renewed, and tells the run what has become of the batch."""
+        renewed = time.monotonic()
+        while time.monotonic() - renewed < LOST_SECONDS:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                now = await store.batches.renew(claim, *run.counts)
+            except Conflict:
+                return
+            except DosirakError:
+                continue
+            renewed = time.monotonic()
+            if now.status == "cancelling":
+                run.batch = now
+
+    def _means(self, store: SessionStore) -> Means:
+        limits, lookout = self._limits, self._lookout
+        return Means(
+            store,
+            self._files,
+            self._answer,
+            self._encode,
+            lambda in_flight: may_begin(lookout.load(), in_flight, limits.seats, limits.longest_backlog),
+            store.now,
+            lookout.is_stopping,
+            lookout.observe,
+            limits.line_bytes,
+        )
