@@ -203,7 +203,11 @@ CASES: dict[type[Wire], dict[str, list[Case]]] = {
             (tool(description=5), "tools[0].description"),
         ],
         "type": [(tool(type="custom"), tool()), (tool(type="bash_20250124"), "tools[0].type")],
-        "strict": [(tool(strict=False), tool()), (tool(strict="x"), "tools[0].strict")],
+        "strict": [
+            (tool(strict=True), lambda shown, request: '"city"' in request.params.grammar),
+            (tool(strict=False), tool()),
+            (tool(strict="x"), "tools[0].strict"),
+        ],
         "eager_input_streaming": [(tool(eager_input_streaming=True), tool())],
         "cache_control": [(tool(cache_control=KEPT), tool())],
         "defer_loading": [(tool(defer_loading=False), tool()), (tool(defer_loading=True), "tools[0].defer_loading")],

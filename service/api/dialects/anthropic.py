@@ -95,10 +95,9 @@ def _tools(body: CountTokensBody) -> ToolUse | None:
 
 def _reasoning(body: CountTokensBody) -> ReasoningUse | None:
     kind = body.thinking.type if body.thinking else "adaptive"
-    effort = (body.output_config.effort if body.output_config else None) or DEFAULT_EFFORT
-    field = "thinking" if effort == DEFAULT_EFFORT else "output_config.effort"
     wanted = None if kind == "adaptive" else kind == "enabled"
-    given = body.output_config is not None and body.output_config.effort is not None
-    if wanted is None and not given:
+    effort = (body.output_config.effort if body.output_config else None) or ""
+    if wanted is None and not effort:
         return None
-    return ReasoningUse(field, wanted, effort if given else "", is_default=effort == DEFAULT_EFFORT)
+    is_default = effort in ("", DEFAULT_EFFORT)
+    return ReasoningUse("thinking" if is_default else "output_config.effort", wanted, effort, is_default)

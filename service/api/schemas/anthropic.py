@@ -40,8 +40,8 @@ OPERATORS: Final = "is no choice of a request on this server: remove it"
 
 
 class AnthropicTool(Wire):
-    """A function that the model may call. `strict` and `eager_input_streaming` ask for what happens anyway: a forced
-    call keeps the schema, and its input is streamed as it is written."""
+    """A function that the model may call. A call of a `strict` one keeps its schema, and so does every forced call.
+    `eager_input_streaming` asks for what happens anyway: input is streamed as it is written."""
 
     later: ClassVar[dict[str, Absent]] = {
         "defer_loading": (None, False),
@@ -64,7 +64,8 @@ class AnthropicTool(Wire):
         return data
 
     def tool(self) -> Tool:
-        return Tool(self.name, self.description, json.dumps(self.input_schema, ensure_ascii=False))
+        schema = json.dumps(self.input_schema, ensure_ascii=False)
+        return Tool(self.name, self.description, schema, strict=bool(self.strict))
 
 
 class AnthropicToolChoice(Wire):
