@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
@@ -81,6 +82,26 @@ def fits(grammar: Grammar, text: str | bytes) -> bool:
     matcher = _compiled(grammar.text).deep_copy()
     ids = encode(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting() and not matcher.is_error()
+
+
+_CLOSING: Final = frozenset(encode(b'"]},:'))
+
+
+def random_answer(grammar: Grammar, rng: random.Random, most: int = 300) -> str | None:
+    """A walk through a grammar, each token drawn from those that are allowed, with a bias to an end. None if it has not
+    ended after `most` tokens, or takes too much work. Raises ValueError for a grammar that cannot be compiled."""
+    grammars = _plain()
+    matcher, ids = grammars.compile(grammar.text), list[int]()
+    while not matcher.is_stopped():
+        bits = int.from_bytes(matcher.compute_bitmask(), "little")
+        allowed = [id for id in range(len(TOKENS)) if bits >> id & 1]
+        if (bits >> grammars.end_id & 1) and (not allowed or rng.random() < 0.3):
+            break
+        closing = [id for id in allowed if id in _CLOSING]
+        ids.append(rng.choice(closing if closing and rng.random() < 0.3 else allowed))
+        if not matcher.consume_token(ids[-1]) or matcher.is_error() or len(ids) == most:
+            return None
+    return decode(ids).decode()
 
 
 def schema(value: Mapping[str, Any]) -> str:

@@ -16,11 +16,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from service.errors import InvalidRequest, UnsupportedField
+from service.grammars.json_extent import Extent
 from service.grammars.json_schema import followed
+from service.grammars.json_text import DECODER
+from service.grammars.lark import followed_lark
 
 MAX_GRAMMAR_BYTES: Final = 256 * 1024
 ANY: Final = r"(.|\n)"
 """One character, in a regex."""
+MAX_TEXT_BYTES: Final = 32 * 1024
+"""Of a regex or a Lark grammar, which are read character by character beside other requests."""
 _JSON_OPTIONS: Final = {
     "item_separator": ", ",
     "key_separator": ": ",
@@ -31,7 +36,9 @@ _JSON_OPTIONS: Final = {
 }
 """A value has one way of being written: a model cannot write blanks without an end, more tokens are certain, and a
 name that is taken cannot come again as `\\u0061`. Of control characters only \\n, \\r, \\t, \\b and \\f have one."""
-_TEMPERATURE: Final = re.compile(r"^\s*[\w-]+\s*\[[^\]]*\btemperature\s*=", re.MULTILINE)
+_LONGEST_PLACE: Final = 200
+_TO_ESCAPE: Final = re.compile(r"\\[^\n]|\\?\n|/")
+_ESCAPED: Final = {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +52,13 @@ class Grammar:
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for a text that is too long or no well-formed Unicode."""
-        try:
-            size = len(self.text.encode())
-        except UnicodeEncodeError:
-            raise InvalidRequest(
-                f"`{self.field}` holds a lone surrogate: send well-formed Unicode", param=self.field
-            ) from None
-        if size > MAX_GRAMMAR_BYTES:
-            raise InvalidRequest(
-                f"`{self.field}` has {size} bytes as a grammar; {MAX_GRAMMAR_BYTES} are the most: make it shorter",
-                param=self.field,
-            )
+        _require_size(self.text, self.field)
 
     @classmethod
     def of_json_schema(cls, schema: Any, field: str) -> Grammar:
         """Returns the grammar of the JSON values that `schema` allows: an object, a boolean, or its JSON text. Raises
         InvalidRequest, UnsupportedField."""
-        return cls(f'{{"grammars": [{{"json_schema": {_kept(schema, field)}}}]}}', field)
+        return cls(f'{{"grammars": [{{"json_schema": {_kept(schema, field, Extent())}}}]}}', field)
 
     @classmethod
     def of_json_object(cls, field: str) -> Grammar:
@@ -74,6 +71,7 @@ class Grammar:
         look-around)."""
         if not pattern:
             raise InvalidRequest(f"`{field}` is empty, which only an empty answer fits: send a pattern", param=field)
+        _require_size(pattern, field, MAX_TEXT_BYTES)
         return cls(f"start: PATTERN\nPATTERN: /{_escaped(pattern)}/", field)
 
     @classmethod
@@ -116,13 +114,22 @@ class Grammar:
 
     @classmethod
     def of_lark(cls, text: str, field: str) -> Grammar:
-        """Returns a grammar in llguidance's variant of Lark, whose first rule is `start`. Raises UnsupportedField for a
-        rule's temperature."""
-        if _TEMPERATURE.search(text):
-            raise UnsupportedField(
-                f"`{field}` cannot act: a rule has a temperature; send `temperature` for the whole answer", param=field
-            )
-        return cls(text, field)
+        """Returns a grammar in llguidance's variant of Lark, whose first rule is `start`. Raises InvalidRequest,
+        UnsupportedField."""
+        _require_size(text, field, MAX_TEXT_BYTES)
+        extent = Extent()
+        return cls(followed_lark(text, field, lambda schema: _kept(schema, field, extent)), field)
+
+
+def _require_size(text: str, field: str, most: int = MAX_GRAMMAR_BYTES) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"`{field}` holds a lone surrogate: send well-formed Unicode", param=field) from None
+    if size > most:
+        raise InvalidRequest(
+            f"`{field}` has {size} bytes as a grammar; {most} are the most: make it shorter", param=field
+        )
 
 
 def token(id: int) -> str:
@@ -138,27 +145,35 @@ def _definitions(text: str, name: str) -> list[dict[str, Any]]:
     return [{"name": name, **first}, *others]
 
 
-def json_rule(schema: Any, field: str) -> str:
+def json_rule(schema: Any, field: str, extent: Extent) -> str:
     """Returns a part of a Lark rule: the JSON values that `schema` allows. Raises InvalidRequest, UnsupportedField."""
-    return f"%json {_kept(schema, field)}"
+    return f"%json {_kept(schema, field, extent)}"
 
 
-def _kept(schema: Any, field: str) -> str:
+def _kept(schema: Any, field: str, extent: Extent) -> str:
     """Returns the JSON of a schema as the compiler reads it."""
     try:
-        kept = {**followed(_parsed(schema, field), field), "x-guidance": _JSON_OPTIONS}
+        kept = {**followed(_parsed(schema, field), field, extent), "x-guidance": _JSON_OPTIONS}
         return json.dumps(kept, ensure_ascii=False)
+    except UnsupportedField as error:
+        place = error.param or field
+        raise UnsupportedField(error.message.replace(place, _short(place), 1), param=_short(place)) from None
     except RecursionError:
         raise InvalidRequest(f"`{field}` is nested too deep: make it flatter", param=field) from None
     except ValueError:  # an integer of thousands of digits
         raise InvalidRequest(f"`{field}` holds a number with too many digits: correct it", param=field) from None
 
 
+def _short(place: str) -> str:
+    """Returns a place in a schema as an error names it: the names of properties are the client's."""
+    return place if len(place) <= _LONGEST_PLACE else f"{place[: _LONGEST_PLACE // 2]}…{place[-_LONGEST_PLACE // 2 :]}"
+
+
 def _parsed(schema: Any, field: str) -> Any:
     if not isinstance(schema, str):
         return schema
     try:
-        return json.loads(schema)
+        return DECODER.decode(schema)
     except (ValueError, RecursionError):
         raise InvalidRequest(
             f"`{field}` is a string that is not the JSON of a schema: correct it", param=field
@@ -171,10 +186,4 @@ def _quoted(text: str) -> str:
 
 def _escaped(pattern: str) -> str:
     """Returns the pattern as it stands between two slashes."""
-    written, is_escaped = "", False
-    for character in pattern:
-        if character in "/\n" and not is_escaped:
-            written += "\\"
-        written += "n" if character == "\n" else character
-        is_escaped = character == "\\" and not is_escaped
-    return written
+    return _TO_ESCAPE.sub(lambda part: _ESCAPED.get(part[0], part[0]), pattern)

@@ -20,16 +20,21 @@ _DIGITS: Final = 15  # that 64-bit floating point always holds
 _LIMIT: Final = 1 << 53  # from here on, it leaves integers out
 _MOST_EXPONENT: Final = 22  # up to this power of ten, numbers of fewer than 53 bits are read exactly
 _MOST_MULTIPLE: Final = 1 << 32
+_BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 
 
 def with_bounds(schema: dict[str, Any], at: str) -> dict[str, Any]:
     """Returns the schema with bounds that the compiler keeps. Raises UnsupportedField for a bound that is too large."""
+    if _BOUNDS.isdisjoint(schema):
+        return schema
     kept = dict(schema)
     is_integer = kept.get("type") == "integer"
     for word, exclusive, rounding, strictest in (
         ("minimum", "exclusiveMinimum", ROUND_CEILING, max),
         ("maximum", "exclusiveMaximum", ROUND_FLOOR, min),
     ):
+        if kept.get(exclusive) is True and word not in kept:
+            raise UnsupportedField(f"`{at}.{exclusive}` is true without `{word}`: add it", param=f"{at}.{exclusive}")
         if isinstance(kept.get(exclusive), bool):  # draft 4
             kept |= {exclusive: kept.pop(word)} if kept.pop(exclusive) and word in kept else {}
         found, excluded = list[Decimal](), kept.get(exclusive)
@@ -51,12 +56,15 @@ def with_bounds(schema: dict[str, Any], at: str) -> dict[str, Any]:
 def require_exact_multiples(multiples: Iterable[tuple[str, Any]]) -> None:
     """Takes the places and values of each `multipleOf` in a schema. Raises UnsupportedField where the compiler, which
     may have to keep several of them at once, could not multiply them."""
-    found: list[int] = []
+    common, largest = 1, 1
     known = [(at, _decimal(value, at)) for at, value in multiples if is_number(value)]
     decimals = max((_decimals(value) for _, value in known), default=0)
     for at, value in known:
-        found.append(int(abs(value).scaleb(decimals)) or 1)
-        if decimals > _DIGITS or math.lcm(*found) * max(found) >= _MOST_MULTIPLE:
+        if value <= 0:
+            raise UnsupportedField(f"`{at}` must be above 0: correct it", param=at)
+        multiple = int(value.scaleb(decimals)) or 1
+        common, largest = math.lcm(common, multiple), max(largest, multiple)
+        if decimals > _DIGITS or common * largest >= _MOST_MULTIPLE:
             raise UnsupportedField(
                 f"`{at}` cannot be kept exactly: it has too many digits, alone or with the other `multipleOf`; remove "
                 "it and check the answer",
@@ -66,6 +74,8 @@ def require_exact_multiples(multiples: Iterable[tuple[str, Any]]) -> None:
 
 def require_exact(value: float, at: str) -> None:
     """Raises UnsupportedField for a number that the compiler would read as another one."""
+    if type(value) is int and abs(value) < _LIMIT:
+        return
     if not _is_exact(_decimal(value, at)):
         raise UnsupportedField(
             f"`{at}` cannot be kept exactly: it has a number of more than {_DIGITS} digits; remove it and check the "

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from service.errors import UnsupportedField
+from service.grammars.json_extent import Extent
 
 UNWRITABLE: Final = frozenset(chr(code) for code in (*range(32), 127)) - frozenset("\b\t\n\f\r")
 """Control characters that a grammar has no writing for, so that every character has one."""
@@ -48,11 +49,13 @@ too long or no valid Punycode. Each pattern allows a part of the right values on
 libraries refuse the year 0."""
 
 
-def with_patterns(schema: dict[str, Any], at: str) -> dict[str, Any]:
+def with_patterns(schema: dict[str, Any], at: str, extent: Extent) -> dict[str, Any]:
     """Returns the schema with its pattern as the compiler reads it, and with a pattern for a format of FORMATS."""
+    if schema.keys().isdisjoint(("pattern", "format")):
+        return schema
     kept = dict(schema)
     if isinstance(kept.get("pattern"), str):
-        kept["pattern"] = followed_pattern(kept["pattern"], f"{at}.pattern")
+        kept["pattern"] = followed_pattern(kept["pattern"], f"{at}.pattern", extent)
     pattern = FORMATS.get(kept["format"]) if isinstance(kept.get("format"), str) else None
     if pattern is None:
         return kept
@@ -62,8 +65,9 @@ def with_patterns(schema: dict[str, Any], at: str) -> dict[str, Any]:
     return {**kept, "allOf": [*kept.get("allOf", ()), {"pattern": pattern}]}
 
 
-def followed_pattern(pattern: str, at: str) -> str:
+def followed_pattern(pattern: str, at: str, extent: Extent) -> str:
     """Returns the pattern as the compiler must read it. Raises UnsupportedField for one that it cannot read so."""
+    extent.add_pattern(pattern, at)
     written, opening, before = list[str](), "", ""
     for match in _PART.finditer(pattern):
         part = match[0]

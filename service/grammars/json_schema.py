@@ -10,11 +10,13 @@ does:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urljoin
 
 from service.errors import UnsupportedField
 from service.grammars.json_constants import require_kept
+from service.grammars.json_extent import Extent
 from service.grammars.json_numbers import require_exact_multiples, with_bounds
 from service.grammars.json_patterns import followed_pattern, with_patterns
 
@@ -46,6 +48,10 @@ REFUSED_BY_COMPILER: Final = frozenset(
         "nullable", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
     )
 )  # fmt: skip
+_DRAFTS: Final = frozenset(
+    f"json-schema.org/{name}schema"
+    for name in ("", "draft-04/", "draft-06/", "draft-07/", "draft/2019-09/", "draft/2020-12/")
+)
 _LACKS: Final[Mapping[str, frozenset[str]]] = {
     "json-schema.org/draft-04/schema": frozenset({"const", "prefixItems"}),
     "json-schema.org/draft-06/schema": frozenset({"prefixItems"}),
@@ -57,15 +63,17 @@ _ASSERTS: Final[Mapping[str, frozenset[str]]] = {"json-schema.org/draft-07/schem
 """Words that are notes in every other draft, so that the compiler ignores them."""
 
 
-def followed(schema: Any, field: str) -> dict[str, Any]:
+def followed(schema: Any, field: str, extent: Extent) -> dict[str, Any]:
     """Returns the schema as the compiler can keep it, without notes. Raises UnsupportedField, which names the place:
-    `field` is where the request holds the schema. RecursionError where a constant is nested too deep."""
-    kept = _followed(schema, field, 0)
+    `field` is where the request holds the schema; `extent` is what was read of the same grammar before. RecursionError
+    where a constant is nested too deep."""
+    kept = _followed(schema, field, 0, extent)
     if kept is False:
         raise UnsupportedField(
             f"`{field}` is false, which no answer fits: send a schema that some value fits", param=field
         )
     every = list(_schemas_of(kept, field))
+    _require_own_names(every)
     for at, each in every:
         _require_kept_words(each, at, _draft_of(kept), is_top=each is kept)
         _require_sure_counts(each, at)
@@ -73,7 +81,8 @@ def followed(schema: Any, field: str) -> dict[str, Any]:
     return {} if kept is True else kept
 
 
-def _followed(schema: Any, at: str, level: int) -> Any:
+def _followed(schema: Any, at: str, level: int, extent: Extent) -> Any:
+    extent.add_schema(at)
     if level > MOST_LEVELS:
         raise UnsupportedField(f"`{at}` is nested more than {MOST_LEVELS} levels deep: make it flatter", param=at)
     if isinstance(schema, bool):
@@ -84,21 +93,21 @@ def _followed(schema: Any, at: str, level: int) -> Any:
     for word, value in schema.items():
         if (word in NOTES and word not in _CONTENT) or (word in _WITHOUT_EFFECT and value is _WITHOUT_EFFECT[word]):
             continue
-        kept[word] = _value(word, value, f"{at}.{word}", level + 1)
-    return with_patterns(with_bounds(kept, at), at)
+        kept[word] = _value(word, value, f"{at}.{word}", level + 1, extent)
+    return with_patterns(with_bounds(kept, at), at, extent)
 
 
-def _value(word: str, value: Any, at: str, level: int) -> Any:
-    if word in _SCHEMAS and isinstance(value, list):
-        return [_followed(each, f"{at}.{index}", level) for index, each in enumerate(value)]
+def _value(word: str, value: Any, at: str, level: int, extent: Extent) -> Any:
+    if word in _SCHEMAS and isinstance(value, list) and value:
+        return [_followed(each, f"{at}.{index}", level, extent) for index, each in enumerate(value)]
     if word in _SCHEMA:
-        return _followed(value, at, level)
+        return _followed(value, at, level, extent)
     if word in _NAMED_SCHEMAS and isinstance(value, dict):
-        named = ((name, _followed(each, f"{at}.{name}", level)) for name, each in value.items())
+        named = ((name, _followed(each, f"{at}.{name}", level, extent)) for name, each in value.items())
         is_pattern = word == "patternProperties"
-        return {followed_pattern(name, f"{at}.{name}") if is_pattern else name: each for name, each in named}
+        return {followed_pattern(name, f"{at}.{name}", extent) if is_pattern else name: each for name, each in named}
     if word in _CONSTANTS:
-        require_kept(value, at)
+        require_kept(value, at, extent)
         return value
     if word in _VALUES or word in _CONTENT:
         return value
@@ -107,7 +116,7 @@ def _value(word: str, value: Any, at: str, level: int) -> Any:
             f"`{at}` cannot act: a grammar cannot keep `{word}`; remove it and check the answer", param=at
         )
     if word in _SCHEMAS | _NAMED_SCHEMAS:
-        kind = "a list" if word in _SCHEMAS else "an object"
+        kind = "a list of at least one" if word in _SCHEMAS else "an object"
         raise UnsupportedField(f"`{at}` must be {kind} of JSON schemas: correct it", param=at)
     raise UnsupportedField(
         f"`{at}` is no word of JSON Schema that this server knows: remove it, or correct its spelling", param=at
@@ -148,6 +157,11 @@ def _require_kept_words(schema: Mapping[str, Any], at: str, draft: str, is_top: 
             f"`{at}.{word}` is no word of the draft that `$schema` names: name a later draft, or none",
             param=f"{at}.{word}",
         )
+    if "$schema" in schema and is_top and draft not in _DRAFTS:
+        raise UnsupportedField(
+            f"`{at}.$schema` names no draft that this server knows (4 to 2020-12): correct or remove it",
+            param=f"{at}.$schema",
+        )
     if "$schema" in schema and not is_top:
         raise UnsupportedField(f"`{at}.$schema` cannot act inside a schema: remove it", param=f"{at}.$schema")
     if "additionalItems" in schema and not isinstance(schema.get("items"), list):
@@ -177,11 +191,26 @@ def _is_of_schemas(fragment: str) -> bool:
     return True
 
 
+def _require_own_names(schemas: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Raises UnsupportedField for an `$id` that another schema has too, or that is the whole's address: the compiler
+    would take one for the other."""
+    base = str(schemas[0][1].get("$id", "")) if schemas else ""
+    taken = {base, ""}
+    for at, schema in schemas[1:]:
+        for word in ("$id", "id"):
+            name = schema.get(word)
+            if not isinstance(name, str):
+                continue
+            if {name.rstrip("#"), urljoin(base, name).rstrip("#")} & taken:
+                raise UnsupportedField(f"`{at}.{word}` names another schema as well: rename it", param=f"{at}.{word}")
+            taken |= {name.rstrip("#"), urljoin(base, name).rstrip("#")}
+
+
 def _require_sure_counts(schema: Mapping[str, Any], at: str) -> None:
     """Raises UnsupportedField for a number of properties that names which repeat could fail to reach: a grammar does
     not know which names it has written."""
     least, required = schema.get("minProperties", 0), schema.get("required", ())
-    if isinstance(least, int) and isinstance(required, Iterable) and least > len(set(map(str, required))) + 1:
+    if isinstance(least, int) and least and isinstance(required, Iterable) and least > len(set(map(str, required))) + 1:
         raise UnsupportedField(
             f"`{at}.minProperties` cannot act above the number of required properties plus one: name the others in "
             "`required`",

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from service.grammars.ends import require_end
 from service.grammars.matching import VocabularyGrammars
 
 CPU_SECONDS: Final = 0.12
@@ -71,6 +72,7 @@ def _compile(grammars: VocabularyGrammars, text: str, writes: int) -> None:
     try:
         _limit()
         grammars.compile(text)
+        require_end(text)
         verdict = "+"
     except ValueError as error:
         verdict = f"-{error}"

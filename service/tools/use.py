@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from service.grammars import Grammar
 from service.grammars.grammar import ANY, json_rule, token
+from service.grammars.json_extent import Extent
 from service.text.messages import Tool
 from service.tools.formats import PYTHON_TAG, ToolFormat
 
@@ -76,9 +77,10 @@ class ToolUse:
 
     def _with_calls(self, start: str, form: ToolFormat, marks: dict[str, int]) -> Grammar:
         chosen = [(at, tool) for at, tool in enumerate(self.tools) if not self.is_named or tool.name == self.choice]
-        calls = "\n".join(_call(form, at, tool, self.is_forced or tool.strict) for at, tool in chosen)
+        extent = Extent()
+        calls = "\n".join(_call(form, at, tool, self.is_forced or tool.strict, extent) for at, tool in chosen)
         call = f"call: {' | '.join(f'call_{at}' for at, _ in chosen)}\n{calls}"
-        return replace(Grammar.of_lark(f"{start}\n{call}", "tools"), marks=tuple(marks.values()))
+        return Grammar(f"{start}\n{call}", "tools", tuple(marks.values()))
 
 
 def _list(form: ToolFormat, more: bool) -> str:
@@ -95,12 +97,12 @@ def _text(text: str, marks: dict[str, int]) -> str:
     return token(marks[text]) if text in marks else _literal(text) if text else ""
 
 
-def _call(form: ToolFormat, at: int, tool: Tool, keeps_schema: bool) -> str:
+def _call(form: ToolFormat, at: int, tool: Tool, keeps_schema: bool, extent: Extent) -> str:
     head = _literal(form.written(_literal(tool.name)))
     schema: dict[str, Any] = {"type": "object"}
     if keeps_schema and tool.parameters is None:
         schema |= {"properties": {}, "additionalProperties": False}
     elif keeps_schema and tool.parameters is not None:
         schema = json.loads(tool.parameters)
-    arguments = json_rule(schema, f"tools[{at}].function.parameters")
+    arguments = json_rule(schema, f"tools[{at}].function.parameters", extent)
     return f'call_{at}: {head} arguments_{at} "}}"\narguments_{at}: {arguments}'

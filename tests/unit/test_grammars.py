@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.errors import InvalidRequest, UnsupportedField
+from service.errors import InvalidRequest
 from service.grammars import Grammar
-from service.grammars.grammar import MAX_GRAMMAR_BYTES
+from service.grammars.grammar import MAX_GRAMMAR_BYTES, MAX_TEXT_BYTES
 from service.grammars.matching import VocabularyGrammars
 from tests.effort import drawn
 from tests.grammars import FIELD, TOKENS, decode, encode, fits, vocabulary
@@ -198,19 +202,87 @@ def test_a_lark_grammar() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "start: nothing", 'begin: "a"', "start: (", 'start: "a', "{}", "[1]", '{"grammars": []}']
+    "text", ["", "start: nothing", 'begin: "a"', "start: (", 'start: "a', "{}", "[1]", ' \n{"grammars": []}']
 )
 def test_a_lark_grammar_that_is_none(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises((ValueError, InvalidRequest), match=r"."):
         fits(Grammar.of_lark(text, FIELD), "a")
 
 
-def test_a_temperature_of_a_rule_is_refused() -> None:
-    """It would not act."""
-    for text in ('start: a\na[temperature=0.5]: "a"', 'start[capture, temperature = 1]: "a"'):
-        with pytest.raises(UnsupportedField, match="temperature"):
+REFUSED_LARK: dict[str, list[str]] = {
+    "temperature": [
+        'start: a\na[temperature=0.5]: "a"',
+        'start[lazy, temperature = 1]: "a"',
+        'start: a\n?a [temperature=0.5]: "b"',
+        'start: a\na[stop="]", temperature=0.5]: /[a-z]*/',
+        'start: a\na[stop="[", temperature=0.5]: /[a-z]*/',
+        "start: a\na[stop=/]/, temperature=0.5]: /[a-z]*/",
+        '# "\nstart: a\na[temperature=0.5]: "b"',
+        '// /\nstart: a\na[temperature=0.5]: "b"',
+    ],
+    "max_tokens": ['start: "a" b\nb[max_tokens=3]: /[a-z]*/', 'start: b\nb[stop="x",max_tokens=3]: /[a-z]*/'],
+    "capture": ['start: b\nb[capture]: "x"', 'start: b\nb[capture="b"]: "x"'],
+    "stop_capture": ['start: b\nb[stop="q", stop_capture="b"]: /[a-z]*/'],
+    "%llguidance": ['%llguidance {"allow_invalid_utf8": true}\nstart: /(?s:.)/', '%llguidance {"x": 1}\nstart: "a"'],
+    "token of one vocabulary": [
+        "start: <[65]>",
+        "start: <[1-50]>",
+        "start: <end>",
+        'start: "a" <|im_end|>',
+        "start: <[^65]>",
+    ],
+    "no word of JSON Schema": ['start: %json {"typ": 1}', 'start: %json {"x-guidance": {"lenient": true}}'],
+    "without a JSON schema": ["start: %json", "start: %json {", "start: %json " + "[" * 10_000],
+}
+
+
+@pytest.mark.parametrize("words", REFUSED_LARK)
+def test_what_would_not_act_in_a_lark_grammar_is_refused(words: str) -> None:
+    for text in REFUSED_LARK[words]:
+        with pytest.raises(InvalidRequest, match=words) as caught:
             Grammar.of_lark(text, FIELD)
-    assert fits(Grammar.of_lark('start: "[temperature=1]"', FIELD), "[temperature=1]")
+        assert (caught.value.param or "").startswith(FIELD)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ('start: "[temperature=1]: <end> %json"', "[temperature=1]: <end> %json"),
+        (r"start: /[temperature=1]:\/<[a-z]>/", "t:/<x>"),
+        ('start: "a" # [temperature=1]:\n', "a"),
+        ('start: "a" // [capture]: <end>\n', "a"),
+        ('start: [capture] "b"\ncapture: "a"', "ab"),
+        (r'start: "\"<end>"', '"<end>'),
+        ('start: a\na[stop="q"]: /[a-z]*/', "abcq"),
+        ('start: %json {"type": "string", "format": "date", "title": "<end>"} "x"', '"2024-02-29"x'),
+        ('start: a b\na: %json {"const": 1}\nb: %json {"enum": ["é"]}', '1"é"'),
+        ('start: %regex {"substring_words": "ab c"}', "ab"),
+    ],
+)
+def test_what_acts_in_a_lark_grammar(text: str, right: str) -> None:
+    grammar = Grammar.of_lark(text, FIELD)
+    assert fits(grammar, right) and not fits(grammar, right + "!")
+
+
+def test_a_schema_in_a_lark_grammar_is_kept_as_alone() -> None:
+    grammar = Grammar.of_lark('start: %json {"format": "date"}', FIELD)
+    assert [fits(grammar, text) for text in ('"2024-02-29"', '"2024-02-30"')] == [True, False]
+
+
+def _slow_texts() -> Iterator[str]:
+    """Texts that a careless pattern reads again from each place."""
+    for part in ("a[\n", "\n", r"\/", r"\"", "/a", '"a', "<a", "%json {} ", "%json [] ", "[", "]", "[a]", "#", "/\\"):
+        yield "start: /" + part * (MAX_TEXT_BYTES // len(part) - 10)
+        yield 'start: "' + part * (MAX_TEXT_BYTES // len(part) - 10)
+        yield part * (MAX_TEXT_BYTES // len(part))
+
+
+@pytest.mark.parametrize("text", list(_slow_texts()), ids=itertools.count())
+def test_a_lark_grammar_is_read_in_time_by_its_length(text: str) -> None:
+    started = time.thread_time()
+    with suppress(InvalidRequest):
+        Grammar.of_lark(text, FIELD)
+    assert time.thread_time() - started < 0.1
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------
@@ -228,10 +300,13 @@ def test_sizes(made: str) -> None:
     def grammar(size: int) -> Grammar:
         return getattr(Grammar, made)(LONGEST[made](size), FIELD)  # type: ignore[no-any-return]
 
-    beside = len(grammar(1).text.encode()) - 1
-    assert len(grammar(MAX_GRAMMAR_BYTES - beside).text) == MAX_GRAMMAR_BYTES
-    with pytest.raises(InvalidRequest, match=f"{MAX_GRAMMAR_BYTES + 1} bytes") as caught:
-        grammar(MAX_GRAMMAR_BYTES - beside + 1)
+    is_text = made in ("of_regex", "of_lark")
+    most = MAX_TEXT_BYTES if is_text else MAX_GRAMMAR_BYTES - (len(grammar(1).text.encode()) - 1)
+    assert len(grammar(most).text) == MAX_GRAMMAR_BYTES or is_text
+    with pytest.raises(
+        InvalidRequest, match=f"{MAX_TEXT_BYTES if is_text else MAX_GRAMMAR_BYTES} are the most"
+    ) as caught:
+        grammar(most + 1)
     assert caught.value.param == FIELD
 
 

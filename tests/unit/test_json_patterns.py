@@ -11,6 +11,7 @@ import pytest
 
 from service.errors import UnsupportedField
 from service.grammars import Grammar
+from service.grammars.json_extent import Extent
 from service.grammars.json_patterns import UNWRITABLE, followed_pattern
 from tests.grammars import FIELD, fits
 
@@ -266,4 +267,4 @@ def test_a_pattern_searches_and_names_of_properties_too() -> None:
 
 def test_nothing_else_of_a_pattern_is_changed() -> None:
     for pattern in (r"^(?P<year>[0-9]{4})-\d+(?i:x)$", r"[^\]\\-]+\[", "", "가[가-힣]*", r"a\\"):
-        assert followed_pattern(pattern, FIELD) == pattern
+        assert followed_pattern(pattern, FIELD, Extent()) == pattern

@@ -11,6 +11,7 @@ import pytest
 
 from service.errors import InvalidRequest, UnsupportedField
 from service.grammars import Grammar
+from service.grammars.json_extent import Extent
 from service.grammars.json_schema import KEPT, MOST_LEVELS, NOTES, REFUSED_BY_COMPILER, followed
 from tests.grammars import FIELD, fits
 
@@ -79,6 +80,7 @@ REFUSED: dict[str, Schema] = {
     "contentMediaType": {"contentMediaType": "application/json", "$schema": DRAFTS["7"]},
     # words with something else than they need
     "allOf": {"allOf": {"type": "string"}},
+    "oneOf": {"oneOf": []},
     "anyOf": {"anyOf": "string"},
     "prefixItems.0": {"prefixItems": ["string"]},
     "properties": {"properties": ["a"]},
@@ -165,13 +167,13 @@ def test_notes_are_left_out() -> None:
         "uniqueItems": False,
         "nullable": False,
     }
-    assert followed({"type": "array", **notes, "items": {"type": "string", **notes}}, FIELD) == {
+    assert followed({"type": "array", **notes, "items": {"type": "string", **notes}}, FIELD, Extent()) == {
         "type": "array",
         "items": {"type": "string"},
     }
-    assert followed(notes, FIELD) == {}
+    assert followed(notes, FIELD, Extent()) == {}
     named = {name: {"type": "null"} for name in notes}
-    assert followed({"properties": named}, FIELD) == {"properties": named}, "a property may have any name"
+    assert followed({"properties": named}, FIELD, Extent()) == {"properties": named}, "a property may have any name"
 
 
 def test_notes_of_most_drafts() -> None:
@@ -182,7 +184,7 @@ def test_notes_of_most_drafts() -> None:
 def test_what_is_kept_is_not_changed() -> None:
     schema = {"type": "object", "properties": {"typ": {"enum": [{"typ": 1}]}}, "required": ["typ"]}
     before = json.dumps(schema)
-    assert followed(schema, FIELD) == schema and json.dumps(schema) == before
+    assert followed(schema, FIELD, Extent()) == schema and json.dumps(schema) == before
 
 
 # -- whole schemas ----------------------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ def test_nesting() -> None:
         return {"type": "array", "items": nested(levels - 1)} if levels else {"type": "null"}
 
     assert allowed(nested(20), json.loads("[" * 20 + "null" + "]" * 20)) == [True]
-    followed(nested(MOST_LEVELS), FIELD)
+    followed(nested(MOST_LEVELS), FIELD, Extent())
     assert "levels deep" in refused(nested(MOST_LEVELS + 1))[1]
     constant: Any = 1
     for _ in range(10_000):
@@ -237,6 +239,22 @@ def test_a_reference_must_point_at_a_schema() -> None:
             "allOf": [{"items": [{"const": 2}, {"const": 1}]}],
         }
         assert allowed({**schema, "properties": {**inner, "z": {"$ref": pointer}}}, {"z": 2}) == [pointer == "#"]
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"), [("", ""), ("", "#"), ("http://a.b/c", "http://a.b/c"), ("http://a.b/c", "c")]
+)
+def test_two_schemas_of_one_address_are_refused(outer: str, inner: str) -> None:
+    """The compiler would take one for the other, and forget what the whole requires."""
+    schema: Schema = {"type": "object", "properties": {"a": {"$id": inner}}, "required": ["a"]}
+    assert refused({**schema, "$id": outer} if outer else schema)[0] == f"{FIELD}.properties.a.$id"
+    twice = {"anyOf": [{"$id": "urn:a", "const": 1}, {"$id": "urn:a", "const": 2}]}
+    assert refused(twice)[0] == f"{FIELD}.anyOf.1.$id"
+
+
+@pytest.mark.parametrize("draft", ["http://json-schema.org/draft-03/schema#", "", "x", "https://example.com/mine"])
+def test_a_draft_that_nobody_knows_is_refused(draft: str) -> None:
+    assert refused({"$schema": draft, "type": "null"})[0] == f"{FIELD}.$schema"
 
 
 def test_a_number_of_properties_that_repeated_names_could_miss() -> None:
