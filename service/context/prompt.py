@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from service.context.before import Before
 from service.context.budget import Budget
@@ -32,6 +33,7 @@ from service.text.tokenizer import Tokenizer
 __all__ = ["NO_SUMMARY_NOTE", "Chat", "Ids", "Prompt", "Source", "Text", "build_prompt"]
 
 Inspect = Callable[[Receipt], Inspection]
+_OF_CHATS: Final = ("pin", "knowledge", "low_water", "documents_budget", "recall_budget", "summary_budget")
 
 
 class Prompt:
@@ -105,11 +107,7 @@ def build_prompt(
         if truncate is not None:
             raise UnsupportedField("`truncate` cuts raw `inputs` only; leave it out for messages.", param="truncate")
         return _chat_prompt(tokenizer, budget, source, tuple(documents))
-    if budget.options.chosen != "refuse" or budget.options.pin or budget.options.knowledge:
-        raise UnsupportedField(
-            "`context.policy`, `context.pin` and `context.knowledge` act on turns; send `messages`.",
-            param="context.policy",
-        )
+    _refuse_turns(budget.options)
     if documents:
         raise UnsupportedField("`documents` are placed by the chat template; send `messages`.", param="documents")
     if truncate is not None and truncate < 1:
@@ -118,6 +116,16 @@ def build_prompt(
     if isinstance(source, Text):
         return _text_prompt(tokenizer, budget, source.text, cut)
     return _ids_prompt(tokenizer, budget, source.token_ids, cut)
+
+
+def _refuse_turns(options: ContextOptions) -> None:
+    """Raises UnsupportedField for an option that acts on turns or documents: a raw prompt has none."""
+    given = {name: getattr(options, name) for name in _OF_CHATS}
+    for name, value in {**given, "policy": options.chosen != "refuse"}.items():
+        if value is not None and value is not False and value != ():
+            raise UnsupportedField(
+                f"`context.{name}` acts on chats, and this prompt is none; send `messages`.", param=f"context.{name}"
+            )
 
 
 def _prompt(budget: Budget, token_ids: Sequence[int], count: Callable[[], Counted], inspect: Inspect) -> Prompt:

@@ -185,7 +185,7 @@ NATIVE_UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("image", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "content[0].type"),
     ("function role", {"messages": [{"role": "function", "content": "x", "name": "f"}]}, "messages[0].role"),
     ("tools in a session", {"messages": [*CHAT, {**CALLING, "content": None}], "session_id": "s_1"}, "messages"),
-    ("knowledge of text", {"inputs": "x", "context": {"knowledge": True}}, "context.policy"),
+    ("knowledge of text", {"inputs": "x", "context": {"knowledge": True}}, "context.knowledge"),
     ("documents of text", {"inputs": "x", "documents": [{"text": "x"}]}, "documents"),
     ("full text of chat", {"messages": CHAT, "parameters": {"return_full_text": True}}, "parameters.return_full_text"),
     ("truncated chat", {"messages": CHAT, "parameters": {"truncate": 5}}, "truncate"),

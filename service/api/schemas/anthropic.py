@@ -125,7 +125,7 @@ class ContextEdit(Wire):
     """Accepted without an effect: thinking of earlier answers is never sent again."""
 
     type: Literal["clear_thinking_20251015"]
-    keep: Any = None
+    keep: Literal["all"] | dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -201,6 +201,12 @@ class TokenizeBody(Wire):
     def _one_source(self) -> TokenizeBody:
         if sum(value is not None for value in (self.inputs, self.prompt, self.messages)) != 1:
             raise wrong("inputs", "or prompt or messages: send exactly one of them")
+        if self.messages is None and not self.add_generation_prompt:
+            raise unsupported("add_generation_prompt", "is about a chat: send messages, or remove it")
+        if self.messages is not None and not self.add_special_tokens:
+            raise unsupported(
+                "add_special_tokens", "cannot act: a chat's template writes its special tokens; remove it"
+            )
         return self
 
 

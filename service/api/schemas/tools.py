@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from service.api.schemas.base import Absent, Wire
+from service.api.schemas.base import Absent, Wire, hidden
 from service.text.messages import Tool
 
 MAX_TOOLS: Final = 128
+WORD: Final = hidden("word")
+OBJECT: Final = hidden("object")
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
 
 
@@ -58,5 +60,7 @@ def _named(value: Any) -> Any:
 
 Tools = Annotated[list[ToolFields], Field(max_length=MAX_TOOLS, fail_fast=True)]
 ToolChoice = Annotated[
-    Literal["none", "auto", "required"] | NamedTool, BeforeValidator(_named, json_schema_input_type=str | NamedTool)
+    Annotated[Literal["none", "auto", "required"], Tag(WORD)] | Annotated[NamedTool, Tag(OBJECT)],
+    Discriminator(lambda value: OBJECT if isinstance(value, dict | NamedTool) else WORD),
+    BeforeValidator(_named, json_schema_input_type=str | NamedTool),
 ]

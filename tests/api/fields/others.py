@@ -1,0 +1,142 @@
+"""What the fields of this server's own routes do: sessions, repository, deployments, profiles, votes, knowledge."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.api.schemas import feedback, knowledge, native, repository, sessions
+from tests.api.fields.cases import Table, acts
+
+SESSION: Final = Table(
+    sessions.SessionBody,
+    "/v1/sessions",
+    {},
+    (
+        acts("title", "Lunch", "answer.title"),
+        acts("model", "demo:1", "answer.model"),
+        acts("system", "be brief", "answer.system"),
+        acts("policy", "middle", "answer.policy"),
+        acts("metadata", {"a": 1}, "answer.metadata"),
+        acts("ttl_seconds", 60, "answer.ttl_seconds"),
+    ),
+)
+MESSAGE: Final = Table(
+    sessions.MessageBody,
+    "/v1/sessions/<session>/messages/<message>",
+    {"pinned": False},
+    (acts("content", "tea", "answer.content"), acts("pinned", True, "answer.pinned")),
+    "PATCH",
+)
+FORK: Final = Table(
+    sessions.ForkBody,
+    "/v1/sessions/<session>/fork",
+    {"at": "m_0"},
+    (acts("at", "<message>", "status", 201),),
+)
+FEEDBACK: Final = Table(
+    feedback.FeedbackBody,
+    "/v1/feedback",
+    {"id": "<answer>", "rating": 1},
+    (
+        acts("id", "gen-nobody", "status", 404),
+        acts("rating", -1, "answer.rating"),
+        acts("preferred_over", "<answer>", "answer.preferred_over", bool),
+        acts("comment", "warm", "answer.comment"),
+    ),
+)
+KNOWLEDGE: Final = Table(
+    knowledge.KnowledgeBody,
+    "/v1/knowledge",
+    {"text": "tea is warm"},
+    (
+        acts("text", "tea is cold", "answer.text"),
+        acts("title", "Tea", "answer.title"),
+        acts("session_id", "<session>", "answer.session_id", bool),
+    ),
+)
+DEPLOYMENT: Final = Table(
+    native.DeploymentBody,
+    "/v1/deployments",
+    {"model": "demo:2"},
+    (
+        acts("model", "demo:1", "answer.model"),
+        acts("replicas", 2, "orders.0.replicas"),
+        acts("draft", "demo:1", "orders.0.draft"),
+    ),
+)
+PROFILE: Final = Table(
+    native.ProfileBody,
+    "/v1/profiles",
+    {"steps": 1},
+    (
+        acts("steps", 2, "answer.steps"),
+        acts("model", "demo:7", "status", 404),
+        acts("kind", "memory", "answer.kind"),
+    ),
+)
+MODELS: Final = "/v1/repository/models/other"
+IMPORT: Final = Table(
+    repository.ImportBody,
+    f"{MODELS}/versions",
+    {"source": "somewhere"},
+    (
+        acts("source", "elsewhere", "orders.0.source"),
+        acts("precision", "int8", "orders.0.precision"),
+        acts("version", "9", "orders.0.version"),
+        acts("revision", "main", "orders.0.revision"),
+        acts("adapter_of", "other:1", "orders.0.adapter_of"),
+        acts("evaluate", "none", "orders.0.evaluate"),
+    ),
+)
+QUANTIZE: Final = Table(
+    repository.QuantizeBody,
+    f"{MODELS}/versions/1/quantize",
+    {},
+    (
+        acts("precision", "int4", "orders.0.precision"),
+        acts("group_size", 128, "orders.0.group_size"),
+        acts("evaluate", "none", "orders.0.evaluate"),
+    ),
+)
+EVALUATE: Final = Table(
+    repository.EvaluateBody,
+    f"{MODELS}/versions/1/evaluate",
+    {},
+    (acts("effort", "full", "orders.0.effort"),),
+)
+ALIAS: Final = Table(
+    repository.AliasBody,
+    f"{MODELS}/aliases/<absent>",
+    {"version": "1", "reason": "it is hot", "override": True},
+    (
+        acts("version", "2", "answer.version"),
+        acts("reason", "it is warm", "answer.change.reason"),
+        acts("override", False, "status", 409),
+    ),
+    "PUT",
+)
+REASON: Final = Table(
+    repository.ReasonBody,
+    f"{MODELS}/aliases/<changed>/rollback",
+    {},
+    (acts("reason", "it is cold", "answer.change.reason"),),
+)
+ROLLOUT: Final = Table(
+    repository.RolloutBody,
+    f"{MODELS}/aliases/<alias>/rollout",
+    {"candidate": "2", "weight": 10, "override": True},
+    (
+        acts("candidate", "3", "answer.candidate"),
+        acts("weight", 20, "answer.weight"),
+        acts("sticky", False, "answer.sticky"),
+        acts("shadow", True, "answer.shadow"),
+        acts("guards.error_rate", 0.5, "answer.guards.error_rate"),
+        acts("guards.ttft_p95_ratio", 2.0, "answer.guards.ttft_p95_ratio"),
+        acts("guards.min_requests", 7, "answer.guards.min_requests"),
+        acts("override", False, "status", 409),
+    ),
+    "PUT",
+)
+TABLES: Final = (
+    SESSION, MESSAGE, FORK, FEEDBACK, KNOWLEDGE, DEPLOYMENT, PROFILE, IMPORT, QUANTIZE, EVALUATE, ALIAS, REASON, ROLLOUT
+)  # fmt: skip

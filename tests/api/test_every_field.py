@@ -1,0 +1,196 @@
+"""Every field of every body changes the answer as specified, or is refused by name. The fields are those of the wire
+models, so a new one without a case in `tests/api/fields` fails here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
+
+from models.repository import Repository
+from service.api import openapi
+from service.deployments.deployment import Deployment
+from service.deployments.deployments import Deployments
+from service.jobs.job import Job
+from service.jobs.jobs import Jobs
+from service.profiles.profile import Profile
+from service.profiles.profiles import Profiles
+from tests.api.fields import anthropic, kserve, native, ollama, openai, others
+from tests.api.fields.cases import ANYTHING, LATER, Case, Table, body_of, fields, neutral, place, shown
+from tests.api.fields.stage import TEMPLATE, Stage, staged
+from tests.conformance import documented
+from tests.fake_service import publish, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+TABLES: tuple[Table, ...] = tuple(
+    table for module in (native, openai, ollama, kserve, anthropic, others) for table in module.TABLES
+)
+CASES = [(table, case) for table in TABLES for case in table.all()]
+VOLATILE = ("seconds", "request_id", "trace_id", "timings", "content-length")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    directory: Path = tmp_path_factory.mktemp("fields")
+    for name in ("demo", "demo", "other", "other", "other"):
+        publish(Repository(directory), name, chat_template=TEMPLATE)
+    async with serving(directory, worker="tests.fake_job", protected_aliases="stable,beta") as world:
+        yield await staged(world)
+
+
+@pytest.fixture(autouse=True)
+def orders(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What jobs and loads were asked for; no process runs them, and no profile is made."""
+    given: list[dict[str, Any]] = []
+    load = Deployments.load
+
+    def submit(self: Jobs, kind: Any, arguments: dict[str, Any]) -> Job:
+        given.append({"kind": kind, **arguments})
+        return Job.new(kind, arguments)
+
+    async def load_one(self: Deployments, reference: str | None, replicas: Any = None, draft: Any = None) -> Deployment:
+        given.append({"model": reference, "replicas": replicas, "draft": draft})
+        return await load(self, reference)
+
+    async def begin(self: Profiles, reference: str | None, steps: int, kind: Any) -> Profile:
+        return Profile.new(self._deployments.resolve(reference), steps, kind)
+
+    monkeypatch.setattr(Profiles, "begin", begin)
+    monkeypatch.setattr(Jobs, "submit", submit)
+    monkeypatch.setattr(Deployments, "load", load_one)
+    return given
+
+
+def test_no_field_is_forgotten() -> None:
+    assert {f"{table.path} {table.model.__name__}": missing for table in TABLES if (missing := table.forgotten())} == {}
+
+
+def test_no_body_is_forgotten() -> None:
+    bodies = [(route.openapi_extra or {}).get("requestBody", {}).get("content", {}) for route in documented()]
+    named = {body["application/json"]["schema"]["$ref"].rsplit("/", 1)[1] for body in bodies if body}
+    assert named == {table.model.__name__ for table in TABLES}
+    assert named == {model.__name__ for model in openapi.MODELS}
+
+
+def test_every_case_is_about_a_field() -> None:
+    for table in TABLES:
+        known = {name for name, _ in fields(table.model)}
+        assert [case.field for case in table.cases if case.name not in known] == []
+
+
+def named(value: Any) -> str:
+    if isinstance(value, Table):
+        return f"{value.path}:{value.model.__name__}"
+    return f"{value.field}{'' if value.value is LATER else '=' + str(value.value)[:20]}"
+
+
+@pytest.mark.parametrize(("table", "case"), CASES, ids=named)
+async def test_it_acts_or_is_refused_by_name(
+    stage: Stage, orders: list[dict[str, Any]], table: Table, case: Case
+) -> None:
+    if case.is_refused:
+        await refused(stage, orders, table, case)
+        return
+    if case.wrong is not ANYTHING:
+        assert (await observe(stage, orders, table, case))["status"] < 300
+        await refused(stage, orders, table, dataclasses.replace(case, value=case.wrong))
+        return
+    first = await observe(stage, orders, table, case, with_it=False)
+    observed = await observe(stage, orders, table, case)
+    assert case.at == "status" or observed["status"] < 300, observed["answer"]
+    if case.at:
+        assert shown(case, place(observed, case.at)), place(observed, case.at)
+        assert not shown(case, place(first, case.at)), "it shows without the field as well"
+    else:
+        assert case.shows is ANYTHING
+        again = await observe(stage, orders, table, case, with_it=False)
+        changed = _differences(first, observed) - _differences(first, again)
+        assert changed, "nothing changes"
+
+
+@pytest.mark.parametrize("table", TABLES, ids=named)
+async def test_what_asks_for_nothing_is_accepted(stage: Stage, orders: list[dict[str, Any]], table: Table) -> None:
+    for case in table.all():
+        owner = dict(fields(table.model)).get(case.name)
+        if case.value is not LATER or owner is None:
+            continue
+        for nothing in neutral(owner, case.name.rsplit(".", 1)[-1]):
+            asked = dataclasses.replace(case, value=nothing)
+            observed = await observe(stage, orders, table, asked)
+            assert observed["status"] < 300, (case.field, nothing, observed["answer"])
+
+
+async def refused(stage: Stage, orders: list[dict[str, Any]], table: Table, case: Case) -> None:
+    observed = await observe(stage, orders, table, case)
+    assert observed["status"] in (400, 422), observed
+    expected = f"`{case.field.rsplit('.', 1)[-1]}`" if table.is_flat else case.field
+    assert expected in _named_in(observed["answer"]), observed["answer"]
+
+
+async def observe(
+    stage: Stage, orders: list[dict[str, Any]], table: Table, case: Case, with_it: bool = True
+) -> dict[str, Any]:
+    """What one request leads to: its answer, the engine's request, the log's line, jobs."""
+    world, made, ordered = stage.world, len(stage.requests), len(orders)
+    path = await stage.filled(table.path)
+    body = await stage.filled(body_of(table, case, with_it))
+    with capture_logs() as lines:
+        answer = await world.client.request(table.method, path, json=body)
+    requests = stage.requests[made:]
+    logged = [line for line in lines if line["event"] == "request"]
+    return {
+        "status": answer.status_code,
+        "answer": _read(answer.text),
+        "headers": {name: value for name, value in answer.headers.items() if name != "x-request-id" or "id" in body},
+        "engine": _engine(stage, requests[-1]) if requests else {},
+        "engines": len(requests),
+        "log": {name: value for name, value in (logged[-1] if logged else {}).items() if name not in VOLATILE},
+        "id": answer.headers.get("x-request-id"),
+        "orders": orders[ordered:],
+    }
+
+
+def _engine(stage: Stage, request: Any) -> dict[str, Any]:
+    params = {each.name: getattr(request.params, each.name) for each in dataclasses.fields(request.params)}
+    told = {"priority": request.priority, "has_deadline": request.deadline is not None, "ids": request.token_ids}
+    return {**params, **told, "prompt": stage.world.tokenizer.decode(request.token_ids, skip_special_tokens=False)}
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith(("data: ", "{"))]
+    try:
+        return [json.loads(line) for line in lines if line.startswith("{")]
+    except ValueError:
+        return text
+
+
+def _named_in(answer: Any) -> str:
+    """The name that an error gives: OpenAI's `param`, else what its sentence quotes."""
+    error = answer["error"]
+    if isinstance(error, Mapping):
+        return f"{error.get('param')} {error['message'] if error.get('param') is None else ''}"
+    return str(error)
+
+
+def _differences(one: Any, other: Any, at: str = "") -> set[str]:
+    """The places at which two observations differ."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return {
+            each
+            for key in (one.keys() | other.keys()).difference(VOLATILE)
+            for each in _differences(one.get(key), other.get(key), f"{at}.{key}")
+        }
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return {
+            each for n, pair in enumerate(zip(one, other, strict=True)) for each in _differences(*pair, f"{at}.{n}")
+        }
+    return set() if one == other else {at}
