@@ -57,7 +57,7 @@ PARAMETERS: Final = (
     acts("top_n_tokens", 2, "engine.logprobs"),
     acts("return_full_text", True, "answer.generated_text", lambda text: str(text).startswith("hello")),
     acts("truncate", 2, "answer.usage.prompt_tokens", inputs="a salmon, please"),
-    acts("grammar.type", "lark", "engine.grammar", 'start: "x"', **PATTERN),
+    acts("grammar.type", "lark", "engine.grammar", lambda text: "PATTERN" not in text, **PATTERN),
     acts("grammar.value", SCHEMA, "engine.grammar", holds("integer"), **ANY_JSON),
     acts("ignore_eos", True, "engine.stop_token_ids", ()),
     acts("adapter_id", "demo:1", "answer.model"),
