@@ -68,6 +68,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.blocks.block_manager",
     },
     "service.engine.scheduling.budget": {"service.engine.scheduling.cost"},
+    "service.engine.scheduling.lane": {"service.engine.sequence"},
     "service.engine.scheduling.prefill": {
         "service.engine.messages",
         "service.engine.sequence",
@@ -101,6 +102,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.scheduling.budget",
         "service.engine.scheduling.batching",
         "service.engine.scheduling.backlog",
+        "service.engine.scheduling.lane",
         "service.engine.scheduling.prefill",
         "service.engine.scheduling.speculation",
         "service.engine.output_processor",

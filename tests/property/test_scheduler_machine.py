@@ -47,7 +47,7 @@ requests = st.fixed_dictionaries(
         "max_tokens": st.integers(0, 18),
         "min_tokens": st.integers(0, 2),
         "stop_token_ids": st.sampled_from([(), tuple(range(0, 97, 9))]),
-        "priority": st.integers(0, 2),
+        "priority": st.integers(-2, 2),
         "seed": st.integers(0, 1),
         "cache_salt": st.sampled_from(["", "owner"]),
         "prompt_logprobs": st.sampled_from([None, None, 0]),

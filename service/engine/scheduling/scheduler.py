@@ -25,6 +25,7 @@ from service.engine.output_processor import NOTHING_SAMPLED, OutputProcessor
 from service.engine.scheduling.backlog import backlog_of
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.scheduling.budget import StepBudget
+from service.engine.scheduling.lane import clients_wait, is_behind_clients, of_clients
 from service.engine.scheduling.prefill import Prefill
 from service.engine.scheduling.speculation import Drafts, Speculation
 from service.engine.sequence import Sequence, SequenceStatus
@@ -75,6 +76,8 @@ class Scheduler:
         self._newcomers: list[Sequence] = []
         self._deadlines: list[tuple[float, str]] = []
         self._num_adapted = 0
+        self._num_behind = 0
+        self._yields = False
         self.prefill = self.prefill_type(blocks, policy.min_prefill_tokens)
         self.outputs = self.outputs_type(blocks, self._remove)
 
@@ -102,6 +105,7 @@ class Scheduler:
         sequence.max_num_tokens = min(sequence.num_prompt_tokens + request.params.max_tokens, self._max_tokens)
         self._live[request.id] = sequence
         self._num_adapted += request.adapter != ""
+        self._num_behind += request.priority < 0
         if request.deadline is not None:
             heappush(self._deadlines, (request.deadline, request.id))
         known = self.prefill.known(sequence)
@@ -123,10 +127,13 @@ class Scheduler:
         First, sequences end whose deadline has passed or cannot be met. Then decodes (all of them), running prefills
         and admissions share the step's budget, in this order, each in order of rank. In a step of decodes only, drafts
         may ride behind them. If restored blocks fill the step, it has copies only. The caller must call `update` next.
+        Sequences behind the clients' take part only in steps in which no client's prompt waits.
         """
         self._end_expired(now)
         self._end_hopeless(now)
-        decodes = [each for each in self.running if each.num_computed_tokens + 1 == len(each.token_ids)]
+        self._yields = self._num_behind > 0 and clients_wait(self.running, self.waiting)
+        taking_part = of_clients(self.running) if self._yields else self.running
+        decodes = [each for each in taking_part if each.num_computed_tokens + 1 == len(each.token_ids)]
         budget = self._step_budget(decodes)
         plan = self._plan_decodes(decodes)
         if len(plan) < len(self.running):
@@ -159,8 +166,9 @@ class Scheduler:
         return self.outputs.take_outputs()
 
     def backlog(self) -> Backlog:
-        """Returns the backlog ahead of a request that arrives now."""
-        return backlog_of(self.running, self.waiting, self.blocks, self._max_num_seqs)
+        """Returns the backlog ahead of a client's request that arrives now."""
+        running, waiting = (of_clients(each) if self._num_behind else each for each in (self.running, self.waiting))
+        return backlog_of(running, waiting, self.blocks, self._max_num_seqs)
 
     def check_integrity(self) -> None:
         """Raises BrokenBlocks unless the blocks are conserved, both lists are in order of rank and disjoint and
@@ -176,8 +184,12 @@ class Scheduler:
 
     def _step_budget(self, decodes: SequenceOf[Sequence]) -> StepBudget:
         kv_tokens = sum([len(sequence.token_ids) for sequence in decodes])
-        prefills = min(len(self.running) + len(self.waiting), self._max_num_seqs) - len(decodes)
+        live = [*self.running, *self.waiting]
+        taking_part = len(of_clients(live)) if self._yields else len(live)
+        prefills = min(taking_part, self._max_num_seqs) - len(decodes)
         budget = self.policy.step_budget(len(decodes), kv_tokens, prefills)
+        if self._num_behind and not self._yields:
+            budget.seconds = min(budget.seconds, self.policy.behind_clients_seconds)
         if prefills:
             context = next((each.num_computed_tokens for each in self.running if each.num_remaining_tokens > 1), 0)
             self.token_budget = len(decodes) + budget.chunk(context)
@@ -206,6 +218,8 @@ class Scheduler:
 
     def _plan_prefills(self, plan: dict[Sequence, int], budget: StepBudget) -> None:
         for sequence in self.running:
+            if self._yields and is_behind_clients(sequence):
+                continue
             num_tokens = None if sequence in plan else self.prefill.advance(sequence, budget)
             if num_tokens:
                 plan[sequence] = num_tokens
@@ -213,14 +227,28 @@ class Scheduler:
     def _admit(self, plan: dict[Sequence, int], budget: StepBudget, now: float) -> None:
         """Admits waiting sequences. Leaves one block over for each running sequence, so that the next few steps do not
         preempt the admitted ones."""
-        while self.waiting and len(self.running) < self._max_num_seqs:
+        while self.waiting and (len(self.running) < self._max_num_seqs or self._made_way()):
             sequence = self.waiting[0]
+            if self._yields and is_behind_clients(sequence):
+                return
             num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
             if num_tokens is None:
+                if budget.is_whole and self._made_way():
+                    continue
                 return
             self._start(sequence, now)
             if num_tokens:
                 plan[sequence] = num_tokens
+
+    def _made_way(self) -> bool:
+        """Preempts a sequence that runs although a client's waits for its seat or its blocks. Returns whether there was
+        one."""
+        if not (self._yields and self.running and is_behind_clients(self.running[-1])):
+            return False
+        if is_behind_clients(self.waiting[0]):
+            return False
+        self._preempt(self.running[-1])
+        return True
 
     def _start(self, sequence: Sequence, now: float) -> None:
         del self.waiting[0]
@@ -288,7 +316,8 @@ class Scheduler:
             if deadline is None or sequence.status is not SequenceStatus.WAITING:
                 continue
             waiting = self.waiting[: self.waiting.index(sequence) + 1]
-            ahead = backlog_of(self.running, waiting, self.blocks, self._max_num_seqs)
+            running = self.running if is_behind_clients(sequence) else of_clients(self.running)
+            ahead = backlog_of(running, waiting, self.blocks, self._max_num_seqs)
             if self.policy.is_hopeless(ahead, deadline - now):
                 self.outputs.end(sequence, FinishReason.DEADLINE)
                 self.num_hopeless += 1
@@ -297,6 +326,7 @@ class Scheduler:
         (self.running if sequence.status is SequenceStatus.RUNNING else self.waiting).remove(sequence)
         del self._live[sequence.request.id]
         self._num_adapted -= sequence.request.adapter != ""
+        self._num_behind -= is_behind_clients(sequence)
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.FINISHED
         self.num_ended += 1

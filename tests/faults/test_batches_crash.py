@@ -1,0 +1,125 @@
+"""The whole server is killed twice in the middle of a batch: every line is in the output exactly once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from loadtest import batches
+from tests.e2e.server import ROOT, free_port
+
+LINES = 60
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+import uvicorn
+from service.batches import lane
+from service.sessions import batches
+from service.tasks import BackgroundTasks
+from tests.fake_service import serving
+
+batches.LEASE_SECONDS, lane.LOST_SECONDS, lane.RENEW_SECONDS, lane.IDLE_SECONDS = 0.8, 0.5, 0.1, 0.1
+
+
+async def main():
+    async with serving(Path(sys.argv[1]), engine={"step_seconds": 0.01}, log_level="error") as world:
+        world.app.state.service.lane.start(BackgroundTasks())
+        config = uvicorn.Config(world.app, port=int(sys.argv[2]), log_level="error", lifespan="off")
+        await uvicorn.Server(config).serve()
+
+
+asyncio.run(main())
+"""
+
+
+class Service:
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
+        self._command = [sys.executable, "-c", SERVER, str(directory), str(self.port)]
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, cwd=ROOT)
+        until = time.monotonic() + 60
+        while time.monotonic() < until and self._process.poll() is None:
+            try:
+                self.client.get("/livez")
+            except httpx.TransportError:
+                time.sleep(0.05)
+            else:
+                return
+        raise AssertionError("the server did not start")
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def get(self, id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.get(f"/v1/batches/{id}").json()
+        return found
+
+    def reach(self, id: str, completed: int, *statuses: str) -> dict[str, Any]:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            found = self.get(id)
+            if found["status"] in statuses or (not statuses and found["request_counts"]["completed"] >= completed):
+                return found
+            time.sleep(0.02)
+        raise AssertionError(found)
+
+
+def test_killed_twice(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    try:
+        lines = [
+            {"custom_id": f"{n}", "method": "POST", "url": batches.ENDPOINT, "body": body(n)} for n in range(LINES)
+        ]
+        data = "\n".join(map(json.dumps, lines)).encode()
+        form: dict[str, Any] = {"files": {"file": ("in.jsonl", data)}, "data": {"purpose": "batch"}}
+        file = service.client.post("/v1/files", **form).json()["id"]
+        sent = {"input_file_id": file, "endpoint": batches.ENDPOINT, "completion_window": "24h"}
+        id = service.client.post("/v1/batches", json=sent).json()["id"]
+        for completed in (LINES // 3, 2 * LINES // 3):
+            assert service.reach(id, completed)["status"] == "in_progress"
+            service.kill()
+            [journal] = (tmp_path / "batches").iterdir()
+            with journal.open("ab") as torn:
+                torn.write(journal.read_bytes()[:30])  # what a crash of the machine leaves
+            service.start()
+        done = service.reach(id, LINES, "completed")
+        assert done["request_counts"] == {"total": LINES, "completed": LINES, "failed": 0}
+        text = service.client.get(f"/v1/files/{done['output_file_id']}/content").text
+        outputs = [json.loads(line) for line in text.splitlines()]
+        assert batches.wrong_lines(outputs, LINES) == []
+        for each in outputs[::19]:
+            alone = service.client.post(batches.ENDPOINT, json=body(int(each["custom_id"]))).json()
+            assert each["response"]["body"]["choices"] == alone["choices"]
+    finally:
+        service.kill()
+
+
+def body(n: int) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "temperature": 1, "seed": n}
+
+
+def test_the_checker_sees_what_is_wrong() -> None:
+    whole = [{"custom_id": f"{n}", "response": {"status_code": 200}} for n in range(3)]
+    assert batches.wrong_lines(whole, 3) == []
+    assert batches.wrong_lines(whole[:2], 3) == ["line 2 is there 0 times"]
+    assert batches.wrong_lines([*whole, whole[0]], 3) == ["line 0 is there 2 times"]
+    assert batches.wrong_lines([*whole[:2], {"custom_id": "2", "response": None}], 3) == ["line 2 was not answered"]
+
+
+@pytest.mark.nightly
+async def test_a_real_service_killed_twice(tmp_path: Path) -> None:
+    options = batches.arguments(["--lines", "200", "--seconds", "0"])
+    assert await batches.run(options, tmp_path / "data") == []
