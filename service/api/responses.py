@@ -1,5 +1,6 @@
 """This module makes HTTP responses of requests, the same way for every dialect: whole, or streamed while the client is
-connected. A request with a known Idempotency-Key gets the response of the first request with it."""
+connected. A request with a known Idempotency-Key gets the response of the first request with it. What a dialect keeps
+of an answer is kept before its client has all of it."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from service.api.dialects.serialiser import Serialiser, WholeSerialiser
 from service.api.encoding import JSON, encode
 from service.api.generation import Generation
 from service.api.idempotency import key_of
+from service.api.keeping import Keep, Keeper
 from service.api.notes import headers, note
 from service.api.stored_responses import Held, ResponseRecorder, Write, claimed, replay
 from service.api.streaming import Streaming
@@ -24,15 +26,21 @@ from service.sessions import Finished
 
 
 async def respond(
-    http: Request, service: Service, requests: Sequence[GenerationRequest], serialiser: Serialiser, *, stream: bool
+    http: Request,
+    service: Service,
+    requests: Sequence[GenerationRequest],
+    serialiser: Serialiser,
+    *,
+    stream: bool,
+    keep: Keep | None = None,
 ) -> Response:
-    """Returns the answers to `requests`, in their order, as `serialiser` writes them. Raises ClientGone when the client
-    left."""
+    """Returns the answers to `requests`, in their order, as `serialiser` writes them. `keep` stores the answer, of one
+    request, before its last bytes go out. Raises ClientGone when the client left."""
     begun = await _begun(http, service, requests, stream=stream)
     if isinstance(begun, Response):
         return begun
     answer = _streamed if stream else _completed
-    return await answer(http, service, begun[0], serialiser, begun[1])
+    return await answer(http, service, begun[0], serialiser, begun[1], keep)
 
 
 async def respond_whole(
@@ -61,20 +69,39 @@ async def _begun(
 
 
 async def _completed(
-    http: Request, service: Service, generation: Generation, serialiser: WholeSerialiser, held: Held | None
+    http: Request,
+    service: Service,
+    generation: Generation,
+    serialiser: WholeSerialiser,
+    held: Held | None,
+    keep: Keep | None = None,
 ) -> Response:
-    requests, opening = generation.requests, generation.opening
-    whole = _Whole(requests, serialiser)
-    write: Write = whole.write
-    if held is None:
-        deltas = service.answers.stream(requests, opening=opening)
-    else:
-        recorder = ResponseRecorder(held, http.state.request_id, len(requests), whole.write, whole.head)
-        deltas = recorder.deltas(service.answers.stream(requests, recorder.record, opening))
-        write = recorder.write
-    body = await while_connected(http.receive, _joined(deltas, write))
+    whole = _Whole(generation.requests, serialiser)
+    recorder = None
+    write, keeper = _kept(whole.write, keep)
+    if held is not None:
+        recorder = ResponseRecorder(held, http.state.request_id, len(generation.requests), write, whole.head)
+    deltas = _deltas(service, generation, recorder, keeper)
+    body = await while_connected(http.receive, _joined(deltas, recorder.write if recorder else write))
     note(http, whole.answers)
     return Response(body, headers=headers(whole.answers[0]), media_type=JSON)
+
+
+def _kept(write: Write, keep: Keep | None) -> tuple[Write, Keeper | None]:
+    if keep is None:
+        return write, None
+    keeper = Keeper(write, keep)
+    return keeper.write, keeper
+
+
+def _deltas(
+    service: Service, generation: Generation, recorder: ResponseRecorder | None, keeper: Keeper | None
+) -> AsyncGenerator[Delta, None]:
+    record = recorder.record if recorder else None
+    deltas = service.answers.stream(generation.requests, record, generation.opening)
+    if keeper is not None:
+        deltas = keeper.deltas(deltas)
+    return recorder.deltas(deltas) if recorder else deltas
 
 
 async def _joined(deltas: AsyncGenerator[Delta, None], write: Write) -> bytes:
@@ -106,15 +133,21 @@ class _Whole:
 
 
 async def _streamed(
-    http: Request, service: Service, generation: Generation, serialiser: Serialiser, held: Held | None
+    http: Request,
+    service: Service,
+    generation: Generation,
+    serialiser: Serialiser,
+    held: Held | None,
+    keep: Keep | None,
 ) -> Response:
-    requests, opening = generation.requests, generation.opening
-    if held is None:
-        return await Streaming(http, service.answers.stream(requests, opening=opening), opening, serialiser).response()
+    recorder = None
+    write, keeper = _kept(serialiser.events, keep)
+    if held is not None:
 
-    def head(first: Delta) -> dict[str, str]:
-        return {**headers(first.answer), **stream_headers(serialiser.media_type)}
+        def head(first: Delta) -> dict[str, str]:
+            return {**headers(first.answer), **stream_headers(serialiser.media_type)}
 
-    recorder = ResponseRecorder(held, http.state.request_id, len(requests), serialiser.events, head, serialiser.ending)
-    deltas = recorder.deltas(service.answers.stream(requests, recorder.record, opening))
-    return await Streaming(http, deltas, opening, serialiser, recorder).response()
+        requests = len(generation.requests)
+        recorder = ResponseRecorder(held, http.state.request_id, requests, write, head, serialiser.ending)
+    deltas = _deltas(service, generation, recorder, keeper)
+    return await Streaming(http, deltas, generation.opening, serialiser, recorder or keeper).response()

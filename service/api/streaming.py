@@ -20,6 +20,7 @@ from service.answers import Answer, Delta, Opening
 from service.api.connection import EventStream, while_connected
 from service.api.dialects.serialiser import Serialiser
 from service.api.errors import Internal
+from service.api.keeping import Keeper
 from service.api.notes import headers, note
 from service.api.stored_responses import ResponseRecorder
 from service.errors import DosirakError
@@ -32,8 +33,8 @@ COMMENT_SECONDS: Final = 10.0
 
 
 class Streaming:
-    """One stream from before its headers to its end; it owns `deltas`. With a `recorder` it sends the bytes that the
-    recorder kept."""
+    """One stream from before its headers to its end; it owns `deltas`. With a `writer` it sends the bytes that the
+    writer made; a recorder's have the end of the stream."""
 
     def __init__(
         self,
@@ -41,14 +42,14 @@ class Streaming:
         deltas: AsyncGenerator[Delta, None],
         opening: Opening,
         serialiser: Serialiser,
-        recorder: ResponseRecorder | None = None,
+        writer: ResponseRecorder | Keeper | None = None,
     ) -> None:
         self._http = http
         self._deltas = deltas
         self._opening = opening
         self._serialiser = serialiser
-        self._write = recorder.write if recorder else serialiser.events
-        self._ending = b"" if recorder else serialiser.ending
+        self._write = writer.write if writer else serialiser.events
+        self._ending = b"" if isinstance(writer, ResponseRecorder) else serialiser.ending
         self._first = asyncio.create_task(_next(deltas))
         self._answers: dict[str, Answer] = {}
 

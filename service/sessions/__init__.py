@@ -33,6 +33,7 @@ from service.sessions.values import (
     Said,
     Session,
     SessionFields,
+    StoredAnswer,
     StoredMessage,
     Tally,
     Turn,
@@ -42,6 +43,7 @@ from service.sessions.values import (
 
 if TYPE_CHECKING:
     from service.sessions.batches import StoredBatches
+    from service.sessions.answers import StoredAnswers
     from service.sessions.feedback import Feedback
     from service.sessions.idempotency import Idempotency
     from service.sessions.knowledge import KnowledgeBase
@@ -55,6 +57,7 @@ _ON_DEMAND = {
     "KnowledgeBase": "knowledge",
     "NewerDatabase": "migrating",
     "SessionStore": "store",
+    "StoredAnswers": "answers",
 }
 
 __all__ = [
@@ -87,6 +90,8 @@ __all__ = [
     "Session",
     "SessionFields",
     "SessionStore",
+    "StoredAnswer",
+    "StoredAnswers",
     "StoredBatch",
     "StoredBatches",
     "StoredFile",

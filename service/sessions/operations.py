@@ -9,7 +9,7 @@ Operation = Literal["history", "append", "read", "write", "maintain"]
 _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
     "history": ("history",),
     "append": ("append_turn", "replace_last_reply"),
-    "read": ("get", "all", "sessions", "messages", "export", "summary", "pair", "find", "of", "present"),
+    "read": ("get", "all", "sessions", "messages", "export", "summary", "pair", "find", "of", "thread", "present"),
     "write": (
         *("create", "patch", "delete", "edit_message", "delete_message", "fork", "import_lines"),
         *("vote", "begin", "renew", "finish", "abandon", "add", "keep"),

@@ -32,7 +32,16 @@ from service.errors import NotFound
 from service.sessions import tables
 
 Name = Literal[
-    "sessions", "messages", "summaries", "feedback", "knowledge", "passages", "idempotency", "files", "batches"
+    "sessions",
+    "messages",
+    "summaries",
+    "feedback",
+    "knowledge",
+    "passages",
+    "idempotency",
+    "answers",
+    "files",
+    "batches",
 ]
 Columns = Mapping[str, ColumnElement[Any]]
 
@@ -119,7 +128,7 @@ class Owned:
         mine: ColumnElement[bool] = table.c.owner == self.owner
         if name == "files":
             return and_(mine, or_(table.c.expires_at.is_(None), table.c.expires_at > self.now))
-        return and_(mine, table.c.expires_at > self.now) if name == "sessions" else mine
+        return and_(mine, table.c.expires_at > self.now) if name in ("sessions", "answers") else mine
 
 
 def is_id(text: str) -> bool:

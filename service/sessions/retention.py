@@ -21,7 +21,17 @@ from service.sessions.change import text_of
 from service.sessions.database import Database
 from service.sessions.knowledge import remove as remove_document
 from service.sessions.owned import Owned
-from service.sessions.tables import batches, feedback, files, idempotency, knowledge, messages, sessions, summaries
+from service.sessions.tables import (
+    answers,
+    batches,
+    feedback,
+    files,
+    idempotency,
+    knowledge,
+    messages,
+    sessions,
+    summaries,
+)
 
 _BATCH = 100
 _MERGED_PAGES = 500
@@ -49,10 +59,11 @@ async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
 
 
 async def remove_expired(database: Database, now: datetime) -> int:
-    """Removes expired sessions and kept answers, a few at a time so that writers get in between. Returns the number of
-    sessions."""
+    """Removes expired sessions, answers, and responses kept for keys, a few at a time so that writers get in between.
+    Returns the number of sessions."""
     async with database.writing() as connection:
         await connection.execute(delete(idempotency).where(idempotency.c.expires_at <= now))
+        await connection.execute(delete(answers).where(answers.c.expires_at <= now))
     return await _remove_all(database, sessions.c.expires_at <= now)
 
 
@@ -60,7 +71,7 @@ async def remove_owner(database: Database, owner: str) -> int:
     """Removes all that an owner has, expired or not. The contents of files go with the next sweep of their
     directory."""
     async with database.writing() as connection:
-        for table in (idempotency, files, batches):
+        for table in (idempotency, answers, files, batches):
             await connection.execute(delete(table).where(table.c.owner == owner))
         await _remove_knowledge(connection, knowledge.c.owner == owner)
     return await _remove_all(database, sessions.c.owner == owner)

@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.sessions import cursors, feedback, idempotency, migrating, retention, transfer
 from service.sessions.batches import StoredBatches
+from service.sessions.answers import StoredAnswers
 from service.sessions.change import Change
 from service.sessions.claims import Done
 from service.sessions.database import Database, Observe, translated, uninterrupted
@@ -73,6 +74,7 @@ class SessionStore:
         self.idempotency = Idempotency(database, self._owned)
         self.summaries = StoredSummaries(database, self._owned)
         self.knowledge = KnowledgeBase(database, self._owned, limits)
+        self.answers = StoredAnswers(database, self._owned, limits)
         self.feedback = feedback.Feedback(database, self._owned, limits)
         self.batches = StoredBatches(database, self._owned, limits)
         self.files = StoredFiles(database, self._owned, limits)

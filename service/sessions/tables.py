@@ -4,6 +4,7 @@
     sessions ─< messages, summaries    knowledge ─< passages    idempotency (a key of an owner, the answer it got)
     sessions ─< feedback (votes, each on the answer in one message, or in two)
     files (their contents are on the disk)    batches (each reads a file; `facts` is what no query asks for)
+    answers (responses that clients read again, and go on from)
     session_grams, message_grams, passage_grams    the search indexes, in each database's own form: see `search`
 
 Rows have a `number` for joins and for the index, and a random `id` for callers. Each carries its owner.
@@ -203,6 +204,24 @@ idempotency = Table(
     Column("expires_at", Moment, nullable=False),
     Index("idempotency_expiry", "expires_at"),
     Index("idempotency_session", "session_id"),
+)
+
+answers = Table(
+    "answers",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("owner", Text, nullable=False),
+    Column("previous", Text),
+    Column("thread", Text, nullable=False),
+    Column("asked", JsonText, nullable=False),
+    Column("body", JsonText, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Index("answers_owner", "owner", "number"),
+    Index("answers_thread", "owner", "thread"),
+    Index("answers_expiry", "expires_at"),
+    sqlite_autoincrement=True,
 )
 
 files = Table(

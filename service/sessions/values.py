@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 Json = Mapping[str, object]
 Item = TypeVar("Item")
@@ -237,6 +237,17 @@ class Pair:
     rejected_digest: str | None
     created: datetime
     same_prompt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """A response as its client read it (`body`), with the items that its request brought (`asked`). It goes on from the
+    answer `previous`."""
+
+    id: str
+    asked: list[dict[str, Any]]
+    body: dict[str, Any]
+    previous: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
