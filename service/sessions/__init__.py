@@ -42,8 +42,8 @@ from service.sessions.values import (
 )
 
 if TYPE_CHECKING:
-    from service.sessions.batches import StoredBatches
     from service.sessions.answers import StoredAnswers
+    from service.sessions.batches import StoredBatches
     from service.sessions.feedback import Feedback
     from service.sessions.idempotency import Idempotency
     from service.sessions.knowledge import KnowledgeBase

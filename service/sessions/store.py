@@ -22,8 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
 from service.sessions import cursors, feedback, idempotency, migrating, retention, transfer
-from service.sessions.batches import StoredBatches
 from service.sessions.answers import StoredAnswers
+from service.sessions.batches import StoredBatches
 from service.sessions.change import Change
 from service.sessions.claims import Done
 from service.sessions.database import Database, Observe, translated, uninterrupted

@@ -1,46 +1,156 @@
-"""These routes are OpenAI's responses: `/v1/responses`."""
+"""These routes are OpenAI's responses: `/v1/responses`. The server keeps them, unless `store` is false, and goes on
+from them."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
+from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
+from service.answers import Answer
 from service.api.bodies import json_body
 from service.api.callers import for_caller, note_caller
 from service.api.connection import while_connected
-from service.api.deps import ServiceDep
+from service.api.deps import Limit, OwnerDep, Service, ServiceDep
+from service.api.dialects.responses.items import listed, messages_of
 from service.api.dialects.responses.parsing import parse, parse_input
 from service.api.dialects.responses.serialiser import ResponseSerialiser
 from service.api.encoding import json_response
 from service.api.openapi import streams, takes
 from service.api.responses import respond
 from service.api.routes.openai import LOGGED
-from service.api.schemas.answers.responses import InputTokens, ResponseEvent, ResponseShown
+from service.api.schemas.answers.responses import (
+    DeletedResponse,
+    InputTokens,
+    ListedItems,
+    ResponseEvent,
+    ResponseShown,
+)
+from service.api.schemas.items import ItemList
 from service.api.schemas.responses import InputTokensBody, ResponseBody
-from service.errors import ContextOverflow
+from service.errors import ContextOverflow, InvalidRequest, NotFound
+from service.sessions import StoredAnswer
+from service.text.messages import Message
+
+if TYPE_CHECKING:
+    from service.sessions import StoredAnswers
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
 BODY: Final = json_body(ResponseBody)
 INPUT: Final = json_body(InputTokensBody)
+ITEMS: Final = TypeAdapter(ItemList)
+Order = Literal["asc", "desc"]
+After = Annotated[str, Query(max_length=128)]
 
 
 @router.post("", response_model=ResponseShown, responses=streams(ResponseEvent), openapi_extra=takes(ResponseBody))
-async def create_response(http: Request, service: ServiceDep, body: ResponseBody = BODY) -> Response:
-    """OpenAI's responses: a whole one, or its typed events."""
+async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, body: ResponseBody = BODY) -> Response:
+    """OpenAI's responses: a whole one, or its typed events. It is stored before its end is sent."""
     note_caller(http, body.request_id, body.user or body.safety_identifier)
     http.state.log.update({name: value for name in LOGGED if (value := getattr(body, name))})
-    return await respond(http, service, [parse(body)], ResponseSerialiser(body), stream=bool(body.stream))
+    request = parse(body, await _before(service, owner, body.previous_response_id))
+    serialiser = ResponseSerialiser(body)
+    keep = partial(_keep, await _answers(service), owner, body, serialiser) if body.is_stored else None
+    return await respond(http, service, [request], serialiser, stream=bool(body.stream), keep=keep)
 
 
 @router.post("/input_tokens", response_model=InputTokens, openapi_extra=takes(InputTokensBody))
-async def input_tokens(http: Request, service: ServiceDep, body: InputTokensBody = INPUT) -> Response:
+async def input_tokens(http: Request, service: ServiceDep, owner: OwnerDep, body: InputTokensBody = INPUT) -> Response:
     """Counts the tokens that the same response would have as its input, past the window too."""
-    request = for_caller(http, parse_input(body), service.settings.context_policy)
+    before = await _before(service, owner, body.previous_response_id)
+    request = for_caller(http, parse_input(body, before), service.settings.context_policy)
     _, found = await while_connected(http.receive, service.answers.preview(request))
     if isinstance(found, ContextOverflow):
         count = found.numbers["needed_tokens"] - found.numbers["reserve"]
     else:
         count = len(found.token_ids)
     return json_response({"object": "response.input_tokens", "input_tokens": count})
+
+
+@router.get("/{response_id}", response_model=ResponseShown)
+async def get_response(service: ServiceDep, owner: OwnerDep, response_id: str, stream: bool = False) -> Response:
+    """Returns a stored response."""
+    if stream:
+        raise InvalidRequest("A stored response is not streamed again: leave `stream` out", param="stream")
+    return json_response((await (await _answers(service)).get(owner, response_id)).body)
+
+
+@router.delete("/{response_id}", response_model=DeletedResponse)
+async def delete_response(service: ServiceDep, owner: OwnerDep, response_id: str) -> Response:
+    """Deletes a stored response. Responses that went on from it stay, but nothing goes on from them."""
+    await (await _answers(service)).delete(owner, response_id)
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+@router.post("/{response_id}/cancel", response_model=ResponseShown)
+async def cancel_response(service: ServiceDep, owner: OwnerDep, response_id: str) -> Response:
+    """Refuses: only responses in the background can be cancelled, and there are none. A stream ends when its client
+    leaves."""
+    await (await _answers(service)).get(owner, response_id)
+    raise InvalidRequest(
+        "The response is complete: close a stream's connection to cancel it while it runs", param="response_id"
+    )
+
+
+@router.get("/{response_id}/input_items", response_model=ListedItems)
+async def input_items(
+    service: ServiceDep,
+    owner: OwnerDep,
+    response_id: str,
+    after: After | None = None,
+    limit: Limit = 20,
+    order: Order = "desc",
+) -> Response:
+    """Lists the items that the response's own request brought, newest first unless `order` is asc."""
+    asked = (await (await _answers(service)).get(owner, response_id)).asked
+    return json_response(page_of(asked if order == "asc" else asked[::-1], after, limit))
+
+
+def page_of(items: Sequence[dict[str, Any]], after: str | None, limit: int) -> dict[str, Any]:
+    """Returns one page of items behind the item `after`. Raises NotFound for an item that is not there."""
+    ids = [each["id"] for each in items]
+    if after is not None and after not in ids:
+        raise NotFound(f"There is no item {after[:80]!r} to list behind: take `last_id` of a page", param="after")
+    first = 0 if after is None else ids.index(after) + 1
+    data = items[first : first + limit]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": first + limit < len(items),
+    }
+
+
+async def _before(service: Service, owner: str, previous: str | None) -> tuple[Message, ...]:
+    """Returns the messages of a response and of those before it, oldest first. Raises NotFound, InvalidRequest."""
+    if previous is None:
+        return ()
+    try:
+        thread = await (await _answers(service)).thread(owner, previous)
+    except NotFound as error:
+        raise NotFound(error.message, param="previous_response_id") from None
+    items = [item for each in thread for item in (*each.asked, *each.body["output"])]
+    try:
+        return messages_of(ITEMS.validate_python(items))
+    except ValidationError:
+        raise InvalidRequest(
+            "`previous_response_id` names a response that was cut inside a call: go on from the one before it",
+            param="previous_response_id",
+        ) from None
+
+
+async def _keep(
+    stored: StoredAnswers, owner: str, body: ResponseBody, serialiser: ResponseSerialiser, answer: Answer
+) -> None:
+    response = serialiser.response(answer)
+    asked = listed(body.input or ())
+    await stored.add(owner, StoredAnswer(answer.request.id, asked, response, body.previous_response_id))
+
+
+async def _answers(service: Service) -> StoredAnswers:
+    return (await service.answers.conversations.store()).answers

@@ -133,6 +133,9 @@ class InputFields(Wire):
 
     model: ModelReference | None = None
     input: Input | None = None
+    previous_response_id: Annotated[
+        str | None, Field(min_length=1, max_length=128, description="The stored response that this one goes on from.")
+    ] = None
     instructions: Annotated[str | None, Field(description="A system message of this response alone.")] = None
     reasoning: ReasoningFields | None = None
     text: TextFields | None = None
@@ -154,7 +157,7 @@ class InputFields(Wire):
     def _inputs_agree(self) -> Self:
         if self.truncation is not None and self.context is not None and self.context.policy is not None:
             raise wrong("truncation", "and context.policy say the same: send one of them")
-        if not self.input:
+        if not self.input and self.previous_response_id is None:
             raise wrong("input", "is missing: send a text, or items")
         return self
 
@@ -167,7 +170,6 @@ class InputTokensBody(InputFields):
 
 class ResponseBody(InputFields):
     later: ClassVar[dict[str, Absent]] = {
-        "store": (None, False),
         "service_tier": (None, "auto", "default"),
         "background": (None, False),
         "prompt_cache_retention": (None, "in_memory"),
@@ -179,7 +181,6 @@ class ResponseBody(InputFields):
                 "image",
                 "max_tool_calls",
                 "moderation",
-                "previous_response_id",
                 "prompt",
                 "prompt_cache_options",
             ),
@@ -191,6 +192,9 @@ class ResponseBody(InputFields):
         "prompt": "is a template kept by OpenAI: send its text as input and instructions",
     }
     stream: bool | None = None
+    store: Annotated[bool | None, Field(description="false keeps nothing of the response; it is kept where unset.")] = (
+        None
+    )
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2, description="Below 1e-5: greedy."), Greedy] | None = None
@@ -209,6 +213,10 @@ class ResponseBody(InputFields):
     priority: Priority | None = None
     deadline_ms: DeadlineMs | None = None
     request_id: RequestIdText | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        return self.store is not False
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

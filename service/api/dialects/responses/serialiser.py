@@ -36,6 +36,8 @@ class ResponseSerialiser(Serialiser):
         self._output = Output()
         self._events = 0
         self._answer: Answer | None = None
+        self.finished: Json | None = None
+        """The whole response, once it is written."""
 
     def watch(self, delta: Delta) -> None:
         for _ in self._steps(delta):
@@ -68,7 +70,12 @@ class ResponseSerialiser(Serialiser):
         return shown + self._numbered({"type": "response.failed", "response": response})
 
     def response(self, answer: Answer) -> Json:
-        """Returns the finished response."""
+        """Returns the finished response, which is made once."""
+        if self.finished is None:
+            self.finished = self._ended(answer)
+        return self.finished
+
+    def _ended(self, answer: Answer) -> Json:
         cut = CUT.get(answer.finish_reason)
         detail: Json = {"finish_detail": answer.finish_reason.value} if answer.finish_reason in OURS else {}
         return {
@@ -115,10 +122,10 @@ class ResponseSerialiser(Serialiser):
             "max_output_tokens": asked.max_output_tokens,
             "metadata": asked.metadata or {},
             "parallel_tool_calls": asked.parallel_tool_calls is not False,
-            "previous_response_id": None,
+            "previous_response_id": asked.previous_response_id,
             "reasoning": {"effort": asked.reasoning.effort if asked.reasoning else None, "summary": None},
             "service_tier": "default",
-            "store": False,
+            "store": asked.is_stored,
             "temperature": answer.request.sampling.temperature,
             "text": {"format": {"type": "text"}, **shown.get("text", {}), "verbosity": "medium"},
             "tool_choice": shown.get("tool_choice", "auto"),

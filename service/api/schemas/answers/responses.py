@@ -226,3 +226,34 @@ class ResponseEvent(
 class InputTokens(Shown):
     object: Literal["response.input_tokens"]
     input_tokens: int
+
+
+class ListedItem(Shown):
+    """An item that a request brought, with the fields of its type."""
+
+    id: str
+    type: Literal["message", "function_call", "function_call_output", "reasoning"]
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: list[dict[str, Any]] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | None = None
+    summary: list[dict[str, Any]] | None = None
+
+
+class ListedItems(Shown):
+    """One page. `first_id` and `last_id` are null where it is empty."""
+
+    object: Literal["list"]
+    data: list[ListedItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedResponse(Shown):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
