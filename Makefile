@@ -12,7 +12,7 @@ NATIVE  := service/runner/native
 KERNELS := $(NATIVE)/built/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test nightly serve bento demo-model screenshots dashboards recall bench load
+.PHONY: help install check test clients nightly serve bento demo-model screenshots dashboards recall bench load
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -44,6 +44,10 @@ test: $(READY) $(KERNELS)  ## all tests, WORKERS=3 at a time; prints what was sk
 
 # Tests that draw at random, and draw more often here (tests/effort.py).
 DRAWING := tests/property tests/golden tests/unit/test_attention.py tests/unit/test_gguf.py tests/unit/test_int4.py
+
+clients: $(READY) $(KERNELS)  ## every client that people bring, also those that need an environment of their own (2 GB)
+	$(BIN)/python -m tests.clients.environments
+	$(BIN)/python -m pytest tests/clients -m 'nightly or not nightly'
 
 nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, fuzzing, long fault runs
 	$(BIN)/python -m pytest -m nightly --timeout=3600

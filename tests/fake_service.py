@@ -263,13 +263,15 @@ class World:
         return self.engine.tokenizer
 
 
-def publish(repository: Repository, name: str = "demo", parent: Manifest | None = None, **files: Any) -> Manifest:
+def publish(
+    repository: Repository, name: str = "demo", parent: Manifest | None = None, window: int = WINDOW, **files: Any
+) -> Manifest:
     """A version with a real byte-level tokenizer and no weights to speak of; with `parent`, a conversion of that."""
     with repository.stage() as staged:
         write(staged, **files)
         (staged / "config.json").write_text("{}")
         write_weights(staged, f"weights of {name}")
-        facts = replace(FACTS, context_window=WINDOW, vocab_size=400, lineage=lineage(parent))
+        facts = replace(FACTS, context_window=window, vocab_size=400, lineage=lineage(parent))
         return repository.publish(staged, facts, name)
 
 

@@ -68,6 +68,8 @@ RULES: Final = {
 }
 """Pydantic's kinds of errors in plain words; its own sentence is kept for the others."""
 UNSUPPORTED: Final = "unsupported_field"
+_OVERFLOW: Final = "This model's maximum context length is {window} tokens."
+"""OpenAI's own sentence: litellm and others that cut a chat and try again know the error by it, not by its code."""
 
 
 class Internal(DosirakError):
@@ -102,6 +104,8 @@ def body_of(error: DosirakError, request_id: str, dialect: ErrorDialect) -> dict
 
 
 def _openai(error: DosirakError, message: str, param: str | None) -> dict[str, str | None]:
+    if isinstance(error, ContextOverflow):
+        message = f"{_OVERFLOW.format(window=error.numbers['window'])} {message}"
     kind = OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return {"message": message, "type": kind, "param": param, "code": _code_of(error)}
 

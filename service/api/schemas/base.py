@@ -174,6 +174,8 @@ SessionId = Annotated[
 CallId = Annotated[str, Field(min_length=1, max_length=128)]
 UserText = Annotated[str, Field(max_length=256, description="Who asks; appears in the server's log.")]
 
+Read = Field(description="What openai-python read from the text beside it, and sends back with it; the text is used.")
+
 
 def _an_object(value: str) -> str:
     try:
@@ -190,8 +192,10 @@ JsonObjectText = Annotated[str, AfterValidator(_an_object), Field(description="E
 class FunctionCall(Wire):
     """`arguments` is a JSON object as text; empty text is an object without members."""
 
+    later: ClassVar[dict[str, Absent]] = {"description": NOTHING}
     name: Annotated[str, Field(min_length=1, max_length=128)]
     arguments: JsonObjectText
+    parsed_arguments: Annotated[Any, Read] = None
 
 
 class CalledTool(Wire):
@@ -200,6 +204,7 @@ class CalledTool(Wire):
     id: CallId
     type: Literal["function"] = "function"
     function: FunctionCall
+    index: Annotated[int | None, Field(ge=0, description="The call's place in the answer that it is from.")] = None
 
     def call(self) -> ToolCall:
         return ToolCall(self.id, self.function.name, self.function.arguments)
@@ -219,6 +224,7 @@ class ChatMessage(Wire):
     reasoning: Annotated[str | None, Field(description="vLLM's newer name of `reasoning_content`.")] = None
     tool_calls: Annotated[list[CalledTool], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None
     tool_call_id: CallId | None = None
+    parsed: Annotated[Any, Read] = None
 
     @model_validator(mode="before")
     @classmethod
