@@ -55,7 +55,7 @@ class LineAnswers:
         request_id = uuid.uuid4().hex
         try:
             peek = msgspec.json.decode(asked.body, type=_Peek)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             peek = _Peek()  # its route says what is wrong
         if peek.stream:
             return _refusal(InvalidRequest("`stream`: a batch has no streams, remove it", param="stream"), request_id)

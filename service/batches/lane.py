@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 ANSWER_BATCHES: Final = "answer_batches"
 IDLE_SECONDS: Final = 2.0
 RENEW_SECONDS: Final = 0.5
+MOST_DEFECTS: Final = 5
+"""A batch that shows a defect of this service so often fails: others wait behind it."""
 LOST_SECONDS: Final = 5.0
 """A claim that could not be renewed for so long is given up, a second before others may have it."""
 
@@ -71,6 +74,7 @@ class Lane:
         self._lookout = lookout
         self._limits = limits
         self._woken = asyncio.Event()
+        self._defects = Counter[str]()
 
     def start(self, tasks: BackgroundTasks) -> None:
         tasks.keep(ANSWER_BATCHES, self._pass)
@@ -118,6 +122,13 @@ class Lane:
             await working
         except Conflict:
             return  # another instance has the batch
+        except (DosirakError, OSError):
+            raise  # the database or the disk: a later pass goes on
+        except Exception:
+            self._defects[claim.batch.id] += 1
+            if self._defects[claim.batch.id] >= MOST_DEFECTS:
+                await run.give_up()
+            raise
         finally:
             await cancelled((working, renewing))
             await asyncio.to_thread(journal.close)

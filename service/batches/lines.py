@@ -63,6 +63,8 @@ def parsed(raw: bytes) -> Line:
         raise ValueError(str(error)) from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def check(path: Path, endpoint: str, most_line_bytes: int) -> tuple[int, list[Wrong]]:

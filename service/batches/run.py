@@ -87,6 +87,10 @@ class BatchRun:
         if self.batch.status in ("finalizing", "cancelling"):
             await self._finish()
 
+    async def give_up(self) -> None:
+        """Ends a batch that this service cannot work on."""
+        await self._fail([Wrong("server_error", "The server failed on this batch; its log has the reason")])
+
     async def _validate(self) -> None:
         endpoint, most = self.batch.facts.endpoint, self._means.most_line_bytes
         total, wrong = await asyncio.to_thread(check, self._path, endpoint, most)

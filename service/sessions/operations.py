@@ -9,13 +9,13 @@ Operation = Literal["history", "append", "read", "write", "maintain"]
 _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
     "history": ("history",),
     "append": ("append_turn", "replace_last_reply"),
-    "read": ("get", "all", "sessions", "messages", "export", "summary", "pair", "find", "of", "thread", "present"),
+    "read": ("get", "all", "sessions", "messages", "export", "summary", "pair", "find", "of", "thread"),
     "write": (
         *("create", "patch", "delete", "edit_message", "delete_message", "fork", "import_lines"),
         *("vote", "begin", "renew", "finish", "abandon", "add", "keep"),
-        *("claim", "advance", "cancel", "release"),
+        *("cancel",),
     ),
-    "maintain": ("sweep", "erase", "erase_owner", "remove_expired"),
+    "maintain": ("sweep", "erase", "erase_owner", "remove_expired", "claim", "advance", "release", "present"),
 }
 OPERATIONS: Final[dict[str, Operation]] = {name: kind for kind, names in _METHODS.items() for name in names}
 """By the name of the method: `history` is read before a turn and `append` stores it, both while its client waits."""

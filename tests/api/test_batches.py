@@ -140,6 +140,7 @@ async def test_lines_as_editors_write_them(serve: Serve) -> None:
 
 
 HOSTILE: dict[str, tuple[bytes, str, int | None]] = {
+    "deep": (b'{"custom_id": "a", "body": ' + b"[" * 2000, "invalid_json_line", 1),
     "empty": (b"\n", "empty_file", None),
     "no JSON": (b"{'a': 1}\n", "invalid_json_line", 1),
     "half": (jsonl([request("a")]) + b'{"custom_id": "b", "meth', "invalid_json_line", 2),
@@ -199,6 +200,25 @@ async def test_a_wrong_batch_is_refused_by_name(serve: Serve, more: dict[str, An
         body = {"input_file_id": await upload(world, b"x\n"), "endpoint": URL, "completion_window": "24h", **more}
         response = await world.client.post("/v1/batches", json=body)
         assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+
+
+async def test_a_defect_does_not_hold_the_others_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    from service.batches import lines, run
+
+    real = lines.check
+
+    def broken(path: Path, endpoint: str, most: int) -> Any:
+        if b"planted" in path.read_bytes():
+            raise RuntimeError("planted")
+        return real(path, endpoint, most)
+
+    monkeypatch.setattr(run, "check", broken)
+    async with serve() as world:
+        first = await create(world, jsonl([request("planted")]))
+        second = await create(world, jsonl([request("b")]))
+        assert (await ended(world, second))["status"] == "completed"
+        failed = await get(world, first)
+        assert failed["status"] == "failed" and failed["errors"]["data"][0]["code"] == "server_error"
 
 
 async def test_cancel_keeps_what_is_answered(serve: Serve) -> None:

@@ -14,7 +14,7 @@ from service.api.openapi import lines
 from service.api.schemas.answers.files import FileDeleted, FilePage, FileShown
 from service.api.schemas.files import FileFields
 from service.api.uploads import declared_bytes, read_form
-from service.files.files import DEFAULT_SECONDS
+from service.files.files import BATCH, DEFAULT_SECONDS, OUTPUT
 from service.sessions import StoredFile
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
@@ -64,6 +64,8 @@ async def list_files(
     after: Text | None = None,
 ) -> Response:
     """Lists the caller's files, newest first."""
+    if purpose not in (None, BATCH, OUTPUT):
+        return json_response(page_of([], has_more=False))
     found, has_more = await service.files.all(owner, purpose, after, limit, newest_first=order == "desc")
     return json_response(page_of([_shown(each) for each in found], has_more=has_more))
 
