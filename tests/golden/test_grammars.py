@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,6 +183,30 @@ def test_a_draft_model_changes_nothing(directory: Path, tmp_path: Path) -> None:
         directory, draft=DraftConfig(model_dir=str(small), precision="fp32", dtype="fp32", max_model_len=512)
     )
     assert _check(_load(directory), drafting) > 300
+
+
+AGAINST: dict[str, dict[str, Any]] = {
+    "the only tokens": {"logit_bias": tuple((id, -100.0) for id in range(len(TOKENS)))},
+    "tokens that are not allowed": {"logit_bias": tuple((id, 100.0) for id in (ord("~"), ord("\n"), SIZE - 1))},
+    "the end": {"logit_bias": tuple((id, 100.0) for id in STOPS)},
+    "no end": {"logit_bias": tuple((id, -100.0) for id in STOPS)},
+    "repetition": {"repetition_penalty": 2.0, "frequency_penalty": 2.0, "presence_penalty": 2.0},
+    "one token": {"top_k": 1, "temperature": 2.0},
+    "the likeliest": {"top_p": 1e-6, "temperature": 2.0},
+    "a high floor": {"min_p": 1.0, "typical_p": 0.01, "temperature": 2.0},
+}
+"""By what they work against: parameters of sampling."""
+
+
+@pytest.mark.parametrize("name", AGAINST)
+def test_no_parameter_of_sampling_breaks_a_grammar(directory: Path, name: str) -> None:
+    plain = _load(directory)
+    params: dict[str, Any] = {"temperature": 1.0, "seed": 5, **AGAINST[name]}
+    asked = [replace(one, params=replace(one.params, **params)) for one in _requests() if one.id.endswith(("-0", "-3"))]
+    found = answer(_core(plain, 512, None, Scheduler), {0: asked})
+    alone = _step_by_step(plain, asked)
+    assert {id: each.token_ids for id, each in found.items()} == {id: each.token_ids for id, each in alone.items()}
+    assert all(_right(one, found[one.id]) for one in asked if one.params.grammar)
 
 
 def test_an_answer_that_goes_on_in_another_engine(directory: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.engine.grammar_loading import CompiledGrammars
+from service.engine.messages import SamplingParams
 from service.errors import InvalidRequest
 from service.grammars import Grammar
 from service.grammars.grammar import MAX_GRAMMAR_BYTES, MAX_TEXT_BYTES
@@ -282,7 +284,7 @@ def test_a_lark_grammar_is_read_in_time_by_its_length(text: str) -> None:
     started = time.thread_time()
     with suppress(InvalidRequest):
         Grammar.of_lark(text, FIELD)
-    assert time.thread_time() - started < 0.1
+    assert time.thread_time() - started < 0.6, "some of these took minutes"
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------
@@ -394,3 +396,36 @@ def test_ids_without_text_are_never_allowed() -> None:
         bits = int.from_bytes(mask, "little")
         assert 8 * len(mask) > size and bits >> size & 1, "the end is allowed"
         assert not any(bits >> id & 1 for id in range(len(TOKENS), size))
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "ends"),
+    [
+        ('start: "ac"', [0], "broken"),
+        ('start: "a" ("c" | "d")', [0], "broken"),
+        ("start: /(a|c)b/", [0, 1], "complete"),
+        ('start: "ab" | "c"', [0, 1], "complete"),
+        ("start: /a+c/", [0] * 9, "open"),
+    ],
+)
+def test_a_vocabulary_that_cannot_spell_a_character(text: str, output: list[int], ends: str) -> None:
+    """What it can spell is allowed; where a character is needed that it lacks, the answer ends with an error."""
+    grammars = VocabularyGrammars.of_tokens([b"a", b"b"], lambda text: [max(0, byte - ord("a")) for byte in text])
+    constraint = CompiledGrammars(grammars).constraint(SamplingParams(max_tokens=9, grammar=text))
+    assert constraint is not None
+    found: list[int] = []
+    while len(found) < 9 and not (constraint.is_complete or constraint.is_broken):
+        [allowed] = constraint.allowed(())
+        ids = [allowed] if isinstance(allowed, int) else [id for id in range(2) if allowed and allowed[0] >> id & 1]
+        if not ids:
+            break
+        found.append(ids[0])
+        constraint.follow(found)
+    assert found == output
+    assert (constraint.is_complete, constraint.is_broken) == (ends == "complete", ends == "broken")
+
+
+def test_a_vocabulary_that_cannot_spell_the_first_character() -> None:
+    grammars = VocabularyGrammars.of_tokens([b"a", b"b"], lambda text: [0] * len(text))
+    with pytest.raises(ValueError, match="cannot be compiled"):
+        CompiledGrammars(grammars).constraint(SamplingParams(max_tokens=9, grammar='start: "c"'))
