@@ -22,6 +22,7 @@ from tests.api.anthropic_golden import CALLED, REFUSED, SYSTEM, Exchange, Order,
 from tests.api.conftest import KEY, Serve
 from tests.fake_service import CACHED, REPLY, World, over_http, publish, serving
 from tests.tools import WITH_TOOLS
+from tests.waiting import until
 
 SPOKEN = (
     'Soon.\n<tool_call>\n{"name": "weather", "arguments": {"city": "서울"}}\n</tool_call>\n'
@@ -316,11 +317,13 @@ async def test_a_stream_that_fails_ends_with_an_error(serve: Serve) -> None:
 
 
 async def test_pings_while_a_stream_waits(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.api.streaming.HEADERS_SECONDS", 0.01)
+    monkeypatch.setattr("service.api.streaming.HEADERS_SECONDS", 0.0)
     hold = asyncio.Event()
     async with serve(engine={"hold": hold}) as world:
         asking = asyncio.create_task(world.client.post("/v1/messages", json={**ASK, "stream": True}))
-        await asyncio.sleep(0.1)
+        await until(lambda: bool(world.engine.held))
+        for _ in range(50):  # turns of the event loop until the headers and the first ping are out
+            await asyncio.sleep(0.001)
         hold.set()
         found = events(await asking)
         assert found[0] == {"type": "ping"} and gathered(found)["content"]
@@ -336,8 +339,7 @@ async def test_a_repeated_request_gets_the_same_bytes(world: World) -> None:
 async def test_overload_is_503_in_anthropics_words(serve: Serve) -> None:
     async with serve(max_in_progress=1, engine={"hold": asyncio.Event()}) as world:
         first = asyncio.create_task(world.client.post("/v1/messages", json=ASK))
-        while not world.engine.held:
-            await asyncio.sleep(0)
+        await until(lambda: bool(world.engine.held))
         response = await world.client.post("/v1/messages", json=ASK)
         assert refused(response, 503, "overloaded_error")["code"] == "overloaded"
         assert int(response.headers["retry-after"]) >= 1
