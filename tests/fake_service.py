@@ -197,8 +197,11 @@ class ScriptedEngine:
             request.id, chunk, _logprobs(request, chunk), finish_reason=reason, num_cached_tokens=CACHED
         )
         if first:
-            count = len(request.token_ids) - 1 if request.params.prompt_logprobs is not None else 0
-            told = request.token_ids[1 : 1 + count]
+            told = (
+                ()
+                if request.params.prompt_logprobs is None
+                else request.token_ids[request.params.prompt_logprobs_start :]
+            )
             prompt = tuple(_measured(token, request.params.prompt_logprobs or 0) for token in told)
             output = structs.replace(output, queue_seconds=0.001, prefill_seconds=0.002, prompt_logprobs=prompt)
         if reason is not None and request.params.pooling is not None:

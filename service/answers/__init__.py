@@ -6,11 +6,12 @@ GenerationRequest ─▶ Answers.stream ─▶ Delta, Delta, … (the last has `
 
 from service.answers.answer import Answer, Delta
 from service.answers.answers import Answers
+from service.answers.choices import ScoredChoice, scored
 from service.answers.conversations import Conversations
 from service.answers.embedding import Embedding
 from service.answers.opening import Opening
 from service.answers.output_sequence import OutputSequence
-from service.answers.request import GenerationRequest, Sampling, SessionTurn
+from service.answers.request import Choices, GenerationRequest, Sampling, SessionTurn
 from service.answers.token_delta import Call, CallDelta, Token
 from service.engine.messages import FinishReason, Pooling, TokenLogprobs
 
@@ -19,6 +20,7 @@ __all__ = [
     "Answers",
     "Call",
     "CallDelta",
+    "Choices",
     "Conversations",
     "Delta",
     "Embedding",
@@ -28,7 +30,9 @@ __all__ = [
     "OutputSequence",
     "Pooling",
     "Sampling",
+    "ScoredChoice",
     "SessionTurn",
     "Token",
     "TokenLogprobs",
+    "scored",
 ]

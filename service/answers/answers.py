@@ -14,6 +14,7 @@ from service.answers import batch
 from service.answers.admission import Admission, refusals, refuse_failed_end, refuse_late, too_late
 from service.answers.answer import Answer, Delta
 from service.answers.bounds import bounded_max_tokens, build
+from service.answers.choices import with_choices
 from service.answers.conversations import Conversations, OpenTurn
 from service.answers.merging import merged
 from service.answers.opening import Opening
@@ -286,7 +287,7 @@ class Answers:
 
 def _at_version(request: GenerationRequest, deployment: Deployment) -> GenerationRequest:
     """Returns the request with what its reasoning, its tools and its grammar need at this version."""
-    request = with_forced_calls(with_reasoning(request, deployment), deployment)
+    request = with_choices(with_forced_calls(with_reasoning(request, deployment), deployment), deployment)
     return with_free_reasoning(request, deployment)
 
 

@@ -45,6 +45,7 @@ class OutputSequence:
         self.stop_string: str | None = None
         self.last_at: float | None = None
         self.calls: list[Call] = []
+        self.prompt_logprobs: list[TokenLogprobs] = []
         self.pooled = b""
         """The pooled hidden states of the prompt, where the request wants an embedding."""
         self.reasoning_tokens = 0
@@ -98,6 +99,7 @@ class OutputSequence:
         Drops the tokens after a completed stop string and does not count them."""
         deltas: list[TokenDelta] = []
         self.pooled += output.pooled
+        self.prompt_logprobs += output.prompt_logprobs
         for position, token_id in enumerate(output.token_ids):
             measured = output.logprobs[position] if position < len(output.logprobs) else None
             is_last = position == len(output.token_ids) - 1

@@ -51,6 +51,14 @@ class SessionTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class Choices:
+    """Texts whose probabilities a request wants; `token_ids` are known once the version is."""
+
+    texts: tuple[str, ...]
+    token_ids: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One request for text. `arrival` and `deadline` are points of `time.monotonic()`.
 
@@ -60,7 +68,8 @@ class GenerationRequest:
     as the server knows it: owners share no prefix blocks. `user` is the client's own name for its user. `max_window` is
     the window that the client wants, where it is less than the version's. `keep_alive`: after so many idle seconds the
     version may be unloaded; None leaves that to the server. With an `embedding` the answer is a vector of the prompt
-    and no text; `max_new_tokens` is 0.
+    and no text; `max_new_tokens` is 0. With `choices` the answer is their probabilities and no text; there are `n` =
+    `best_of` of them.
     """
 
     id: str
@@ -84,6 +93,7 @@ class GenerationRequest:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     embedding: Embedding | None = None
+    choices: Choices | None = None
     priority: int = 0
     deadline_ms: int | None = None
     owner: str = ""

@@ -62,9 +62,13 @@ def _engine_request(answer: Answer, sequence: OutputSequence) -> EngineRequest:
     params = request.params(answer.max_new_tokens, sequence.seed, stop_ids)
     if request.embedding is not None:
         params = replace(params, pooling=request.embedding.kind(answer.deployment.pooling))
+    token_ids = answer.prompt.token_ids
+    if request.choices is not None:
+        params = replace(params, max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=len(token_ids))
+        token_ids = (*token_ids, *request.choices.token_ids[sequence.number])
     return EngineRequest(
         id=f"{request.id}-{sequence.number}",
-        token_ids=answer.prompt.token_ids,
+        token_ids=token_ids,
         params=params,
         priority=request.priority,
         arrival=request.arrival,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -36,3 +38,17 @@ def test_parts_tell_the_same_with_few_rows_of_logits(load: Load, name: str, monk
     assert answers(loaded) == whole
     assert max(rows) <= 32 + 16, "a part, the rows that sample, and padding"
     assert [len(whole[str(length)].prompt_logprobs) for length in LENGTHS] == [length - 1 for length in LENGTHS]
+
+
+@pytest.mark.parametrize(("name", "precision"), [("llama", "fp32"), ("llama", "int8"), ("gpt2", "fp32")])
+def test_the_end_of_a_prompt_is_told_behind_a_cached_prefix(load: Load, name: str, precision: str) -> None:
+    """As choices need it: the same bits as those of the whole prompt, and no decode step."""
+    loaded, prompt = load(name, precision), [(7 * i) % 199 for i in range(61)]
+    told = SamplingParams(max_tokens=0, prompt_logprobs=1)
+    whole = answer(loaded.core(), {0: [request("a", prompt, told)]})["a"].prompt_logprobs
+    ends = replace(told, prompt_logprobs_start=50)
+    crowd = [request(str(i), [i, *prompt[:20]], SamplingParams(max_tokens=9)) for i in range(3)]
+    found = answer(loaded.core(33), {0: [*crowd, request("first", prompt, ends)], 9: [request("again", prompt, ends)]})
+    assert found["first"].prompt_logprobs == found["again"].prompt_logprobs == whole[49:]
+    assert found["again"].num_cached_tokens == 48, "whole blocks before the row that predicts token 50"
+    assert found["again"].token_ids == ()

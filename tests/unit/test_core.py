@@ -11,11 +11,20 @@ from typing import Any
 import pytest
 
 from service.engine.batch import Batch, SampledToken
-from service.engine.messages import MAX_STEPS, FinishReason, StepRecord
+from service.engine.messages import MAX_STEPS, FinishReason, Pooling, StepRecord
 from service.engine.scheduling.cost import Work
 from service.engine.scheduling.speculation import Speculation
 from service.engine.sequence import Sequence
-from tests.fakes import FakeClock, FakeRunner, expected_tokens, make_core, make_request, run_all, tokens_of
+from tests.fakes import (
+    FakeClock,
+    FakeRunner,
+    expected_tokens,
+    expected_vector,
+    make_core,
+    make_request,
+    run_all,
+    tokens_of,
+)
 
 
 @pytest.mark.parametrize("num_blocks", [12, 64])
@@ -219,3 +228,37 @@ def test_an_idle_core_does_nothing() -> None:
     assert not core.has_work
     assert core.step() == []
     assert core.take_steps() == ()
+
+
+@pytest.mark.parametrize("kind", Pooling)
+def test_a_vector_begins_again_with_a_preemption(kind: Pooling) -> None:
+    """A decode of higher priority takes the blocks of a prompt whose states are summed half."""
+    core = make_core(num_blocks=12, max_num_seqs=2, max_num_batched_tokens=6)
+    urgent = make_request("urgent", range(3), max_tokens=20, priority=1)
+    pooled = make_request("pooled", range(40), max_tokens=0, pooling=kind)
+    core.add(urgent)
+    core.add(pooled)
+    outputs = run_all(core)
+    assert core.scheduler.num_preemptions >= 1
+    assert outputs["pooled"][-1].num_preemptions >= 1
+    assert outputs["pooled"][-1].pooled == expected_vector(pooled)
+
+
+def test_pooling_is_refused_beside_tokens_and_where_there_are_no_states() -> None:
+    wrong: list[dict[str, Any]] = [{"max_tokens": 1}, {"max_tokens": 0, "prompt_logprobs": 0}]
+    for fields in wrong:
+        core = make_core()
+        core.add(make_request("a", pooling=Pooling.MEAN, **fields))
+        assert run_all(core)["a"][-1].finish_reason is FinishReason.ERROR
+    runner = FakeRunner()
+    runner.no_states = "it has an encoder"
+    core = make_core(runner)
+    core.add(make_request("a", pooling=Pooling.MEAN, max_tokens=0))
+    assert run_all(core)["a"][-1].finish_reason is FinishReason.ERROR
+
+
+def test_a_vector_of_no_numbers_is_an_error() -> None:
+    core = make_core(FakeRunner(broken=frozenset("a")))
+    core.add(make_request("a", pooling=Pooling.MEAN, max_tokens=0))
+    [output] = run_all(core)["a"]
+    assert (output.finish_reason, output.pooled) == (FinishReason.ERROR, b"")

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from service.answers import Answer, Delta, GenerationRequest, Sampling, SessionTurn
+from service.answers import Answer, Choices, Delta, GenerationRequest, Sampling, SessionTurn
 from service.api.dialects import tgi
 from service.api.dialects.grammars import native_grammar
 from service.api.dialects.paths import ErrorDialect
@@ -50,7 +50,8 @@ def _request(
     parameters = fields.parameters
     if stream:
         _refuse_in_streams(parameters)
-    n = parameters.n or 1
+    choices = Choices(tuple(fields.choices)) if isinstance(fields, GenerateBody) and fields.choices else None
+    n = len(choices.texts) if choices else parameters.n or 1
     return GenerationRequest(
         id=f"gen-{uuid.uuid4().hex}",
         source=source,
@@ -65,6 +66,7 @@ def _request(
         best_of=parameters.best_of or n,
         logprobs=parameters.top_n_tokens or (0 if stream or parameters.details else None),
         prompt_logprobs=0 if parameters.decoder_input_details else None,
+        choices=choices,
         priority=fields.priority,
         deadline_ms=fields.deadline_ms,
         **more,

@@ -11,10 +11,11 @@ from service.api.bodies import json_body
 from service.api.callers import note_caller
 from service.api.deps import Service, ServiceDep
 from service.api.dialects import native
+from service.api.dialects.choices import ChoicesSerialiser
 from service.api.dialects.triton import TritonSerialiser
 from service.api.openapi import streams, takes
-from service.api.responses import respond
-from service.api.schemas.answers.native import GenerateAnswer, GenerateEvent, TritonAnswer
+from service.api.responses import respond, respond_whole
+from service.api.schemas.answers.native import ChoicesAnswer, GenerateAnswer, GenerateEvent, TritonAnswer
 from service.api.schemas.native import GenerateBody
 from service.errors import UnsupportedField
 
@@ -24,7 +25,7 @@ BODY: Final = json_body(GenerateBody)
 
 @router.post(
     "/generate",
-    response_model=GenerateAnswer | TritonAnswer,
+    response_model=GenerateAnswer | ChoicesAnswer | TritonAnswer,
     responses=streams(GenerateEvent),
     openapi_extra=takes(GenerateBody),
 )
@@ -36,7 +37,7 @@ async def generate(http: Request, service: ServiceDep, body: GenerateBody = BODY
 
 @router.post(
     "/",
-    response_model=GenerateAnswer | TritonAnswer,
+    response_model=GenerateAnswer | ChoicesAnswer | TritonAnswer,
     responses=streams(GenerateEvent),
     openapi_extra=takes(GenerateBody),
 )
@@ -55,7 +56,11 @@ async def generate_stream(http: Request, service: ServiceDep, body: GenerateBody
 
 async def _answer(http: Request, service: Service, body: GenerateBody, stream: bool) -> Response:
     note_caller(http, body.request_id, body.user)
+    if body.choices is not None and stream:
+        raise UnsupportedField("`choices` are no stream: send them to /generate with stream false", param="choices")
     request = native.parse(body, service.settings, stream=stream)
+    if body.choices is not None:
+        return await respond_whole(http, service, [request], ChoicesSerialiser())
     if body.text_input is not None and request.context is not None and request.context.inspect:
         raise UnsupportedField(
             "`context.inspect` adds to the receipt, which an answer in Triton's shape does not have: send `inputs` "

@@ -40,6 +40,10 @@ from service.api.schemas.grammars import GrammarFields
 from service.settings import MAX_REPLICAS
 
 MAX_PROFILE_STEPS = 1000
+MAX_CHOICES = 64
+MAX_CHOICE_CHARACTERS = 2048
+BESIDE_CHOICES = frozenset({"truncate", "adapter_id"})
+"""Parameters that shape the prompt; the others shape a text, and choices have none."""
 SOURCES = ("inputs", "messages", "input_ids", "text_input")
 
 
@@ -159,6 +163,10 @@ class GenerateBody(GenerationFields):
     documents: Documents | None = None
     request_id: RequestIdText | None = None
     user: UserText | None = None
+    choices: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_CHOICE_CHARACTERS)]] | None,
+        Field(min_length=1, max_length=MAX_CHOICES, description="Texts whose probabilities are the answer."),
+    ] = None
 
     @property
     def reference(self) -> str | None:
@@ -184,6 +192,17 @@ class GenerateBody(GenerationFields):
             raise unsupported("documents", "are placed by the chat template: send messages")
         if self.parameters.return_full_text and self.inputs is None:
             raise unsupported("parameters.return_full_text", "needs inputs: there is no other text to return")
+        return self
+
+    @model_validator(mode="after")
+    def _choices_are_alone(self) -> GenerateBody:
+        if self.choices is None:
+            return self
+        given = self.parameters.model_dump(exclude_defaults=True).keys() - BESIDE_CHOICES
+        named = [name for name in ("session_id", "text_input") if getattr(self, name) is not None]
+        named += ["stream"] if self.stream else []
+        if found := [*named, *(f"parameters.{name}" for name in sorted(given))]:
+            raise unsupported(found[0], "cannot act beside choices, which are answered without a text: remove it")
         return self
 
 

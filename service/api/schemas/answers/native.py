@@ -69,6 +69,35 @@ class GenerateAnswer(Shown):
     details: Details | None = None
 
 
+class ChoiceToken(Shown):
+    id: int
+    text: str
+    logprob: float
+
+
+class ScoredText(Shown):
+    """`logprob` is the sum over its tokens; `probability` its share among the choices."""
+
+    text: str
+    logprob: float
+    probability: float
+    tokens: list[ChoiceToken]
+
+
+class ChoicesAnswer(Shown):
+    """`choice` is the likeliest of `choices`, which have the request's order."""
+
+    choice: str
+    choices: list[ScoredText]
+    id: str
+    model: str
+    version: str
+    digest: str
+    usage: Usage
+    timings: Timings
+    context: Receipt
+
+
 class TritonAnswer(Shown):
     model_name: str
     model_version: str
