@@ -163,12 +163,14 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.token_counts",
         "service.engine.work",
     },
-    "service.text": {"service.errors"},
+    "service.text": {"service.errors", "service.text.arguments"},
+    "service.text.arguments": {"service.errors"},
     "service.text.grams": set(),
     "service.text.passages": set(),
     "service.context": {
         "service.errors",
         "service.text",
+        "service.text.arguments",
         "service.text.grams",
         "service.text.passages",
         "service.context.partition",
@@ -199,6 +201,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.sessions": {
         "service.errors",
         "service.cursors",
+        "service.text.arguments",  # calls are checked before they are stored
         "service.text.grams",
         "service.text.passages",
         "service.context.partition",  # receipts are numbers there, and are read as lists
@@ -281,6 +284,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine_client",
         "service.engine.messages",
         "service.text",
+        "service.text.arguments",
         "service.text.grams",
         "service.text.passages",
         "service.context",
@@ -302,6 +306,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.settings",
         "service.metrics",
         "service.text",
+        "service.text.arguments",
         "service.context",
         "service.deployments",
         "service.answers",

@@ -20,6 +20,7 @@ import structlog
 
 from service.answers.answer import Answer
 from service.answers.request import GenerationRequest, SessionTurn
+from service.answers.stored_messages import check_results, message_of, new_messages, reply_of
 from service.context.before import Before
 from service.context.options import ContextOptions
 from service.context.partition import SYSTEM_POSITION
@@ -28,7 +29,7 @@ from service.context.prompt import Chat
 from service.context.stored_receipt import SYSTEM
 from service.context.trimming import Past
 from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
-from service.sessions import Answered, Done, History, NewMessage, NewReply, NewTurn, Part, Session, UnusableDatabase
+from service.sessions import Answered, Done, History, NewMessage, NewTurn, Part, Session, UnusableDatabase
 from service.tasks import BackgroundTasks
 from service.text.messages import Message
 
@@ -112,14 +113,14 @@ class Conversations:
     async def turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
         """Holds the session for this turn until the block ends. Raises NotFound, Stale, QuotaExceeded,
         InvalidRequest."""
-        store, new = await self.store(), _new(turn)
+        store, new = await self.store(), new_messages(turn)
         async with store.turn_lock(turn.owner, turn.session):
             history = await _read(store, turn, new, request.context)
             yield OpenTurn(store, turn, history.session, new, _asked(request, history, turn, new))
 
     async def asked(self, request: GenerationRequest, turn: SessionTurn) -> GenerationRequest:
         """Returns the request that the turn would make now, without taking the turn."""
-        store, new = await self.store(), _new(turn)
+        store, new = await self.store(), new_messages(turn)
         return _asked(request, await _read(store, turn, new, request.context), turn, new)
 
     async def counted_by(self, request: GenerationRequest, digest: str) -> GenerationRequest:
@@ -133,7 +134,7 @@ class Conversations:
             return request
         store, revision = await self.store(), turn.expected_revision
         ids = source.named[len(source.named) - len(turn.messages) :]
-        new = tuple(replace(each, id=id) for each, id in zip(_new(turn), ids, strict=True))
+        new = tuple(replace(each, id=id) for each, id in zip(new_messages(turn), ids, strict=True))
         with _told_of_changes():
             history = await store.history(turn.owner, turn.session, revision)
         history = history if new else _without_last_reply(history)
@@ -179,7 +180,7 @@ class OpenTurn:
             answer.finish_reason.value,
             answer.request.id,
         )
-        reply = NewReply(best.text, answered)
+        reply = reply_of(best, answered)
         cut = _cut_of(answer)
         owner, session, revision = self._turn.owner, self._session.id, self._session.revision
         with _told_of_changes():
@@ -187,10 +188,6 @@ class OpenTurn:
                 await self._store.append_turn(owner, session, NewTurn(self._new, reply, cut), revision, done)
             else:
                 await self._store.replace_last_reply(owner, session, reply, revision, cut=cut, done=done)
-
-
-def _new(turn: SessionTurn) -> tuple[NewMessage, ...]:
-    return tuple(NewMessage(message.content, message.role, message.name) for message in turn.messages)
 
 
 async def _read(
@@ -208,7 +205,9 @@ async def _read(
         return Part(_at(found), before.systems, policy == "middle", options.pin)
 
     if new:
-        return await store.check_turn(owner, session, new, revision, wanted)
+        history = await store.check_turn(owner, session, new, revision, wanted)
+        check_results(history.messages, new)
+        return history
     return _without_last_reply(await store.history(owner, session, revision, wanted))
 
 
@@ -242,7 +241,7 @@ def _asked(
 def _chat(history: History, turn: SessionTurn, new: tuple[NewMessage, ...], past: Past) -> Chat:
     session, stored = history.session, history.messages
     system = [Message("system", session.system)] if session.system else []
-    said = [Message(message.role, message.content, message.name) for message in stored]
+    said = [message_of(each) for each in stored]
     first = history.next_position
     return Chat(
         (*system, *said, *turn.messages),

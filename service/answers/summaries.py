@@ -25,10 +25,12 @@ from service.answers.bounds import prompt_of, window_of
 from service.answers.conversations import Conversations
 from service.answers.recent_summaries import RecentSummaries
 from service.answers.request import GenerationRequest
+from service.answers.stored_messages import answer_message
 from service.context.budget import Budget
-from service.context.composing import SYSTEM_ROLES
+from service.context.composing import leading_systems
 from service.context.options import ContextOptions
 from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE, summary_messages
+from service.context.policies import turn_starts
 from service.context.prompt import Chat
 from service.errors import ContextOverflow, DosirakError
 from service.metrics import Metrics
@@ -74,7 +76,7 @@ class Summaries:
         request = answer.request
         if not isinstance(request.source, Chat) or request.context is None or request.context.chosen != "summarise":
             return
-        messages = (*request.source.messages, Message("assistant", answer.best[0].text))
+        messages = (*request.source.messages, answer_message(answer.best[0]))
         chat = _chat(request, messages)
         if chat in self._tasks or len(self._tasks) >= MOST_WAITING:
             return
@@ -156,7 +158,9 @@ def _request(answer: Answer, messages: tuple[Message, ...], last: Summary, place
     done, text = last
     systems = _first(messages) - 1
     before = [*messages[:systems], *(line.message for line in summary_messages(answer.tokenizer, text) if text)]
-    turns = [at for at, message in enumerate(messages) if message.role == "user" and done < at <= place]
+    first = leading_systems(messages)
+    starts = turn_starts([message.role for message in messages[first:]])
+    turns = [first + at for at in starts if done < first + at <= place]
     while turns:
         said = messages[max(done, systems) : turns[-1]]
         request = _summary_request(answer, (*before, *said, Message("user", SUMMARY_REQUEST)))
@@ -194,7 +198,7 @@ def _summary_tokens(answer: Answer) -> int:
 
 def _first(messages: Sequence[Message]) -> int:
     """Returns the position behind the system messages and the first other message: these tell chats apart."""
-    return min(len(messages), sum(message.role in SYSTEM_ROLES for message in messages) + 1)
+    return min(len(messages), leading_systems(messages) + 1)
 
 
 def _chat(request: GenerationRequest, messages: Sequence[Message]) -> str:

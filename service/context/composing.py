@@ -1,5 +1,5 @@
-"""Composing prepares a client's messages for counting: Unicode's composed form, and the order that receipts and cuts
-rely on. It knows no tokens."""
+"""Composing prepares a client's messages for counting: Unicode's composed form, and what receipts and cuts rely
+on. It counts no tokens."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from unicodedata import is_normalized, normalize
 
+from service.context.policies import SYSTEM_ROLES
 from service.errors import InvalidRequest
 from service.text.arguments import mapped, parsed, written
 from service.text.messages import Document, Message, ToolCall
+from service.text.tokenizer import Tokenizer
 
-SYSTEM_ROLES = ("system", "developer")
 NFC_NOTE = "input normalised to NFC"
 
 
@@ -55,16 +56,22 @@ def nfc(text: str) -> tuple[str, tuple[str, ...]]:
     return (text, ()) if is_normalized("NFC", text) else (normalize("NFC", text), (NFC_NOTE,))
 
 
-def require_order(messages: Sequence[Message]) -> None:
-    """Requires that system messages come first: a later one would be neither history nor instruction in the receipt."""
-    begun = False
-    for index, message in enumerate(messages):
-        if message.role not in SYSTEM_ROLES:
-            begun = True
-        elif begun:
-            raise InvalidRequest(
-                f"messages[{index}] is a {message.role} message after others; send it first.", param="messages"
-            )
+def leading_systems(messages: Sequence[Message]) -> int:
+    """Returns how many system messages stand before all others."""
+    return next((at for at, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages))
+
+
+def require_systems(tokenizer: Tokenizer, messages: Sequence[Message]) -> None:
+    """Requires that the template writes system messages after others, where there are some."""
+    leading = leading_systems(messages)
+    later = next((at for at, message in enumerate(messages) if at > leading and message.role in SYSTEM_ROLES), None)
+    if later is not None and not tokenizer.has_systems_between:
+        where = f"messages[{later}].role"
+        raise InvalidRequest(
+            f"{where}: this version's chat template takes no system message after others; send it first, or as a "
+            "user's message",
+            param=where,
+        )
 
 
 def require_calls(messages: Sequence[Message]) -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 from service.context.before import Before, added, tokens_of
 from service.context.budget import Budget
-from service.context.composing import SYSTEM_ROLES
+from service.context.composing import leading_systems
 from service.context.documents import Placed
 from service.context.partition import Counts, Partition, ranges_of
 from service.context.placing import KNOWLEDGE, SUMMARY, SentMessage, knowledge_messages
+from service.context.policies import SYSTEM_ROLES
 from service.context.receipt import Cut, Parts, Receipt
 from service.context.sources import Chat
 from service.context.trimming import Trimmed
@@ -23,6 +24,7 @@ from service.text.chat import Shares
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
 
+MOST_NAMED = 8  # messages in one note
 NO_SUMMARY_NOTE = "no summary was ready: older messages are left out"
 
 
@@ -63,7 +65,7 @@ class Sent:
         parts = self._with_tools(_parts(trimmed.sent_messages, shares))
         left_out = self.left_out_by_template()
         notes = (*self.notes, *_notes(self.budget.options.chosen, trimmed, bool(left_out)))
-        notes = (*notes, *self._document_notes(), *self._reasoning_notes())
+        notes = (*notes, *self._document_notes(), *self._reasoning_notes(), *self._name_notes())
         missing = sorted(left_out | (set(range(len(self.messages))) - trimmed.sent))
         partition = self._partition(missing)
         lists = partition.lists(self.chat.all_named)
@@ -158,7 +160,7 @@ class Sent:
 
     @property
     def systems(self) -> int:
-        return sum(message.role in SYSTEM_ROLES for message in self.messages)
+        return leading_systems(self.messages)
 
     @property
     def _start(self) -> int:
@@ -175,6 +177,18 @@ class Sent:
             tokens = sum(map(self.tokenizer.text_tokens, parts))
             of = "an earlier answer" if len(parts) == 1 else f"{len(parts)} earlier answers"
             yield f"the reasoning of {of} is not sent again: {tokens} tokens"
+
+    def _name_notes(self) -> Iterator[str]:
+        written = self.tokenizer.named_roles if any(each.name for each in self.messages) else frozenset()
+        unwritten = [
+            name
+            for name, message in zip(self.chat.named, self.messages, strict=True)
+            if message.name and message.role not in written
+        ]
+        if unwritten:
+            more = f" and {len(unwritten) - MOST_NAMED} more" if len(unwritten) > MOST_NAMED else ""
+            listed = ", ".join(unwritten[:MOST_NAMED])
+            yield f"the chat template does not write the `name` of messages: {listed}{more}"
 
     def _document_notes(self) -> Iterator[str]:
         names, tokens = document_names(self.documents), self.tokenizer.text_tokens

@@ -7,9 +7,9 @@ of tokens.
     summarise  as window, with a summary of what is left out
     retrieve   as window, with the old turns that match the question
 
-A turn is a user's message and all that follows up to the next one: an answer, tool calls and their results stay with
-it. Only whole turns are left out, so that a template that wants roles to alternate still gets them. The last turn is
-always kept.
+A turn is a user's message, with system messages right before it, and all that follows up to the next one: an answer,
+tool calls and their results stay with it. Only whole turns are left out, so that a template that wants roles to
+alternate still gets them. The last turn is always kept.
 
     turns      | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
     window                 ^ cut: 0, 1 and 2 are left out until 3 .. 7 and later turns do not fit any more
@@ -44,6 +44,7 @@ from typing import Final, Literal, get_args
 
 Policy = Literal["refuse", "window", "middle", "summarise", "retrieve"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+SYSTEM_ROLES: Final = ("system", "developer")
 LOWEST, HIGHEST = 0.25, 0.875
 USUAL_DECODE_RATIO: Final = 16.0
 
@@ -81,11 +82,22 @@ class Turn:
         return self.tokens - self.asked
 
 
+def turn_starts(roles: Sequence[str]) -> list[int]:
+    """Returns where the turns of a chat's messages behind its first system messages begin. Messages before the first
+    user message are a turn too."""
+    starts = [0] if roles else []
+    for at, role in enumerate(roles):
+        if role == "user":
+            first = at
+            while first > starts[-1] + 1 and roles[first - 1] in SYSTEM_ROLES:
+                first -= 1
+            starts += [first] if first else []
+    return starts
+
+
 def turns_of(roles: Sequence[str], tokens: Sequence[int], pinned: Sequence[bool]) -> tuple[Turn, ...]:
-    """Returns the turns of a chat's messages behind its system messages. Messages before the first user message are a
-    turn too."""
-    starts = [at for at, role in enumerate(roles) if role == "user" or at == 0]
-    turns = []
+    """Returns the turns of a chat's messages behind its first system messages."""
+    starts, turns = turn_starts(roles), []
     for first, last in zip(starts, [*starts[1:], len(roles)], strict=True):
         answer = next((at for at in reversed(range(first, last)) if roles[at] == "assistant"), last)
         counts = sum(tokens[first:last]), sum(tokens[first:answer])

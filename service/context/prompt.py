@@ -17,7 +17,7 @@ from typing import Final
 
 from service.context.before import Before
 from service.context.budget import Budget
-from service.context.composing import compose, current, nfc, require_calls, require_order
+from service.context.composing import compose, current, nfc, require_calls, require_systems
 from service.context.counting import NO_SUMMARY_NOTE, Counted, Sent
 from service.context.documents import Placed, by_match, by_rank
 from service.context.inspecting import inspect_chat, inspect_raw
@@ -196,7 +196,7 @@ def _ids_prompt(tokenizer: Tokenizer, budget: Budget, ids: tuple[int, ...], cut:
 
 def _chat_prompt(tokenizer: Tokenizer, budget: Budget, chat: Chat, documents: tuple[Document, ...]) -> Prompt:
     messages, documents, notes = compose(chat.messages, documents)
-    require_order(messages)
+    require_systems(tokenizer, messages)
     require_calls(messages)
     room = budget.documents
     while True:

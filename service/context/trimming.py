@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from service.context import policies, retrieval
 from service.context.before import Before
 from service.context.budget import Budget
-from service.context.composing import SYSTEM_ROLES
+from service.context.composing import leading_systems
 from service.context.documents import by_rank
 from service.context.placing import KNOWLEDGE, SentMessage, knowledge_messages, of_chat, summary_messages
-from service.context.policies import LowWater, Overrun, Turn, turns_of
+from service.context.policies import SYSTEM_ROLES, LowWater, Overrun, Turn, turns_of
 from service.context.recalling import Recall
 from service.context.shortening import without_middle
 from service.errors import InvalidRequest
@@ -97,7 +97,7 @@ def trim(
     (by `refuse` all of it; else system messages, pinned turns and the last turn), InvalidRequest for a pin that is no
     message."""
     pinned = _pinned(budget.options.pin, names)
-    systems = sum(message.role in SYSTEM_ROLES for message in messages)
+    systems = leading_systems(messages)
     if systems == len(messages) or (budget.options.chosen == "refuse" and not past.passages):
         sent = of_chat(messages, range(len(messages)))
         encoded = tokenizer.encode_chat(messages, documents=documents)
@@ -134,10 +134,11 @@ class _Chat:
 
     def shorten(self, pinned: Sequence[bool]) -> None:
         """Leaves out the middle of the last turn's longest message where the turn does not fit beside what must stay. A
-        message that would keep next to nothing stays whole, and is refused."""
+        system message, and one that would keep next to nothing, stays whole, and is refused."""
         must = policies.kept(self.budget.options.chosen, self.turns, len(self.turns) - 1)
         given, left_out = self.messages, 0
-        tokens = [self.tokenizer.text_tokens(each.content) for each in given[self._place(self.turns[-1]) :]]
+        last = given[self._place(self.turns[-1]) :]
+        tokens = [0 if each.role in SYSTEM_ROLES else self.tokenizer.text_tokens(each.content) for each in last]
         at = self._place(self.turns[-1]) + tokens.index(max(tokens))
         while (over := self._encode(self._sent(must)).count - self.budget.limit) > 0:
             left_out += over + (0 if self.shortened else _LEAST_LEFT)
@@ -265,7 +266,8 @@ class _Chat:
         return self.systems + turn.first
 
     def _texts(self, turn: int) -> list[str]:
-        return [text for each in self._of_turns((turn,)) for text in each.message.texts]
+        messages = [each.message for each in self._of_turns((turn,))]
+        return [text for each in messages if each.role not in SYSTEM_ROLES for text in each.texts]
 
     def _of_turns(self, turns: Sequence[int]) -> list[SentMessage]:
         places = (range(self._place(self.turns[at]), self.systems + self.turns[at].last) for at in turns)

@@ -18,9 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.context.partition import NEAREST, Named
 from service.context.stored_receipt import SYSTEM, partition_of, wire_form
 from service.sessions.owned import Owned
+from service.sessions.records import TOOL
 from service.sessions.values import Part, Said, StoredMessage
 
-_COLUMNS: Final = ("id", "position", "role", "content", "name", "pinned")
+_COLUMNS: Final = ("id", "position", "role", "content", "name", "pinned", "tool_calls", "tool_call_id")
 _RANGES: Final = 100
 """The most ranges of positions in one statement."""
 
@@ -59,6 +60,19 @@ class Reading:
         asked = self._mine.select("messages", "position", "id").where(self._in_session, *conditions)
         rows = await self._connection.execute(asked.order_by(self._its.position.desc()).limit(most))
         return tuple(reversed([(row.position, row.id) for row in rows]))
+
+    async def results_of(self, message: Row[Any]) -> Sequence[Row[Any]]:
+        """Returns the messages with results of this message's calls: those behind it in its turn."""
+        if not message.tool_calls:
+            return ()
+        behind = self._in_session, self._its.position > message.position
+        user = self._mine.select("messages", "position").where(*behind, self._its.role == "user")
+        asked = self._mine.select("messages").where(*behind, self._its.role == TOOL)
+        stop = (await self._connection.execute(user.order_by(self._its.position).limit(1))).scalar_one_or_none()
+        if stop is not None:
+            asked = asked.where(self._its.position < stop)
+        ids = {call["id"] for call in message.tool_calls}
+        return [row for row in (await self._connection.execute(asked)).all() if row.tool_call_id in ids]
 
     async def with_receipts(self, rows: Sequence[Row[Any]], messages: Iterable[StoredMessage]) -> list[StoredMessage]:
         """Returns the same messages, which come from `rows` in order, with receipts that name messages."""

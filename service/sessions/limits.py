@@ -22,6 +22,7 @@ MOST_CHARACTERS = {
     "finish_reason": 100,
     "answer_id": 100,
     "comment": 2000,
+    "tool_call_id": 128,
 }
 MOST_LEVELS = 20
 LONGEST_TTL_SECONDS = 10 * 365 * 86400.0
@@ -70,6 +71,7 @@ class Limits:
     def check_message(self, message: NewMessage) -> None:
         check_text(message.name, "name")
         check_text(message.role, "role")
+        check_text(message.tool_call_id, "tool_call_id")
         self.check_content(message.content, "content")
 
     def check_content(self, content: str, param: str) -> None:

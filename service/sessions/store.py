@@ -33,7 +33,7 @@ from service.sessions.idempotency import Idempotency
 from service.sessions.knowledge import KnowledgeBase
 from service.sessions.limits import Limits, check_distinct, check_limit, check_text
 from service.sessions.owned import Owned
-from service.sessions.records import ASSISTANT, message_of, session_of, stored, stored_reply
+from service.sessions.records import ASSISTANT, TOOL, message_of, session_of, stored, stored_reply
 from service.sessions.search import search
 from service.sessions.summaries import StoredSummaries
 from service.sessions.turn_locks import TurnLocks
@@ -222,9 +222,16 @@ class SessionStore:
     async def delete_message(
         self, owner: str, session_id: str, message_id: str, expected_revision: int | None = None
     ) -> Session:
+        """Deletes a message, and with a call its results. Raises Conflict for a result alone."""
         self._traces = True
         async with self._change(owner, session_id, expected_revision) as change:
-            await change.remove(await change.mine.message(change.connection, change.row, message_id))
+            message = await change.mine.message(change.connection, change.row, message_id)
+            if message.role == TOOL:
+                raise Conflict("This is the result of a call: delete the message with the call, and it goes along")
+            reading = Reading(change.connection, change.mine, change.row)
+            for result in await reading.results_of(message):
+                await change.remove(result)
+            await change.remove(message)
             return await change.save()
 
     # Turns

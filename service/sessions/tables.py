@@ -13,6 +13,7 @@ Rows have a `number` for joins and for the index, and a random `id` for callers.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import (
@@ -51,16 +52,16 @@ class Moment(TypeDecorator[datetime]):
         return None if value is None else _EPOCH + value * _MICROSECOND
 
 
-class JsonText(TypeDecorator[Json]):
+class JsonText(TypeDecorator[Json | Sequence[Json]]):
     """JSON as text, unescaped, with its keys in their original order."""
 
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Json | None, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: Json | Sequence[Json] | None, dialect: Dialect) -> str | None:
         return None if value is None else json.dumps(value, ensure_ascii=False)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Json | None:
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Json | Sequence[Json] | None:
         return None if value is None else json.loads(value)
 
 
@@ -115,6 +116,9 @@ messages = Table(
     Column("usage", JsonText),
     Column("finish_reason", Text),
     _ANSWER_ID,
+    Column("tool_calls", JsonText),
+    Column("tool_call_id", Text),
+    Column("reasoning", Text),
     UniqueConstraint("session", "position", name="messages_order"),
     Index("messages_pinned", "session", "position", sqlite_where=_PINNED, postgresql_where=_PINNED),
     Index(

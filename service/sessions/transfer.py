@@ -11,14 +11,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from service.context.stored_receipt import numbered, renumbered
 from service.errors import InvalidRequest
 from service.sessions.limits import Limits, check_answer_id, check_distinct, check_levels, check_text
-from service.sessions.records import ASSISTANT
+from service.sessions.records import ASSISTANT, TOOL
 from service.sessions.values import (
     Answered,
     Json,
@@ -28,6 +28,7 @@ from service.sessions.values import (
     StoredMessage,
     new_message_id,
 )
+from service.text.arguments import parsed as parsed_arguments
 
 FORMAT: Final = 2
 
@@ -41,6 +42,12 @@ class SessionLine(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", 
     metadata: dict[str, Any] = {}
     ttl_seconds: float | None = None
     cut: dict[str, Any] | None = None
+
+
+class CallLine(msgspec.Struct, forbid_unknown_fields=True):
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    arguments: str
 
 
 class MessageLine(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="message"):
@@ -57,9 +64,14 @@ class MessageLine(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", 
     usage: dict[str, Any] | None = None
     finish_reason: str | None = None
     answer_id: str | None = None
+    tool_calls: list[CallLine] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
 
 
 _ANSWERED = Answered.__slots__
+_TOOLS: Final = ("tool_calls", "tool_call_id", "reasoning")
+"""Written where they are set only, so that earlier versions read the export of a session without them."""
 
 
 def lines_of(session: Session, messages: Sequence[StoredMessage], positions: Sequence[int]) -> list[bytes]:
@@ -69,6 +81,7 @@ def lines_of(session: Session, messages: Sequence[StoredMessage], positions: Seq
     lines = [msgspec.json.encode({"type": "session", "format": FORMAT, **head})]
     for message in map(_placed(positions), messages):
         own = {name: getattr(message, name) for name in StoredMessage.__slots__ if name != "answered"}
+        own = {name: value for name, value in own.items() if value is not None or name not in _TOOLS}
         answered = asdict(message.answered) if message.answered is not None else {}
         lines.append(msgspec.json.encode({"type": "message", **own, **answered}))
     return lines
@@ -94,6 +107,7 @@ def parsed(lines: Iterable[bytes], limits: Limits) -> tuple[SessionFields, Json 
     limits.check_room(0, len(read) - 1)
     messages = [_message(number, line, limits) for number, line in read[1:]]
     check_distinct(message.id for message in messages)
+    _check_calls(read[1:])
     places = {message.id: place for place, message in enumerate(messages)}
     cut = head.cut
     if head.format == 1:
@@ -141,7 +155,11 @@ def _line(number: int, line: bytes) -> tuple[int, SessionLine | MessageLine]:
 def _message(number: int, line: SessionLine | MessageLine, limits: Limits) -> StoredMessage:
     if isinstance(line, SessionLine):
         raise InvalidRequest(f"Line {number} is a second session: import one at a time", param=f"line {number}")
-    limits.check_message(NewMessage(line.content, line.role, line.name))
+    limits.check_message(NewMessage(line.content, line.role, line.name, tool_call_id=line.tool_call_id))
+    limits.check_content(line.reasoning or "", "reasoning")
+    for call in line.tool_calls or ():
+        limits.check_content(call.id + call.name + call.arguments, "tool_calls")
+        _check_arguments(number, call)
     for name in ("model", "version", "digest", "finish_reason"):
         check_text(getattr(line, name), name)
     check_answer_id(line.answer_id, "answer_id")
@@ -153,4 +171,34 @@ def _message(number: int, line: SessionLine | MessageLine, limits: Limits) -> St
     if line.role != ASSISTANT and any(answered.values()):
         raise InvalidRequest(f"Line {number}: only an assistant's message has a receipt", param=f"line {number}")
     made = Answered(**answered) if line.role == ASSISTANT else None
-    return StoredMessage(line.id, line.role, line.content, line.name, line.pinned, line.created_at, made)
+    calls = None if line.tool_calls is None else [msgspec.structs.asdict(call) for call in line.tool_calls]
+    given = (line.id, line.role, line.content, line.name, line.pinned, line.created_at, made)
+    return StoredMessage(*given, calls, line.tool_call_id, line.reasoning)
+
+
+def _check_arguments(number: int, call: CallLine) -> None:
+    try:
+        parsed_arguments(call.arguments)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"Line {number}: {error.message}", param=f"line {number}") from None
+
+
+def _check_calls(read: Sequence[tuple[int, SessionLine | MessageLine]]) -> None:
+    """Raises InvalidRequest for a result without its call before it in the same turn, and for calls that are not an
+    assistant's."""
+    called: set[str] = set()
+    for number, line in read:
+        if not isinstance(line, MessageLine):
+            continue
+        if line.role != ASSISTANT and (line.tool_calls or line.reasoning):
+            raise InvalidRequest(
+                f"Line {number}: only an assistant's message has tool_calls and reasoning", param=f"line {number}"
+            )
+        called = set() if line.role == "user" else called | {call.id for call in line.tool_calls or ()}
+        if (line.role == TOOL) != (line.tool_call_id is not None) or (
+            line.role == TOOL and line.tool_call_id not in called
+        ):
+            raise InvalidRequest(
+                f"Line {number}: a tool's message alone has a `tool_call_id`, that of a call since the user's last",
+                param=f"line {number}",
+            )

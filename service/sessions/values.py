@@ -7,7 +7,7 @@ Times are zone-aware UTC. JSON objects are plain dicts that no code changes once
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypedDict, TypeVar
@@ -81,22 +81,27 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
+    """`tool_call_id` of a tool's message names the call of its result."""
+
     content: str
     role: str = "user"
     name: str | None = None
     pinned: bool = False
     id: str = field(default_factory=new_message_id)
+    tool_call_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NewReply:
     """An assistant's message. No limit applies to it, since it is generated already. PostgreSQL cannot hold U+0000, so
-    it is stored as U+FFFD."""
+    it is stored as U+FFFD. `tool_calls` are objects with `id`, `name` and `arguments`, a JSON object as text."""
 
     content: str
     answered: Answered = Answered()
     name: str | None = None
     id: str = field(default_factory=new_message_id)
+    tool_calls: Sequence[Json] | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,8 @@ class Said:
     content: str
     name: str | None
     pinned: bool
+    tool_calls: Sequence[Json] | None = None
+    tool_call_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,9 @@ class StoredMessage:
     created_at: datetime
     answered: Answered | None
     """None for all but an assistant's messages."""
+    tool_calls: Sequence[Json] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

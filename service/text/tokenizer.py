@@ -16,9 +16,10 @@ from pathlib import Path
 from tokenizers import Encoding
 
 from service.errors import InvalidRequest
+from service.text import probing
 from service.text.chat import ChatEncoder, EncodedChat
 from service.text.files import TokenizerFiles, read_files
-from service.text.messages import ChatOptions, Document, Message, ToolCall
+from service.text.messages import ChatOptions, Document, Message
 from service.text.segments import Memory, Splitting, digest_of
 from service.text.streams import TextStream
 from service.text.vocabulary import LONG_TEXT, Vocabulary, require_text
@@ -30,6 +31,9 @@ _COUNTED = 100_000
 _USUALLY_AROUND = 8
 _VARIANTS = 16
 """The most chat options of one owner that are remembered."""
+_PROBED = (
+    "is_additive", "has_later_systems", "has_systems_between", "named_roles", "_around", "places_tools", "_openings"
+)  # fmt: skip
 _OWNERS = 64
 """The most owners whose texts are remembered."""
 
@@ -111,7 +115,7 @@ class Tokenizer:
         if known is None:
             known = copy(self)
             known._chat, known._options = self._chat.with_options(options), options
-            for name in ("is_additive", "has_later_systems", "_around", "places_tools", "_openings"):
+            for name in _PROBED:
                 known.__dict__.pop(name, None)
         self._variants[options] = known
         while len(self._variants) > _VARIANTS:
@@ -155,15 +159,7 @@ class Tokenizer:
 
     @cached_property
     def _openings(self) -> dict[str, str]:
-        call = Message("assistant", "", tool_calls=(ToolCall("a", "a", "{}"),))
-        ask, result = Message("user", "a"), Message("tool", "a", tool_call_id="a")
-        found = {"user": "", "tool": ""}
-        for role, chat in (("user", [ask]), ("tool", [ask, call, result])):
-            try:
-                found[role] = self.decode(self.render_chat(chat), skip_special_tokens=False)
-            except InvalidRequest:
-                found[role] = found["user"]
-        return found
+        return probing.openings(self)
 
     def _id_of(self, name: str) -> int | None:
         token = self._named.get(name)
@@ -229,11 +225,17 @@ class Tokenizer:
     @cached_property
     def has_later_systems(self) -> bool:
         """Whether the template writes a system message that is not the chat's first."""
-        chat = (Message("system", "a"), Message("system", "b"), Message("user", "c"))
-        try:
-            return None not in self.encode_chat(chat).shares.messages
-        except InvalidRequest:
-            return False
+        return probing.has_later_systems(self)
+
+    @cached_property
+    def has_systems_between(self) -> bool:
+        """Whether the template writes a system message behind an answer."""
+        return probing.has_systems_between(self)
+
+    @cached_property
+    def named_roles(self) -> frozenset[str]:
+        """Returns the roles whose messages' names the template writes."""
+        return probing.named_roles(self)
 
     @cached_property
     def is_additive(self) -> bool:

@@ -59,8 +59,8 @@ async def test_a_long_chat_is_cut_with_calls_and_results_together(world: World) 
 async def test_what_cannot_act_is_refused_by_name(world: World) -> None:
     session = (await world.client.post("/v1/sessions", json={})).json()["id"]
     body = {"messages": CHAT, "session_id": session, "parameters": SHORT}
-    told = error(await world.client.post("/generate", json=body), 422, "unsupported_field")
-    assert "without session_id" in told["error"]
+    told = error(await world.client.post("/generate", json=body), 422, "invalid_request")
+    assert "of a session's turn" in told["error"]
     chat = {"messages": CHAT, "tools": [{"type": "function", "function": {"name": "get_weather"}}]}
     assert (
         openai_error(await world.client.post("/v1/chat/completions", json=chat), 400, "unsupported_field")["param"]

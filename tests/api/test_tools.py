@@ -173,7 +173,6 @@ async def test_a_format_beside_tools_allows_either(world: World) -> None:
             },
             "tools[0].function.parameters.not",
         ),
-        ({"session_id": "s_1"}, "tools"),
         ({"tool_choice": "required", "ignore_eos": True}, "ignore_eos"),
         ({"tool_choice": "required", "min_tokens": 2}, "min_tokens"),
         ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs.messages"),

@@ -18,7 +18,7 @@ from service.errors import ContextOverflow, InvalidRequest, UnsupportedField
 from service.text.messages import Document, Message
 from service.text.template import ChatTemplate
 from service.text.tokenizer import Tokenizer
-from tests.tokenizers import byte_level, llama, load
+from tests.tokenizers import CHAT_TEMPLATE, byte_level, llama, load
 
 TALK = (
     Message("system", "You sell lunch."),
@@ -275,9 +275,13 @@ def test_decomposed_hangul_is_the_same_prompt(tmp_path: Path) -> None:
     assert build(tokenizer, Text(jamo)).token_ids == build(tokenizer, Text("도시락")).token_ids
 
 
-def test_system_messages_come_first(tokenizer: Tokenizer) -> None:
-    with pytest.raises(InvalidRequest, match=r"messages\[1\] is a system message"):
-        build(tokenizer, Chat((Message("user", "a"), Message("system", "b"))))
+def test_later_system_messages_need_a_template_that_writes_them(tmp_path: Path) -> None:
+    template = CHAT_TEMPLATE.replace(
+        "message.role not in", "(message.role == 'system' and not loop.first) or message.role not in"
+    )
+    chat = Chat((Message("user", "a"), Message("system", "b")))
+    with pytest.raises(InvalidRequest, match=r"messages\[1\].role: .* no system message after others"):
+        build(load(tmp_path, chat_template=template), chat)
 
 
 def test_a_template_that_cuts_texts_is_counted_right(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ async def test_answers_of_before_have_no_id_and_new_ones_do(database_url: str) -
     store = await SessionStore.open(database_url)
     async with store._database.reading() as connection:
         after = (await connection.execute(text("SELECT * FROM messages ORDER BY number"))).all()
-    assert [tuple(row) for row in after] == [(*row, None) for row in before]
+    assert [tuple(row) for row in after] == [(*row, *[None] * 4) for row in before]
     assert await contents(store, "ann", "s_old") == ["x"] * 4
     assert (await store.feedback.all("ann")).data == () == tuple(await store.feedback.summary("ann"))
     await store.append_turn("ann", "s_old", a_turn("new", answer_id="gen-1", model="demo:1"))

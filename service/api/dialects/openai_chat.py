@@ -8,7 +8,7 @@ from typing import Any
 from service.answers import Answer, CallDelta, Delta, GenerationRequest, OutputSequence, SessionTurn, Token
 from service.api.dialects.logprobs import with_alternatives
 from service.api.dialects.openai import Models, OpenAISerialiser, requests_of
-from service.api.dialects.tools import tool_use
+from service.api.dialects.tools import called, tool_use
 from service.api.schemas.openai import ChatBody
 from service.context.prompt import Chat
 from service.reasoning import ReasoningUse
@@ -46,10 +46,7 @@ class ChatSerialiser(OpenAISerialiser):
         if sequence.reasoning:
             message["reasoning_content"] = sequence.reasoning
         if sequence.calls:
-            message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in sequence.calls
-            ]
+            message["tool_calls"] = [called(call.id, call.name, call.arguments) for call in sequence.calls]
         return {"message": message, "logprobs": _logprobs(answer, sequence.tokens)}
 
     def opening(self, delta: Delta) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from service.api.schemas.openai import ChatBody
 from service.api.schemas.tools import NamedTool
@@ -27,6 +28,11 @@ def tool_use(body: ChatBody) -> ToolUse | None:
                 param=field,
             )
     return found
+
+
+def called(id: str, name: str, arguments: str) -> dict[str, Any]:
+    """Returns a call in OpenAI's form."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def use_of(tools: tuple[Tool, ...], choice: str, name: str | None, *, is_parallel: bool) -> ToolUse | None:

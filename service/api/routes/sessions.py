@@ -18,6 +18,7 @@ from starlette.responses import Response
 from service.api.bodies import json_body, read_lines
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep, Text
 from service.api.dialects import native
+from service.api.dialects.tools import called
 from service.api.encoding import NDJSON, json_response
 from service.api.etags import revision_of
 from service.api.openapi import lines, streams, takes
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from service.sessions import SessionStore
 
 PREFIX: Final = "/v1/sessions"
+TOOLS: Final = ("tool_calls", "tool_call_id", "reasoning")
 router = APIRouter(prefix=PREFIX, tags=["sessions"])
 IfMatch = Annotated[str | None, Header()]
 SESSION: Final = json_body(SessionBody)
@@ -205,7 +207,10 @@ def _session(session: Session) -> dict[str, Any]:
 
 
 def _message(message: StoredMessage) -> dict[str, Any]:
-    shown = {key: _shown(value) for key, value in asdict(message).items() if key != "answered"}
+    shown = {key: _shown(value) for key, value in asdict(message).items() if key not in ("answered", *TOOLS)}
+    shown |= {key: value for key in TOOLS if (value := getattr(message, key)) is not None}
+    if message.tool_calls is not None:
+        shown["tool_calls"] = [called(str(c["id"]), str(c["name"]), str(c["arguments"])) for c in message.tool_calls]
     return shown | (asdict(message.answered) if message.answered else {})
 
 

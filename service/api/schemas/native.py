@@ -123,12 +123,11 @@ def fit_a_session(messages: list[ChatMessage] | None) -> None:
     """Raises for messages that a turn of a stored session cannot have."""
     if messages is None:
         raise unsupported("session_id", "needs messages: what the user says now")
-    if any(message.role == "tool" or message.tool_calls for message in messages):
-        raise unsupported(
-            "messages", "of a session hold no tool calls and results yet: send the chat without session_id"
-        )
-    if any(message.role != "user" for message in messages):
-        raise wrong("messages", "of a session's turn are the user's: the system prompt is the session's own")
+    roles = [message.role for message in messages]
+    if any(role not in ("user", "tool") for role in roles):
+        raise wrong("messages", "of a session's turn are the user's or a tool's: the session has all others")
+    if roles != sorted(roles):
+        raise wrong("messages", "of a session's turn have results of tools first: a user's message begins a new turn")
 
 
 class GenerationFields(Wire):

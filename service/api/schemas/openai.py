@@ -172,8 +172,6 @@ class ChatBody(OpenAISampling):
         if self.session_id is not None:
             fit_a_session(self.messages)
             one_answer(self.n or 1, "n")
-            if self.tools:
-                raise unsupported("tools", "cannot act in a session yet: send the chat without session_id")
         return self
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from service.api.schemas.answers.base import FinishReason, Object, Page, Receipt, Shown, Time, Usage
+from service.api.schemas.answers.openai import CalledTool
 
 
 class SessionShown(Shown):
@@ -24,7 +25,8 @@ class SessionShown(Shown):
 
 class MessageShown(Shown):
     """The fields from `context` on are an assistant's only: they say how the answer was made. `answer_id` is the
-    answer's `id`; null where it is not known, or where the text was edited since."""
+    answer's `id`; null where it is not known, or where the text was edited since. `tool_calls`, `reasoning` and
+    `tool_call_id` are there where they are set."""
 
     id: str
     role: str
@@ -32,6 +34,9 @@ class MessageShown(Shown):
     name: str | None
     pinned: bool
     created_at: Time
+    tool_calls: list[CalledTool] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
     context: Receipt | None = None
     model: str | None = None
     version: str | None = None
