@@ -75,6 +75,7 @@ class Lane:
         self._limits = limits
         self._woken = asyncio.Event()
         self._defects = Counter[str]()
+        self._client_at = float("-inf")
 
     def start(self, tasks: BackgroundTasks) -> None:
         tasks.keep(ANSWER_BATCHES, self._pass)
@@ -152,16 +153,22 @@ class Lane:
             if now.status == "cancelling":
                 run.batch = now
 
+    def _may_begin(self, in_flight: int) -> bool:
+        load, now = self._lookout.load(), time.monotonic()
+        if load.clients:
+            self._client_at = now
+        return may_begin(load, in_flight, self._limits.seats, self._limits.longest_backlog, now - self._client_at)
+
     def _means(self, store: SessionStore) -> Means:
-        limits, lookout = self._limits, self._lookout
+        lookout = self._lookout
         return Means(
             store,
             self._files,
             self._answer,
             self._encode,
-            lambda in_flight: may_begin(lookout.load(), in_flight, limits.seats, limits.longest_backlog),
+            self._may_begin,
             store.now,
             lookout.is_stopping,
             lookout.observe,
-            limits.line_bytes,
+            self._limits.line_bytes,
         )

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-BESIDE_CLIENTS: Final = 0.0625
-"""The share of an engine's seats that lines may take while a client's request is in progress."""
-RAMP: Final = 4
-"""The most lines that begin at one look: more prompts at once would lie before a client's next one."""
+BESIDE_CLIENTS: Final = 1 / 32
+"""The share of an engine's seats that lines may take while clients are there."""
+QUIET_SECONDS: Final = 1.0
+"""Clients count as there for so long after their last request: the next one would find all lines running."""
 LEAST_FREE: Final = 0.25
 """The share of KV blocks that lines leave free or reusable."""
 
@@ -26,10 +26,11 @@ class Load:
     backlog_seconds: float = 0.0
 
 
-def may_begin(load: Load, in_flight: int, seats: int, longest_backlog: float) -> int:
-    """Returns how many lines may begin now beside those in flight. `seats` are those of one engine: lines take half of
-    them at most."""
+def may_begin(load: Load, in_flight: int, seats: int, longest_backlog: float, quiet_seconds: float) -> bool:
+    """Returns whether one more line may begin now beside those in flight: one at a look, since to read a line holds the
+    event loop. `seats` are those of one engine: lines take half of them at most. `quiet_seconds` is the time since a
+    client's request was last in progress."""
     if load.waiting or load.free_blocks < LEAST_FREE or load.backlog_seconds > longest_backlog:
-        return 0
-    most = max(1, int(seats * BESIDE_CLIENTS)) if load.clients else max(1, seats // 2)
-    return max(0, min(RAMP, most - in_flight))
+        return False
+    share = 0.5 if quiet_seconds >= QUIET_SECONDS else BESIDE_CLIENTS
+    return in_flight < max(1, int(seats * share))

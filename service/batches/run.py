@@ -41,13 +41,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a run works with. `room` says how many lines may begin beside so many in flight."""
+    """What a run works with. `may_begin` says whether one more line may begin beside so many in flight."""
 
     store: SessionStore
     contents: Contents
     answer: Answer
     encode: Encode
-    room: Callable[[int], int]
+    may_begin: Callable[[int], bool]
     now: Callable[[], datetime]
     is_stopping: Callable[[], bool]
     observe: Callable[[str], None]
@@ -113,9 +113,8 @@ class BatchRun:
                 if not ahead and not is_read:
                     ahead = await asyncio.to_thread(lambda: list(islice(lines, READ_AHEAD)))
                     is_read = not ahead
-                begin = min(self._means.room(len(running)), len(ahead))
-                running |= {asyncio.create_task(self._line(*each)) for each in ahead[:begin]}
-                del ahead[:begin]
+                if ahead and self._means.may_begin(len(running)):
+                    running.add(asyncio.create_task(self._line(*ahead.pop(0))))
                 if is_read and not running:
                     break
                 running = await self._after_a_look(running)
