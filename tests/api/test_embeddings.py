@@ -90,7 +90,7 @@ async def test_a_request_chooses_its_pooling(world: World) -> None:
 async def test_what_does_not_fit_is_refused_with_the_numbers_of_its_input(world: World) -> None:
     response = await refused(world, ["short", "a" * (WINDOW + 9)])
     body = openai_error(response, 400, "context_length_exceeded")
-    assert body["message"].startswith("Input 1: ")
+    assert "Input 1: " in body["message"]
     assert str(WINDOW) in body["message"]
     assert not world.engine.requests, "nothing runs of a batch that is refused"
     [vector] = vectors(await embed(world, ["a" * (WINDOW + 9)], truncate_prompt_tokens=5))
