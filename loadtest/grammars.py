@@ -124,6 +124,8 @@ class Wave:
                 self.steps.append(seconds)
                 self.parts.append(clocks.take())
                 self.tokens += sum(len(output.token_ids) for output in outputs)
+        if not self.steps:
+            raise SystemExit("the streams never decode at once: a larger --new, or fewer --streams")
 
     @property
     def rate(self) -> float:

@@ -284,7 +284,7 @@ def test_a_lark_grammar_is_read_in_time_by_its_length(text: str) -> None:
     started = time.thread_time()
     with suppress(InvalidRequest):
         Grammar.of_lark(text, FIELD)
-    assert time.thread_time() - started < 0.6, "some of these took minutes"
+    assert time.thread_time() - started < 0.6
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------
