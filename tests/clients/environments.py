@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -26,15 +28,14 @@ LIGHT: Final = {
     "litellm": "litellm",
     "llm": "llm",
     "pydantic-ai": "pydantic-ai-slim[openai]",
-    "tritonclient": "tritonclient[http]",
 }
 """What is built when a test first wants it: seconds each. A name, and what is installed for it."""
-HEAVY: Final = {"aiperf": "aiperf", "guidellm": "guidellm", "lm-eval": "lm-eval[api]"}
-"""What only `make clients` builds: up to 800 MB each."""
+HEAVY: Final = {"guidellm": "guidellm", "lm-eval": "lm-eval[api]"}
+"""What only `make clients` builds: up to 1 GB each."""
 PACKAGES: Final = {**LIGHT, **HEAVY}
 NODE: Final = "openai-node"
-NEVER: Final = {"guidellm": "torch"}
-"""What a client names as a requirement, and what its part that asks a server does not import."""
+WITH_TORCH: Final = frozenset({"guidellm"})
+"""They load their data with torch: they get our version of it, from where `make install` has it."""
 HASHED: Final = frozenset({"litellm"})
 """Of these the files' hashes are pinned as well: releases of litellm were replaced by others' code once."""
 
@@ -64,6 +65,9 @@ def build(name: str) -> None:
             at = ("--python", str(BUILT / name / "bin" / "python"))
             hashes = ("--require-hashes",) if name in HASHED else ()
             _run(name, "pip", "sync", "--quiet", *hashes, *at, str(_requirements(name)))
+            if name in WITH_TORCH:
+                torch = metadata.version("torch").partition("+")[0]
+                _run(name, "pip", "install", "--quiet", *at, f"torch=={torch}")
         _stamp(name).write_text(_digest(name))
 
 
@@ -79,11 +83,11 @@ def pin(name: str) -> None:
     options = ["--upgrade", "--universal", "--python-version", "3.11", "--no-header", "--no-annotate"]
     if name in HASHED:
         options.append("--generate-hashes")
-    if name in NEVER:
-        never = BUILT / f"{name}.never"
+    if name in WITH_TORCH:
+        elsewhere = BUILT / f"{name}.overrides"
         BUILT.mkdir(exist_ok=True)
-        never.write_text(f"{NEVER[name]}; python_version < '3'\n")
-        options += ["--overrides", str(never)]
+        elsewhere.write_text("torch; python_version < '3'\n")
+        options += ["--overrides", str(elsewhere)]
     command = [_uv(), "pip", "compile", "--quiet", *options, "-", "--output-file", str(_requirements(name))]
     subprocess.run(command, input=(PACKAGES[name] + "\n"), text=True, check=True)
 
@@ -100,11 +104,13 @@ def _build_node() -> None:
 
 
 def _run(name: str, *arguments: str) -> None:
-    _call(name, [_uv(), *arguments])
+    """uv reads its own variable for what pip calls PIP_FIND_LINKS."""
+    links = {"UV_FIND_LINKS": found} if (found := os.environ.get("PIP_FIND_LINKS")) else {}
+    _call(name, [_uv(), *arguments], **links)
 
 
-def _call(name: str, command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _call(name: str, command: Sequence[str], **variables: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
     if done.returncode != 0:
         why = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
         raise NotBuilt(f"{name} could not be installed ({''.join(why)}): python -m tests.clients.environments {name}")
