@@ -12,7 +12,7 @@ NATIVE  := service/runner/native
 KERNELS := $(NATIVE)/built/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test clients nightly serve bento demo-model screenshots dashboards recall bench load
+.PHONY: help install check test clients nightly serve bento demo-model screenshots dashboards types recall bench load
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -71,6 +71,9 @@ dashboards: $(READY)  ## write the Grafana dashboard, the alerts and their rule 
 
 recall: $(READY) $(KERNELS)  ## recall table of the demo model, bf16 and int8, through the engine
 	@$(BIN)/dosirak recall
+
+types: $(READY)  ## write the types for TypeScript into docs/types
+	@$(BIN)/python docs/types/generate.py
 
 bench: $(READY) $(KERNELS)  ## ours against every peer: table, goals, plots; e.g. BENCH=--quick
 	$(BIN)/python -m loadtest.bench $(BENCH)

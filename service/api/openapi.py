@@ -1,8 +1,7 @@
-"""This module makes `/openapi.json` and `/docs` from the wire models, with no asset from anywhere else."""
+"""This module makes `/openapi.json` from the routes and the wire models."""
 
 from __future__ import annotations
 
-import html
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -13,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 from service.api.bodies import is_optional
 from service.api.dialects import ErrorDialect, error_dialect
 from service.api.encoding import EVENT_STREAM, NDJSON
+from service.api.operation_facts import add_facts
 from service.api.schemas import (
     anthropic,
     embeddings,
@@ -142,11 +142,6 @@ ERRORS: Final = {
     507: "The disk is full.",
 }
 INVALID: Final = "A field is wrong, unknown, or cannot act; or the context overflows."
-STYLE: Final = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#111}"
-    "code,pre{font:14px/1.5 ui-monospace,monospace}b{display:inline-block;min-width:4.5rem}"
-    "details{border-top:1px solid #ccc;padding:.5rem 0}pre{overflow:auto;background:#f4f4f4;padding:.75rem}"
-)
 
 
 def streams(
@@ -193,6 +188,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     for path, methods in found["paths"].items():
         for operation in methods.values():
             _document_errors(operation, path)
+    add_facts(found)
     return found
 
 
@@ -203,50 +199,3 @@ def _document_errors(operation: dict[str, Any], path: str) -> None:
     operation["responses"].pop("422", None)  # FastAPI's own words, which this server does not use
     for status, text in {**ERRORS, invalid: INVALID}.items():
         operation["responses"][str(status)] = {"description": text, "content": content}
-
-
-def page(found: dict[str, Any]) -> str:
-    """Returns the document as one HTML page: no script, no external address."""
-    entries = [
-        _entry(path, method, operation, found)
-        for path, methods in found["paths"].items()
-        for method, operation in methods.items()
-    ]
-    title = html.escape(f"{found['info']['title']} {found['info']['version']}")
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-        f"<h1>{title}</h1><p>{html.escape(found['info'].get('description', ''))} Machine-readable: "
-        f'<a href="openapi.json">openapi.json</a>.</p>{"".join(entries)}</html>'
-    )
-
-
-def _entry(path: str, method: str, operation: dict[str, Any], found: dict[str, Any]) -> str:
-    text = html.escape(operation.get("description", operation.get("summary", "")))
-    fields = html.escape("\n".join(_fields(operation, found)))
-    shown = f"<pre>{fields}</pre>" if fields else ""
-    return (
-        f"<details><summary><b>{method.upper()}</b> <code>{html.escape(path)}</code> {text}</summary>{shown}</details>"
-    )
-
-
-def _fields(operation: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    body = operation.get("requestBody")
-    if not body or "application/json" not in body["content"]:
-        return []
-    name = body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[-1]
-    schema = found["components"]["schemas"][name]
-    required = schema.get("required", ())
-    return [
-        f"{field}: {_type(shape)}{' (required)' if field in required else ''}"
-        for field, shape in schema["properties"].items()
-    ]
-
-
-def _type(shape: dict[str, Any]) -> str:
-    if "$ref" in shape:
-        return str(shape["$ref"]).rsplit("/", 1)[-1]
-    if "anyOf" in shape:
-        return " | ".join(dict.fromkeys(_type(each) for each in shape["anyOf"]))
-    if shape.get("type") == "array" and "items" in shape:
-        return f"list of {_type(shape['items'])}"
-    return str(shape.get("type", shape.get("const", "any")))

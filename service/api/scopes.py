@@ -10,8 +10,10 @@ from service.errors import Forbidden
 
 ADMIN: Final = "admin"
 GENERATE: Final = "generate"
+SESSIONS: Final = "sessions"
+MODELS_READ: Final = "models:read"
 MODELS_WRITE: Final = "models:write"
-EVERY: Final = frozenset({GENERATE, "sessions", "models:read", MODELS_WRITE, "metrics", ADMIN})
+EVERY: Final = frozenset({GENERATE, SESSIONS, MODELS_READ, MODELS_WRITE, "metrics", ADMIN})
 
 
 def needs(scope: str) -> Any:

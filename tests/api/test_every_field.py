@@ -14,6 +14,7 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from models.repository import Repository
+from service.api.body_examples import EXAMPLES
 from service.deployments.deployment import Deployment
 from service.deployments.deployments import Deployments
 from service.jobs.job import Job
@@ -132,6 +133,16 @@ async def refused(stage: Stage, orders: list[dict[str, Any]], table: Table, case
     assert observed["status"] in (400, 422), observed
     expected = f"`{case.field.rsplit('.', 1)[-1]}`" if table.is_flat else case.field
     assert expected in _named_in(observed["answer"]), observed["answer"]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=named)
+async def test_the_documents_example_is_accepted(stage: Stage, table: Table) -> None:
+    """Ids that an example makes up are those of things that are there."""
+    example = EXAMPLES[table.model.__name__]
+    path = await stage.filled(table.path)
+    there = {name: value for name, value in table.body.items() if "<" in str(value)}
+    answer = await stage.world.client.request(table.method, path, json=await stage.filled({**example, **there}))
+    assert answer.is_success, answer.text
 
 
 async def observe(

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from inspect import getsource
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service.api.operation_facts import REPEATED, scope_of
+from service.api.scopes import EVERY
+from tests.api.conftest import KEY
+from tests.conformance import documented
 from tests.fake_service import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -74,3 +82,53 @@ async def test_every_reference_resolves(shared: World) -> None:
     for name in set(re.findall(r'"#/components/schemas/([^"]+)"', text)):
         assert name in schemas, name
     assert "#/$defs/" not in text
+
+
+async def test_every_operation_tells_its_facts(shared: World) -> None:
+    """A new operation needs a tag that is described, a scope, examples, and the headers that act on it."""
+    document = (await shared.client.get("/openapi.json")).json()
+    tags = {each["name"] for each in document["tags"] if each["description"]}
+    ids = [operation["operationId"] for _, operation in operations(document)]
+    assert len(ids) == len(set(ids))
+    for name, operation in operations(document):
+        assert operation["tags"] and tags.issuperset(operation["tags"]), name
+        assert operation.get("description"), name
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            assert "$ref" not in content.get("schema", {}) or "example" in content, name
+        headers = {each["name"] for each in operation["parameters"] if each["in"] == "header"}
+        assert "X-Request-Id" in headers, name
+        scopes = {scope for each in operation["security"] for listed in each.values() for scope in listed}
+        assert len(scopes) == (0 if name.endswith(("/livez", "/readyz")) else 1), name
+        assert scopes <= EVERY, name
+
+
+def test_a_route_that_asks_for_a_scope_tells_the_same() -> None:
+    for route in documented():
+        asked = [each.dependency for each in route.dependencies if each.dependency.__qualname__.startswith("needs.")]
+        for check in asked:
+            [scope] = [cell.cell_contents for cell in check.__closure__]
+            assert {scope_of(method, route.path) for method in route.methods} == {scope}, route.path
+
+
+def test_an_idempotency_key_is_told_where_it_acts() -> None:
+    told = {route.path for route in documented() if "POST" in route.methods and REPEATED.fullmatch(route.path)}
+    generating = {route.path for route in documented() if "respond(" in getsource(route.endpoint)}
+    assert generating <= told
+
+
+def test_typescripts_types_are_up_to_date() -> None:
+    script = Path(__file__).parents[2] / "docs/types/generate.py"
+    found = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
+
+
+async def test_docs_page_has_every_operation(guarded: World) -> None:
+    key = {"Authorization": f"Bearer {KEY}"}
+    document = (await guarded.client.get("/openapi.json", headers=key)).json()
+    page = await guarded.client.get("/docs", headers=key)
+    for name, _ in operations(document):
+        method, path = name.split(" ")
+        assert f'data-method="{method}" data-path="{path}"' in page.text
+    assert (await guarded.client.get("/docs/docs.js")).status_code == 401
+    script = await guarded.client.get("/docs/docs.js", headers=key)
+    assert script.headers["content-type"].startswith("text/javascript")

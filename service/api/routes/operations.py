@@ -6,12 +6,13 @@ import asyncio
 from typing import Any, Final
 
 from fastapi import APIRouter
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 
 from service.api.bodies import json_body
 from service.api.deps import Service, ServiceDep, Text
+from service.api.docs_page import POLICY, SCRIPT, page
 from service.api.encoding import json_response
-from service.api.openapi import page, takes
+from service.api.openapi import takes
 from service.api.schemas.answers.base import Status
 from service.api.schemas.answers.operations import Batching, DeploymentList, DeploymentShown, Info
 from service.api.schemas.base import MAX_SEQUENCES, MAX_STOPS
@@ -25,7 +26,7 @@ from service.metrics import CONTENT_TYPE, VLLM
 
 router = APIRouter(tags=["operations"])
 DEPLOYMENT: Final = json_body(DeploymentBody)
-PAGE_POLICY: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+PAGE_POLICY: Final = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
 
 
 @router.get("/livez", response_model=Status)
@@ -157,3 +158,8 @@ async def openapi_json(service: ServiceDep) -> Response:
 @router.get("/docs", include_in_schema=False)
 async def docs(service: ServiceDep) -> Response:
     return HTMLResponse(page(service.openapi()), headers=PAGE_POLICY)
+
+
+@router.get("/docs/docs.js", include_in_schema=False)
+async def docs_script() -> Response:
+    return FileResponse(SCRIPT, media_type="text/javascript", headers={"Cache-Control": "no-cache"})

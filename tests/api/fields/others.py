@@ -30,8 +30,8 @@ MESSAGE: Final = Table(
 FORK: Final = Table(
     sessions.ForkBody,
     "/v1/sessions/<session>/fork",
-    {"at": "m_0"},
-    (acts("at", "<message>", "status", 201),),
+    {"at": "<message>"},
+    (acts("at", "m_0", "status", 404),),
 )
 FEEDBACK: Final = Table(
     feedback.FeedbackBody,

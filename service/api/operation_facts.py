@@ -1,0 +1,104 @@
+"""This module tells the OpenAPI document what FastAPI cannot know of an operation: keys and scopes, headers, examples,
+and what each tag is about. It knows paths and methods, no handlers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from service.api.body_examples import EXAMPLES
+from service.api.scopes import ADMIN, GENERATE, MODELS_READ, MODELS_WRITE, SESSIONS
+
+SCHEMES: Final = {
+    "key": {"type": "http", "scheme": "bearer", "description": "The server's key: `Authorization: Bearer …`."},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "X-Api-Key", "description": "The same key."},
+    "cookie": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "dosirak",
+        "description": "The store UI's cookie, whose name ends on letters of its own; it changes things for the UI's "
+        "own pages only.",
+    },
+}
+"""Ways to show the key. A server without a key answers its own machine without any."""
+TAGS: Final = {
+    "anthropic": "Anthropic's messages.",
+    "batches": "OpenAI's batches: requests of a file, answered while there is idle capacity.",
+    "context": "What of a chat the next call would send.",
+    "feedback": "Votes on answers.",
+    "files": "OpenAI's files, which batches read.",
+    "generate": "TGI's routes, with our own fields around them.",
+    "knowledge": "Documents that answers may rest on.",
+    "kserve": "The KServe v2 protocol with Triton's extensions.",
+    "ollama": "Ollama's routes.",
+    "openai": "OpenAI's chat and text completions, models and embeddings.",
+    "operations": "Health, metrics, deployments, profiles.",
+    "repository": "Versions of models: imports, measurements, aliases, rollouts, jobs.",
+    "responses": "OpenAI's responses and conversations.",
+    "sessions": "Chats that the server keeps.",
+    "tokenize": "Text to tokens and back.",
+}
+_OPEN: Final = re.compile(r"/(livez|readyz)")
+_SCOPES: Final[tuple[tuple[str, str, str], ...]] = (
+    (r"GET", r"/metrics", "metrics"),
+    (r".*", r"/v1/(sessions|feedback|knowledge|conversations)(/.*)?", SESSIONS),
+    (r".*", r"/v1/profiles(/.*)?", ADMIN),
+    (r"GET", r"/v1/(repository|jobs|deployments|models|batching|live)(/.*)?", MODELS_READ),
+    (r".*", r"/v1/(repository|jobs|deployments)(/.*)?", MODELS_WRITE),
+    (r"POST", r"/v2/repository/index", MODELS_READ),
+    (r"POST", r"/v2/repository/.*", MODELS_WRITE),
+    (r"POST", r"/api/show", MODELS_READ),
+    (r"POST", r".*", GENERATE),
+    (r".*", r"/v1/(files|batches|responses)(/.*)?", GENERATE),
+    (r"GET", r".*", MODELS_READ),
+)
+"""Methods and paths as patterns; the first that fits names the scope."""
+REPEATED: Final = re.compile(
+    r"/|/generate(_stream)?|/v1/(chat/completions|completions|messages|responses|sessions/\{session_id\}/regenerate)"
+    r"|/v2/models/.*/(generate|generate_stream|infer)|/api/(chat|generate)"
+)
+"""Operations that generate, which a request with an Idempotency-Key is answered by once."""
+REQUEST_ID: Final = {
+    "name": "X-Request-Id",
+    "in": "header",
+    "description": "The client's own name of the request; the answer repeats it. A name of other characters than "
+    "letters, digits and ._:- gets a new one.",
+    "schema": {"type": "string"},
+}
+IDEMPOTENCY_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "The request is answered once: a repetition gets the stored bytes, for 24 hours.",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+}
+
+
+def scope_of(method: str, path: str) -> str | None:
+    """Returns the scope that a caller of an operation needs; None where no key is needed."""
+    if _OPEN.fullmatch(path):
+        return None
+    fits = (scope for verbs, paths, scope in _SCOPES if re.fullmatch(verbs, method) and re.fullmatch(paths, path))
+    return next(fits, ADMIN)
+
+
+def add_facts(document: dict[str, Any]) -> None:
+    """Adds the facts to every operation of a document."""
+    document["components"]["securitySchemes"] = SCHEMES
+    document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            _add(operation, method.upper(), path)
+
+
+def _add(operation: dict[str, Any], method: str, path: str) -> None:
+    scope = scope_of(method, path)
+    operation["security"] = [{}, *({name: [scope]} for name in SCHEMES)] if scope else []
+    parameters = operation.setdefault("parameters", [])
+    parameters.append(REQUEST_ID)
+    if method == "POST" and REPEATED.fullmatch(path):
+        parameters.append(IDEMPOTENCY_KEY)
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    if body and "$ref" in body.get("schema", {}):
+        name = body["schema"]["$ref"].rsplit("/", 1)[-1]
+        if name in EXAMPLES:
+            body["example"] = EXAMPLES[name]
