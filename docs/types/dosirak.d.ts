@@ -165,6 +165,8 @@ export type Decisions = { "token_budget": number; "preemptions": number; "backlo
 
 export type Deleted = { "deleted": string };
 
+export type DeletedResponse = { "id": string; "object": "response"; "deleted": true };
+
 /** `replicas` is the number of engine processes, which share the version's weights and one queue. `draft` is a small
 version with the same tokens that makes drafts for it. */
 export type DeploymentBody = { "model": string; "replicas"?: (number | null); "draft"?: (string | null) };
@@ -306,7 +308,7 @@ export type InputTensorParameters = { "binary_data_size"?: (number | null) };
 export type InputTokens = { "object": "response.input_tokens"; "input_tokens": number };
 
 /** The body that has the tokens of a response's input counted. */
-export type InputTokensBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
+export type InputTokensBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "previous_response_id"?: (string | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
 
 /** One message of the chat, or a document, a summary, passages of the knowledge base, a raw prompt: `role` is then
 that word. `tokens` are those of its texts, without the template's. */
@@ -342,6 +344,12 @@ export type LayerShown = { "pattern": string; "dtype": string };
 export type LineageShown = { "source": string; "parent": (string | null); "parent_digest": (string | null); "recipe": string; "tools": (string)[]; "author": string };
 
 export type Links = { "ui": string; "docs": string; "openapi": string; "info": string; "metrics": string };
+
+/** An item that a request brought, with the fields of its type. */
+export type ListedItem = { "id": string; "type": "message" | "function_call" | "function_call_output" | "reasoning"; "status"?: ("in_progress" | "completed" | "incomplete" | null); "role"?: ("system" | "developer" | "user" | "assistant" | null); "content"?: ((Record<string, unknown>)[] | null); "call_id"?: (string | null); "name"?: (string | null); "arguments"?: (string | null); "output"?: (string | null); "summary"?: ((Record<string, unknown>)[] | null) };
+
+/** One page. `first_id` and `last_id` are null where it is empty. */
+export type ListedItems = { "object": "list"; "data": (ListedItem)[]; "first_id": (string | null); "last_id": (string | null); "has_more": boolean };
 
 export type Live = { "live": true };
 
@@ -601,7 +609,7 @@ export type ReportShown = { "digest": string; "created_at": string; "effort": "q
 /** Every version of every model. */
 export type RepositoryIndex = (IndexEntry)[];
 
-export type ResponseBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null); "stream"?: (boolean | null); "stream_options"?: (ResponseStreamOptions | null); "max_output_tokens"?: (number | null); "temperature"?: (number | null); "top_p"?: (number | null); "include"?: (("message.output_text.logprobs")[] | null); "top_logprobs"?: (number | null); "metadata"?: (Record<string, string> | null); "user"?: (string | null); "safety_identifier"?: (string | null); "prompt_cache_key"?: (string | null); "seed"?: (number | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null) };
+export type ResponseBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "previous_response_id"?: (string | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null); "stream"?: (boolean | null); "store"?: (boolean | null); "stream_options"?: (ResponseStreamOptions | null); "max_output_tokens"?: (number | null); "temperature"?: (number | null); "top_p"?: (number | null); "include"?: (("message.output_text.logprobs")[] | null); "top_logprobs"?: (number | null); "metadata"?: (Record<string, string> | null); "user"?: (string | null); "safety_identifier"?: (string | null); "prompt_cache_key"?: (string | null); "seed"?: (number | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null) };
 
 export type ResponseError = { "code": string; "message": string };
 
@@ -899,6 +907,10 @@ export interface Operations {
   "POST /v1/repository/models/{name}/versions/{version}/verify": { body: never; answer: Verified };
   "POST /v1/responses": { body: ResponseBody; answer: ResponseShown };
   "POST /v1/responses/input_tokens": { body: InputTokensBody; answer: InputTokens };
+  "DELETE /v1/responses/{response_id}": { body: never; answer: DeletedResponse };
+  "GET /v1/responses/{response_id}": { body: never; answer: ResponseShown };
+  "POST /v1/responses/{response_id}/cancel": { body: never; answer: ResponseShown };
+  "GET /v1/responses/{response_id}/input_items": { body: never; answer: ListedItems };
   "GET /v1/sessions": { body: never; answer: SessionPage };
   "POST /v1/sessions": { body: SessionBody; answer: SessionShown };
   "POST /v1/sessions/import": { body: never; answer: SessionShown };

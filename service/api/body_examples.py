@@ -24,6 +24,11 @@ EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "EmbeddingBody": {"input": "a lunch box"},
     "ResponseBody": {"input": "안녕하세요", "max_output_tokens": 64},
     "InputTokensBody": {"input": "안녕하세요"},
+    "BatchBody": {
+        "input_file_id": "file-0123456789abcdef",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    },
     "MessagesBody": {"messages": _ASKED, "max_tokens": 64},
     "CountTokensBody": {"messages": _ASKED},
     "TextBody": {"text_input": "Rice is", "parameters": {"max_tokens": 16}},

@@ -21,7 +21,7 @@ from service.jobs.job import Job
 from service.jobs.jobs import Jobs
 from service.profiles.profile import Profile
 from service.profiles.profiles import Profiles
-from tests.api.fields import anthropic, embeddings, kserve, native, ollama, openai, others, responses
+from tests.api.fields import anthropic, batches, embeddings, kserve, native, ollama, openai, others, responses
 from tests.api.fields.cases import ANYTHING, LATER, Case, Table, body_of, fields, neutral, place, shown
 from tests.api.fields.stage import TEMPLATE, Stage, staged
 from tests.conformance import documented
@@ -30,7 +30,7 @@ from tests.fake_service import publish, serving
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TABLES: tuple[Table, ...] = tuple(
     table
-    for module in (native, openai, responses, embeddings, ollama, kserve, anthropic, others)
+    for module in (native, openai, responses, embeddings, ollama, kserve, anthropic, others, batches)
     for table in module.TABLES
 )
 CASES = [(table, case) for table in TABLES for case in table.all()]

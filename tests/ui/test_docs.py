@@ -12,7 +12,7 @@ pytestmark = needs_browser
 
 def test_a_call_is_tried_and_streamed(shown: Window) -> None:
     page = shown.page
-    page.goto(f"{shown.url}/docs")
+    page.goto(f"{shown.base}/docs")
     entry = page.locator('details[data-method="post"][data-path="/generate"]')
     entry.locator("summary").click()
     body = entry.get_by_label("Body")

@@ -48,6 +48,7 @@ async def list_batches(service: ServiceDep, owner: OwnerDep, after: Text | None 
 
 @router.get("/{batch_id}", response_model=BatchShown)
 async def get_batch(service: ServiceDep, owner: OwnerDep, batch_id: str) -> Response:
+    """Returns a batch with its counts."""
     return json_response(_shown(await (await _batches(service)).get(owner, batch_id)))
 
 

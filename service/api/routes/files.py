@@ -72,6 +72,7 @@ async def list_files(
 
 @router.get("/{file_id}", response_model=FileShown)
 async def get_file(service: ServiceDep, owner: OwnerDep, file_id: str) -> Response:
+    """Returns what is known of a file, without its content."""
     return json_response(_shown(await service.files.get(owner, file_id)))
 
 

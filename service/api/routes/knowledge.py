@@ -42,6 +42,7 @@ async def list_knowledge(
 
 @router.get("/{knowledge_id}", response_model=KnowledgeShown)
 async def get_knowledge(service: ServiceDep, owner: OwnerDep, knowledge_id: str) -> Response:
+    """Returns one document."""
     return json_response(_shown(await (await _base(service)).get(owner, knowledge_id)))
 
 

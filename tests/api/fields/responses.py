@@ -23,6 +23,7 @@ CUT: Final[dict[str, Any]] = {"input": TALK, "context": {"max_input_tokens": 120
 READ: Final[tuple[Case, ...]] = (
     acts("model", "demo:1", "answer.model"),
     acts("input", "salmon", "engine.prompt", holds("salmon")),
+    acts("previous_response_id", "<response>", "engine.prompt", holds("salmon")),
     acts("instructions", "be brief", "engine.prompt", holds("be brief")),
     acts("reasoning.effort", "none", "engine.prompt", holds("<think>\n\n</think>")),
     acts("text.format.type", "json_object", "engine.grammar", bool, text={"format": {"type": "text"}}),
@@ -80,6 +81,7 @@ RESPONSE: Final = Table(
     (
         *READ,
         *ITEMS,
+        acts("store", False, "answer.store"),
         acts("stream", True, "headers.content-type", holds("text/event-stream")),
         engine("max_output_tokens", 3, "max_tokens"),
         engine("temperature", 0.5, "temperature"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -123,7 +124,21 @@ async def _loaded(stage: Stage) -> str:
     return "demo:1"
 
 
+async def _response(stage: Stage) -> str:
+    return str((await stage.post("/v1/responses", {"input": "salmon", "max_output_tokens": 3}))["id"])
+
+
+async def _file(stage: Stage) -> str:
+    body = {"model": "demo", "messages": TALK[:1], "max_tokens": 2}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    upload = {"file": ("in.jsonl", json.dumps(line).encode())}
+    answer = await stage.world.client.post("/v1/files", data={"purpose": "batch"}, files=upload)
+    return str(answer.json()["id"])
+
+
 MAKERS: Final = {
+    "<response>": _response,
+    "<file>": _file,
     "<absent>": _absent,
     "<loaded>": _loaded,
     "<changed>": _changed,
