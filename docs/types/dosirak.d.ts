@@ -85,7 +85,7 @@ export type CallDelta = { "index": number; "id"?: (string | null); "type"?: ("fu
 export type CalledFunction = { "name": string; "arguments": string };
 
 /** A tool call of the model, as OpenAI's clients send it back. */
-export type CalledTool = { "id": string; "type"?: "function"; "function": service__api__schemas__base__FunctionCall };
+export type CalledTool = { "id": string; "type"?: "function"; "function": service__api__schemas__base__FunctionCall; "index"?: (number | null) };
 
 /** One change of an alias. `overridden` has the limits of the gate that the version broke. */
 export type Change = { "action": "promote" | "rollback" | "remove" | "delete"; "alias": (string | null); "version": (string | null); "previous": (string | null); "reason": string; "actor": string; "time": string; "overridden": (string)[] };
@@ -108,7 +108,7 @@ export type ChatLogprobs = { "content": (ChatTokenLogprob)[]; "refusal": null };
 
 /** One message. `content` is a string or text parts; an assistant's message with `tool_calls` may have none. In a
 tool's message `tool_call_id` names the call that it is the result of. */
-export type ChatMessage = { "role": "system" | "developer" | "user" | "assistant" | "tool"; "content"?: (string | ({ "type": "text"; "text": string })[] | null); "name"?: (string | null); "reasoning_content"?: (string | null); "reasoning"?: (string | null); "tool_calls"?: ((CalledTool)[] | null); "tool_call_id"?: (string | null) };
+export type ChatMessage = { "role": "system" | "developer" | "user" | "assistant" | "tool"; "content"?: (string | ({ "type": "text"; "text": string })[] | null); "name"?: (string | null); "reasoning_content"?: (string | null); "reasoning"?: (string | null); "tool_calls"?: ((CalledTool)[] | null); "tool_call_id"?: (string | null); "parsed"?: unknown };
 
 /** `bytes` is null for a token that is a part of a character. */
 export type ChatToken = { "token": string; "logprob": (number | null); "bytes": ((number)[] | null) };
@@ -820,7 +820,7 @@ export type service__api__schemas__answers__responses__TextDelta = { "sequence_n
 export type service__api__schemas__anthropic__JsonFormat = { "type": "json_schema"; "schema": Record<string, unknown> };
 
 /** `arguments` is a JSON object as text; empty text is an object without members. */
-export type service__api__schemas__base__FunctionCall = { "name": string; "arguments": string };
+export type service__api__schemas__base__FunctionCall = { "name": string; "arguments": string; "parsed_arguments"?: unknown };
 
 /** OpenAI's `text.format`. The answer keeps the schema whether `strict` is set or not. */
 export type service__api__schemas__responses__JsonFormat = { "type": "text" | "json_object" | "json_schema"; "name"?: (string | null); "description"?: (string | null); "schema"?: (Record<string, unknown> | boolean | null); "strict"?: (boolean | null) };

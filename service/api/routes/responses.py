@@ -147,7 +147,8 @@ async def _before(service: Service, owner: str, previous: str | None) -> tuple[M
 async def _keep(
     stored: StoredAnswers, owner: str, body: ResponseBody, serialiser: ResponseSerialiser, answer: Answer
 ) -> None:
-    response = serialiser.response(answer)
+    """Stores a response without the inspection that the request may want, which no store gets."""
+    response = {**serialiser.response(answer), "context": answer.receipt.to_dict()}
     asked = listed(body.input or ())
     await stored.add(owner, StoredAnswer(answer.request.id, asked, response, body.previous_response_id))
 

@@ -16,6 +16,8 @@ from service.api.schemas.base import NOTHING, Wire
 Body = dict[str, Any]
 ANYTHING: Final = object()
 """A value that shows if the answer, the engine's request or the log changes at all."""
+UNREAD: Final = object()
+"""The wrong value of a field that is never read, such as what a client has made of an answer."""
 LATER: Final = "no value that asks for nothing"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from service.api.schemas import native, sessions
-from tests.api.fields.cases import ANYTHING, Case, Table, acts, but, notes, refuses, under
+from tests.api.fields.cases import ANYTHING, UNREAD, Case, Table, acts, but, notes, refuses, under
 from tests.api.fields.stage import TALK
 
 SCHEMA: Final = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -90,6 +90,9 @@ MESSAGES: Final = (
     notes("messages[0].reasoning", "hm", 5, messages=[{"role": "assistant", "content": "ok"}, *HI]),
     acts(f"{CALL}id", "c9", "engine.prompt", holds("c9"), messages=[*CALLED[:2], *HI]),
     refuses(f"{CALL}type", "custom", messages=CALLED),
+    notes(f"{CALL}index", 0, -1, messages=CALLED),
+    notes(f"{CALL}function.parsed_arguments", {}, UNREAD, messages=CALLED),
+    notes("messages[0].parsed", {}, UNREAD, messages=[{"role": "assistant", "content": "ok"}, *HI]),
     acts(f"{CALL}function.name", "order", "engine.prompt", holds("order"), messages=CALLED),
     acts(f"{CALL}function.arguments", '{"city": "x"}', "engine.prompt", holds("city"), messages=CALLED),
     refuses("messages[2].tool_call_id", "c7", messages=CALLED),
