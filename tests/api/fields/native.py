@@ -90,6 +90,7 @@ MESSAGES: Final = (
     notes("messages[0].reasoning", "hm", 5, messages=[{"role": "assistant", "content": "ok"}, *HI]),
     acts(f"{CALL}id", "c9", "engine.prompt", holds("c9"), messages=[*CALLED[:2], *HI]),
     refuses(f"{CALL}type", "custom", messages=CALLED),
+    refuses(f"{CALL}function.description", "of a city", messages=CALLED),
     notes(f"{CALL}index", 0, -1, messages=CALLED),
     notes(f"{CALL}function.parsed_arguments", {}, UNREAD, messages=CALLED),
     notes("messages[0].parsed", {}, UNREAD, messages=[{"role": "assistant", "content": "ok"}, *HI]),
