@@ -123,6 +123,11 @@ export type ChatTokens = { "tokenize_response": (TextToken)[]; "templated_text":
 `high`. */
 export type CheckShown = { "measure": string; "of": string; "value": number; "low": number; "high": number; "limit": number; "passes": boolean; "sentence": string };
 
+export type ChoiceToken = { "id": number; "text": string; "logprob": number };
+
+/** `choice` is the likeliest of `choices`, which have the request's order. */
+export type ChoicesAnswer = { "choice": string; "choices": (ScoredText)[]; "id": string; "model": string; "version": string; "digest": string; "usage": Usage; "timings": Timings; "context": Receipt };
+
 export type ComparedProfile = { "id": string; "model": string; "digest": string; "kind": string; "steps_done": number; "tokens": number; "seconds_per_step": number };
 
 /** `operators`: the largest difference first, slower or faster. */
@@ -257,7 +262,7 @@ answers, the first of them first. */
 export type GenerateAnswer = { "generated_text": string; "reasoning"?: (string | null); "id": string; "model": string; "version": string; "digest": string; "finish_reason": "stop" | "length" | "deadline" | "error" | "content_filter"; "usage": Usage; "timings": Timings; "context": Receipt; "session_id"?: (string | null); "guard"?: ((GuardFinding)[] | null); "generated_texts"?: ((string)[] | null); "details"?: (Details | null) };
 
 /** Exactly one of `inputs`, `messages`, `input_ids`, `text_input`. */
-export type GenerateBody = { "parameters"?: Parameters; "stream"?: boolean; "context"?: (ContextFields | null); "priority"?: number; "deadline_ms"?: (number | null); "session_id"?: (string | null); "inputs"?: (string | null); "messages"?: ((ChatMessage)[] | null); "input_ids"?: ((number)[] | null); "text_input"?: (string | null); "model"?: (string | null); "documents"?: ((DocumentText)[] | null); "request_id"?: (string | null); "user"?: (string | null) };
+export type GenerateBody = { "parameters"?: Parameters; "stream"?: boolean; "context"?: (ContextFields | null); "priority"?: number; "deadline_ms"?: (number | null); "session_id"?: (string | null); "inputs"?: (string | null); "messages"?: ((ChatMessage)[] | null); "input_ids"?: ((number)[] | null); "text_input"?: (string | null); "model"?: (string | null); "documents"?: ((DocumentText)[] | null); "request_id"?: (string | null); "user"?: (string | null); "choices"?: ((string)[] | null) };
 
 /** The data of one event; in Triton's shape where the body has `text_input`. */
 export type GenerateEvent = (TokenEvent | TritonAnswer);
@@ -390,8 +395,9 @@ export type MessageItem = { "type"?: "message"; "role": "user" | "assistant" | "
 export type MessagePage = { "data": (MessageShown)[]; "next_cursor": (string | null) };
 
 /** The fields from `context` on are an assistant's only: they say how the answer was made. `answer_id` is the
-answer's `id`; null where it is not known, or where the text was edited since. */
-export type MessageShown = { "id": string; "role": string; "content": string; "name": (string | null); "pinned": boolean; "created_at": string; "context"?: (Receipt | null); "model"?: (string | null); "version"?: (string | null); "digest"?: (string | null); "usage"?: (Usage | null); "finish_reason"?: ("stop" | "length" | "deadline" | "error" | "content_filter" | null); "answer_id"?: (string | null) };
+answer's `id`; null where it is not known, or where the text was edited since. `tool_calls`, `reasoning` and
+`tool_call_id` are there where they are set. */
+export type MessageShown = { "id": string; "role": string; "content": string; "name": (string | null); "pinned": boolean; "created_at": string; "tool_calls"?: ((CalledTool)[] | null); "tool_call_id"?: (string | null); "reasoning"?: (string | null); "context"?: (Receipt | null); "model"?: (string | null); "version"?: (string | null); "digest"?: (string | null); "usage"?: (Usage | null); "finish_reason"?: ("stop" | "length" | "deadline" | "error" | "content_filter" | null); "answer_id"?: (string | null) };
 
 export type MessageStart = { "type": "message_start"; "message": AnthropicMessage };
 
@@ -648,6 +654,9 @@ export type RunningRollout = { "name": string; "alias": string; "base": string; 
 
 export type SameFiles = { "same": (string)[]; "differ": (string)[] };
 
+/** `logprob` is the sum over its tokens; `probability` its share among the choices. */
+export type ScoredText = { "text": string; "logprob": number; "probability": number; "tokens": (ChoiceToken)[] };
+
 export type ServerMetadata = { "name": "Dosirak"; "version": string; "extensions": (string)[] };
 
 /** The body that makes or changes a session: an absent field stays as it is, null removes it. */
@@ -827,7 +836,7 @@ export type service__api__schemas__responses__JsonFormat = { "type": "text" | "j
 
 export interface Operations {
   "GET /": { body: never; answer: Root };
-  "POST /": { body: GenerateBody; answer: (GenerateAnswer | TritonAnswer) };
+  "POST /": { body: GenerateBody; answer: (GenerateAnswer | ChoicesAnswer | TritonAnswer) };
   "POST /api/chat": { body: OllamaChatBody; answer: OllamaChatAnswer };
   "POST /api/embed": { body: OllamaEmbedBody; answer: OllamaEmbedAnswer };
   "POST /api/embeddings": { body: OllamaEmbeddingsBody; answer: OllamaEmbeddingsAnswer };
@@ -838,7 +847,7 @@ export interface Operations {
   "GET /api/version": { body: never; answer: OllamaVersion };
   "POST /chat_tokenize": { body: ChatTokenizeBody; answer: ChatTokens };
   "POST /detokenize": { body: DetokenizeBody; answer: Detokenized };
-  "POST /generate": { body: GenerateBody; answer: (GenerateAnswer | TritonAnswer) };
+  "POST /generate": { body: GenerateBody; answer: (GenerateAnswer | ChoicesAnswer | TritonAnswer) };
   "POST /generate_stream": { body: GenerateBody; answer: unknown };
   "GET /health": { body: never; answer: Status };
   "GET /healthz": { body: never; answer: Status };
