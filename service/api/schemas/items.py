@@ -133,7 +133,7 @@ def _kind(value: Any) -> str:
     kind = value.get("type") if isinstance(value, dict) else ""
     if kind is None and "role" in value:
         kind = "message"
-    return hidden(kind if kind in ITEMS else "other")
+    return hidden(kind if isinstance(kind, str) and kind in ITEMS else "other")
 
 
 Item = Annotated[

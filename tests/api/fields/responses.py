@@ -56,6 +56,7 @@ PART: Final = "input[0].content[0]."
 RESULT: Final = "input[2].output[0]."
 ITEMS: Final[tuple[Case, ...]] = (
     refuses("input[0].type", "web_search_call", **SAID),
+    refuses("input[0].type", {}, **SAID),
     acts("input[0].role", "developer", "engine.prompt", holds("<|im_start|>system"), **SAID),
     refuses(f"{PART}type", "input_image", **SAID),
     acts(f"{PART}text", "salmon", "engine.prompt", holds("salmon"), **SAID),
