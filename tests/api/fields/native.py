@@ -116,6 +116,7 @@ GENERATE: Final = Table(
         *COMMON,
         acts("session_id", "<session>", "engine.prompt", holds("87,900"), inputs=None, messages=HI),
         acts("inputs", "salmon", "engine.prompt", holds("salmon")),
+        acts("choices", ["tea", "rice"], "answer.choices", bool, parameters=None),
         acts("input_ids", [5, 6], "engine.ids", (5, 6), inputs=None),
         acts("text_input", "salmon", "answer.text_output", bool, inputs=None),
         acts("model", "demo:1", "answer.model"),
