@@ -24,7 +24,8 @@ from loadtest.peers.driver import TEMPERATURE, TOP_P
 from models.repository import Repository
 from service.deployments.engines import engine_config
 from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams, Step, encode
+from service.engine.frames import encode
+from service.engine.messages import Request, SamplingParams, Step
 from service.engine.worker import build_core
 from service.runner.loading.building import build_runner
 from service.runner.model_runner import ModelRunner

@@ -19,15 +19,8 @@ from typing import Final, ParamSpec, TypeVar
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
 from service.engine.core import EngineCore
-from service.engine.messages import (
-    HEADER_BYTES,
-    EngineConfig,
-    Request,
-    SamplingParams,
-    Step,
-    decode_from_engine,
-    encode,
-)
+from service.engine.frames import HEADER_BYTES, decode_from_engine, encode
+from service.engine.messages import EngineConfig, Request, SamplingParams, Step
 from service.engine.profiling import Recorder
 from service.engine.worker import build_core
 

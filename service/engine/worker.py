@@ -33,17 +33,16 @@ from service.engine.adapter_loading import AdapterLoader, Attach, describe
 from service.engine.blocks.block_manager import BlockManager
 from service.engine.blocks.offload import Offload
 from service.engine.core import EngineCore, ModelRunner
+from service.engine.frames import HEADER_BYTES, FrameReader, decode_to_engine, encode
 from service.engine.grammar_loading import GrammarLoader
 from service.engine.heartbeat import Pulse
 from service.engine.messages import (
-    HEADER_BYTES,
     Abort,
     AdapterLoaded,
     Add,
     EngineConfig,
     EngineInfo,
     Fatal,
-    FrameReader,
     FromEngine,
     LoadAdapter,
     Loading,
@@ -55,8 +54,6 @@ from service.engine.messages import (
     Step,
     ToEngine,
     UnloadAdapter,
-    decode_to_engine,
-    encode,
 )
 from service.engine.profiling import Profiler
 from service.engine.scheduling.batching import BatchingPolicy

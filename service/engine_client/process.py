@@ -23,7 +23,8 @@ from typing import Final, cast
 
 import msgspec
 
-from service.engine.messages import EngineConfig, FrameReader, FromEngine, Start, ToEngine, decode_from_engine, encode
+from service.engine.frames import FrameReader, decode_from_engine, encode
+from service.engine.messages import EngineConfig, FromEngine, Start, ToEngine
 
 WORKER: Final = "service.engine.worker"
 _EXIT_SECONDS: Final = 2.0  # from the end of the socket to the end of the process

@@ -1,4 +1,4 @@
-"""What a request asks of a version's reasoning, and the variables of the chat template that do it."""
+"""A reasoning use says what a request asks of a version's reasoning, and which variables of the template do it."""
 
 from __future__ import annotations
 

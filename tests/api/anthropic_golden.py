@@ -1,4 +1,5 @@
-"""What Anthropic's Python client sends for each call, as facts: `anthropic-python-2.13.0.json`, which tests replay.
+"""The golden file `anthropic-python-2.13.0.json` says what Anthropic's Python client sends for each call; tests replay
+it.
 
 `python -m tests.api.anthropic_golden` writes the file.
 """

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from service.engine.frames import FrameReader, decode_from_engine, encode
 from service.engine.messages import (
     Abort,
     Add,
@@ -26,7 +27,6 @@ from service.engine.messages import (
     EngineStats,
     Fatal,
     FinishReason,
-    FrameReader,
     FromEngine,
     Ready,
     Request,
@@ -35,8 +35,6 @@ from service.engine.messages import (
     Step,
     StepOutput,
     ToEngine,
-    decode_from_engine,
-    encode,
 )
 from service.engine_client.client import EngineClient, EngineFailed, EngineState
 from service.engine_client.process import Started

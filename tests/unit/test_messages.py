@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.messages import (
+from service.engine.frames import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
+    FrameReader,
+    decode_from_engine,
+    decode_to_engine,
+    encode,
+)
+from service.engine.messages import (
     Abort,
     AdapterLoaded,
     Add,
@@ -17,7 +23,6 @@ from service.engine.messages import (
     EngineStats,
     Fatal,
     FinishReason,
-    FrameReader,
     FromEngine,
     Heartbeat,
     LoadAdapter,
@@ -31,9 +36,6 @@ from service.engine.messages import (
     ToEngine,
     TokenLogprobs,
     UnloadAdapter,
-    decode_from_engine,
-    decode_to_engine,
-    encode,
 )
 from tests.fakes import fake_info, make_request
 

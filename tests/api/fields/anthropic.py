@@ -1,4 +1,4 @@
-"""What the fields of Anthropic's messages do."""
+"""This table says what the fields of Anthropic's messages do."""
 
 from __future__ import annotations
 

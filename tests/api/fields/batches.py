@@ -1,4 +1,4 @@
-"""What the fields of a batch do."""
+"""This table says what the fields of a batch do."""
 
 from __future__ import annotations
 

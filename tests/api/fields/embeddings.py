@@ -1,4 +1,4 @@
-"""What the fields of the routes for embeddings do."""
+"""This table says what the fields of the routes for embeddings do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fields of the KServe v2 protocol and Triton's extensions do."""
+"""This table says what the fields of the KServe v2 protocol and Triton's extensions do."""
 
 from __future__ import annotations
 

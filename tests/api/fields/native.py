@@ -1,4 +1,4 @@
-"""What the fields of `/generate` and its relatives do."""
+"""This table says what the fields of `/generate` and its relatives do."""
 
 from __future__ import annotations
 

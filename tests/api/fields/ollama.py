@@ -1,4 +1,4 @@
-"""What the fields of Ollama's routes do."""
+"""This table says what the fields of Ollama's routes do."""
 
 from __future__ import annotations
 

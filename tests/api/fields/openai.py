@@ -1,4 +1,4 @@
-"""What the fields of OpenAI's chat and text completions do."""
+"""This table says what the fields of OpenAI's chat and text completions do."""
 
 from __future__ import annotations
 

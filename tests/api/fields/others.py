@@ -1,4 +1,5 @@
-"""What the fields of this server's own routes do: sessions, repository, deployments, profiles, votes, knowledge."""
+"""These tables say what the fields of this server's own routes do: sessions, repository, deployments, profiles, votes,
+knowledge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fields of OpenAI's responses do."""
+"""This table says what the fields of OpenAI's responses do."""
 
 from __future__ import annotations
 
