@@ -57,6 +57,7 @@ from service.api.routes import (
     rollouts,
     root,
     sessions,
+    stored_completions,
     tokenizing,
 )
 from service.api.routes import jobs as jobs_routes
@@ -104,6 +105,7 @@ WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
 PARTS: Final = (
     generate,
     openai,
+    stored_completions,
     embeddings,
     files,
     responses,

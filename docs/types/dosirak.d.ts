@@ -53,6 +53,7 @@ export type BatchError = { "code": string; "message": string; "param": (string |
 
 export type BatchErrors = { "object": "list"; "data": (BatchError)[] };
 
+/** Newest first. */
 export type BatchPage = { "object": "list"; "data": (BatchShown)[]; "first_id": (string | null); "last_id": (string | null); "has_more": boolean };
 
 /** Seconds since 1970; null for what has not come. `errors` says why the file was not taken. */
@@ -92,7 +93,7 @@ export type Change = { "action": "promote" | "rollback" | "remove" | "delete"; "
 
 export type Changes = { "data": (Change)[] };
 
-export type ChatBody = { "model"?: (string | null); "stream"?: (boolean | null); "stream_options"?: (StreamOptions | null); "temperature"?: (number | null); "top_p"?: (number | null); "n"?: (number | null); "seed"?: (number | null); "stop"?: (string | (string)[] | null); "frequency_penalty"?: (number | null); "presence_penalty"?: (number | null); "logit_bias"?: (Record<string, number> | null); "user"?: (string | null); "safety_identifier"?: (string | null); "prompt_cache_key"?: (string | null); "metadata"?: (Record<string, string> | null); "stop_token_ids"?: ((number)[] | null); "ignore_eos"?: (boolean | null); "min_tokens"?: (number | null); "top_k"?: (number | null); "min_p"?: (number | null); "typical_p"?: (number | null); "repetition_penalty"?: (number | null); "include_stop_str_in_output"?: (boolean | null); "response_format"?: (ResponseFormat | null); "structured_outputs"?: (StructuredOutputs | null); "guided_json"?: ((Record<string, unknown> | string | boolean) | null); "guided_regex"?: (string | null); "guided_choice"?: ((string)[] | null); "guided_grammar"?: (string | null); "context"?: (ContextFields | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null); "messages": (ChatMessage)[]; "session_id"?: (string | null); "max_completion_tokens"?: (number | null); "max_tokens"?: (number | null); "logprobs"?: (boolean | null); "top_logprobs"?: (number | null); "documents"?: ((DocumentText)[] | null); "tools"?: ((ToolFields)[] | null); "tool_choice"?: (string | NamedTool | null); "parallel_tool_calls"?: (boolean | null); "reasoning_effort"?: ("none" | "minimal" | "low" | "medium" | "high" | "xhigh" | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
+export type ChatBody = { "model"?: (string | null); "stream"?: (boolean | null); "stream_options"?: (StreamOptions | null); "temperature"?: (number | null); "top_p"?: (number | null); "n"?: (number | null); "seed"?: (number | null); "stop"?: (string | (string)[] | null); "frequency_penalty"?: (number | null); "presence_penalty"?: (number | null); "logit_bias"?: (Record<string, number> | null); "user"?: (string | null); "safety_identifier"?: (string | null); "prompt_cache_key"?: (string | null); "metadata"?: (Record<string, string> | null); "stop_token_ids"?: ((number)[] | null); "ignore_eos"?: (boolean | null); "min_tokens"?: (number | null); "top_k"?: (number | null); "min_p"?: (number | null); "typical_p"?: (number | null); "repetition_penalty"?: (number | null); "include_stop_str_in_output"?: (boolean | null); "response_format"?: (ResponseFormat | null); "structured_outputs"?: (StructuredOutputs | null); "guided_json"?: ((Record<string, unknown> | string | boolean) | null); "guided_regex"?: (string | null); "guided_choice"?: ((string)[] | null); "guided_grammar"?: (string | null); "context"?: (ContextFields | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null); "messages": (ChatMessage)[]; "store"?: (boolean | null); "session_id"?: (string | null); "max_completion_tokens"?: (number | null); "max_tokens"?: (number | null); "logprobs"?: (boolean | null); "top_logprobs"?: (number | null); "documents"?: ((DocumentText)[] | null); "tools"?: ((ToolFields)[] | null); "tool_choice"?: (string | NamedTool | null); "parallel_tool_calls"?: (boolean | null); "reasoning_effort"?: ("none" | "minimal" | "low" | "medium" | "high" | "xhigh" | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
 
 /** `finish_detail` is our own word where OpenAI has none: `deadline` or `error`. */
 export type ChatChoice = { "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "index": number; "message": AssistantMessage; "logprobs": (ChatLogprobs | null); "finish_reason": "stop" | "length" | "content_filter" | "tool_calls"; "finish_detail"?: ("deadline" | "error" | null) };
@@ -170,6 +171,8 @@ export type Decisions = { "token_budget": number; "preemptions": number; "backlo
 
 export type Deleted = { "deleted": string };
 
+export type DeletedCompletion = { "id": string; "object": "chat.completion.deleted"; "deleted": true };
+
 export type DeletedResponse = { "id": string; "object": "response"; "deleted": true };
 
 /** `replicas` is the number of engine processes, which share the version's weights and one queue. `draft` is a small
@@ -227,6 +230,7 @@ export type FeedbackBody = { "id": string; "rating": 1 | -1; "preferred_over"?: 
 
 export type FileDeleted = { "id": string; "object": "file"; "deleted": boolean };
 
+/** Newest first, unless `order` is `asc`. */
 export type FilePage = { "object": "list"; "data": (service__api__schemas__answers__files__FileShown)[]; "first_id": (string | null); "last_id": (string | null); "has_more": boolean };
 
 /** `at` is the last message that the copy has. */
@@ -353,7 +357,7 @@ export type Links = { "ui": string; "docs": string; "openapi": string; "info": s
 /** An item that a request brought, with the fields of its type. */
 export type ListedItem = { "id": string; "type": "message" | "function_call" | "function_call_output" | "reasoning"; "status"?: ("in_progress" | "completed" | "incomplete" | null); "role"?: ("system" | "developer" | "user" | "assistant" | null); "content"?: ((Record<string, unknown>)[] | null); "call_id"?: (string | null); "name"?: (string | null); "arguments"?: (string | null); "output"?: (string | null); "summary"?: ((Record<string, unknown>)[] | null) };
 
-/** One page. `first_id` and `last_id` are null where it is empty. */
+/** Newest first, unless `order` is `asc`. */
 export type ListedItems = { "object": "list"; "data": (ListedItem)[]; "first_id": (string | null); "last_id": (string | null); "has_more": boolean };
 
 export type Live = { "live": true };
@@ -406,6 +410,9 @@ export type MessageStop = { "type": "message_stop" };
 /** `max_tokens` is the most that the answer may have; a smaller window ends it earlier. 0 computes the prompt alone,
 so that its blocks are kept. */
 export type MessagesBody = { "model"?: (string | null); "messages": (TurnMessage)[]; "system"?: (string | (TextOnlyBlock)[] | null); "tools"?: ((AnthropicTool)[] | null); "tool_choice"?: (AnthropicToolChoice | null); "thinking"?: (Thinking | null); "output_config"?: (OutputConfig | null); "output_format"?: (service__api__schemas__anthropic__JsonFormat | null); "cache_control"?: (CacheControl | null); "context_management"?: (ContextManagement | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null); "max_tokens": number; "stream"?: (boolean | null); "stop_sequences"?: ((string)[] | null); "temperature"?: (number | null); "top_p"?: (number | null); "top_k"?: (number | null); "metadata"?: (AnthropicMetadata | null); "service_tier"?: ("auto" | "standard_only" | null); "seed"?: (number | null); "session_id"?: (string | null); "context"?: (ContextFields | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null) };
+
+/** Metadata in place of a stored completion's; null removes it. */
+export type MetadataBody = { "metadata": (Record<string, string> | null) };
 
 /** `root` is the version that `id` means now; `parent` the version that it was made from, as of an adapter its base;
 null for an original. */
@@ -681,6 +688,17 @@ export type StepCost = { "constant_seconds": (number | null); "seconds_per_token
 
 export type StopDelta = { "stop_reason": "end_turn" | "max_tokens" | "stop_sequence" | "tool_use" | "refusal" | "model_context_window_exceeded"; "stop_sequence": (string | null) };
 
+export type StoredCompletion = { "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "id": string; "object": "chat.completion"; "created": number; "model": string; "system_fingerprint": string; "choices": (ChatChoice)[]; "usage": OpenAIUsage; "metadata": Record<string, string> };
+
+/** Oldest first, unless `order` is `desc`. */
+export type StoredCompletions = { "object": "list"; "data": (StoredCompletion)[]; "first_id": (string | null); "last_id": (string | null); "has_more": boolean };
+
+/** `content` is null where the message is calls only; text parts are one text. */
+export type StoredMessage = { "id": string; "role": "system" | "developer" | "user" | "assistant" | "tool"; "content": (string | null); "name"?: (string | null); "tool_calls"?: ((CalledTool)[] | null); "tool_call_id"?: (string | null) };
+
+/** Oldest first, unless `order` is `desc`. */
+export type StoredMessages = { "object": "list"; "data": (StoredMessage)[]; "first_id": (string | null); "last_id": (string | null); "has_more": boolean };
+
 export type StreamDetails = { "finish_reason": "length" | "eos_token" | "stop_sequence"; "generated_tokens": number; "input_length": number; "seed": number };
 
 export type StreamOptions = { "include_usage"?: (boolean | null); "continuous_usage_stats"?: (boolean | null) };
@@ -862,7 +880,12 @@ export interface Operations {
   "GET /v1/batches/{batch_id}": { body: never; answer: BatchShown };
   "POST /v1/batches/{batch_id}/cancel": { body: never; answer: BatchShown };
   "GET /v1/batching": { body: never; answer: Batching };
+  "GET /v1/chat/completions": { body: never; answer: StoredCompletions };
   "POST /v1/chat/completions": { body: ChatBody; answer: ChatCompletion };
+  "DELETE /v1/chat/completions/{completion_id}": { body: never; answer: DeletedCompletion };
+  "GET /v1/chat/completions/{completion_id}": { body: never; answer: StoredCompletion };
+  "POST /v1/chat/completions/{completion_id}": { body: MetadataBody; answer: StoredCompletion };
+  "GET /v1/chat/completions/{completion_id}/messages": { body: never; answer: StoredMessages };
   "POST /v1/completions": { body: CompletionBody; answer: TextCompletion };
   "POST /v1/context/preview": { body: GenerateBody; answer: Preview };
   "GET /v1/deployments": { body: never; answer: DeploymentList };

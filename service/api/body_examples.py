@@ -20,6 +20,7 @@ EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "ReasonBody": {"reason": "answers became worse"},
     "RolloutBody": {"candidate": "2", "weight": 10, "guards": {"error_rate": 0.05}, "override": True},
     "ChatBody": {"messages": _ASKED, "max_tokens": 64, "temperature": 0},
+    "MetadataBody": {"metadata": {"order": "7"}},
     "CompletionBody": {"prompt": "Rice is", "max_tokens": 16},
     "EmbeddingBody": {"input": "a lunch box"},
     "ResponseBody": {"input": "안녕하세요", "max_output_tokens": 64},

@@ -40,6 +40,7 @@ class _Peek(msgspec.Struct):
 
     stream: object = None
     session_id: object = None
+    store: object = None
 
 
 class LineAnswers:
@@ -59,7 +60,7 @@ class LineAnswers:
             peek = _Peek()  # its route says what is wrong
         if peek.stream:
             return _refusal(InvalidRequest("`stream`: a batch has no streams, remove it", param="stream"), request_id)
-        stores = peek.session_id is not None or asked.endpoint in STORING
+        stores = peek.session_id is not None or peek.store is True or asked.endpoint in STORING
         exchange = _Exchange(self._scope(asked, request_id, asked.key if stores else None), asked.body)
         try:
             await self._through()(exchange.scope, exchange.receive, exchange.send)

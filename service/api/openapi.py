@@ -52,6 +52,7 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     repository.RolloutBody,
     openai.ChatBody,
     openai.CompletionBody,
+    openai.MetadataBody,
     embeddings.EmbeddingBody,
     responses.ResponseBody,
     responses.InputTokensBody,

@@ -49,7 +49,7 @@ _SCOPES: Final[tuple[tuple[str, str, str], ...]] = (
     (r"POST", r"/v2/repository/.*", MODELS_WRITE),
     (r"POST", r"/api/show", MODELS_READ),
     (r"POST", r".*", GENERATE),
-    (r".*", r"/v1/(files|batches|responses)(/.*)?", GENERATE),
+    (r".*", r"/v1/(files|batches|responses|chat/completions)(/.*)?", GENERATE),
     (r"GET", r".*", MODELS_READ),
 )
 """Methods and paths as patterns; the first that fits names the scope."""

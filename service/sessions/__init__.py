@@ -20,6 +20,7 @@ from service.sessions.limits import Limits, check_filename, check_room
 from service.sessions.unusable import UnusableDatabase
 from service.sessions.values import (
     Answered,
+    AnswerKind,
     History,
     Knowledge,
     NewMessage,
@@ -38,6 +39,7 @@ from service.sessions.values import (
     Tally,
     Turn,
     Vote,
+    WantedAnswers,
     new_message_id,
 )
 
@@ -63,6 +65,7 @@ _ON_DEMAND = {
 __all__ = [
     "LEASE_SECONDS",
     "OPEN",
+    "AnswerKind",
     "Answered",
     "BatchClaim",
     "BatchFacts",
@@ -100,6 +103,7 @@ __all__ = [
     "Turn",
     "UnusableDatabase",
     "Vote",
+    "WantedAnswers",
     "check_filename",
     "check_room",
     "new_batch_id",

@@ -13,7 +13,7 @@ _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
     "write": (
         *("create", "patch", "delete", "edit_message", "delete_message", "fork", "import_lines"),
         *("vote", "begin", "renew", "finish", "abandon", "add", "keep"),
-        *("cancel",),
+        *("cancel", "change_metadata"),
     ),
     "maintain": ("sweep", "erase", "erase_owner", "remove_expired", "claim", "advance", "release", "present"),
 }

@@ -4,7 +4,7 @@
     sessions ─< messages, summaries    knowledge ─< passages    idempotency (a key of an owner, the answer it got)
     sessions ─< feedback (votes, each on the answer in one message, or in two)
     files (their contents are on the disk)    batches (each reads a file; `facts` is what no query asks for)
-    answers (responses that clients read again, and go on from)
+    answers (responses and chat completions that clients read again)
     session_grams, message_grams, passage_grams    the search indexes, in each database's own form: see `search`
 
 Rows have a `number` for joins and for the index, and a random `id` for callers. Each carries its owner.
@@ -222,7 +222,10 @@ answers = Table(
     Column("body", JsonText, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
-    Index("answers_owner", "owner", "number"),
+    Column("kind", Text, nullable=False, server_default="response"),
+    Column("model", Text, nullable=False, server_default=""),
+    Column("metadata", JsonText, nullable=False, server_default="{}"),
+    Index("answers_owner", "owner", "kind", "number"),
     Index("answers_thread", "owner", "thread"),
     Index("answers_expiry", "expires_at"),
     sqlite_autoincrement=True,

@@ -10,9 +10,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 Json = Mapping[str, object]
+AnswerKind = Literal["response", "chat.completion"]
+"""The kinds of stored answers. An id of the one kind is none of the other."""
 Item = TypeVar("Item")
 _ID_BYTES = 16  # 128 random bits, 22 characters of base64url
 
@@ -251,13 +253,32 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """A response as its client read it (`body`), with the items that its request brought (`asked`). It goes on from the
-    answer `previous`."""
+    """An answer as its client read it (`body`), with what its request brought (`asked`), each thing with an id. `model`
+    is name:version. It goes on from the answer `previous`."""
 
     id: str
+    kind: AnswerKind
+    model: str
+    metadata: Json
     asked: list[dict[str, Any]]
     body: dict[str, Any]
     previous: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedAnswers:
+    """Which answers a list has: of a model, by its name or name:version, and with all of `metadata` in theirs; behind
+    the answer `after`."""
+
+    kind: AnswerKind
+    model: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    after: str | None = None
+    newest_first: bool = False
+
+    def fits(self, model: str, metadata: Json) -> bool:
+        named = self.model is None or model == self.model or model.startswith(f"{self.model}:")
+        return named and self.metadata.items() <= metadata.items()
 
 
 @dataclass(frozen=True, slots=True)

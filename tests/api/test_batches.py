@@ -319,6 +319,16 @@ async def test_lines_of_a_session_are_stored_once(serve: Serve) -> None:
         assert [each["role"] for each in messages] == ["user", "assistant"]
 
 
+async def test_lines_that_store_are_answered_once(serve: Serve) -> None:
+    async with serve() as world:
+        from service.batches.answering import Asked
+
+        body = json.dumps({**request("a")["body"], "store": True}).encode()
+        ask = world.app.state.service.lane._answer
+        first, second = [await ask(Asked("anonymous", URL, body, "batch_2:1")) for _ in range(2)]
+        assert first.status == 200 and first.body == second.body
+
+
 @pytest.mark.parametrize("failure", ["unavailable", "defect"])
 async def test_a_line_is_tried_again_where_that_can_help(serve: Serve, failure: str) -> None:
     from service.errors import Unavailable

@@ -156,6 +156,7 @@ async def observe(
     with capture_logs() as lines:
         answer = await world.client.request(table.method, path, json=body)
     requests = stage.requests[made:]
+    read = await world.client.get(f"{path}/{answer.json()['id']}") if body.get("store") and answer.is_success else None
     logged = [line for line in lines if line["event"] == "request"]
     return {
         "status": answer.status_code,
@@ -165,6 +166,7 @@ async def observe(
         "engines": len(requests),
         "log": {name: value for name, value in (logged[-1] if logged else {}).items() if name not in VOLATILE},
         "id": answer.headers.get("x-request-id"),
+        "read": read and read.status_code,
         "orders": orders[ordered:],
         "kept": {each.manifest.reference: each.keep_alive for each in world.deployments.all()},
     }

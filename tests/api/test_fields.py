@@ -25,7 +25,7 @@ async def test_fields_without_an_effect_are_kept_with_the_log(world: World) -> N
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("store", True),
+        ("store", "yes"),
         ("service_tier", "priority"),
         ("metadata", {"a": "b" * 513}),
         ("metadata", {str(n): "" for n in range(17)}),
@@ -83,7 +83,7 @@ async def test_ignored_fields_are_named_in_a_header(serve: Serve) -> None:
 
 async def test_known_fields_are_still_refused(serve: Serve) -> None:
     async with serve(unknown_fields="ignore") as world:
-        for field, value in (("store", True), ("temperature", 9), ("messages", [])):
+        for field, value in (("verbosity", "low"), ("temperature", 9), ("messages", [])):
             answer = await world.client.post("/v1/chat/completions", json={**UNKNOWN, field: value})
             assert answer.status_code == 400
             assert answer.json()["error"]["param"] == field

@@ -174,7 +174,7 @@ async def test_another_owners_response_is_not_there(serve: Serve) -> None:
         made = await mine.responses.create(model="demo", input="x")
         stored = (await world.app.state.service.answers.conversations.store()).answers
         with pytest.raises(NotFound, match="no stored response"):
-            await stored.get("another", made.id)
+            await stored.get("another", "response", made.id)
 
 
 async def test_the_count_is_the_responses_input(world: World, client: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 from service.errors import Conflict, NotFound
 from service.sessions import (
     Answered,
+    AnswerKind,
     Feedback,
     Fresh,
     Idempotency,
@@ -19,6 +20,8 @@ from service.sessions import (
     NewTurn,
     NewVote,
     SessionStore,
+    StoredAnswer,
+    WantedAnswers,
 )
 from service.sessions.claims import Claim, Done
 from tests.sessions import a_turn, say
@@ -153,3 +156,21 @@ async def test_a_turn_cannot_spend_a_foreign_claim(store: SessionStore) -> None:
         await store.append_turn("mallory", session.id, a_turn(), done=Done(begun.claim, b"mallory's"))
     assert (await store.get("mallory", session.id)).message_count == 0
     await store.idempotency.finish(Done(begun.claim, b"ann's"))
+
+
+async def test_stored_answers_are_their_owner_s(store: SessionStore) -> None:
+    kind: AnswerKind = "chat.completion"
+    for owner, id in (("ann", "a"), ("mallory", "b"), ("ann", "c")):
+        await store.answers.add(owner, StoredAnswer(id, kind, "demo:1", {"k": "v"}, [], {}))
+    for call in (store.answers.get, store.answers.delete, store.answers.thread):
+        with pytest.raises(NotFound):
+            await call("mallory", kind, "a")
+    with pytest.raises(NotFound):
+        await store.answers.change_metadata("mallory", kind, "a", {})
+    with pytest.raises(NotFound):
+        await store.answers.all("mallory", WantedAnswers(kind, after="a"), 5)
+    assert (await store.answers.change_metadata("ann", kind, "a", {"k": "w"})).metadata == {"k": "w"}
+    found, has_more = await store.answers.all("ann", WantedAnswers(kind, "demo", newest_first=True), 1)
+    assert ([each.id for each in found], has_more) == (["c"], True)
+    found, has_more = await store.answers.all("ann", WantedAnswers(kind, metadata={"k": "w"}), 1)
+    assert ([each.id for each in found], has_more) == (["a"], False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from service.answers import Answer, CallDelta, Delta, GenerationRequest, OutputSequence, SessionTurn, Token
 from service.api.dialects.logprobs import with_alternatives
@@ -12,6 +12,12 @@ from service.api.dialects.tools import called, tool_use
 from service.api.schemas.openai import ChatBody
 from service.context.prompt import Chat
 from service.reasoning import ReasoningUse
+
+LISTED: Final[dict[str, Any]] = {
+    **dict.fromkeys(("role", "content", "name", "tool_call_id"), True),
+    "tool_calls": {"__all__": {"id": True, "type": True, "function": {"name", "arguments"}}},
+}
+"""What is listed of the messages of a stored completion."""
 
 
 def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
@@ -29,6 +35,12 @@ def parse(body: ChatBody, models: Models) -> list[GenerationRequest]:
         template_variables=tuple(sorted((body.chat_template_kwargs or {}).items())),
         turn=None if body.session_id is None else SessionTurn(session=body.session_id, messages=messages),
     )
+
+
+def listed(body: ChatBody, id: str) -> list[dict[str, Any]]:
+    """Returns the messages as they are stored and listed with the completion `id`."""
+    messages = [each.model_dump(mode="json", exclude_none=True, include=LISTED) for each in body.messages]
+    return [{"id": f"{id}-{at}", "content": None, **message} for at, message in enumerate(messages)]
 
 
 def reasoning_of(effort: str, field: str = "reasoning_effort") -> ReasoningUse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse, Response
@@ -10,6 +10,7 @@ from starlette.responses import FileResponse, Response
 from service.api.bodies import validated
 from service.api.deps import OwnerDep, ServiceDep, Text
 from service.api.encoding import NDJSON, json_response
+from service.api.listing import Order, page_of
 from service.api.openapi import lines
 from service.api.schemas.answers.files import FileDeleted, FilePage, FileShown
 from service.api.schemas.files import FileFields
@@ -18,7 +19,6 @@ from service.files.files import BATCH, DEFAULT_SECONDS, OUTPUT
 from service.sessions import StoredFile
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
-Order = Literal["asc", "desc"]
 FileLimit = Annotated[int, Query(ge=1, le=10000)]
 FORM: Final = {
     "requestBody": {
@@ -88,12 +88,6 @@ async def delete_file(service: ServiceDep, owner: OwnerDep, file_id: str) -> Res
     """Deletes a file that no batch reads."""
     await service.files.delete(owner, file_id)
     return json_response({"id": file_id, "object": "file", "deleted": True})
-
-
-def page_of(data: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """Returns a page as OpenAI's lists are."""
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more}
 
 
 def _nested(fields: dict[str, str]) -> dict[str, Any]:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.answers import GenerationRequest
+from service.answers import Answer, GenerationRequest
 from service.api.bodies import json_body
 from service.api.callers import note_caller
-from service.api.deps import Service, ServiceDep
+from service.api.deps import OwnerDep, Service, ServiceDep
 from service.api.dialects import openai, openai_chat, openai_completions
 from service.api.dialects.serialiser import Serialiser
+from service.api.keeping import Keep
 from service.api.openapi import streams, takes
 from service.api.responses import respond
 from service.api.schemas.answers.openai import ChatChunk, ChatCompletion, TextCompletion
 from service.api.schemas.openai import ChatBody, CompletionBody, OpenAISampling
+from service.sessions import StoredAnswer
+
+if TYPE_CHECKING:
+    from service.sessions import StoredAnswers
 
 router = APIRouter(tags=["openai"])
 LOGGED: Final = ("metadata", "prompt_cache_key")
-"""Fields that only the log keeps."""
+"""Fields that the log keeps."""
 CHAT: Final = json_body(ChatBody)
 COMPLETION: Final = json_body(CompletionBody)
 
@@ -32,10 +38,14 @@ COMPLETION: Final = json_body(CompletionBody)
     responses=streams(ChatChunk, openai.LAST),
     openapi_extra=takes(ChatBody),
 )
-async def chat_completions(http: Request, service: ServiceDep, body: ChatBody = CHAT) -> Response:
-    """OpenAI's chat completions."""
+async def chat_completions(http: Request, service: ServiceDep, owner: OwnerDep, body: ChatBody = CHAT) -> Response:
+    """OpenAI's chat completions. With `store` one is stored before its end is sent."""
     requests = openai_chat.parse(body, service.deployments.repository.models)
-    return await _answer(http, service, body, requests, openai_chat.ChatSerialiser(body, requests))
+    serialiser = openai_chat.ChatSerialiser(body, requests)
+    keep = None
+    if body.store:
+        keep = partial(_keep, (await service.answers.conversations.store()).answers, owner, body, serialiser)
+    return await _answer(http, service, body, requests, serialiser, keep)
 
 
 @router.post(
@@ -56,7 +66,18 @@ async def _answer(
     body: OpenAISampling,
     requests: Sequence[GenerationRequest],
     serialiser: Serialiser,
+    keep: Keep | None = None,
 ) -> Response:
     note_caller(http, body.request_id, body.user or body.safety_identifier)
     http.state.log.update({name: value for name in LOGGED if (value := getattr(body, name))})
-    return await respond(http, service, requests, serialiser, stream=bool(body.stream))
+    return await respond(http, service, requests, serialiser, stream=bool(body.stream), keep=keep)
+
+
+async def _keep(
+    stored: StoredAnswers, owner: str, body: ChatBody, serialiser: openai_chat.ChatSerialiser, answer: Answer
+) -> None:
+    """Stores a completion without the inspection that the request may want, which no store gets."""
+    id, model = answer.request.id, answer.manifest.reference
+    asked = openai_chat.listed(body, id)
+    completion = {**serialiser.whole([answer]), "context": answer.receipt.to_dict()}
+    await stored.add(owner, StoredAnswer(id, "chat.completion", model, body.metadata or {}, asked, completion))

@@ -3,11 +3,10 @@ from them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
@@ -20,6 +19,7 @@ from service.api.dialects.responses.items import listed, messages_of
 from service.api.dialects.responses.parsing import parse, parse_input
 from service.api.dialects.responses.serialiser import ResponseSerialiser
 from service.api.encoding import json_response
+from service.api.listing import After, Order, cut_page
 from service.api.openapi import streams, takes
 from service.api.responses import respond
 from service.api.routes.openai import LOGGED
@@ -43,8 +43,7 @@ router = APIRouter(prefix="/v1/responses", tags=["responses"])
 BODY: Final = json_body(ResponseBody)
 INPUT: Final = json_body(InputTokensBody)
 ITEMS: Final = TypeAdapter(ItemList)
-Order = Literal["asc", "desc"]
-After = Annotated[str, Query(max_length=128)]
+KIND: Final = "response"
 
 
 @router.post("", response_model=ResponseShown, responses=streams(ResponseEvent), openapi_extra=takes(ResponseBody))
@@ -76,13 +75,13 @@ async def get_response(service: ServiceDep, owner: OwnerDep, response_id: str, s
     """Returns a stored response."""
     if stream:
         raise InvalidRequest("A stored response is not streamed again: leave `stream` out", param="stream")
-    return json_response((await (await _answers(service)).get(owner, response_id)).body)
+    return json_response((await (await _answers(service)).get(owner, KIND, response_id)).body)
 
 
 @router.delete("/{response_id}", response_model=DeletedResponse)
 async def delete_response(service: ServiceDep, owner: OwnerDep, response_id: str) -> Response:
     """Deletes a stored response. Responses that went on from it stay, but nothing goes on from them."""
-    await (await _answers(service)).delete(owner, response_id)
+    await (await _answers(service)).delete(owner, KIND, response_id)
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -90,7 +89,7 @@ async def delete_response(service: ServiceDep, owner: OwnerDep, response_id: str
 async def cancel_response(service: ServiceDep, owner: OwnerDep, response_id: str) -> Response:
     """Refuses: only responses in the background can be cancelled, and there are none. A stream ends when its client
     leaves."""
-    await (await _answers(service)).get(owner, response_id)
+    await (await _answers(service)).get(owner, KIND, response_id)
     raise InvalidRequest(
         "The response is complete: close a stream's connection to cancel it while it runs", param="response_id"
     )
@@ -106,24 +105,8 @@ async def input_items(
     order: Order = "desc",
 ) -> Response:
     """Lists the items that the response's own request brought, newest first unless `order` is asc."""
-    asked = (await (await _answers(service)).get(owner, response_id)).asked
-    return json_response(page_of(asked if order == "asc" else asked[::-1], after, limit))
-
-
-def page_of(items: Sequence[dict[str, Any]], after: str | None, limit: int) -> dict[str, Any]:
-    """Returns one page of items behind the item `after`. Raises NotFound for an item that is not there."""
-    ids = [each["id"] for each in items]
-    if after is not None and after not in ids:
-        raise NotFound(f"There is no item {after[:80]!r} to list behind: take `last_id` of a page", param="after")
-    first = 0 if after is None else ids.index(after) + 1
-    data = items[first : first + limit]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": first + limit < len(items),
-    }
+    asked = (await (await _answers(service)).get(owner, KIND, response_id)).asked
+    return json_response(cut_page(asked, after, limit, order))
 
 
 async def _before(service: Service, owner: str, previous: str | None) -> tuple[Message, ...]:
@@ -131,7 +114,7 @@ async def _before(service: Service, owner: str, previous: str | None) -> tuple[M
     if previous is None:
         return ()
     try:
-        thread = await (await _answers(service)).thread(owner, previous)
+        thread = await (await _answers(service)).thread(owner, KIND, previous)
     except NotFound as error:
         raise NotFound(error.message, param="previous_response_id") from None
     items = [item for each in thread for item in (*each.asked, *each.body["output"])]
@@ -149,8 +132,9 @@ async def _keep(
 ) -> None:
     """Stores a response without the inspection that the request may want, which no store gets."""
     response = {**serialiser.response(answer), "context": answer.receipt.to_dict()}
-    asked = listed(body.input or ())
-    await stored.add(owner, StoredAnswer(answer.request.id, asked, response, body.previous_response_id))
+    id, model, asked = answer.request.id, answer.manifest.reference, listed(body.input or ())
+    new = StoredAnswer(id, KIND, model, body.metadata or {}, asked, response, body.previous_response_id)
+    await stored.add(owner, new)
 
 
 async def _answers(service: Service) -> StoredAnswers:

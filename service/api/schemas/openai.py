@@ -48,7 +48,7 @@ MAX_PROMPTS: Final = 64
 MAX_STOP_TOKENS: Final = 64
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
-    Field(max_length=16, description="Appears in the server's log."),
+    Field(max_length=16, description="Appears in the server's log, and with a stored answer."),
 ]
 LATER_EVERYWHERE: Final[dict[str, Absent]] = {
     "session_id": (None,),
@@ -70,6 +70,12 @@ TemplateVariables = Annotated[
     dict[Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]{0,63}$")], bool | int | float | str | None],
     Field(max_length=32, description="Variables of the version's chat template, such as enable_thinking."),
 ]
+
+
+class MetadataBody(Wire):
+    """Metadata in place of a stored completion's; null removes it."""
+
+    metadata: Metadata | None
 
 
 class StreamOptions(Wire):
@@ -134,7 +140,7 @@ class OpenAISampling(Wire):
 
 class ChatBody(OpenAISampling):
     later: ClassVar[dict[str, Absent]] = {
-        **{field: neutral for field, neutral in LATER_EVERYWHERE.items() if field != "session_id"},
+        **{field: neutral for field, neutral in LATER_EVERYWHERE.items() if field not in ("session_id", "store")},
         "modalities": (None, ["text"]),
         **dict.fromkeys(
             (
@@ -151,6 +157,7 @@ class ChatBody(OpenAISampling):
         ),
     }
     messages: Messages
+    store: Annotated[bool | None, Field(description="Keeps the completion, so that it can be read again.")] = None
     session_id: SessionId | None = None
     max_completion_tokens: Tokens | None = None
     max_tokens: Annotated[Tokens | None, Field(description="Older name of `max_completion_tokens`.")] = None
@@ -172,6 +179,8 @@ class ChatBody(OpenAISampling):
         if self.session_id is not None:
             fit_a_session(self.messages)
             one_answer(self.n or 1, "n")
+            if self.store:
+                raise unsupported("store", "cannot act with session_id: the session keeps the answer")
         return self
 
     @model_validator(mode="after")

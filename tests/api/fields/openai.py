@@ -111,6 +111,7 @@ CHAT: Final = Table(
         *under("context.", CONTEXT),
         *MESSAGES,
         *under("documents", DOCUMENTS),
+        acts("store", True, "read", 200),
         acts("session_id", "<session>", "engine.prompt", holds("87,900")),
         acts("max_completion_tokens", 3, "engine.max_tokens", max_tokens=None),
         engine("max_tokens", 3, "max_tokens"),
@@ -120,6 +121,12 @@ CHAT: Final = Table(
         acts("chat_template_kwargs", {"shout": True}, "engine.prompt", holds("SHOUT")),
     ),
     beside={"context.": LONG, "tool_choice": FORCED, "stream_options": STREAMED, **UNUSED},
+)
+METADATA: Final = Table(
+    openai.MetadataBody,
+    "/v1/chat/completions/<completion>",
+    {"metadata": {"order": "7"}},
+    (acts("metadata", {"order": "8"}, "answer.metadata"),),
 )
 COMPLETION: Final = Table(
     openai.CompletionBody,
@@ -136,4 +143,4 @@ COMPLETION: Final = Table(
     ),
     beside={"stream_options": STREAMED, **UNUSED},
 )
-TABLES: Final = (CHAT, COMPLETION)
+TABLES: Final = (CHAT, METADATA, COMPLETION)

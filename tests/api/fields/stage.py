@@ -94,6 +94,10 @@ async def _answer(stage: Stage) -> str:
     return str((await stage.post("/generate", body))["id"])
 
 
+async def _completion(stage: Stage) -> str:
+    return str((await stage.post("/v1/chat/completions", {"messages": TALK[:1], "store": True}))["id"])
+
+
 async def _candidate(stage: Stage) -> str:
     """Ends a rollout that an earlier request began."""
     await stage.world.client.delete("/v1/repository/models/other/aliases/stable/rollout")
@@ -145,6 +149,7 @@ MAKERS: Final = {
     "<session>": _session,
     "<message>": _message,
     "<answer>": _answer,
+    "<completion>": _completion,
     "<alias>": _candidate,
     "<unloaded>": _model,
 }

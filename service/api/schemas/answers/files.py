@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from service.api.schemas.answers.base import Shown
+from service.api.schemas.answers.base import IdPage, Shown
 
 
 class FileShown(Shown):
@@ -21,12 +21,8 @@ class FileShown(Shown):
     status_details: str | None
 
 
-class FilePage(Shown):
-    object: Literal["list"]
-    data: list[FileShown]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class FilePage(IdPage[FileShown]):
+    """Newest first, unless `order` is `asc`."""
 
 
 class FileDeleted(Shown):
@@ -80,9 +76,5 @@ class BatchShown(Shown):
     metadata: dict[str, str] | None
 
 
-class BatchPage(Shown):
-    object: Literal["list"]
-    data: list[BatchShown]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class BatchPage(IdPage[BatchShown]):
+    """Newest first."""

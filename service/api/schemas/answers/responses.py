@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
-from service.api.schemas.answers.base import Object, Shown
+from service.api.schemas.answers.base import IdPage, Object, Shown
 from service.api.schemas.answers.openai import ChatTokenLogprob, ExtraFields
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -243,14 +243,8 @@ class ListedItem(Shown):
     summary: list[dict[str, Any]] | None = None
 
 
-class ListedItems(Shown):
-    """One page. `first_id` and `last_id` are null where it is empty."""
-
-    object: Literal["list"]
-    data: list[ListedItem]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class ListedItems(IdPage[ListedItem]):
+    """Newest first, unless `order` is `asc`."""
 
 
 class DeletedResponse(Shown):
