@@ -276,7 +276,7 @@ async def test_an_echo_alone_scores_the_prompt(world: World, stream: bool) -> No
 
 async def test_unknown_route_below_v1(world: World) -> None:
     openai_error(await world.client.post("/v1/images/generations", json={}), 404, "not_found")
-    response = await world.client.get("/v1/chat/completions")
+    response = await world.client.get("/v1/completions")
     openai_error(response, 405, "method_not_allowed")
     assert response.headers["allow"] == "POST"
 
