@@ -295,7 +295,7 @@ OPENAI: list[tuple[str, dict[str, Any], str, str]] = [
         "structured_outputs.whitespace_pattern",
     ),
     ("functions", {"functions": [{}]}, UNSUPPORTED, "functions"),
-    ("store", {"store": True}, UNSUPPORTED, "store"),
+    ("store", {"store": True, "session_id": "s_1"}, UNSUPPORTED, "store"),
     ("reasoning", {"reasoning_effort": "low"}, UNSUPPORTED, "reasoning_effort"),
     ("modalities", {"modalities": ["audio"]}, UNSUPPORTED, "modalities"),
     ("template", {"chat_template": "{{ 7 * 7 }}"}, UNSUPPORTED, "chat_template"),
