@@ -11,7 +11,11 @@ from service.api.schemas.base import Absent, Tokens, Wire
 from service.api.schemas.embeddings import MAX_INPUTS, Dimensions
 from service.api.schemas.ollama import OPERATORS, OPERATORS_OPTIONS, KeepAlive, Name, OllamaOptions
 
-OF_TEXT: Final = frozenset({*OllamaOptions.model_fields, *OllamaOptions.later} - {"num_ctx", *OPERATORS_OPTIONS})
+OF_TEXT: Final = tuple(
+    name
+    for name in dict.fromkeys((*OllamaOptions.model_fields, *OllamaOptions.later))
+    if name not in ("num_ctx", *OPERATORS_OPTIONS)
+)
 """Options that shape a generated text."""
 NO_TEXT: Final = "shapes a generated text, and this route generates none: remove it"
 
