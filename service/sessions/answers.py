@@ -27,7 +27,11 @@ _FIELDS: Final = tuple(StoredAnswer.__annotations__)
 
 
 class StoredAnswers:
-    def __init__(self, database: Database, owned: Callable[[str], Owned], limits: Limits) -> None:
+    def __init__(
+        self, database: Database, owned: Callable[[str], Owned], limits: Limits, leave_traces: Callable[[], None]
+    ) -> None:
+        """`leave_traces` is called for each removal: the store's next sweep clears what is left of the row."""
+        self._leave_traces = leave_traces
         self._database = database
         self._owned = owned
         self._limits = limits
@@ -102,6 +106,7 @@ class StoredAnswers:
         async with self._database.writing() as connection:
             row = await self._row(connection, mine, kind, id)
             await connection.execute(mine.delete("answers").where(mine.columns("answers").number == row.number))
+        self._leave_traces()
 
     async def _row(
         self, connection: AsyncConnection, mine: Owned, kind: AnswerKind, id: str, param: str = "id"
@@ -139,6 +144,7 @@ class StoredAnswers:
         number = (await connection.execute(too_many)).scalar_one_or_none()
         if number is not None:
             await connection.execute(mine.delete("answers").where(its.kind == kind, its.number <= number))
+            self._leave_traces()
 
 
 def _answer(row: Row[Any]) -> StoredAnswer:

@@ -29,7 +29,11 @@ Made = tuple[str | None, str | None]
 
 
 class Feedback:
-    def __init__(self, database: Database, owned: Callable[[str], Owned], limits: Limits) -> None:
+    def __init__(
+        self, database: Database, owned: Callable[[str], Owned], limits: Limits, leave_traces: Callable[[], None]
+    ) -> None:
+        """`leave_traces`: see `StoredAnswers`."""
+        self._leave_traces = leave_traces
         self._database = database
         self._owned = owned
         self._limits = limits
@@ -48,6 +52,8 @@ class Feedback:
             row = {**_of(answer), "digest": answer.digest, "rating": new.rating, "comment": new.comment}
             over = {} if other is None else {f"other_{name}": value for name, value in _of(other).items()}
             await mine.insert(connection, "feedback", [{**row, **over, "created_at": mine.now}])
+        if replaced:
+            self._leave_traces()
         made = (answer.model, answer.version, answer.digest)
         vote = Vote(new.id, *made, new.rating, new.preferred_over, new.comment, answer.session_id, mine.now)
         return vote, replaced

@@ -25,7 +25,11 @@ MOST_FOUND = 50
 
 
 class KnowledgeBase:
-    def __init__(self, database: Database, owned: Callable[[str], Owned], limits: Limits) -> None:
+    def __init__(
+        self, database: Database, owned: Callable[[str], Owned], limits: Limits, leave_traces: Callable[[], None]
+    ) -> None:
+        """`leave_traces`: see `StoredAnswers`."""
+        self._leave_traces = leave_traces
         self._database = database
         self._owned = owned
         self._limits = limits
@@ -82,6 +86,7 @@ class KnowledgeBase:
         async with self._database.writing() as connection:
             row = await _row(connection, mine, id)
             await remove(connection, mine, row)
+        self._leave_traces()
 
     @uninterrupted
     async def find(self, owner: str, question: str, session_id: str | None = None) -> tuple[Passage, ...] | None:

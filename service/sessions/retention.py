@@ -58,13 +58,14 @@ async def remove(connection: AsyncConnection, session: Row[Any]) -> None:
     await connection.execute(delete(sessions).where(sessions.c.number == session.number))
 
 
-async def remove_expired(database: Database, now: datetime) -> int:
+async def remove_expired(database: Database, now: datetime) -> tuple[int, int]:
     """Removes expired sessions, answers, and responses kept for keys, a few at a time so that writers get in between.
-    Returns the number of sessions."""
+    Returns the number of sessions, and of other rows."""
+    others = 0
     async with database.writing() as connection:
-        await connection.execute(delete(idempotency).where(idempotency.c.expires_at <= now))
-        await connection.execute(delete(answers).where(answers.c.expires_at <= now))
-    return await _remove_all(database, sessions.c.expires_at <= now)
+        for table in (idempotency, answers):
+            others += (await connection.execute(delete(table).where(table.c.expires_at <= now))).rowcount
+    return await _remove_all(database, sessions.c.expires_at <= now), others
 
 
 async def remove_owner(database: Database, owner: str) -> int:

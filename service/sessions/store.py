@@ -73,9 +73,9 @@ class SessionStore:
         self._turns = TurnLocks(database)
         self.idempotency = Idempotency(database, self._owned)
         self.summaries = StoredSummaries(database, self._owned)
-        self.knowledge = KnowledgeBase(database, self._owned, limits)
-        self.answers = StoredAnswers(database, self._owned, limits)
-        self.feedback = feedback.Feedback(database, self._owned, limits)
+        self.knowledge = KnowledgeBase(database, self._owned, limits, self._leave_traces)
+        self.answers = StoredAnswers(database, self._owned, limits, self._leave_traces)
+        self.feedback = feedback.Feedback(database, self._owned, limits, self._leave_traces)
         self.batches = StoredBatches(database, self._owned, limits)
         self.files = StoredFiles(database, self._owned, limits)
 
@@ -339,8 +339,8 @@ class SessionStore:
     async def sweep(self) -> int:
         """Removes expired rows of every owner, and the traces of removed rows; the server calls it at intervals.
         Returns the number of sessions."""
-        removed = await retention.remove_expired(self._database, self._clock())
-        if removed or self._traces:
+        removed, others = await retention.remove_expired(self._database, self._clock())
+        if removed or others or self._traces:
             await retention.compact(self._database)
             self._traces = False
         return removed
@@ -358,6 +358,10 @@ class SessionStore:
         removed = await retention.remove_owner(self._database, owner)
         await retention.rewrite(self._database)
         return removed
+
+    def _leave_traces(self) -> None:
+        """Has the next sweep clear the traces of removed rows."""
+        self._traces = True
 
     def _owned(self, owner: str) -> Owned:
         return Owned(owner, self._clock())

@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from service.errors import NotFound
-from service.sessions import Answered, Fresh, Limits, NewMessage, NewReply, NewTurn, NewVote, SessionStore
+from service.sessions import (
+    Answered,
+    Fresh,
+    Limits,
+    NewMessage,
+    NewReply,
+    NewTurn,
+    NewVote,
+    SessionStore,
+    StoredAnswer,
+)
 from service.sessions.claims import Done
 from service.sessions.database import Database
 from service.sessions.idempotency import KEPT_SECONDS
@@ -210,3 +220,39 @@ async def test_writers_go_on_beside_a_sweep(store: SessionStore, clock: Clock) -
     clock.move(2)
     swept, *_ = await asyncio.gather(store.sweep(), *(say(store, "ann", kept.id, f"{n}") for n in range(10)))
     assert swept == 30 and (await store.get("ann", kept.id)).message_count == 20
+
+
+async def test_no_byte_is_left_of_a_deleted_document_and_of_a_replaced_vote_after_a_sweep(tmp_path: Path) -> None:
+    store = await SessionStore.open(new_database("sqlite", tmp_path))
+    session = await store.create("ann")
+    await store.append_turn("ann", session.id, a_turn(answer_id="gen-1"))
+    for remove in ("document", "vote"):
+        await store.sweep()
+        if remove == "document":
+            await store.knowledge.delete("ann", (await store.knowledge.add("ann", CANARY)).id)
+        else:
+            await store.feedback.vote("ann", NewVote("gen-1", 1, comment=CANARY))
+            await store.feedback.vote("ann", NewVote("gen-1", -1))
+        assert CANARY.encode() in bytes_of(tmp_path)
+        await store.sweep()
+        assert CANARY.encode() not in bytes_of(tmp_path), remove
+    await store.close()
+
+
+@pytest.mark.parametrize("by", ["delete", "expiry", "room"])
+async def test_no_byte_is_left_of_a_removed_answer_after_a_sweep(tmp_path: Path, by: str) -> None:
+    clock = Clock()
+    store = await SessionStore.open(new_database("sqlite", tmp_path), Limits(max_per_owner=1), clock=clock)
+    await store.sweep()  # what a process that starts may find is cleared
+    said = [{"id": "msg_1", "content": CANARY}]
+    await store.answers.add("ann", StoredAnswer("resp_1", "response", "demo:1", {}, said, {"output": CANARY}))
+    assert CANARY.encode() in bytes_of(tmp_path)
+    if by == "delete":
+        await store.answers.delete("ann", "response", "resp_1")
+    elif by == "expiry":
+        clock.move(31 * 86400)
+    else:
+        await store.answers.add("ann", StoredAnswer("resp_2", "response", "demo:1", {}, [], {}))
+    await store.sweep()
+    assert CANARY.encode() not in bytes_of(tmp_path)
+    await store.close()
