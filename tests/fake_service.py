@@ -267,14 +267,14 @@ class World:
 
 
 def publish(
-    repository: Repository, name: str = "demo", parent: Manifest | None = None, window: int = WINDOW, **files: Any
+    repository: Repository, name: str = "demo", parent: Manifest | None = None, window: int | None = None, **files: Any
 ) -> Manifest:
     """A version with a real byte-level tokenizer and no weights to speak of; with `parent`, a conversion of that."""
     with repository.stage() as staged:
         write(staged, **files)
         (staged / "config.json").write_text("{}")
         write_weights(staged, f"weights of {name}")
-        facts = replace(FACTS, context_window=window, vocab_size=400, lineage=lineage(parent))
+        facts = replace(FACTS, context_window=window or WINDOW, vocab_size=400, lineage=lineage(parent))
         return repository.publish(staged, facts, name)
 
 

@@ -161,9 +161,10 @@ async def test_all_vectors_are_of_one_version(serve: Serve, monkeypatch: pytest.
 
 async def test_the_same_key_gets_the_same_bytes(world: World) -> None:
     bodies = [
-        await world.client.post("/v1/embeddings", json={"input": TEXTS}, headers={"Idempotency-Key": "k"})
+        await world.client.post("/v1/embeddings", json={"input": TEXTS}, headers={"Idempotency-Key": "embeddings"})
         for _ in range(2)
     ]
+    assert [each.status_code for each in bodies] == [200, 200]
     assert bodies[0].content == bodies[1].content
     assert len(world.engine.requests) == len(TEXTS)
 

@@ -112,7 +112,7 @@ def test_every_header_of_ours_can_be_read() -> None:
     """Names of headers in the sources: a new one must be exposed, or be named here."""
     sources = "\n".join(path.read_text() for path in Path(service.__file__).parent.rglob("api/**/*.py"))
     named = {name.lower() for name in re.findall(r'"((?:X-[A-Z]|Idempotent-|Retry-|ETag)[\w-]*)"', sources)}
-    requests = {"x-accel-buffering", "x-content-type-options", "x-frame-options"}
+    requests = {"x-accel-buffering", "x-api-key", "x-content-type-options", "x-frame-options"}
     assert len(named) >= 8 and named - requests <= {each.lower() for each in EXPOSED}
 
 
