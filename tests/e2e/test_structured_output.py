@@ -90,7 +90,7 @@ def test_a_thousand_answers_fit(served: Server) -> None:
     asked = [(name, seed) for seed in range(20) for name in SCHEMAS]
     found = check_all(served, asked)
     print(dict(found))
-    assert found["length"] <= 20
+    assert found["length"] <= 50  # their strings and arrays may be longer than MOST_TOKENS
     more = [(name, seed) for seed in range(20, 22) for name in SCHEMAS]
     found += check_all(served, more[: 2 * found["length"]])
     assert found["stop"] >= 1000
