@@ -85,8 +85,7 @@ export type CallDelta = { "index": number; "id"?: (string | null); "type"?: ("fu
 /** `arguments` is a JSON object as text. */
 export type CalledFunction = { "name": string; "arguments": string };
 
-/** A tool call of the model, as OpenAI's clients send it back. */
-export type CalledTool = { "id": string; "type"?: "function"; "function": service__api__schemas__base__FunctionCall; "index"?: (number | null) };
+export type CalledTool = { "id": string; "type": "function"; "function": CalledFunction };
 
 /** One change of an alias. `overridden` has the limits of the gate that the version broke. */
 export type Change = { "action": "promote" | "rollback" | "remove" | "delete"; "alias": (string | null); "version": (string | null); "previous": (string | null); "reason": string; "actor": string; "time": string; "overridden": (string)[] };
@@ -109,7 +108,7 @@ export type ChatLogprobs = { "content": (ChatTokenLogprob)[]; "refusal": null };
 
 /** One message. `content` is a string or text parts; an assistant's message with `tool_calls` may have none. In a
 tool's message `tool_call_id` names the call that it is the result of. */
-export type ChatMessage = { "role": "system" | "developer" | "user" | "assistant" | "tool"; "content"?: (string | ({ "type": "text"; "text": string })[] | null); "name"?: (string | null); "reasoning_content"?: (string | null); "reasoning"?: (string | null); "tool_calls"?: ((CalledTool)[] | null); "tool_call_id"?: (string | null); "parsed"?: unknown };
+export type ChatMessage = { "role": "system" | "developer" | "user" | "assistant" | "tool"; "content"?: (string | ({ "type": "text"; "text": string })[] | null); "name"?: (string | null); "reasoning_content"?: (string | null); "reasoning"?: (string | null); "tool_calls"?: ((service__api__schemas__base__CalledTool)[] | null); "tool_call_id"?: (string | null); "parsed"?: unknown };
 
 /** `bytes` is null for a token that is a part of a character. */
 export type ChatToken = { "token": string; "logprob": (number | null); "bytes": ((number)[] | null) };
@@ -157,6 +156,20 @@ export type ContextFields = { "policy"?: ("refuse" | "window" | "middle" | "summ
 
 export type ContextManagement = { "edits"?: ((ContextEdit)[] | null) };
 
+/** One item of a conversation. */
+export type ConversationItem = (ConversationMessage | FunctionCall | FunctionCallOutput | Reasoning);
+
+/** Newest first, unless `order` is `asc`; of added items in their order. */
+export type ConversationItems = { "object": "list"; "data": ((ConversationMessage | FunctionCall | FunctionCallOutput | Reasoning))[]; "first_id": (string | null); "last_id": (string | null); "has_more": boolean };
+
+/** `incomplete` is an answer that a limit or the guard has cut. */
+export type ConversationMessage = { "id": string; "type": "message"; "role": string; "status": "in_progress" | "completed" | "incomplete"; "content": ((InputText | OutputText))[] };
+
+export type ConversationOf = { "id": string };
+
+/** `conv_X` is the session `s_X`. */
+export type ConversationShown = { "id": string; "object": "conversation"; "created_at": number; "metadata": Record<string, unknown> };
+
 /** What decides the tokens of a prompt; the other fields of a request do not. */
 export type CountTokensBody = { "model"?: (string | null); "messages": (TurnMessage)[]; "system"?: (string | (TextOnlyBlock)[] | null); "tools"?: ((AnthropicTool)[] | null); "tool_choice"?: (AnthropicToolChoice | null); "thinking"?: (Thinking | null); "output_config"?: (OutputConfig | null); "output_format"?: (service__api__schemas__anthropic__JsonFormat | null); "cache_control"?: (CacheControl | null); "context_management"?: (ContextManagement | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
 
@@ -172,6 +185,8 @@ export type Decisions = { "token_budget": number; "preemptions": number; "backlo
 export type Deleted = { "deleted": string };
 
 export type DeletedCompletion = { "id": string; "object": "chat.completion.deleted"; "deleted": true };
+
+export type DeletedConversation = { "id": string; "object": "conversation.deleted"; "deleted": true };
 
 export type DeletedResponse = { "id": string; "object": "response"; "deleted": true };
 
@@ -242,6 +257,8 @@ export type FunctionCall = { "id": string; "type": "function_call"; "call_id": s
 /** A call that the model made; `call_id` names it in its result. */
 export type FunctionCallItem = { "type": "function_call"; "call_id": string; "name": string; "arguments": string; "id"?: (string | null); "status"?: ("in_progress" | "completed" | "incomplete" | null) };
 
+export type FunctionCallOutput = { "id": string; "type": "function_call_output"; "call_id": string; "output": string; "status": "in_progress" | "completed" | "incomplete" };
+
 /** What a function gave back. */
 export type FunctionCallOutputItem = { "type": "function_call_output"; "call_id": string; "output": (string | (TextPart)[]); "id"?: (string | null); "status"?: ("in_progress" | "completed" | "incomplete" | null) };
 
@@ -263,7 +280,7 @@ export type GateShown = { "alias": string; "checks": (CheckShown)[] };
 
 /** `reasoning` is what the model wrote for itself before its answer. With `n` above 1 `generated_texts` has all
 answers, the first of them first. */
-export type GenerateAnswer = { "generated_text": string; "reasoning"?: (string | null); "id": string; "model": string; "version": string; "digest": string; "finish_reason": "stop" | "length" | "deadline" | "error" | "content_filter"; "usage": Usage; "timings": Timings; "context": Receipt; "session_id"?: (string | null); "guard"?: ((GuardFinding)[] | null); "generated_texts"?: ((string)[] | null); "details"?: (Details | null) };
+export type GenerateAnswer = { "generated_text": string; "reasoning"?: (string | null); "id": string; "model": string; "version": string; "digest": string; "finish_reason": "stop" | "length" | "deadline" | "error" | "content_filter"; "usage": Usage; "timings": Timings; "context": Receipt; "session_id"?: (string | null); "tool_calls"?: ((CalledTool)[] | null); "guard"?: ((GuardFinding)[] | null); "generated_texts"?: ((string)[] | null); "details"?: (Details | null) };
 
 /** Exactly one of `inputs`, `messages`, `input_ids`, `text_input`. */
 export type GenerateBody = { "parameters"?: Parameters; "stream"?: boolean; "context"?: (ContextFields | null); "priority"?: number; "deadline_ms"?: (number | null); "session_id"?: (string | null); "inputs"?: (string | null); "messages"?: ((ChatMessage)[] | null); "input_ids"?: ((number)[] | null); "text_input"?: (string | null); "model"?: (string | null); "documents"?: ((DocumentText)[] | null); "request_id"?: (string | null); "user"?: (string | null); "choices"?: ((string)[] | null) };
@@ -314,10 +331,12 @@ export type InputTensor = { "name": string; "shape": (number)[]; "datatype": "BO
 
 export type InputTensorParameters = { "binary_data_size"?: (number | null) };
 
+export type InputText = { "type": "input_text"; "text": string };
+
 export type InputTokens = { "object": "response.input_tokens"; "input_tokens": number };
 
 /** The body that has the tokens of a response's input counted. */
-export type InputTokensBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "previous_response_id"?: (string | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
+export type InputTokensBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "conversation"?: (string | ConversationName | null); "previous_response_id"?: (string | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
 
 /** One message of the chat, or a document, a summary, passages of the knowledge base, a raw prompt: `role` is then
 that word. `tokens` are those of its texts, without the template's. */
@@ -411,7 +430,7 @@ export type MessageStop = { "type": "message_stop" };
 so that its blocks are kept. */
 export type MessagesBody = { "model"?: (string | null); "messages": (TurnMessage)[]; "system"?: (string | (TextOnlyBlock)[] | null); "tools"?: ((AnthropicTool)[] | null); "tool_choice"?: (AnthropicToolChoice | null); "thinking"?: (Thinking | null); "output_config"?: (OutputConfig | null); "output_format"?: (service__api__schemas__anthropic__JsonFormat | null); "cache_control"?: (CacheControl | null); "context_management"?: (ContextManagement | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null); "max_tokens": number; "stream"?: (boolean | null); "stop_sequences"?: ((string)[] | null); "temperature"?: (number | null); "top_p"?: (number | null); "top_k"?: (number | null); "metadata"?: (AnthropicMetadata | null); "service_tier"?: ("auto" | "standard_only" | null); "seed"?: (number | null); "session_id"?: (string | null); "context"?: (ContextFields | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null) };
 
-/** Metadata in place of a stored completion's; null removes it. */
+/** Metadata in place of what a stored completion or a conversation has; null removes it. */
 export type MetadataBody = { "metadata": (Record<string, string> | null) };
 
 /** `root` is the version that `id` means now; `parent` the version that it was made from, as of an adapter its base;
@@ -606,8 +625,8 @@ export type RecalledShown = { "cell": string; "wording": string; "right": number
 messages that were not sent `messages` leaves out. */
 export type Receipt = { "policy": string; "window": number; "reserved_output": number; "used": number; "free": number; "truncated": boolean; "parts": Parts; "kept": (string)[]; "dropped": (string)[]; "summarised": (string)[]; "counts": Counts; "dropped_tokens": number; "cached_tokens": number; "cut": (Cut | null); "notes": (string)[]; "documents"?: (KeptDocuments | null); "recalled"?: ((string)[] | null); "messages"?: ((InspectedMessage)[] | null); "rendered"?: ((RenderedToken)[] | null); "unlisted"?: (number | null) };
 
-/** The parameters for answering the last question again. */
-export type RegenerateBody = { "parameters"?: Parameters; "stream"?: boolean; "context"?: (ContextFields | null); "priority"?: number; "deadline_ms"?: (number | null) };
+/** The parameters for answering the last question again, and the tools: a session keeps none. */
+export type RegenerateBody = { "parameters"?: Parameters; "stream"?: boolean; "context"?: (ContextFields | null); "priority"?: number; "deadline_ms"?: (number | null); "tools"?: ((ToolFields)[] | null); "tool_choice"?: (string | NamedTool | null); "parallel_tool_calls"?: (boolean | null) };
 
 /** `text` is what the token adds to the text before it; all texts join to the prompt. `message` is an index into
 `messages`, null for the template's own tokens. */
@@ -622,7 +641,7 @@ export type ReportShown = { "digest": string; "created_at": string; "effort": "q
 /** Every version of every model. */
 export type RepositoryIndex = (IndexEntry)[];
 
-export type ResponseBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "previous_response_id"?: (string | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null); "stream"?: (boolean | null); "store"?: (boolean | null); "stream_options"?: (ResponseStreamOptions | null); "max_output_tokens"?: (number | null); "temperature"?: (number | null); "top_p"?: (number | null); "include"?: (("message.output_text.logprobs")[] | null); "top_logprobs"?: (number | null); "metadata"?: (Record<string, string> | null); "user"?: (string | null); "safety_identifier"?: (string | null); "prompt_cache_key"?: (string | null); "seed"?: (number | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null) };
+export type ResponseBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "conversation"?: (string | ConversationName | null); "previous_response_id"?: (string | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null); "stream"?: (boolean | null); "store"?: (boolean | null); "stream_options"?: (ResponseStreamOptions | null); "max_output_tokens"?: (number | null); "temperature"?: (number | null); "top_p"?: (number | null); "include"?: (("message.output_text.logprobs")[] | null); "top_logprobs"?: (number | null); "metadata"?: (Record<string, string> | null); "user"?: (string | null); "safety_identifier"?: (string | null); "prompt_cache_key"?: (string | null); "seed"?: (number | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null) };
 
 export type ResponseError = { "code": string; "message": string };
 
@@ -635,7 +654,7 @@ export type ResponseFormat = { "type": "text" | "json_object" | "json_schema" | 
 
 /** A response; our own fields are there once it has ended. `finish_detail` is our own word where OpenAI has none.
 `text`, `tools`, `tool_choice` and others are those of the request. */
-export type ResponseShown = { "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "id": string; "object": "response"; "created_at": number; "completed_at": (number | null); "status": "in_progress" | "completed" | "incomplete" | "failed"; "error": (ResponseError | null); "incomplete_details": (Incomplete | null); "finish_detail"?: ("deadline" | "error" | null); "model": string; "output": ((OutputMessage | service__api__schemas__answers__responses__FunctionCall | Reasoning))[]; "usage": (ResponseUsage | null); "background": boolean; "instructions": (string | null); "max_output_tokens": (number | null); "metadata": Record<string, string>; "parallel_tool_calls": boolean; "previous_response_id": (string | null); "reasoning": Record<string, unknown>; "service_tier": "default"; "store": boolean; "temperature": number; "text": Record<string, unknown>; "tool_choice": (string | Record<string, unknown>); "tools": (Record<string, unknown>)[]; "top_logprobs": number; "top_p": number; "truncation": "auto" | "disabled"; "user": (string | null); "safety_identifier": (string | null); "prompt_cache_key": (string | null) };
+export type ResponseShown = { "digest"?: (string | null); "context"?: (Receipt | null); "timings"?: (Timings | null); "guard"?: ((GuardFinding)[] | null); "id": string; "object": "response"; "created_at": number; "completed_at": (number | null); "status": "in_progress" | "completed" | "incomplete" | "failed"; "error": (ResponseError | null); "incomplete_details": (Incomplete | null); "finish_detail"?: ("deadline" | "error" | null); "model": string; "output": ((OutputMessage | service__api__schemas__answers__responses__FunctionCall | Reasoning))[]; "usage": (ResponseUsage | null); "background": boolean; "instructions": (string | null); "max_output_tokens": (number | null); "metadata": Record<string, string>; "parallel_tool_calls": boolean; "conversation": (ConversationOf | null); "previous_response_id": (string | null); "reasoning": Record<string, unknown>; "service_tier": "default"; "store": boolean; "temperature": number; "text": Record<string, unknown>; "tool_choice": (string | Record<string, unknown>); "tools": (Record<string, unknown>)[]; "top_logprobs": number; "top_p": number; "truncation": "auto" | "disabled"; "user": (string | null); "safety_identifier": (string | null); "prompt_cache_key": (string | null) };
 
 export type ResponseStreamOptions = Record<string, unknown>;
 
@@ -769,7 +788,7 @@ export type TokenCount = { "input_tokens": number };
 
 /** One token. All fields from `generated_text` on are null or absent except in the last event. A failure is an event
 named `error` with the error body. */
-export type TokenEvent = { "index": number; "token": TokenShown; "reasoning"?: (string | null); "generated_text": (string | null); "details": (StreamDetails | null); "top_tokens"?: ((TokenShown)[] | null); "id"?: (string | null); "model"?: (string | null); "version"?: (string | null); "digest"?: (string | null); "finish_reason"?: ("stop" | "length" | "deadline" | "error" | "content_filter" | null); "usage"?: (Usage | null); "timings"?: (Timings | null); "context"?: (Receipt | null); "session_id"?: (string | null); "guard"?: ((GuardFinding)[] | null) };
+export type TokenEvent = { "index": number; "token": TokenShown; "reasoning"?: (string | null); "generated_text": (string | null); "details": (StreamDetails | null); "top_tokens"?: ((TokenShown)[] | null); "id"?: (string | null); "model"?: (string | null); "version"?: (string | null); "digest"?: (string | null); "finish_reason"?: ("stop" | "length" | "deadline" | "error" | "content_filter" | null); "usage"?: (Usage | null); "timings"?: (Timings | null); "context"?: (Receipt | null); "session_id"?: (string | null); "tool_calls"?: ((service__api__schemas__answers__openai__CalledTool)[] | null); "guard"?: ((GuardFinding)[] | null) };
 
 /** `logprob` is null where the request does not want it. `id` is null in an event without a token: a deadline's
 end. */
@@ -835,6 +854,8 @@ export type service__api__schemas__answers__anthropic__TextDelta = { "type": "te
 /** Seconds since 1970; `expires_at` is null for a file that stays. */
 export type service__api__schemas__answers__files__FileShown = { "id": string; "object": "file"; "bytes": number; "created_at": number; "expires_at": (number | null); "filename": string; "purpose": "batch" | "batch_output"; "status": "processed"; "status_details": (string | null) };
 
+export type service__api__schemas__answers__openai__CalledTool = { "id": string; "type": "function"; "function": CalledFunction };
+
 export type service__api__schemas__answers__openai__MessageDelta = { "role"?: ("assistant" | null); "content"?: (string | null); "reasoning_content"?: (string | null); "tool_calls"?: ((CallDelta)[] | null) };
 
 export type service__api__schemas__answers__repository__FileShown = { "path": string; "size": number; "sha256": string };
@@ -845,6 +866,9 @@ export type service__api__schemas__answers__responses__FunctionCall = { "id": st
 export type service__api__schemas__answers__responses__TextDelta = { "sequence_number": number; "item_id": string; "output_index": number; "type": "response.output_text.delta"; "content_index": number; "delta": string; "logprobs": (ChatTokenLogprob)[] };
 
 export type service__api__schemas__anthropic__JsonFormat = { "type": "json_schema"; "schema": Record<string, unknown> };
+
+/** A tool call of the model, as OpenAI's clients send it back. */
+export type service__api__schemas__base__CalledTool = { "id": string; "type"?: "function"; "function": service__api__schemas__base__FunctionCall; "index"?: (number | null) };
 
 /** `arguments` is a JSON object as text; empty text is an object without members. */
 export type service__api__schemas__base__FunctionCall = { "name": string; "arguments": string; "parsed_arguments"?: unknown };
@@ -888,6 +912,14 @@ export interface Operations {
   "GET /v1/chat/completions/{completion_id}/messages": { body: never; answer: StoredMessages };
   "POST /v1/completions": { body: CompletionBody; answer: TextCompletion };
   "POST /v1/context/preview": { body: GenerateBody; answer: Preview };
+  "POST /v1/conversations": { body: ConversationBody; answer: ConversationShown };
+  "DELETE /v1/conversations/{conversation_id}": { body: never; answer: DeletedConversation };
+  "GET /v1/conversations/{conversation_id}": { body: never; answer: ConversationShown };
+  "POST /v1/conversations/{conversation_id}": { body: MetadataBody; answer: ConversationShown };
+  "GET /v1/conversations/{conversation_id}/items": { body: never; answer: ConversationItems };
+  "POST /v1/conversations/{conversation_id}/items": { body: ConversationItemsBody; answer: ConversationItems };
+  "DELETE /v1/conversations/{conversation_id}/items/{item_id}": { body: never; answer: ConversationShown };
+  "GET /v1/conversations/{conversation_id}/items/{item_id}": { body: never; answer: ConversationItem };
   "GET /v1/deployments": { body: never; answer: DeploymentList };
   "POST /v1/deployments": { body: DeploymentBody; answer: DeploymentShown };
   "DELETE /v1/deployments/{reference}": { body: never; answer: DeploymentShown };

@@ -20,8 +20,8 @@ import structlog
 
 from service.answers.answer import Answer
 from service.answers.request import GenerationRequest, SessionTurn
-from service.answers.stored_messages import check_results, message_of, new_messages, reply_of
-from service.context.before import Before
+from service.answers.session_cuts import cut_of, cut_position, numbers_before
+from service.answers.stored_messages import message_of, new_messages, open_calls, reply_of
 from service.context.options import ContextOptions
 from service.context.partition import SYSTEM_POSITION
 from service.context.policies import POLICIES, Policy
@@ -29,7 +29,18 @@ from service.context.prompt import Chat
 from service.context.stored_receipt import SYSTEM
 from service.context.trimming import Past
 from service.errors import Conflict, DosirakError, InvalidRequest, Stale, Unavailable
-from service.sessions import Answered, Done, History, NewMessage, NewTurn, Part, Session, UnusableDatabase
+from service.sessions import (
+    Answered,
+    Done,
+    History,
+    NewMessage,
+    NewTurn,
+    Part,
+    Session,
+    UnusableDatabase,
+    check_results,
+    new_message_id,
+)
 from service.tasks import BackgroundTasks
 from service.text.messages import Message
 
@@ -180,8 +191,8 @@ class OpenTurn:
             answer.finish_reason.value,
             answer.request.id,
         )
-        reply = reply_of(best, answered)
-        cut = _cut_of(answer)
+        reply = reply_of(best, answered, self._turn.ids[-1] if self._turn.ids else new_message_id())
+        cut = cut_of(answer)
         owner, session, revision = self._turn.owner, self._session.id, self._session.revision
         with _told_of_changes():
             if self._new:
@@ -199,14 +210,14 @@ async def _read(
 
     def wanted(found: Session) -> Part | None:
         policy = options.policy or _policy(found)
-        before = _before(found, policy)
+        before = numbers_before(found, policy)
         if before is None or policy not in CUT_FOR_GOOD or options.inspect:
             return None
-        return Part(_at(found), before.systems, policy == "middle", options.pin)
+        return Part(cut_position(found), before.systems, policy == "middle", options.pin)
 
     if new:
         history = await store.check_turn(owner, session, new, revision, wanted)
-        check_results(history.messages, new)
+        check_results(open_calls(history.messages), new, turn.places)
         return history
     return _without_last_reply(await store.history(owner, session, revision, wanted))
 
@@ -226,8 +237,8 @@ def _asked(
     options = replace(options, policy=options.policy or _policy(session))
     pins = (*options.pin, *(message.id for message in stored if message.pinned))
     is_cut = (session.cut or {}).get("policy") == options.policy
-    cut = next((each.id for each in stored if is_cut and each.position == _at(session)), "")
-    before = _before(session, options.chosen) if cut and with_numbers else None
+    cut = next((each.id for each in stored if is_cut and each.position == cut_position(session)), "")
+    before = numbers_before(session, options.chosen) if cut and with_numbers else None
     chat = _chat(history, turn, new, Past(cut, before))
     return replace(
         request,
@@ -240,7 +251,8 @@ def _asked(
 
 def _chat(history: History, turn: SessionTurn, new: tuple[NewMessage, ...], past: Past) -> Chat:
     session, stored = history.session, history.messages
-    system = [Message("system", session.system)] if session.system else []
+    text = turn.system or session.system
+    system = [Message("system", text)] if text else []
     said = [message_of(each) for each in stored]
     first = history.next_position
     return Chat(
@@ -254,28 +266,6 @@ def _chat(history: History, turn: SessionTurn, new: tuple[NewMessage, ...], past
         ),
         history.others,
     )
-
-
-def _at(session: Session) -> int:
-    at = (session.cut or {}).get("at")
-    return at if isinstance(at, int) else SYSTEM_POSITION
-
-
-def _before(session: Session, policy: Policy) -> Before | None:
-    """Returns the numbers of the messages before the cut, where this policy made the cut and the numbers are known."""
-    cut = session.cut or {}
-    return Before.from_dict(cut.get("before")) if cut.get("policy") == policy else None
-
-
-def _cut_of(answer: Answer) -> dict[str, object] | None:
-    """Returns what the session stores of this answer's cut."""
-    partition, before = answer.receipt.partition, answer.prompt.before_cut
-    if partition is None or partition.cut is None:
-        return None
-    cut: dict[str, object] = {"at": partition.cut, "policy": answer.receipt.policy}
-    if before is None or not answer.deployment.tokenizer.is_additive:
-        return cut
-    return {**cut, "before": replace(before, digest=answer.manifest.digest).to_dict()}
 
 
 @contextmanager

@@ -42,12 +42,17 @@ class Sampling:
 class SessionTurn:
     """A turn of a stored session has its new messages; without any, the turn answers the last question again. With
     `expected_revision` None the turn takes the session as it is. `owner` owns the session; the owner comes from HTTP's
-    credentials, not from the body."""
+    credentials, not from the body. `system` stands in place of the session's own system prompt in this turn, and is not
+    stored. `ids` are those of the new messages and, behind them, of the answer; without any they are made when the turn
+    is. `places` say where the body has the call that each result names, for errors."""
 
     session: str
     messages: tuple[Message, ...] = ()
     expected_revision: int | None = None
     owner: str = ""
+    system: str = ""
+    ids: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,21 @@ from service.answers.output_sequence import OutputSequence
 from service.answers.request import SessionTurn
 from service.answers.token_delta import Call
 from service.errors import InvalidRequest
-from service.sessions import Answered, NewMessage, NewReply, Said
+from service.sessions import Answered, Json, NewMessage, NewReply, Said, new_message_id
 from service.text.arguments import parsed
 from service.text.messages import Message, ToolCall
 
 
 def new_messages(turn: SessionTurn) -> tuple[NewMessage, ...]:
-    """Returns the new messages of a turn, under new ids."""
-    return tuple(
-        NewMessage(each.content, each.role, each.name, tool_call_id=each.tool_call_id) for each in turn.messages
-    )
+    """Returns the new messages of a turn, under its ids or new ones."""
+    ids = turn.ids or tuple(new_message_id() for _ in turn.messages)
+    return tuple(stored_form(message, id) for message, id in zip(turn.messages, ids, strict=False))
+
+
+def stored_form(message: Message, id: str) -> NewMessage:
+    calls = _calls(message) or None
+    more = {"tool_call_id": message.tool_call_id, "tool_calls": calls, "reasoning": message.reasoning or None}
+    return NewMessage(message.content, message.role, message.name, id=id, **more)  # type: ignore[arg-type]
 
 
 def message_of(said: Said) -> Message:
@@ -36,23 +41,22 @@ def answer_message(sequence: OutputSequence) -> Message:
     return Message("assistant", "\n".join(filter(None, (sequence.text, *cut))), tool_calls=calls)
 
 
-def reply_of(sequence: OutputSequence, answered: Answered) -> NewReply:
+def reply_of(sequence: OutputSequence, answered: Answered, id: str) -> NewReply:
     message = answer_message(sequence)
-    calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls]
-    return NewReply(message.content, answered, tool_calls=calls or None, reasoning=sequence.reasoning or None)
+    calls = _calls(message) or None
+    return NewReply(message.content, answered, id=id, tool_calls=calls, reasoning=sequence.reasoning or None)
 
 
-def check_results(stored: Sequence[Said], new: Sequence[NewMessage]) -> None:
-    """Raises InvalidRequest for a result that names no call of the turn that the session is in."""
+def open_calls(stored: Sequence[Said]) -> set[str]:
+    """Returns the ids of the calls since the user's last message."""
     called = set[str]()
     for said in stored:
         called = set() if said.role == "user" else called | {str(call["id"]) for call in said.tool_calls or ()}
-    for index, message in enumerate(new):
-        if message.role == "tool" and message.tool_call_id not in called:
-            where = f"messages[{index}].tool_call_id"
-            raise InvalidRequest(
-                f"{where} names no call of the session since the user's last message: send the id of one", param=where
-            )
+    return called
+
+
+def _calls(message: Message) -> list[Json]:
+    return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls]
 
 
 def _is_whole(call: Call) -> bool:

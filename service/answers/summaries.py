@@ -34,6 +34,7 @@ from service.context.policies import turn_starts
 from service.context.prompt import Chat
 from service.errors import ContextOverflow, DosirakError
 from service.metrics import Metrics
+from service.reasoning import ReasoningUse, form_of
 from service.tasks import BackgroundTasks
 from service.text.messages import Message
 
@@ -171,11 +172,15 @@ def _request(answer: Answer, messages: tuple[Message, ...], last: Summary, place
 
 
 def _summary_request(answer: Answer, messages: tuple[Message, ...]) -> GenerationRequest:
+    """Returns the request for a summary, without reasoning where the template can do without: it would use up the room
+    that a summary has."""
+    tokenizer = answer.tokenizer
     return GenerationRequest(
         id=f"sum-{uuid.uuid4().hex}",
         source=Chat(messages),
         model=answer.manifest.reference,
         max_new_tokens=_summary_tokens(answer),
+        reasoning=ReasoningUse.off(form_of(tokenizer.template_texts), tokenizer.template_variables),
         priority=BEHIND_ALL,
         owner=answer.request.owner,
     )

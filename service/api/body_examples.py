@@ -20,6 +20,8 @@ EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "ReasonBody": {"reason": "answers became worse"},
     "RolloutBody": {"candidate": "2", "weight": 10, "guards": {"error_rate": 0.05}, "override": True},
     "ChatBody": {"messages": _ASKED, "max_tokens": 64, "temperature": 0},
+    "ConversationBody": {"metadata": {"order": "7"}, "items": _ASKED},
+    "ConversationItemsBody": {"items": _ASKED},
     "MetadataBody": {"metadata": {"order": "7"}},
     "CompletionBody": {"prompt": "Rice is", "max_tokens": 16},
     "EmbeddingBody": {"input": "a lunch box"},

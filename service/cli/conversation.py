@@ -63,6 +63,6 @@ class Conversation:
         if last and last not in self._known:
             with suppress(DosirakError):  # the answer itself has arrived
                 self.messages()
-        words = self._known[last].content if last in self._known else last
+        words = self._known[last].words if last in self._known else last
         self.output.answered(answer, before.dropped if before else (), words)
         self.receipt = receipt

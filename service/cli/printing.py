@@ -17,7 +17,7 @@ from service.cli.window import BETWEEN, WIDEST, mark, picture, receipt_lines, sh
 from service.cli.wire import Answer, Message, Receipt
 from service.errors import DosirakError
 
-SPEAKERS: Final = {"user": "you      ", "assistant": "dosirak  "}
+SPEAKERS: Final = {"user": "you      ", "assistant": "dosirak  ", "tool": "result   "}
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters, so that texts of models and other users do not control a terminal."""
 
@@ -90,7 +90,7 @@ class Terminal:
             word = gone or ("pinned" if message.pinned else "")
             line = Text.assemble((f"{number:>4}  ", "dim"), (SPEAKERS.get(message.role, f"{message.role:<9}"), "bold"))
             line.append(f"{word}  " if word else "", "dim")
-            self.say(line.append(clean(message.content).strip(), "dim strike" if gone else ""))
+            self.say(line.append(clean(message.words).strip(), "dim strike" if gone else ""))
 
     def _end_line(self) -> None:
         if self._begun:
@@ -132,7 +132,7 @@ class Plain:
     def history(self, messages: Sequence[Message], first: int, receipt: Receipt | None) -> None:
         for number, message in enumerate(messages, first):
             gone = f" ({word})" if (word := mark(receipt, message.id)) else ""
-            print(f"{number} {message.role}{gone}: {shortened(clean(message.content), 200)}")
+            print(f"{number} {message.role}{gone}: {shortened(clean(message.words), 200)}")
 
     def _end_line(self) -> None:
         if self._begun:

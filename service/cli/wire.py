@@ -37,6 +37,16 @@ class Session(msgspec.Struct, frozen=True):
     policy: str | None = None
 
 
+class Function(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class Call(msgspec.Struct, frozen=True):
+    id: str
+    function: Function
+
+
 class Message(msgspec.Struct, frozen=True):
     """`context` is the receipt of an assistant's message."""
 
@@ -45,6 +55,13 @@ class Message(msgspec.Struct, frozen=True):
     content: str
     pinned: bool = False
     context: Receipt | None = None
+    tool_calls: tuple[Call, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Returns all that was said: the text, and each call on a line of its own."""
+        calls = (f"{call.function.name}({call.function.arguments})" for call in self.tool_calls)
+        return "\n".join(filter(None, (self.content, *calls)))
 
 
 class Messages(msgspec.Struct, frozen=True):

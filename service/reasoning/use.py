@@ -54,5 +54,10 @@ class ReasoningUse:
     def _switch(known: Collection[str]) -> str | None:
         return next((name for name in SWITCHES if name in known), None)
 
+    @classmethod
+    def off(cls, form: ReasoningForm | None, known: Collection[str]) -> ReasoningUse | None:
+        """Returns the use that switches reasoning off; None where the template cannot, or has none."""
+        return None if form is None or cls._switch(known) is None else cls("", is_wanted=False)
+
     def _refusal(self, why: str) -> UnsupportedField:
         return UnsupportedField(f"`{self.field}` cannot act: {why}", param=self.field)

@@ -16,12 +16,13 @@ from service.sessions.file_values import (
     new_batch_id,
     new_file_id,
 )
-from service.sessions.limits import Limits, check_filename, check_room
+from service.sessions.limits import Limits, check_filename, check_results, check_room
 from service.sessions.unusable import UnusableDatabase
 from service.sessions.values import (
     Answered,
     AnswerKind,
     History,
+    Json,
     Knowledge,
     NewMessage,
     NewReply,
@@ -77,6 +78,7 @@ __all__ = [
     "History",
     "Idempotency",
     "InProgress",
+    "Json",
     "Knowledge",
     "KnowledgeBase",
     "Limits",
@@ -105,6 +107,7 @@ __all__ = [
     "Vote",
     "WantedAnswers",
     "check_filename",
+    "check_results",
     "check_room",
     "new_batch_id",
     "new_file_id",

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.context.partition import NEAREST, Named
 from service.context.stored_receipt import SYSTEM, partition_of, wire_form
 from service.sessions.owned import Owned
-from service.sessions.records import TOOL
+from service.sessions.records import ASSISTANT, TOOL
 from service.sessions.values import Part, Said, StoredMessage
 
 _COLUMNS: Final = ("id", "position", "role", "content", "name", "pinned", "tool_calls", "tool_call_id")
@@ -73,6 +73,15 @@ class Reading:
             asked = asked.where(self._its.position < stop)
         ids = {call["id"] for call in message.tool_calls}
         return [row for row in (await self._connection.execute(asked)).all() if row.tool_call_id in ids]
+
+    async def open_calls(self) -> set[str]:
+        """Returns the ids of the calls since the user's last message: those that a result may name."""
+        user = self._mine.select("messages", "position").where(self._in_session, self._its.role == "user")
+        last = (await self._connection.execute(user.order_by(self._its.position.desc()).limit(1))).scalar_one_or_none()
+        behind = self._its.position > (-1 if last is None else last)
+        asked = self._mine.select("messages", "tool_calls").where(self._in_session, behind, self._its.role == ASSISTANT)
+        rows = await self._connection.execute(asked)
+        return {str(call["id"]) for calls in rows.scalars() for call in calls or ()}
 
     async def with_receipts(self, rows: Sequence[Row[Any]], messages: Iterable[StoredMessage]) -> list[StoredMessage]:
         """Returns the same messages, which come from `rows` in order, with receipts that name messages."""

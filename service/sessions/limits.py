@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.errors import InvalidRequest, QuotaExceeded, StorageFull, UnsupportedField
@@ -73,6 +73,9 @@ class Limits:
         check_text(message.role, "role")
         check_text(message.tool_call_id, "tool_call_id")
         self.check_content(message.content, "content")
+        self.check_content(message.reasoning or "", "reasoning")
+        for call in message.tool_calls or ():
+            self.check_content("".join(map(str, call.values())), "tool_calls")
 
     def check_content(self, content: str, param: str) -> None:
         size = len(_encoded(content, param))
@@ -130,6 +133,22 @@ def check_answer_id(value: str | None, param: str) -> None:
     check_text(value, param)
     if value is not None and not value.isascii():
         raise InvalidRequest(f"`{param}` has other characters than ASCII: send the id that the answer had", param=param)
+
+
+def check_results(called: set[str], messages: Sequence[NewMessage], places: Sequence[str] = ()) -> None:
+    """Raises InvalidRequest for a result that names no call since the user's last message. `called` are the calls
+    before these messages. `places` say where the client wrote what each result names."""
+    results = 0
+    for index, message in enumerate(messages):
+        called = set() if message.role == "user" else called | {str(call["id"]) for call in message.tool_calls or ()}
+        if message.role != "tool":
+            continue
+        if message.tool_call_id not in called:
+            where = places[results] if places else f"messages[{index}].tool_call_id"
+            raise InvalidRequest(
+                f"{where} names no call of the session since the user's last message: send the id of one", param=where
+            )
+        results += 1
 
 
 def check_limit(limit: int) -> None:

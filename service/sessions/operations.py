@@ -9,9 +9,21 @@ Operation = Literal["history", "append", "read", "write", "maintain"]
 _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
     "history": ("history",),
     "append": ("append_turn", "replace_last_reply"),
-    "read": ("get", "all", "sessions", "messages", "export", "summary", "pair", "find", "of", "thread"),
+    "read": (
+        "get",
+        "all",
+        "sessions",
+        "messages",
+        "messages_from",
+        "export",
+        "summary",
+        "pair",
+        "find",
+        "of",
+        "thread",
+    ),
     "write": (
-        *("create", "patch", "delete", "edit_message", "delete_message", "fork", "import_lines"),
+        *("create", "patch", "delete", "add_messages", "edit_message", "delete_message", "fork", "import_lines"),
         *("vote", "begin", "renew", "finish", "abandon", "add", "keep"),
         *("cancel", "change_metadata"),
     ),

@@ -31,7 +31,7 @@ from service.sessions.files import StoredFiles
 from service.sessions.history import Reading
 from service.sessions.idempotency import Idempotency
 from service.sessions.knowledge import KnowledgeBase
-from service.sessions.limits import Limits, check_distinct, check_limit, check_text
+from service.sessions.limits import Limits, check_distinct, check_limit, check_results, check_text
 from service.sessions.owned import Owned
 from service.sessions.records import ASSISTANT, TOOL, message_of, session_of, stored, stored_reply
 from service.sessions.search import search
@@ -118,12 +118,22 @@ class SessionStore:
     # Sessions
 
     @uninterrupted
-    async def create(self, owner: str, fields: SessionFields | None = None) -> Session:
-        """Makes a session. Raises InvalidRequest, QuotaExceeded past the owner's limit."""
+    async def create(
+        self,
+        owner: str,
+        fields: SessionFields | None = None,
+        messages: Sequence[NewMessage] = (),
+        places: Sequence[str] = (),
+    ) -> Session:
+        """Makes a session, with messages that nobody has answered yet. Raises InvalidRequest, also for a result without
+        its call, which `places` name as in `check_results`; QuotaExceeded past the owner's limit."""
         self.limits.check_fields(fields or {})
+        self._check_each(messages)
+        check_results(set(), messages, places)
         async with self._database.writing() as connection:
             change = await self._new(connection, owner)
             change.set(fields or {})
+            await change.add([stored(message, change.mine.now) for message in messages])
             return await change.save()
 
     @uninterrupted
@@ -178,6 +188,36 @@ class SessionStore:
             shown = await reading.with_receipts(rows[:limit], map(message_of, rows[:limit]))
         page = cursors.page(rows, limit, message_of, cursors.of_message)
         return Page(tuple(shown), page.next_cursor)
+
+    @uninterrupted
+    async def messages_from(
+        self, owner: str, session_id: str, at: str | None, most: int, *, newest_first: bool = False
+    ) -> tuple[StoredMessage, ...]:
+        """Returns up to `most` messages, without receipts, from the message `at` on, which is the first of them; from
+        the session's first or newest where `at` is None."""
+        async with self._database.reading() as connection:
+            mine = self._owned(owner)
+            session, its = await mine.session(connection, session_id), mine.columns("messages")
+            asked = mine.select("messages").where(its.session == session.number).limit(most)
+            if at is not None:
+                position = (await mine.message(connection, session, at)).position
+                asked = asked.where(its.position <= position if newest_first else its.position >= position)
+            rows = await connection.execute(asked.order_by(its.position.desc() if newest_first else its.position))
+            return tuple(map(message_of, rows))
+
+    @uninterrupted
+    async def add_messages(
+        self, owner: str, session_id: str, messages: Sequence[NewMessage], *, places: Sequence[str] = ()
+    ) -> tuple[StoredMessage, ...]:
+        """Adds messages behind all others, unanswered. Raises as `create`."""
+        self._check_messages(messages)
+        async with self._change(owner, session_id, None) as change:
+            open_calls = await Reading(change.connection, change.mine, change.row).open_calls()
+            check_results(open_calls, messages, places)
+            new = tuple(stored(message, change.mine.now) for message in messages)
+            await change.add(new)
+            await change.save()
+            return new
 
     @uninterrupted
     async def history(
@@ -369,6 +409,9 @@ class SessionStore:
     def _check_messages(self, messages: Sequence[NewMessage]) -> None:
         if not messages:
             raise InvalidRequest("A turn needs a message: add one to `messages`", param="messages")
+        self._check_each(messages)
+
+    def _check_each(self, messages: Sequence[NewMessage]) -> None:
         for message in messages:
             self.limits.check_message(message)
 

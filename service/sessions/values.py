@@ -83,7 +83,8 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """`tool_call_id` of a tool's message names the call of its result."""
+    """`tool_call_id` of a tool's message names the call of its result. An assistant's message may have `tool_calls`,
+    as those of a `NewReply`, and reasoning."""
 
     content: str
     role: str = "user"
@@ -91,6 +92,8 @@ class NewMessage:
     pinned: bool = False
     id: str = field(default_factory=new_message_id)
     tool_call_id: str | None = None
+    tool_calls: Sequence[Json] | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

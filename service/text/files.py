@@ -51,6 +51,11 @@ def read_files(directory: Path) -> TokenizerFiles:
     )
 
 
+def read_chat_template(directory: Path) -> str | None:
+    """Reads the chat template alone; None where there is none. Raises InvalidRequest if a file has the wrong form."""
+    return _chat_template(directory, _json(directory / "tokenizer_config.json"))
+
+
 def _text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")

@@ -113,7 +113,6 @@ CASES: dict[type[Wire], dict[str, list[Case]]] = {
         "seed": [({"seed": 7}, lambda shown, request: request.params.seed == 7)],
         "session_id": [
             ({"session_id": "s_none"}, "session_id"),
-            ({"session_id": "s_1", "system": "x"}, "system"),
             ({"session_id": "s_1", **result()}, "messages"),
         ],
         "context": [

@@ -20,6 +20,7 @@ from service.deployments import deployments as module
 from service.deployments.deployment import DeploymentState
 from tests.api.ollama import CHAT, refused
 from tests.fake_service import INFO, WINDOW, World, publish, serving
+from tests.tools import REASONING
 from tests.waiting import until
 
 
@@ -87,6 +88,16 @@ async def test_show(world: World, body: dict[str, Any]) -> None:
         "apache-2.0",
         world.deployments.resolve("demo:1").created_at,
     )
+
+
+async def test_a_version_whose_template_marks_reasoning_can_think(tmp_path: Path) -> None:
+    publish(Repository(tmp_path), chat_template=REASONING + "{{ '' if true else '</think>' }}")
+    publish(Repository(tmp_path), "other", chat_template="{% broken")
+    async with serving(tmp_path) as world:
+        shown = (await world.client.post("/api/show", json={"model": "demo:1"})).json()
+        tags = {each["name"]: each for each in (await world.client.get("/api/tags")).json()["models"]}
+    assert shown["capabilities"] == tags["demo:1"]["capabilities"] == ["completion", "thinking"]
+    assert tags["other:1"]["capabilities"] == ["completion"], "a template that cannot be read"
 
 
 async def test_show_of_what_is_not_there(world: World) -> None:

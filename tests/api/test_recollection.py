@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from models.repository import Repository
 from service.context.placing import SUMMARY_REQUEST, SUMMARY_TITLE
 from service.context.prompt import NO_SUMMARY_NOTE
 from service.engine.messages import Request
 from service.text.tokenizer import Tokenizer
 from tests.api.reading import error
 from tests.api.test_generate import ask
-from tests.fake_service import World, serving, spoken
+from tests.fake_service import World, publish, serving, spoken
+from tests.tools import REASONING
 
+WITHOUT_SWITCH = REASONING.replace("enable_thinking is defined and enable_thinking is false", "false")
 FACT = {"role": "user", "content": "제 알레르기는 땅콩이에요."}
 SMALL = [
     message
@@ -97,6 +100,29 @@ async def test_a_summary_is_ready_when_it_is_needed(world: World) -> None:
     prompt = world.tokenizer.decode(world.engine.requests[-1].token_ids)
     assert prompt.count(SUMMARY_TITLE) == 1 and "땅콩 알레르기" in prompt
     assert 'dosirak_summaries_total{outcome="made"} 1' in (await world.client.get("/metrics")).text
+
+
+@pytest.mark.parametrize("has_switch", [True, False])
+async def test_a_summary_is_made_without_reasoning_where_the_template_can(tmp_path: Path, has_switch: bool) -> None:
+    """A model that reasons would use up the room that its summary has."""
+    publish(Repository(tmp_path), chat_template=REASONING if has_switch else WITHOUT_SWITCH)
+    async with serving(tmp_path) as world:
+        world.engine.script = summarising
+        chat: list[dict[str, str]] = []
+
+        async def call(at: int) -> dict[str, Any]:
+            chat.append({"role": "user", "content": f"{FACT['content']} {at}"})
+            body: dict[str, Any] = LITTLE | {"messages": chat}
+            answer = await ask(world, **body)
+            chat.append({"role": "assistant", "content": answer["generated_text"]})
+            return dict(answer["context"])
+
+        await grow(world, call)
+        prompts = [world.tokenizer.decode(r.token_ids, skip_special_tokens=False) for r in world.engine.requests]
+        made = [prompt for prompt in prompts if SUMMARY_REQUEST in prompt]
+        closed = [prompt.endswith("<think>\n\n</think>\n\n") for prompt in made]
+        assert made and all(closed) == any(closed) == has_switch
+        assert not any(prompt.endswith("</think>\n\n") for prompt in prompts if prompt not in made)
 
 
 async def test_a_failed_summary_falls_back_to_the_window_and_the_receipt_says_so(world: World) -> None:

@@ -215,3 +215,56 @@ async def test_no_policy_parts_a_call_from_its_result(world: World, policy: str,
             last = (await stored(world, id))[-1]["id"]
             await world.client.patch(f"/v1/sessions/{id}/messages/{last}", json={"pinned": number == 0})
     assert dropped, "the dialogue must pass the window"
+
+
+async def test_anthropics_route_calls_and_goes_on_in_a_session(world: World) -> None:
+    id = await session(world, system="You sell.")
+
+    async def message(content: Any, reply: str, **more: Any) -> Any:
+        says(world, reply)
+        tools = [{"name": "f", "input_schema": {"type": "object"}}]
+        body = {"session_id": id, "max_tokens": 160, "tools": tools, "messages": [{"role": "user", "content": content}]}
+        return await world.client.post("/v1/messages", json={**body, **more})
+
+    first = (await message("weather?", f"<think>two</think>\n\nSoon.\n{call('A')}", system="You foretell.")).json()
+    assert first["stop_reason"] == "tool_use" and first["session_id"] == id
+    [called] = [block for block in first["content"] if block["type"] == "tool_use"]
+    sent = world.tokenizer.decode(list(world.engine.requests[-1].token_ids), skip_special_tokens=False)
+    assert "You foretell." in sent and "You sell." not in sent, "the turn's own"
+    result = {"type": "tool_result", "tool_use_id": called["id"], "content": "clear"}
+    wrong = [{"type": "text", "text": "so"}, {**result, "tool_use_id": "toolu_none"}]
+    for content, param in ((wrong[::-1], "messages[0].content[0].tool_use_id"), (wrong, "messages")):
+        refused = await message(content, "never")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
+    second = (await message([result, {"type": "text", "text": "so?"}], "It is clear.")).json()
+    assert [block["text"] for block in second["content"]] == ["It is clear."]
+    sent = world.tokenizer.decode(list(world.engine.requests[-1].token_ids), skip_special_tokens=False)
+    assert "You sell." in sent and sent.index("<call>") < sent.index("clear<|im_end|>") < sent.index("so?")
+    messages = await stored(world, id)
+    assert [each["role"] for each in messages] == ["user", "assistant", "tool", "user", "assistant"]
+    [kept] = messages[1]["tool_calls"]
+    assert kept["id"] == messages[2]["tool_call_id"] == called["id"].replace("toolu_", "call_")
+    assert (await world.client.get(f"/v1/sessions/{id}")).json()["system"] == "You sell."
+    says(world, "OpenAI's.")
+    chat = {"session_id": id, "messages": asked("thanks"), "tools": TOOLS}
+    assert (await world.client.post(CHAT, json=chat)).status_code == 200, "each dialect goes on with the other's calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_question_is_answered_again_with_tools(world: World, stream: bool) -> None:
+    id = await session(world)
+    await turn(world, id, asked("weather?"), "I do not know.")
+    says(world, f"Soon.\n{call('B')}")
+    body = {"parameters": {"max_new_tokens": 99}, "tools": TOOLS, "stream": stream}
+    again = await world.client.post(f"/v1/sessions/{id}/regenerate", json=body)
+    assert again.status_code == 200, again.text
+    sent = world.tokenizer.decode(list(world.engine.requests[-1].token_ids), skip_special_tokens=False)
+    assert '"f"' in sent, "the prompt has the tools"
+    events = [json.loads(line[6:]) for line in again.text.splitlines() if line.startswith("data: ")]
+    answer = events[-1] if stream else again.json()
+    [kept] = (await stored(world, id))[1]["tool_calls"]
+    assert answer["tool_calls"] == [kept] and answer["generated_text"] == "Soon."
+    assert "".join(each["token"]["text"] for each in events) == ("Soon." if stream else "")
+    forced = {**body, "tool_choice": "required", "parameters": {"ignore_eos": True}}
+    refused = await world.client.post(f"/v1/sessions/{id}/regenerate", json=forced)
+    assert "`parameters.ignore_eos`" in error(refused, 422, "unsupported_field")["error"]

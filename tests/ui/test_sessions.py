@@ -144,6 +144,28 @@ def test_the_system_prompt_is_edited_with_the_session(shown: Window, api: httpx.
     assert api.get(f"/v1/sessions/{id}").json()["system"] == "after"
 
 
+def test_calls_and_their_results_are_read(shown: Window, api: httpx.Client) -> None:
+    given = '{"city": "서울", "note": "<b>&"}'
+    items = [
+        {"role": "user", "content": "날씨?"},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": given},
+        {"type": "function_call_output", "call_id": "c1", "output": "맑음, 21도"},
+        {"role": "assistant", "content": "맑아요."},
+    ]
+    made = api.post("/v1/conversations", json={"items": items}).raise_for_status().json()["id"]
+    id = made.replace("conv_", "s_")
+    page = shown.open(f"sessions/{id}")
+    calls = page.get_by_role("list", name="Calls of functions")
+    expect(calls.get_by_role("listitem")).to_have_text([f"weather {given}"])
+    expect(page.get_by_role("article", name="Result of a call")).to_contain_text("weather")
+    expect(page.get_by_role("article", name="Result of a call")).to_contain_text("맑음, 21도")
+    page = shown.open(f"playground?session={id}")
+    expect(page.get_by_role("list", name="Calls of functions").get_by_role("listitem")).to_have_text(
+        [f"weather {given}"]
+    )
+    expect(page.get_by_role("article", name="Result of a call · weather")).to_contain_text("맑음, 21도")
+
+
 def test_messages_are_pinned_and_a_fork_is_a_session_of_its_own(shown: Window, api: httpx.Client) -> None:
     id = chat(api, "one", "two", title="forked")
     page = shown.open(f"sessions/{id}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -17,6 +18,8 @@ from service import cli
 from service.cli import chat
 from service.cli.client import Client, Refused, server_sent
 from service.cli.commands import COMMANDS
+from service.cli.printing import Plain, Terminal
+from service.cli.wire import Message, Messages, Receipt
 from service.errors import InvalidRequest, Unavailable
 from tests.unit.test_cli_window import PARTS
 
@@ -160,15 +163,28 @@ def test_a_session_goes_on_where_it_was(server: Server, typed: Typed) -> None:
 def test_dropped_messages_are_struck_through(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     console = Console(file=shown, width=80, force_terminal=True, color_system="standard")
-    from service.cli.printing import Terminal
-    from service.cli.wire import Message, Receipt
-
     receipt = Receipt("window", 100, 0, 0, 0, {}, dropped=("m_a",), summarised=("m_c",))
     messages = [Message("m_a", "user", "gone"), Message("m_b", "user", "here"), Message("m_c", "user", "short")]
     Terminal(console).history(messages, 1, receipt)
     gone, here, short = shown.getvalue().splitlines()
     assert "\x1b[2;9mgone" in gone and "\x1b[2;9m" not in here
     assert "summarised" in short and "\x1b[2;9mshort" in short
+
+
+def test_calls_and_their_results_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "\u001b서울"}'}}
+    page = {
+        "data": [
+            {"id": "m_a", "role": "assistant", "content": "", "tool_calls": [call]},
+            {"id": "m_b", "role": "tool", "content": "맑음", "tool_call_id": "c1"},
+        ]
+    }
+    messages = msgspec.json.decode(msgspec.json.encode(page), type=Messages).data
+    Terminal(Console(width=80)).history(messages, 1, None)
+    Plain().history(messages, 1, None)
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].rstrip() == '   1  dosirak  weather({"city": "서울"})' and told[1].rstrip() == "   2  result   맑음"
+    assert told[2:] == ['1 assistant: weather({"city": "서울"})', "2 tool: 맑음"]
 
 
 def test_what_stands_for_old_messages_is_told(server: Server, typed: Typed) -> None:

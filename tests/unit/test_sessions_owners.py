@@ -35,6 +35,8 @@ REFUSED: dict[str, Call] = {
     "delete": lambda store, session, message: store.delete("mallory", session),
     "erase": lambda store, session, message: store.erase("mallory", session),
     "messages": lambda store, session, message: store.messages("mallory", session),
+    "messages_from": lambda store, session, message: store.messages_from("mallory", session, message, 9),
+    "add_messages": lambda store, session, message: store.add_messages("mallory", session, [NewMessage("x")]),
     "history": lambda store, session, message: store.history("mallory", session),
     "edit_message": lambda store, session, message: store.edit_message("mallory", session, message, content="x"),
     "delete_message": lambda store, session, message: store.delete_message("mallory", session, message),

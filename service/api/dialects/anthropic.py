@@ -6,8 +6,8 @@ import uuid
 from dataclasses import replace
 from typing import Any, Final
 
-from service.answers import GenerationRequest, Sampling, SessionTurn
-from service.api.dialects.anthropic_chat import chat_of
+from service.answers import GenerationRequest, Sampling
+from service.api.dialects.anthropic_chat import chat_of, turn_of
 from service.api.dialects.tools import use_of
 from service.api.schemas.anthropic import CountTokensBody, MessagesBody
 from service.context.options import ContextOptions
@@ -30,10 +30,10 @@ def parse(body: MessagesBody) -> GenerationRequest:
     options = body.context.options() if body.context else ContextOptions()
     if options.reserve_output_tokens is None:
         options = replace(options, reserve_output_tokens=min(body.max_tokens, RESERVE))
-    messages = chat_of(body)
+    turn = None if body.session_id is None else turn_of(body, body.session_id)
     return _request(
         body,
-        messages,
+        turn.messages if turn else chat_of(body),
         max_new_tokens=body.max_tokens,
         context=options,
         sampling=_sampling(body),
@@ -41,7 +41,7 @@ def parse(body: MessagesBody) -> GenerationRequest:
         priority=body.priority or 0,
         deadline_ms=body.deadline_ms,
         user=body.user or "",
-        turn=None if body.session_id is None else SessionTurn(session=body.session_id, messages=messages),
+        turn=turn,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from service.answers import Answer, Call, CallDelta, Delta, FinishReason, OutputSequence
+from service.api.dialects.anthropic_chat import shown_call
 from service.api.dialects.paths import ErrorDialect
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
@@ -141,7 +142,7 @@ def _content(sequence: OutputSequence) -> Iterator[dict[str, Any]]:
 
 
 def _tool_use(call: Call, given: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "tool_use", "id": f"toolu_{call.id.removeprefix('call_')}", "name": call.name, "input": given}
+    return {"type": "tool_use", "id": shown_call(call.id), "name": call.name, "input": given}
 
 
 def _input(arguments: str) -> dict[str, Any]:

@@ -11,11 +11,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
+from service.answers import SessionTurn
 from service.api.schemas.anthropic import CountTokensBody
 from service.api.schemas.anthropic_blocks import ContentBlock, TurnMessage, joined
 from service.errors import InvalidRequest, UnsupportedField
 from service.text.messages import Message
+
+STORED_CALL: Final = "call_"
+SHOWN_CALL: Final = "toolu_"
+"""Anthropic's clients see the call `call_X` of every other dialect as `toolu_X`."""
+
+
+def shown_call(id: str) -> str:
+    return f"{SHOWN_CALL}{id.removeprefix(STORED_CALL)}"
+
+
+def turn_of(body: CountTokensBody, session_id: str) -> SessionTurn:
+    """Returns the turn of a session: results under the ids that the session has for their calls, then texts."""
+    chat = _Chat("", is_whole=False)
+    for index, turn in enumerate(body.messages):
+        chat.add(index, turn)
+    places = [
+        f"messages[{index}].content[{at}].tool_use_id"
+        for index, turn in enumerate(body.messages)
+        for at, block in enumerate(turn.content)
+        if block.type == "tool_result"
+    ]
+    messages = tuple(map(_as_stored, chat.whole()))
+    return SessionTurn(session_id, messages, system=joined(body.system or []), places=tuple(places))
+
+
+def _as_stored(message: Message) -> Message:
+    id = message.tool_call_id
+    if id is None or not id.startswith(SHOWN_CALL):
+        return message
+    return replace(message, tool_call_id=f"{STORED_CALL}{id.removeprefix(SHOWN_CALL)}")
 
 
 def chat_of(body: CountTokensBody) -> tuple[Message, ...]:
@@ -33,10 +65,11 @@ def chat_of(body: CountTokensBody) -> tuple[Message, ...]:
 
 
 class _Chat:
-    """A chat in the making. `_instructions` are system messages that wait for the user's next text: results must stand
-    right behind their calls."""
+    """A chat in the making, with every call that a result names if it `is_whole`. `_instructions` are system messages
+    that wait for the user's next text: results must stand right behind their calls."""
 
-    def __init__(self, system: str) -> None:
+    def __init__(self, system: str, is_whole: bool = True) -> None:
+        self._is_whole = is_whole
         self._messages = [Message("system", system)] if system else []
         self._called: set[str] = set()
         self._instructions: list[str] = []
@@ -45,7 +78,7 @@ class _Chat:
         if turn.role == "assistant":
             self._flush()
         for message in _turn(turn):
-            if message.role == "tool":
+            if message.role == "tool" and self._is_whole:
                 self._require_call(message, index, turn)
             if message.role == "system" and any(each.role != "system" for each in self._messages):
                 self._instructions.append(message.content)

@@ -12,6 +12,7 @@ from service.api.dialects.grammars import native_grammar
 from service.api.dialects.paths import ErrorDialect
 from service.api.dialects.sampling import sampling_with
 from service.api.dialects.serialiser import Serialiser
+from service.api.dialects.tools import tool_use_of
 from service.api.encoding import event
 from service.api.errors import body_of
 from service.api.schemas.native import GenerateBody, GenerationFields, Parameters
@@ -41,7 +42,10 @@ def parse(body: GenerateBody, settings: Settings, *, stream: bool) -> Generation
 def parse_regenerate(body: RegenerateBody, session_id: str, settings: Settings) -> GenerationRequest:
     """Returns a request that answers the session's last question again: a turn without new messages, whose chat is the
     session's."""
-    return _request(body, settings, source=Chat(()), stream=body.stream, turn=SessionTurn(session=session_id))
+    given = body.parameters
+    ends = {"parameters.min_new_tokens": given.min_new_tokens, "parameters.ignore_eos": given.ignore_eos}
+    turn, tools = SessionTurn(session=session_id), tool_use_of(body, ends)
+    return _request(body, settings, source=Chat(()), stream=body.stream, turn=turn, tools=tools)
 
 
 def _request(

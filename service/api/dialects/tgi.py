@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from service.answers import Answer, Delta, FinishReason, OutputSequence, Token
+from service.api.dialects.tools import called
 from service.api.encoding import event
 from service.api.guard_findings import found
 
 
 def facts(answer: Answer) -> dict[str, Any]:
     """Returns which version answered and what the answer cost: the same in a unary answer and in a stream's last
-    event."""
+    event. Only `regenerate` takes tools, so that only its answers have calls."""
+    calls = answer.best[0].calls
     return {
         "id": answer.request.id,
         "model": answer.manifest.reference,
@@ -23,6 +25,7 @@ def facts(answer: Answer) -> dict[str, Any]:
         "timings": answer.timings(),
         "context": answer.context(),
         **({"session_id": answer.request.turn.session} if answer.request.turn else {}),
+        **({"tool_calls": [called(each.id, each.name, each.arguments) for each in calls]} if calls else {}),
         **found(answer),
     }
 
@@ -95,11 +98,11 @@ def _top(answer: Answer, token: Token) -> list[dict[str, Any]]:
 
 def events(delta: Delta) -> Iterable[bytes]:
     """Yields one event for each token. An end without a token (a deadline) has `id` null and the text that was held
-    back. Where an answer may have a reasoning part, a token's text is what it adds to the content, and `reasoning` what
-    it adds to that part."""
+    back. Where an answer may have a reasoning part or calls, a token's text is what it adds to the content, and
+    `reasoning` what it adds to that part."""
     token = _token(delta.token) if delta.token else {"id": None, "text": delta.text, "logprob": None, "special": True}
     shown: dict[str, Any] = {"index": delta.index + 1, "token": token, "generated_text": None, "details": None}
-    if delta.answer.reads_reasoning:
+    if delta.answer.reads_reasoning or delta.answer.request.tools is not None:
         shown["token"] = {**token, "text": delta.text}
         shown |= {"reasoning": delta.reasoning} if delta.reasoning else {}
     if delta.token and delta.answer.request.logprobs:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from service.api.schemas.openai import ChatBody
+from service.api.schemas.sessions import RegenerateBody
 from service.api.schemas.tools import NamedTool
 from service.errors import InvalidRequest, UnsupportedField
 from service.text.messages import Tool
@@ -13,14 +15,19 @@ from service.tools import ToolUse
 
 
 def tool_use(body: ChatBody) -> ToolUse | None:
+    """Returns None where no tool can be called. Raises as `tool_use_of`."""
+    return tool_use_of(body, {"min_tokens": body.min_tokens, "ignore_eos": body.ignore_eos})
+
+
+def tool_use_of(body: ChatBody | RegenerateBody, bounds: Mapping[str, object]) -> ToolUse | None:
     """Returns None where no tool can be called. Raises InvalidRequest for a choice without its tool, and for two tools
-    of one name."""
+    of one name; UnsupportedField for one of `bounds`, fields about where an answer ends, beside a forced call."""
     tools = tuple(each.tool() for each in body.tools or ())
     choice = body.tool_choice
     name = choice.function.name if isinstance(choice, NamedTool) else None
     kind = "required" if isinstance(choice, NamedTool) else choice or "auto"
     found = use_of(tools, kind, name, is_parallel=body.parallel_tool_calls is not False)
-    for field, value in (("min_tokens", body.min_tokens), ("ignore_eos", body.ignore_eos)):
+    for field, value in bounds.items():
         if found is not None and (found.is_forced or found.is_strict) and value:
             what = "a forced `tool_choice`" if found.is_forced else "a strict tool"
             raise UnsupportedField(

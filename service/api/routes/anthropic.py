@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.api.bodies import json_body
-from service.api.callers import for_caller, note_caller
-from service.api.connection import while_connected
+from service.api.callers import note_caller
+from service.api.counting import prompt_tokens
 from service.api.deps import ServiceDep
 from service.api.dialects import anthropic
 from service.api.dialects.anthropic_answers import MessageSerialiser
@@ -19,7 +19,6 @@ from service.api.openapi import streams, takes
 from service.api.responses import respond
 from service.api.schemas.answers.anthropic import AnthropicEvent, AnthropicMessage, TokenCount
 from service.api.schemas.anthropic import CountTokensBody, MessagesBody
-from service.errors import ContextOverflow
 
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
 MESSAGES: Final = json_body(MessagesBody)
@@ -37,7 +36,4 @@ async def messages(http: Request, service: ServiceDep, body: MessagesBody = MESS
 @router.post("/count_tokens", response_model=TokenCount, openapi_extra=takes(CountTokensBody))
 async def count_tokens(http: Request, service: ServiceDep, body: CountTokensBody = COUNT) -> Response:
     """Counts the tokens of the prompt that the same request would send, past the window too."""
-    request = for_caller(http, anthropic.parse_count(body), service.settings.context_policy)
-    _, found = await while_connected(http.receive, service.answers.preview(request))
-    count = found.numbers["needed_tokens"] if isinstance(found, ContextOverflow) else len(found.token_ids)
-    return json_response({"input_tokens": count})
+    return json_response({"input_tokens": await prompt_tokens(http, service, anthropic.parse_count(body))})

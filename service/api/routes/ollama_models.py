@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -20,10 +22,14 @@ from service.api.schemas.answers.ollama import OllamaModels, OllamaRunningModels
 from service.api.schemas.ollama import LATEST, OllamaShowBody
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.deployments import Deployments
+from service.errors import InvalidRequest
+from service.reasoning import form_of
+from service.text.files import read_chat_template
+from service.text.template import ChatTemplate
 
 router = APIRouter(tags=["ollama"])
 SHOW: Final = json_body(OllamaShowBody, any_type=True)
-CAPABILITIES: Final = ("completion",)
+COMPLETION: Final = ("completion",)
 A_CENTURY: Final = timedelta(days=36_525)
 """Ollama's clients read an end that is more than 20 years ahead as for ever."""
 IN_MEMORY: Final = (DeploymentState.READY, DeploymentState.DRAINING)
@@ -57,7 +63,7 @@ async def show(service: ServiceDep, body: OllamaShowBody = SHOW) -> Response:
             f"{architecture}.context_length": manifest.context_window,
             f"{architecture}.vocab_size": manifest.vocab_size,
         },
-        "capabilities": CAPABILITIES,
+        "capabilities": await asyncio.to_thread(_capabilities, service.deployments, manifest),
     }
     return json_response(shown)
 
@@ -72,18 +78,35 @@ async def ps(service: ServiceDep) -> Response:
 
 def _models(deployments: Deployments) -> Iterator[dict[str, Any]]:
     for name in deployments.repository.models():
-        yield _model(f"{name}{LATEST}", deployments.resolve(name))
+        yield _model(deployments, f"{name}{LATEST}", deployments.resolve(name))
         for manifest in deployments.repository.newest_first(name):
-            yield _model(manifest.reference, manifest)
+            yield _model(deployments, manifest.reference, manifest)
 
 
-def _model(name: str, manifest: Manifest) -> dict[str, Any]:
+def _model(deployments: Deployments, name: str, manifest: Manifest) -> dict[str, Any]:
     return {
         **_named(name, manifest),
         "modified_at": manifest.created_at,
         "size": manifest.size,
-        "capabilities": CAPABILITIES,
+        "capabilities": _capabilities(deployments, manifest),
     }
+
+
+def _capabilities(deployments: Deployments, manifest: Manifest) -> tuple[str, ...]:
+    """Returns what the version can do, in Ollama's words. Reads its template, once for each digest."""
+    thinks = _thinks(manifest.digest, deployments.repository.path(manifest))
+    return (*COMPLETION, "thinking") if thinks else COMPLETION
+
+
+@lru_cache(maxsize=1024)
+def _thinks(digest: str, directory: Path) -> bool:
+    """Returns whether the version's template marks a reasoning part; False for a template that cannot be read: loading
+    the version says why."""
+    try:
+        source = read_chat_template(directory)
+        return source is not None and form_of(ChatTemplate(source, {}).literals) is not None
+    except (InvalidRequest, OSError):
+        return False
 
 
 def _running(deployment: Deployment, deployments: Deployments, now: datetime) -> dict[str, Any]:

@@ -10,11 +10,13 @@ from fastapi import APIRouter, Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from service.answers import Answer
+from service.answers import Answer, SessionTurn
+from service.answers.stored_messages import new_messages
 from service.api.bodies import json_body
-from service.api.callers import for_caller, note_caller
-from service.api.connection import while_connected
+from service.api.callers import note_caller
+from service.api.counting import prompt_tokens
 from service.api.deps import Limit, OwnerDep, Service, ServiceDep
+from service.api.dialects.responses.conversations import items_of, no_conversation, turn_of
 from service.api.dialects.responses.items import listed, messages_of
 from service.api.dialects.responses.parsing import parse, parse_input
 from service.api.dialects.responses.serialiser import ResponseSerialiser
@@ -31,8 +33,8 @@ from service.api.schemas.answers.responses import (
     ResponseShown,
 )
 from service.api.schemas.items import ItemList
-from service.api.schemas.responses import InputTokensBody, ResponseBody
-from service.errors import ContextOverflow, InvalidRequest, NotFound
+from service.api.schemas.responses import InputFields, InputTokensBody, ResponseBody
+from service.errors import InvalidRequest, NotFound
 from service.sessions import StoredAnswer
 from service.text.messages import Message
 
@@ -51,8 +53,9 @@ async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, b
     """OpenAI's responses: a whole one, or its typed events. It is stored before its end is sent."""
     note_caller(http, body.request_id, body.user or body.safety_identifier)
     http.state.log.update({name: value for name in LOGGED if (value := getattr(body, name))})
-    request = parse(body, await _before(service, owner, body.previous_response_id))
-    serialiser = ResponseSerialiser(body)
+    turn = await _turn(service, owner, body)
+    request = parse(body, await _before(service, owner, body.previous_response_id), turn)
+    serialiser = ResponseSerialiser(body, turn)
     keep = partial(_keep, await _answers(service), owner, body, serialiser) if body.is_stored else None
     return await respond(http, service, [request], serialiser, stream=bool(body.stream), keep=keep)
 
@@ -61,12 +64,7 @@ async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, b
 async def input_tokens(http: Request, service: ServiceDep, owner: OwnerDep, body: InputTokensBody = INPUT) -> Response:
     """Counts the tokens that the same response would have as its input, past the window too."""
     before = await _before(service, owner, body.previous_response_id)
-    request = for_caller(http, parse_input(body, before), service.settings.context_policy)
-    _, found = await while_connected(http.receive, service.answers.preview(request))
-    if isinstance(found, ContextOverflow):
-        count = found.numbers["needed_tokens"] - found.numbers["reserve"]
-    else:
-        count = len(found.token_ids)
+    count = await prompt_tokens(http, service, parse_input(body, before, await _turn(service, owner, body)))
     return json_response({"object": "response.input_tokens", "input_tokens": count})
 
 
@@ -109,6 +107,17 @@ async def input_items(
     return json_response(cut_page(asked, after, limit, order))
 
 
+async def _turn(service: Service, owner: str, body: InputFields) -> SessionTurn | None:
+    """Returns the turn in the response's conversation, if it has one. Raises NotFound."""
+    turn = turn_of(body)
+    if turn is not None and body.conversation is not None:
+        try:
+            await (await service.answers.conversations.store()).get(owner, turn.session)
+        except NotFound:
+            raise no_conversation(body.conversation.id, "conversation") from None
+    return turn
+
+
 async def _before(service: Service, owner: str, previous: str | None) -> tuple[Message, ...]:
     """Returns the messages of a response and of those before it, oldest first. Raises NotFound, InvalidRequest."""
     if previous is None:
@@ -117,6 +126,12 @@ async def _before(service: Service, owner: str, previous: str | None) -> tuple[M
         thread = await (await _answers(service)).thread(owner, KIND, previous)
     except NotFound as error:
         raise NotFound(error.message, param="previous_response_id") from None
+    if any(each.body.get("conversation") for each in thread):
+        raise InvalidRequest(
+            "`previous_response_id` names a response of a conversation, which has what was before it: send "
+            "`conversation` in its place",
+            param="previous_response_id",
+        )
     items = [item for each in thread for item in (*each.asked, *each.body["output"])]
     try:
         return messages_of(ITEMS.validate_python(items))
@@ -132,7 +147,9 @@ async def _keep(
 ) -> None:
     """Stores a response without the inspection that the request may want, which no store gets."""
     response = {**serialiser.response(answer), "context": answer.receipt.to_dict()}
-    id, model, asked = answer.request.id, answer.manifest.reference, listed(body.input or ())
+    id, model = answer.request.id, answer.manifest.reference
+    turn = answer.request.turn
+    asked = listed(body.input or ()) if turn is None else [i for each in new_messages(turn) for i in items_of(each)]
     new = StoredAnswer(id, KIND, model, body.metadata or {}, asked, response, body.previous_response_id)
     await stored.add(owner, new)
 

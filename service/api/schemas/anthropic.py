@@ -208,10 +208,9 @@ class MessagesBody(CountTokensBody):
     def _fits_its_session(self) -> Self:
         if self.session_id is None:
             return self
-        if self.system:
-            raise unsupported("system", "is the session's own: set it when the session is made")
-        if self.tools:
-            raise unsupported("tools", "cannot act in a session yet: send the chat without session_id")
-        if any(each.role != "user" or any(b.type != "text" for b in each.content) for each in self.messages):
-            raise wrong("messages", "of a session's turn are the user's and text: the history is the session's own")
+        if any(each.role != "user" for each in self.messages):
+            raise wrong("messages", "of a session's turn are the user's: the session has all others")
+        kinds = [block.type for each in self.messages for block in each.content]
+        if kinds != sorted(kinds, key=lambda kind: kind != "tool_result"):
+            raise wrong("messages", "of a session's turn have results of tools first: a user's text begins a new turn")
         return self

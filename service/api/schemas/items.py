@@ -104,6 +104,12 @@ class ReasoningItem(Wire):
     id: ItemId | None = None
     status: Status | None = None
 
+    @property
+    def text(self) -> str:
+        """Its content as lines; without one its summary."""
+        parts = (part.get("text") for part in self.content or self.summary or () if isinstance(part, dict))
+        return "\n".join(text for text in parts if isinstance(text, str))
+
 
 class OtherItem(Wire):
     """Any other item, which is refused."""

@@ -73,7 +73,7 @@ TemplateVariables = Annotated[
 
 
 class MetadataBody(Wire):
-    """Metadata in place of a stored completion's; null removes it."""
+    """Metadata in place of what a stored completion or a conversation has; null removes it."""
 
     metadata: Metadata | None
 

@@ -128,11 +128,25 @@ class ReasoningFields(Wire):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
 
 
+class ConversationName(Wire):
+    """The conversation that a response goes on, and is added to; as its id alone, too."""
+
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+
+
 class InputFields(Wire):
     """What the model reads: the fields of a response that have tokens."""
 
     model: ModelReference | None = None
     input: Input | None = None
+    conversation: (
+        Annotated[
+            ConversationName,
+            BeforeValidator(lambda value: {"id": value} if isinstance(value, str) else value),
+            WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/ConversationName"}]}),
+        ]
+        | None
+    ) = None
     previous_response_id: Annotated[
         str | None, Field(min_length=1, max_length=128, description="The stored response that this one goes on from.")
     ] = None
@@ -157,6 +171,8 @@ class InputFields(Wire):
     def _inputs_agree(self) -> Self:
         if self.truncation is not None and self.context is not None and self.context.policy is not None:
             raise wrong("truncation", "and context.policy say the same: send one of them")
+        if self.conversation is not None and self.previous_response_id is not None:
+            raise wrong("previous_response_id", "and conversation both say what was before: send one of them")
         if not self.input and self.previous_response_id is None:
             raise wrong("input", "is missing: send a text, or items")
         return self
@@ -177,7 +193,6 @@ class ResponseBody(InputFields):
             (
                 "access_programs",
                 "context_management",
-                "conversation",
                 "image",
                 "max_tool_calls",
                 "moderation",

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from service.api.schemas.base import ModelReference, Wire, unsupported, wrong
 from service.api.schemas.native import GenerationFields, one_answer
+from service.api.schemas.tools import ToolChoice, Tools
 
 MessageId = Annotated[str, Field(min_length=1, max_length=64)]
 
@@ -45,7 +46,11 @@ class ForkBody(Wire):
 
 
 class RegenerateBody(GenerationFields):
-    """The parameters for answering the last question again."""
+    """The parameters for answering the last question again, and the tools: a session keeps none."""
+
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> RegenerateBody:

@@ -13,6 +13,11 @@ SCHEMA: Final = {"type": "object", "properties": {"a": {"type": "integer"}}, "re
 TOWN: Final = {"type": "object", "properties": {"town": {}}}
 PATTERN: Final = {"parameters": {"grammar": {"type": "regex", "value": 'start: "x"'}}}
 ANY_JSON: Final = {"parameters": {"grammar": {"type": "json", "value": {}}}}
+TOOL: Final = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+ORDER: Final = {"type": "function", "function": {"name": "order"}}
+ASKED: Final = {"tools": [TOOL]}
+FORCED: Final = {"tools": [TOOL, ORDER], "tool_choice": {"type": "function", "function": {"name": "look"}}}
+REQUIRED: Final[dict[str, Any]] = {**FORCED, "tool_choice": "required"}
 HI: Final = [{"role": "user", "content": "hi"}]
 CALLED: Final = [
     {"role": "user", "content": "hi"},
@@ -128,6 +133,16 @@ GENERATE: Final = Table(
 )  # fmt: skip
 NAMED: Final = but(MESSAGES, acts("messages[2].tool_call_id", "c7", "engine.prompt", holds("c7"), messages=CALLED))
 """What only counts tokens does not look for the call of a result."""
+TOOLS: Final = (
+    refuses("tools[0].type", "custom", **ASKED),
+    acts("tools[0].function.name", "seek", "engine.prompt", holds("seek"), **ASKED),
+    acts("tools[0].function.description", "of a city", "engine.prompt", holds("of a city"), **ASKED),
+    acts("tools[0].function.parameters", TOWN, "engine.prompt", holds("town"), **ASKED),
+    notes("tools[0].function.strict", True, "yes", **ASKED),
+    refuses("tool_choice.type", "custom", **FORCED),
+    acts("tool_choice.function.name", "order", "engine.grammar", holds("order"), **FORCED),
+    acts("parallel_tool_calls", False, **REQUIRED),
+)  # fmt: skip
 REGENERATE: Final = Table(
     sessions.RegenerateBody,
     "/v1/sessions/<session>/regenerate",
@@ -147,8 +162,9 @@ REGENERATE: Final = Table(
             acts("context.documents_budget", 0, context={"knowledge": True, "max_input_tokens": 400}),
         ),
         *COMMON,
+        *TOOLS,
     ),
-    beside={"context.": {"context": LONG["context"]}},
+    beside={"context.": {"context": LONG["context"]}, "tool_choice": FORCED, "tools[].": ASKED},
 )
 TOKENIZE: Final = Table(
     native.TokenizeBody,

@@ -10,21 +10,17 @@ from tests.api.fields.cases import Case, Table, acts, notes, refuses, under
 from tests.api.fields.native import (
     CONTEXT,
     DOCUMENTS,
+    FORCED,
     HI,
     LONG,
     MESSAGES,
     SCHEMA,
-    TOWN,
+    TOOLS,
     engine,
     holds,
 )
 
-TOOL: Final = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
-ORDER: Final = {"type": "function", "function": {"name": "order"}}
-ASKED: Final = {"tools": [TOOL]}
-FORCED: Final = {"tools": [TOOL, ORDER], "tool_choice": {"type": "function", "function": {"name": "look"}}}
 CHOSEN: Final = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
-REQUIRED: Final[dict[str, Any]] = {**FORCED, "tool_choice": "required"}
 VALUED: Final = {"response_format": {"type": "json", "value": {}}}
 STREAMED: Final = {"stream": True, "stream_options": {}}
 PLAIN: Final = holds('"type": "object"')
@@ -78,16 +74,6 @@ SAMPLING: Final[tuple[Case, ...]] = (
     engine("priority", 4, "priority"),
     acts("deadline_ms", 60_000, "engine.has_deadline", True),
     acts("request_id", "mine-1", "id"),
-)  # fmt: skip
-TOOLS: Final = (
-    refuses("tools[0].type", "custom", **ASKED),
-    acts("tools[0].function.name", "seek", "engine.prompt", holds("seek"), **ASKED),
-    acts("tools[0].function.description", "of a city", "engine.prompt", holds("of a city"), **ASKED),
-    acts("tools[0].function.parameters", TOWN, "engine.prompt", holds("town"), **ASKED),
-    notes("tools[0].function.strict", True, "yes", **ASKED),
-    refuses("tool_choice.type", "custom", **FORCED),
-    acts("tool_choice.function.name", "order", "engine.grammar", holds("order"), **FORCED),
-    acts("parallel_tool_calls", False, **REQUIRED),
 )  # fmt: skip
 RAW: Final = tuple(
     acts("max_input_tokens", 1, "status", 400, prompt="a salmon")

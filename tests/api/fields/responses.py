@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from service.api.schemas import responses
+from service.api.schemas import conversations, responses
+from service.api.schemas.openai import MetadataBody
 from tests.api.fields.cases import ANYTHING, Case, Table, acts, but, notes, refuses, under
 from tests.api.fields.native import CONTEXT, DOCUMENTS, SCHEMA, TOWN, engine, holds
 from tests.api.fields.stage import TALK
@@ -24,6 +25,7 @@ READ: Final[tuple[Case, ...]] = (
     acts("model", "demo:1", "answer.model"),
     acts("input", "salmon", "engine.prompt", holds("salmon")),
     acts("previous_response_id", "<response>", "engine.prompt", holds("salmon")),
+    acts("conversation.id", "<conversation>", "engine.prompt", holds("salmon")),
     acts("instructions", "be brief", "engine.prompt", holds("be brief")),
     acts("reasoning.effort", "none", "engine.prompt", holds("<think>\n\n</think>")),
     acts("text.format.type", "json_object", "engine.grammar", bool, text={"format": {"type": "text"}}),
@@ -51,7 +53,8 @@ CALLED: Final[dict[str, Any]] = {
         {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "sun"}]},
     ]
 }
-THOUGHT: Final[dict[str, Any]] = {"input": [{"type": "reasoning", "summary": []}, *SAID["input"]]}
+ANSWERED: Final = {"role": "assistant", "content": "hello"}
+THOUGHT: Final[dict[str, Any]] = {"input": [{"type": "reasoning", "summary": []}, ANSWERED, *SAID["input"]]}
 PART: Final = "input[0].content[0]."
 RESULT: Final = "input[2].output[0]."
 ITEMS: Final[tuple[Case, ...]] = (
@@ -119,4 +122,34 @@ COUNTED: Final = Table(
     ),
     beside={"context.": LONG, "tool_choice": FORCED, "tools[].": ASKED, "input[].": SAID},
 )
-TABLES: Final = (RESPONSE, COUNTED)
+ADDED: Final = tuple(
+    replace(case, field=case.field.replace("input[", "items[", 1), at="", shows=ANYTHING, beside={"items": given})
+    for case in ITEMS
+    if (given := case.beside["input"])
+)
+"""Items of a conversation: they show in it, and no engine is asked."""
+NEW: Final = Table(
+    conversations.ConversationBody,
+    "/v1/conversations",
+    {},
+    (
+        *(replace(case, wrong=5) if case.at == "" and not case.is_refused and case.wrong is ANYTHING else case
+          for case in ADDED),
+        acts("metadata", {"order": "7"}, "answer.metadata"),
+    ),
+    beside={"items[].": {"items": SAID["input"]}},
+)  # fmt: skip
+"""The new conversation shows no items; those of the next table do."""
+MORE: Final = Table(
+    conversations.ConversationItemsBody,
+    "/v1/conversations/<conversation>/items",
+    {"items": SAID["input"]},
+    ADDED,
+)
+CHANGED: Final = Table(
+    MetadataBody,
+    "/v1/conversations/<conversation>",
+    {"metadata": {}},
+    (acts("metadata", {"order": "7"}, "answer.metadata"),),
+)
+TABLES: Final = (RESPONSE, COUNTED, NEW, MORE, CHANGED)

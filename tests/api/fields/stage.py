@@ -128,6 +128,10 @@ async def _loaded(stage: Stage) -> str:
     return "demo:1"
 
 
+async def _conversation(stage: Stage) -> str:
+    return str((await stage.post("/v1/conversations", {"items": [{"role": "user", "content": "salmon"}]}))["id"])
+
+
 async def _response(stage: Stage) -> str:
     return str((await stage.post("/v1/responses", {"input": "salmon", "max_output_tokens": 3}))["id"])
 
@@ -142,6 +146,7 @@ async def _file(stage: Stage) -> str:
 
 MAKERS: Final = {
     "<response>": _response,
+    "<conversation>": _conversation,
     "<file>": _file,
     "<absent>": _absent,
     "<loaded>": _loaded,

@@ -27,10 +27,16 @@ def new_id(kind: str) -> str:
     return f"{PREFIXES[kind]}_{uuid.uuid4().hex}"
 
 
+def id_of(kind: str, message_id: str, number: int = 0) -> str:
+    """Returns the id of an item that is a part of a session's message: the call of this number, or another part."""
+    own = message_id.removeprefix("m_")
+    return f"{PREFIXES[kind]}_{own}_{number}" if kind == "function_call" else f"{PREFIXES[kind]}_{own}"
+
+
 def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
     """Returns the messages. Calls belong to the assistant's message right before them; a template gets them in one
-    message. Reasoning is not sent again."""
-    messages = list[Message]()
+    message. Reasoning belongs to the assistant's message behind it, and is not sent again."""
+    messages, thought = list[Message](), list[str]()
     for item in items:
         match item:
             case MessageItem():
@@ -43,6 +49,13 @@ def messages_of(items: Iterable[Item]) -> tuple[Message, ...]:
                 messages[-1] = replace(messages[-1], tool_calls=(*messages[-1].tool_calls, call))
             case FunctionCallOutputItem():
                 messages.append(Message("tool", joined(item.output), tool_call_id=item.call_id))
+            case ReasoningItem():
+                thought.append(item.text)
+                continue
+        if thought and messages[-1].role == "assistant":
+            parts = filter(None, (messages[-1].reasoning, *thought))
+            messages[-1] = replace(messages[-1], reasoning="\n".join(parts))
+        thought = []
     return tuple(messages)
 
 

@@ -15,14 +15,16 @@ from typing import Any
 
 from service.answers import CallDelta, Delta, Token
 from service.api.dialects.logprobs import with_alternatives
-from service.api.dialects.responses.items import new_id
+from service.api.dialects.responses.items import id_of, new_id
 
 Json = dict[str, Any]
 
 
 class Output:
-    def __init__(self) -> None:
+    def __init__(self, message_id: str | None = None) -> None:
+        """`message_id` is that of the session's message that the answer becomes, if it is an answer in one."""
         self.items: list[Json] = []
+        self._message_id = message_id
         self._open: Json | None = None
         self._held: list[Token] = []
         """Tokens that added nothing yet: they belong to the text that comes next, or to the marks of a call."""
@@ -76,7 +78,7 @@ class Output:
             yield self._event("function_call_arguments.delta", delta=call.arguments)
 
     def _begin(self, kind: str, **more: Any) -> Iterator[Json]:
-        item: Json = {"id": new_id(kind), "type": kind, "status": "in_progress", **more}
+        item: Json = {"id": self._id(kind), "type": kind, "status": "in_progress", **more}
         if kind == "message":
             item |= {"role": "assistant", "content": []}
         if kind == "reasoning":
@@ -90,6 +92,14 @@ class Output:
             item["content"] = [{"type": "reasoning_text", "text": ""}]
         if kind != "function_call":
             yield self._event("content_part.added", content_index=0, part=_copy(item)["content"][0])
+
+    def _id(self, kind: str) -> str:
+        """Returns the id under which a conversation lists the item. Text behind a call is listed with the text before
+        it, and has an id of its own here."""
+        number = sum(item["type"] == kind for item in self.items)
+        if self._message_id is None or (number and kind == "message"):
+            return new_id(kind)
+        return id_of(kind, self._message_id, number)
 
     def _close(self, status: str = "completed") -> Iterator[Json]:
         item = self._open

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from service.answers import GenerationRequest, Sampling
+from service.answers import GenerationRequest, Sampling, SessionTurn
 from service.api.dialects.openai_chat import reasoning_of
 from service.api.dialects.responses.items import messages_of
 from service.api.dialects.tools import use_of
@@ -18,10 +18,11 @@ from service.text.messages import Message
 from service.tools import ToolUse
 
 
-def parse(body: ResponseBody, before: tuple[Message, ...] = ()) -> GenerationRequest:
-    """Returns the request. `before` are the messages of the responses that it follows."""
+def parse(body: ResponseBody, before: tuple[Message, ...] = (), turn: SessionTurn | None = None) -> GenerationRequest:
+    """Returns the request. `before` are the messages of the responses that it follows; `turn` is the one that it makes
+    in its conversation."""
     return replace(
-        parse_input(body, before),
+        parse_input(body, before, turn),
         sampling=Sampling(
             temperature=1.0 if body.temperature is None else body.temperature,
             top_p=1.0 if body.top_p is None else body.top_p,
@@ -35,14 +36,17 @@ def parse(body: ResponseBody, before: tuple[Message, ...] = ()) -> GenerationReq
     )
 
 
-def parse_input(body: InputFields, before: tuple[Message, ...] = ()) -> GenerationRequest:
+def parse_input(
+    body: InputFields, before: tuple[Message, ...] = (), turn: SessionTurn | None = None
+) -> GenerationRequest:
     """Returns a request with what the model reads. Its `instructions` stand first, and alone: those of earlier
     responses are not carried over."""
     system = (Message("system", body.instructions),) if body.instructions else ()
     effort = body.reasoning.effort if body.reasoning else None
     return GenerationRequest(
         id=f"resp_{uuid.uuid4().hex}",
-        source=Chat((*system, *before, *messages_of(body.input or ()))),
+        source=Chat((*system, *before, *(turn.messages if turn else messages_of(body.input or ())))),
+        turn=turn,
         model=body.model,
         context=_context(body),
         documents=tuple(each.document() for each in body.documents or ()),

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from service.answers import Answer, Delta, FinishReason
+from service.answers import Answer, Delta, FinishReason, SessionTurn
 from service.api.dialects.paths import ErrorDialect
+from service.api.dialects.responses.conversations import conversation_id
 from service.api.dialects.responses.output import Output
 from service.api.dialects.serialiser import Serialiser
 from service.api.encoding import event
@@ -29,11 +30,12 @@ OURS: Final = (FinishReason.DEADLINE, FinishReason.ERROR)
 
 
 class ResponseSerialiser(Serialiser):
-    """`body` is echoed in the response, as OpenAI does."""
+    """`body` is echoed in the response, as OpenAI does. `turn` is the one in its conversation, if it has one."""
 
-    def __init__(self, body: ResponseBody) -> None:
+    def __init__(self, body: ResponseBody, turn: SessionTurn | None = None) -> None:
         self._body = body
-        self._output = Output()
+        self._turn = turn
+        self._output = Output(turn.ids[-1] if turn else None)
         self._events = 0
         self._answer: Answer | None = None
         self.finished: Json | None = None
@@ -122,6 +124,7 @@ class ResponseSerialiser(Serialiser):
             "max_output_tokens": asked.max_output_tokens,
             "metadata": asked.metadata or {},
             "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "conversation": {"id": conversation_id(self._turn.session)} if self._turn else None,
             "previous_response_id": asked.previous_response_id,
             "reasoning": {"effort": asked.reasoning.effort if asked.reasoning else None, "summary": None},
             "service_tier": "default",

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict, RootModel
 
 from service.api.schemas.answers.base import FinishReason, GuardFinding, Receipt, Shown, Timings, Usage
+from service.api.schemas.answers.openai import CalledTool
 
 TgiReason = Literal["length", "eos_token", "stop_sequence"]
 
@@ -64,6 +65,7 @@ class GenerateAnswer(Shown):
     timings: Timings
     context: Receipt
     session_id: str | None = None
+    tool_calls: list[CalledTool] | None = None
     guard: list[GuardFinding] | None = None
     generated_texts: list[str] | None = None
     details: Details | None = None
@@ -130,6 +132,7 @@ class TokenEvent(Shown):
     timings: Timings | None = None
     context: Receipt | None = None
     session_id: str | None = None
+    tool_calls: list[CalledTool] | None = None
     guard: list[GuardFinding] | None = None
 
 

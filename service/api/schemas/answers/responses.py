@@ -91,6 +91,10 @@ class ResponseUsage(Shown):
     total_tokens: int
 
 
+class ConversationOf(Shown):
+    id: str
+
+
 class ResponseShown(ExtraFields):
     """A response; our own fields are there once it has ended. `finish_detail` is our own word where OpenAI has none.
     `text`, `tools`, `tool_choice` and others are those of the request."""
@@ -111,6 +115,7 @@ class ResponseShown(ExtraFields):
     max_output_tokens: int | None
     metadata: dict[str, str]
     parallel_tool_calls: bool
+    conversation: ConversationOf | None
     previous_response_id: str | None
     reasoning: Object
     service_tier: Literal["default"]

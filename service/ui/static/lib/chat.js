@@ -1,5 +1,6 @@
 // A chat that the server keeps as a session: its messages, one turn after the other, streamed. It draws nothing.
 import {ApiError, ask, events, query} from './api.js';
+import {functionsOf} from './message.js';
 import {t} from './words.js';
 
 export const POST = body => ({method: 'POST', body});
@@ -7,10 +8,10 @@ export const session = (id, rest = '') => `v1/sessions/${encodeURIComponent(id)}
 
 const facts = event => ({
   text: event.generated_text, answer: event.id, model: event.model, finish: event.finish_reason, usage: event.usage,
-  timings: event.timings, receipt: event.context,
+  timings: event.timings, receipt: event.context, calls: event.tool_calls,
 });
-const stored = message => ({
-  role: message.role, text: message.content, message: message.id, answer: message.answer_id, model: message.model,
+const stored = called => message => ({
+  role: message.role, text: message.content, calls: message.tool_calls, called: called.get(message.tool_call_id), message: message.id, answer: message.answer_id, model: message.model,
   finish: message.finish_reason, usage: message.usage, receipt: message.context, tokens: [],
 });
 
@@ -24,7 +25,8 @@ export async function messages(id) {
   return all;
 }
 
-// An item is a message: {role, text, message?, answer?, model, receipt, tokens, state}; `state` is '' for what the
+// An item is a message: {role, text, calls?, called?, message?, answer?, model, receipt, tokens, state}; `called` is the
+// function whose result it is; `state` is '' for what the
 // session holds, else 'waiting' or 'stopped'. `options` of a turn: {model, policy, parameters, context}.
 export class Chat {
   items = [];
@@ -50,7 +52,8 @@ export class Chat {
 
   async open(id) {
     this.session = await ask(session(id));
-    this.items = (await messages(id)).map(stored);
+    const all = await messages(id);
+    this.items = all.map(stored(functionsOf(all)));
     this.onChange();
   }
 

@@ -1,5 +1,6 @@
 // Messages as articles, one below the other; the newest stays in sight while one looks at the end.
 import {html, useLayoutEffect, useRef} from './view.js';
+import {Calls} from './message.js';
 import {Tag} from './parts.js';
 import {number, t} from './words.js';
 
@@ -11,13 +12,17 @@ export function Log({name, busy, children}) {
   return html`<div ref=${box} class="log" role="log" tabindex="0" aria-label=${name} aria-busy=${busy ? 'true' : 'false'} onScroll=${look}>${children}</div>`;
 }
 
+// Who says it, as the chat names its speakers.
+export const speaker = item => item.role === 'user' ? t('chat.you') : item.role === 'tool' ? [t('message.result'), item.called].filter(Boolean).join(' · ') : item.model ?? t('role.assistant');
+
 // `name` is who says it; `facts` shows what the answer cost; `children` are buttons.
 export function Said({item, name, facts = true, children}) {
-  const mine = item.role === 'user';
+  const mine = ['user', 'tool'].includes(item.role);
   const notes = [item.state === 'stopped' && t('chat.stopped'), facts && FINISHES.includes(item.finish) && t(`finish.${item.finish}`)].filter(Boolean);
   return html`<article aria-label=${name} class=${mine ? 'said mine' : 'said'}>
     <p class="who">${name} ${notes.map(note => html`<${Tag} key=${note} kind="warn">${note}<//>`)}</p>
-    <div class="text">${item.text || (item.state === 'waiting' && !mine ? html`<span class="hint">${t('chat.waiting')}</span>` : '')}</div>
+    <div class="text">${item.text || item.calls?.length ? item.text : (item.state === 'waiting' && !mine ? html`<span class="hint">${t('chat.waiting')}</span>` : '')}</div>
+    <${Calls} calls=${item.calls ?? []} />
     ${!mine && html`<div class="row middle">${facts && html`<span class="hint">${cost(item)}</span>`}${children}</div>`}
   </article>`;
 }

@@ -6,7 +6,7 @@ import {Tag} from './parts.js';
 import {number, t, time} from './words.js';
 
 // `name` is a text, or a link's text with its page. `onSave(text)` answers whether the text was stored.
-export function Article({name, page, text, at, tags, receipt, kind, onSave, children}) {
+export function Article({name, page, text, calls = [], at, tags, receipt, kind, onSave, children}) {
   const [base, setBase] = useState(null);
   const id = useId();
   const button = useRef();
@@ -16,11 +16,21 @@ export function Article({name, page, text, at, tags, receipt, kind, onSave, chil
       ${at && html`<time class="hint" datetime=${at}>${time(at)}</time>`}${tags}
       ${base === null && html`<div class="acts">
         <button type="button" class="quiet" ref=${button} onClick=${() => setBase(text)}>${t('session.edit')}</button>${children}</div>`}</header>
-    ${base === null ? html`<div class="words">${text}</div>`
+    ${base === null ? (text || !calls.length) && html`<div class="words">${text}</div>`
       : html`<${Editor} base=${base} stored=${text} onLeave=${leave} onSave=${onSave} />`}
+    <${Calls} calls=${calls} />
     ${receipt}
   </article>`;
 }
+
+// The functions that an answer calls, with what it gives them.
+export function Calls({calls}) {
+  return calls.length > 0 && html`<ul class="calls" aria-label=${t('message.calls')}>${calls.map(({id, function: {name, arguments: given}}) => html`<li key=${id}>
+    <b>${name}</b> <code>${given}</code></li>`)}</ul>`;
+}
+
+// The name of the function of every call, by the call's id.
+export const functionsOf = messages => new Map(messages.flatMap(({tool_calls: calls = []}) => calls.map(call => [call.id, call.function.name])));
 
 // A text that another page has changed meanwhile is shown below the one that is written here.
 function Editor({base, stored, onLeave, onSave}) {
@@ -39,13 +49,14 @@ function Editor({base, stored, onLeave, onSave}) {
   </form>`;
 }
 
-const NAMES = {user: t('session.you'), assistant: t('session.assistant'), system: t('session.system')};
+const NAMES = {user: t('session.you'), assistant: t('session.assistant'), system: t('session.system'), tool: t('message.result')};
 
-export function Message({message, onEdit, onPin, onFork}) {
+// `called` is the function whose result the message is.
+export function Message({message, called, onEdit, onPin, onFork}) {
   const {pinned, model, finish_reason: ended} = message;
   return html`<${Article} name=${model ?? NAMES[message.role] ?? message.role} page=${model && pageOfReference(model)} kind=${message.role}
-    text=${message.content} at=${message.created_at} onSave=${onEdit} receipt=${message.context && html`<${Receipt} receipt=${message.context} usage=${message.usage} />`}
-    tags=${html`${message.name && html`<${Tag}>${message.name}<//>`}${pinned && html`<${Tag} kind="good">${t('session.pinned')}<//>`}
+    text=${message.content} calls=${message.tool_calls} at=${message.created_at} onSave=${onEdit} receipt=${message.context && html`<${Receipt} receipt=${message.context} usage=${message.usage} />`}
+    tags=${html`${called && html`<${Tag}>${called}<//>`}${message.name && html`<${Tag}>${message.name}<//>`}${pinned && html`<${Tag} kind="good">${t('session.pinned')}<//>`}
       ${ended && ended !== 'stop' && html`<${Tag} kind="warn">${t(`ended.${ended}`)}<//>`}`}>
     <button type="button" class="quiet" onClick=${onPin}>${pinned ? t('session.unpin') : t('session.pin')}</button>
     <button type="button" class="quiet" onClick=${onFork}>${t('session.fork')}</button>

@@ -3,7 +3,7 @@ import {html, useEffect, useRef, useState} from '../lib/view.js';
 import {pages} from '../lib/addresses.js';
 import {Chat} from '../lib/chat.js';
 import {Composer} from '../lib/composer.js';
-import {Log, Said} from '../lib/conversation.js';
+import {Log, Said, speaker} from '../lib/conversation.js';
 import {attempt, fail, say} from '../lib/notice.js';
 import {Input, Region, Select} from '../lib/parts.js';
 import {usePreview} from '../lib/preview.js';
@@ -124,7 +124,7 @@ function Conversation({chat, buttons}) {
   return html`<${Log} name=${t('chat.conversation')} busy=${chat.busy}>
     ${more && html`<button type="button" onClick=${() => setMost(most + SHOWN)}>${t('chat.earlier')}</button>`}
     ${!chat.items.length && html`<p class="hint">${t('playground.hint')}</p>`}
-    ${chat.items.slice(more ? -most : 0).map((item, at) => html`<${Said} key=${at} item=${item} name=${item.role === 'user' ? t('chat.you') : item.model ?? t('role.assistant')}>
+    ${chat.items.slice(more ? -most : 0).map((item, at) => html`<${Said} key=${at} item=${item} name=${speaker(item)}>
       ${item.role !== 'user' && item.state !== 'waiting' && buttons?.(item)}
     <//>`)}
   <//>`;

@@ -2,7 +2,7 @@
 import {html, useEffect, useState} from '../lib/view.js';
 import {ask, send} from '../lib/api.js';
 import {apiAddress, pages} from '../lib/addresses.js';
-import {Article, Message} from '../lib/message.js';
+import {Article, functionsOf, Message} from '../lib/message.js';
 import {attempt, say} from '../lib/notice.js';
 import {usePages} from '../lib/pages.js';
 import {Confirm, Facts} from '../lib/parts.js';
@@ -40,7 +40,8 @@ function Messages({stored, messages}) {
     const made = await ask(`${here}/fork`, {method: 'POST', body: {at: message.id}});
     location.assign(pages.session(made.id));
   });
-  return html`${messages.rows?.map(message => html`<${Message} key=${message.id} message=${message}
+  const called = functionsOf(messages.rows ?? []);
+  return html`${messages.rows?.map(message => html`<${Message} key=${message.id} message=${message} called=${called.get(message.tool_call_id)}
       onEdit=${edit(message)} onPin=${pin(message)} onFork=${fork(message)} />`)}
     ${messages.more && html`<button type="button" onClick=${() => attempt(messages.more)}>${t('parts.more')}</button>`}`;
 }
