@@ -18,6 +18,7 @@ from service.api.schemas import (
     answers,
     anthropic,
     base,
+    conversations,
     embeddings,
     feedback,
     files,
@@ -78,6 +79,7 @@ MODELS = {
     for module in (
         anthropic,
         base,
+        conversations,
         embeddings,
         native,
         ollama,
