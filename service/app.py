@@ -66,12 +66,14 @@ from service.api.routes.unknown import unknown_route
 from service.batches.lane import Lane, LaneLimits, Lookout
 from service.capacity import load_of
 from service.deployments.deployments import Deployments
+from service.deployments.engine_kinds import Kinds
 from service.deployments.engine_options import EngineOptions
-from service.deployments.engines import engine_config
+from service.deployments.engines import engine_config, worker_of
 from service.engine_client.client import Engine, EngineClient
 from service.engine_client.poison import PoisonRegister
-from service.engine_client.process import Started
+from service.engine_client.process import WORKER, Started
 from service.engine_client.replicas import Replicas
+from service.engines.kinds import vllm_python
 from service.files.contents import Contents
 from service.files.files import EXPIRE_FILES, Files
 from service.guard import read_guard
@@ -159,10 +161,13 @@ def create(
 
         def replica(number: int, packed_weights: str) -> EngineClient:
             config = engine_config(settings, store, manifest, promised_bytes, options, packed_weights)
-            waiting = started.pop() if started else None
+            worker = worker_of(settings, options.kind, config.threads)
+            waiting = started.pop() if started and worker.module == WORKER else None
             return EngineClient(
                 config,
-                env=engine_environment(),
+                module=worker.module,
+                interpreter=worker.interpreter,
+                env=worker.env,
                 on_step=partial(recorder.on_step, replica=number),
                 on_ready=partial(recorder.on_ready, replica=number),
                 started=waiting,
@@ -179,6 +184,7 @@ def create(
         default_model=settings.default_model,
         default_replicas=settings.replicas,
         default_draft=settings.draft_model,
+        kinds=Kinds(settings.engine, vllm_python(settings.vllm_python), settings.kv_cache_dtype),
         preload=settings.preload,
         load_timeout=settings.load_timeout_seconds,
         drain_timeout=settings.drain_seconds,

@@ -47,7 +47,8 @@ class DeferredApp(Starlette):
     @asynccontextmanager
     async def _live(self, _: Starlette) -> AsyncIterator[None]:
         """Starts the first engine's process, which imports its libraries while this process imports the app."""
-        first = Started.of(WORKER, engine_environment()) if self._settings.preload and has_torch() else None
+        ours = self._settings.preload and self._settings.engine == "dosirak" and has_torch()
+        first = Started.of(WORKER, engine_environment()) if ours else None
         from service.app import create
 
         self._app: FastAPI = create(self._settings, first, self._carried())

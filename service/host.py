@@ -22,6 +22,14 @@ def usable_cores() -> int:
     return max(1, min(len(cores), limit))
 
 
+def usable_cpus() -> list[int]:
+    """Returns numbers of processors of this process, as many as it has cores; each is one core's first."""
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(usable_cores()))
+    first = {_siblings(cpu): cpu for cpu in sorted(os.sched_getaffinity(0), reverse=True)}
+    return sorted(first.values())[: usable_cores()]
+
+
 def available_memory() -> int:
     """Returns the bytes that can still be allocated: the smaller of the machine's and the cgroup's remainder. The
     cgroup's file cache counts as free where the kernel can reclaim it."""

@@ -52,6 +52,14 @@ class Settings(BaseSettings):
     )
     preload: bool = Field(default=True, description="Load the default model at start instead of at its first request.")
 
+    engine: Literal["dosirak", "vllm"] = Field(
+        default="dosirak",
+        description="Engine of versions that are loaded without naming one: our own, or vLLM in a process of its own "
+        "interpreter.",
+    )
+    vllm_python: Path | None = Field(
+        default=None, description="Python interpreter that has vLLM; `.venv-vllm/bin/python`, by `make vllm`, if unset."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Where models run; auto takes CUDA if present."
     )
@@ -214,7 +222,7 @@ class Settings(BaseSettings):
             raise ValueError("; ".join(refused))
         return data
 
-    @field_validator("data_dir", "guard_file")
+    @field_validator("data_dir", "guard_file", "vllm_python")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         return None if value is None else value.expanduser().absolute()

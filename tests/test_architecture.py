@@ -139,6 +139,18 @@ ALLOWED: dict[str, set[str]] = {
         "service.runner",
     },
     "service.engine_client": {"service.errors", "service.engine.frames", "service.engine.messages"},
+    "service.engines.vllm.releases": set(),
+    "service.engines.vllm": {  # in vLLM's interpreter, which has none of this project's libraries
+        "service.engine",
+        "service.engine.grammar_loading",
+        "service.engine.messages",
+        "service.engine.profiling",
+        "service.engine.scheduling.cost",
+        "service.engine.validation",
+        "service.engines.vllm.releases",
+        "service.host",
+    },
+    "service.engines.kinds": {"models", "service.errors", "service.engines.vllm.releases"},
     "service.runner.native.build": set(),
     "service.runner.kv_size": set(),
     "service.grammars.matching": set(),
@@ -240,6 +252,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine_client",
         "service.engine.messages",
         "service.engine.scheduling.cost",
+        "service.engines.kinds",
         "service.host",
         "service.text",
         "service.tasks",
@@ -329,6 +342,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.ui": {"service.api", "service.errors"},  # the routes; a screen itself asks the API over HTTP
     "service.app": {
         "models",
+        "service.engines.kinds",
         "service.errors",
         "service.settings",
         "service.metrics",
@@ -439,6 +453,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         "service.runner",
     ),
     "transformers": ("models", "service.runner"),
+    "vllm": ("service.engines.vllm.core",),
     "fastapi": ("service.api", "service.ui", "service.app", "service.bento", "service.deferred"),
     "starlette": ("service.api", "service.ui", "service.app", "service.deferred", "service.packaging"),
     "pydantic": (
@@ -571,6 +586,18 @@ def test_api_process_imports_no_torch() -> None:
     program = f"import sys, service.app; print(sorted({unwanted} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_a_vllm_worker_needs_nothing_of_ours_but_msgspec() -> None:
+    """In vLLM's interpreter there are no other libraries of this project's, and `models` is not there."""
+    script = (
+        "import sys, service.engines.vllm.worker, service.engines.vllm.mapping, service.engines.vllm.tally\n"
+        "import service.engines.vllm.weights, service.engines.vllm.adapters, service.engine.validation\n"
+        "found = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names\n"
+        "print(*sorted(name for name in found if not name.startswith('_')))"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert set(told.split()) <= {"msgspec", "service", "sitecustomize", "typing_extensions"}
 
 
 def test_commands_import_neither_torch_nor_the_hubs_library() -> None:

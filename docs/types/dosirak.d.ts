@@ -191,14 +191,15 @@ export type DeletedConversation = { "id": string; "object": "conversation.delete
 export type DeletedResponse = { "id": string; "object": "response"; "deleted": true };
 
 /** `replicas` is the number of engine processes, which share the version's weights and one queue. `draft` is a small
-version with the same tokens that makes drafts for it. */
-export type DeploymentBody = { "model": string; "replicas"?: (number | null); "draft"?: (string | null) };
+version with the same tokens that makes drafts for it. `engine` is the engine that serves it, `dosirak` or `vllm`,
+with options of its own. */
+export type DeploymentBody = { "model": string; "replicas"?: (number | null); "draft"?: (string | null); "engine"?: (string | null); "engine_options"?: (Record<string, number> | null) };
 
 export type DeploymentList = { "data": (DeploymentShown)[] };
 
 /** `phase` says what a loading deployment does, `error` why a deployment failed, `draft` which version makes drafts
-for it. */
-export type DeploymentShown = { "model": string; "digest": string; "state": "loading" | "ready" | "restarting" | "draining" | "failed"; "phase": string; "error": (string | null); "precision": string; "draft": (string | null); "memory_bytes": (number | null); "load_seconds": number; "in_flight": number; "replicas": (ReplicaShown)[] };
+for it, `engine` what serves it. */
+export type DeploymentShown = { "model": string; "digest": string; "state": "loading" | "ready" | "restarting" | "draining" | "failed"; "phase": string; "error": (string | null); "precision": string; "draft": (string | null); "engine": EngineShown; "memory_bytes": (number | null); "load_seconds": number; "in_flight": number; "replicas": (ReplicaShown)[] };
 
 /** TGI's details. `prefill` has the prompt's tokens where the request sets `decoder_input_details`. */
 export type Details = { "finish_reason": "length" | "eos_token" | "stop_sequence"; "generated_tokens": number; "seed": number; "tokens": (TokenShown)[]; "prefill": (PromptToken)[]; "top_tokens"?: (((TokenShown)[])[] | null); "best_of_sequences"?: ((OtherSequence)[] | null) };
@@ -222,6 +223,9 @@ export type EmbeddingVector = { "object": "embedding"; "index": number; "embeddi
 
 /** `data` has the order of the inputs. `digest`, `pooling` and `normalized` are our own. */
 export type Embeddings = { "object": "list"; "data": (EmbeddingVector)[]; "model": string; "usage": EmbeddingUsage; "digest": string; "pooling": "mean" | "last" | "cls"; "normalized": boolean };
+
+/** `version` is null until an engine that is not ours has told its own. */
+export type EngineShown = { "name": "dosirak" | "vllm"; "version": (string | null); "guarantees": Guarantees };
 
 export type Error = { "error": string; "code": string; "error_type": string; "request_id": string; [name: string]: unknown };
 
@@ -291,6 +295,10 @@ export type GenerateEvent = (TokenEvent | TritonAnswer);
 /** TGI's `grammar`. `value` is a schema for `json` and `json_schema`, a pattern for `regex`, a list of texts for
 `choice`, a grammar for `lark`; `json_object` has none. */
 export type GrammarFields = { "type": "json" | "json_schema" | "json_object" | "regex" | "choice" | "lark"; "value"?: ((Record<string, unknown> | string | boolean) | (string)[] | null) };
+
+/** What holds of an engine's answers: whether they are the same in any batch, which ones go on exactly after the
+death of an engine process, and in which batches a seed gives the same tokens again. */
+export type Guarantees = { "batch_invariant": boolean; "replay": "exact" | "greedy"; "seed": "any_batch" | "alone" };
 
 /** How often a rule of the guard found something in the answer. */
 export type GuardFinding = { "rule": string; "action": "flag" | "mask" | "stop"; "count": number };

@@ -24,7 +24,7 @@ os.environ |= {
 
 class Vllm:
     def __init__(self, directory: str, dtype: str) -> None:
-        from vllm import EngineArgs, LLMEngine, SamplingParams  # type: ignore[import-not-found]
+        from vllm import EngineArgs, LLMEngine, SamplingParams
 
         options = EngineArgs(model=directory, dtype=dtype, max_model_len=2048, max_num_seqs=64)
         self._engine = LLMEngine.from_engine_args(options)

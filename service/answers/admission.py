@@ -118,7 +118,11 @@ def too_late(request: GenerationRequest, backlog_seconds: float) -> DeadlineExce
 def refuse_failed_end(answer: Answer, delta: TokenDelta) -> None:
     """Raises for an end that leaves no text to answer with. With some text, that end is the text's finish reason."""
     if delta.finish_reason is FinishReason.ABORT:
-        raise Unavailable("The answer was cut because the server is stopping; send the request again", retry_after=1)
+        raise Unavailable(
+            "The answer was cut: the server is stopping, or the engine process died and its engine cannot go on with "
+            "frequency_penalty or presence_penalty; send the request again",
+            retry_after=1,
+        )
     if answer.completion_tokens:
         return
     if delta.finish_reason is FinishReason.DEADLINE:

@@ -23,6 +23,7 @@ async def build(request: GenerationRequest, deployment: Deployment) -> Prompt:
             "tokens; ask for the logprobs of the answer only."
         )
     refuse_embedding(request, deployment)
+    refuse_outside_limits(request, deployment)
     is_long = _characters(request) >= LONG_TEXT or (request.context is not None and request.context.inspect)
     prompt = await asyncio.to_thread(_with_receipt, request, deployment) if is_long else prompt_of(request, deployment)
     refuse_tokens_without_rows(prompt, deployment)
@@ -78,6 +79,20 @@ def refuse_embedding(request: GenerationRequest, deployment: Deployment) -> None
             param="dimensions",
             dimensions=most,
         )
+
+
+def refuse_outside_limits(request: GenerationRequest, deployment: Deployment) -> None:
+    """Raises UnsupportedField for a sampling parameter that the version's engine cannot act on."""
+    info = deployment.engine.info
+    for limit in info.limits if info else ():
+        value = getattr(request.sampling, limit.parameter)
+        if not limit.least <= value <= limit.most:
+            allowed = f"from {limit.least:g} to {limit.most:g}" if limit.least < limit.most else f"{limit.least:g}"
+            raise UnsupportedField(
+                f"`{limit.parameter}` is {value:g}; the engine {deployment.kind.name}, which serves "
+                f"{deployment.manifest.reference}, takes {allowed}: change it, or name another model",
+                param=limit.parameter,
+            )
 
 
 def window_of(request: GenerationRequest, deployment: Deployment) -> int:

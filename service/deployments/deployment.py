@@ -16,6 +16,7 @@ from models.repository import Repository
 from models.storage.leases import Lease
 from service.deployments.activity import Activity
 from service.deployments.drafts import require_same_tokens
+from service.deployments.engine_options import DEFAULT_OPTIONS, EngineOptions
 from service.engine.messages import Request, StepOutput
 from service.engine.scheduling.cost import decode_ratio
 from service.engine_client.engine import Engine, EngineState
@@ -43,12 +44,13 @@ class Deployment:
         engine: Engine,
         needed_bytes: int,
         activity: Activity | None = None,
-        draft: Manifest | None = None,
+        options: EngineOptions = DEFAULT_OPTIONS,
     ) -> None:
         """Takes `needed_bytes`, the memory that loading this version adds to the memory in use, the server's
-        `activity`, which counts this version's requests too, and the version that makes drafts for it, if any."""
+        `activity`, which counts this version's requests too, and the options of its engine."""
         self.manifest = manifest
-        self.draft = draft
+        self.draft = options.draft
+        self.kind = options.kind
         self.engine = engine
         self.needed_bytes = needed_bytes
         self.state = DeploymentState.LOADING
@@ -263,6 +265,7 @@ class Deployment:
             "error": self.cause or None,
             "precision": self.manifest.precision,
             "draft": self.draft.reference if self.draft else None,
+            "engine": self.kind.shown(info.version if info else ""),
             "memory_bytes": info.memory_bytes if info else None,
             "load_seconds": round(self.load_seconds, 3),
             "in_flight": self._occupants,

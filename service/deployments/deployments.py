@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,11 +25,13 @@ from service.deployments.activity import Activity
 from service.deployments.deployment import Deployment, DeploymentState
 from service.deployments.drafts import Drafts
 from service.deployments.engine_handle import EngineFactory
+from service.deployments.engine_kinds import Kinds
 from service.deployments.engine_options import EngineOptions
 from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions
 from service.deployments.rollouts import Rollouts
 from service.deployments.routing import Router
 from service.engine_client.engine import Engine
+from service.engines.kinds import EngineKind
 from service.errors import Conflict, DosirakError, NoEngine, NotFound, Unavailable
 from service.tasks import BackgroundTasks, KeptTask
 
@@ -60,8 +62,17 @@ def _no_engine(_manifest: Manifest, _promised_bytes: int, _options: EngineOption
     raise NoEngine
 
 
-def _deployed(manifest: Manifest) -> str:
-    return f"{manifest.reference}, or another version of its base, is deployed"
+def _refuse_other(manifest: Manifest, running: EngineOptions, wanted: EngineOptions) -> None:
+    """Raises Conflict where the version, or another one of its base, runs otherwise than wanted."""
+    deployed = f"{manifest.reference}, or another version of its base, is deployed"
+    if wanted.replicas != running.replicas:
+        raise Conflict(f"{deployed} with {running.replicas} replicas: unload it first")
+    if wanted.draft not in (None, running.draft):
+        drafter = f"draft model {running.drafted_by}" if running.draft else "no draft model"
+        raise Conflict(f"{deployed} with {drafter}: unload it first", param="draft")
+    if wanted.kind != running.kind:
+        options = " and other options" if wanted.kind.name == running.kind.name else ""
+        raise Conflict(f"{deployed} with the engine {running.kind.name}{options}: unload it first", param="engine")
 
 
 class Deployments:
@@ -76,6 +87,7 @@ class Deployments:
         default_model: str,
         default_replicas: int = 1,
         default_draft: str | None = None,
+        kinds: Kinds | None = None,
         preload: bool = True,
         load_timeout: float = 300.0,
         drain_timeout: float = 30.0,
@@ -87,6 +99,7 @@ class Deployments:
         self._router = Router(repository, default_model)
         self._default_replicas = default_replicas
         self._drafts = Drafts(self._router.resolve, default_draft)
+        self._kinds = kinds or Kinds()
         self._preload = preload
         self._load_timeout = load_timeout
         self._idle_timeout = idle_timeout
@@ -202,20 +215,28 @@ class Deployments:
         version = deployment.manifest.version
         return Choice(deployment, rollout, self.rollouts.settle(*alias, conversation, version))
 
-    async def load(self, reference: str | None, replicas: int | None = None, draft: str | None = None) -> Deployment:
-        """Begins to load a version, with the version `draft` as its draft model, or returns its existing deployment; it
-        stays until it is unloaded by name. A failed deployment is tried again. Raises Conflict for a deployment that
-        has another number of replicas or another draft model, and InvalidRequest for a draft model that cannot be."""
+    async def load(
+        self,
+        reference: str | None,
+        replicas: int | None = None,
+        draft: str | None = None,
+        engine: str | None = None,
+        engine_options: Mapping[str, int] | None = None,
+    ) -> Deployment:
+        """Begins to load a version, with the version `draft` as its draft model and on the engine of this name, or
+        returns its existing deployment; it stays until it is unloaded by name. A failed deployment is tried again.
+        Raises Conflict for a deployment that has another number of replicas, another draft model or another engine, and
+        for an engine that is not installed; InvalidRequest for a draft model or an engine that cannot be."""
         self._refuse_when_unable()
         manifest = self.resolve(reference)
         drafting = None if draft is None else self._drafts.named(manifest, draft)
+        kind = await self._kinds.named(engine, engine_options)
         running = self._loaded.options_of(manifest)
-        if running is not None and replicas not in (None, running.replicas):
-            raise Conflict(f"{_deployed(manifest)} with {running.replicas} replicas: unload it first")
-        if running is not None and drafting not in (None, running.draft):
-            drafter = f"draft model {running.drafted_by}" if running.draft else "no draft model"
-            raise Conflict(f"{_deployed(manifest)} with {drafter}: unload it first", param="draft")
-        deployment = self._begin_loading(manifest, replicas, drafting)
+        if running is not None:
+            _refuse_other(
+                manifest, running, EngineOptions(replicas or running.replicas, drafting, kind or running.kind)
+            )
+        deployment = self._begin_loading(manifest, replicas, drafting, kind)
         deployment.pinned = True
         return deployment
 
@@ -329,16 +350,23 @@ class Deployments:
         return candidate if candidate.state is DeploymentState.READY else None
 
     def _begin_loading(
-        self, manifest: Manifest, replicas: int | None = None, draft: Manifest | None = None
+        self,
+        manifest: Manifest,
+        replicas: int | None = None,
+        draft: Manifest | None = None,
+        kind: EngineKind | None = None,
     ) -> Deployment:
         """Does as LoadedVersions.begin_loading. Where no number of replicas and no draft model is given, versions of
         the default model get the default ones, whichever alias or swap leads to them, and others get one replica and
-        no draft model."""
+        no draft model. Where no engine is given, all get the default one."""
 
         def options() -> EngineOptions:
-            if manifest.name != self._router.default_name:
-                return EngineOptions(replicas or 1, draft)
-            return EngineOptions(replicas or self._default_replicas, draft or self._drafts.default(manifest))
+            wanted = EngineOptions(replicas or 1, draft, kind or self._kinds.default)
+            if manifest.name == self._router.default_name:
+                drafting = draft or self._drafts.default(manifest)
+                wanted = EngineOptions(replicas or self._default_replicas, drafting, wanted.kind)
+            self._kinds.require(wanted.kind, manifest, self.repository, wanted.draft)
+            return wanted
 
         return self._loaded.begin_loading(manifest, options)
 

@@ -1,18 +1,22 @@
-"""This module makes the engine configuration of a version from settings and manifest."""
+"""This module makes the engine configuration of a version from settings and manifest, and says what process runs it."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.repository import Repository
-from service.deployments.engine_options import EngineOptions
+from service.deployments.engine_options import DEFAULT_OPTIONS, EngineOptions
 from service.engine.messages import DraftConfig, EngineConfig
-from service.host import usable_cores
-from service.settings import Settings
+from service.engine_client.process import WORKER
+from service.engines.kinds import VLLM, VLLM_WORKER, EngineKind, vllm_environment, vllm_python
+from service.host import usable_cores, usable_cpus
+from service.settings import Settings, engine_environment
 
-DEFAULT_OPTIONS: Final = EngineOptions()
 PEAKS: Final = "peaks.json"
 """In the data directory: what engines measured of this host."""
 
@@ -55,7 +59,27 @@ def engine_config(
         peaks=str(settings.data_dir / PEAKS),
         record=str(repository.engine_file(manifest, "record")),
         draft=None if options.draft is None else _draft(repository, options.draft),
+        digest=manifest.digest,
+        options=dict(options.kind.of(manifest).options),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """The process of an engine: `interpreter -m module`, in an environment."""
+
+    module: str
+    interpreter: str
+    env: Mapping[str, str]
+
+
+def worker_of(settings: Settings, kind: EngineKind, threads: int = 0) -> Worker:
+    """Returns the process of an engine of this kind; `threads` as in EngineConfig."""
+    if kind.name == VLLM:
+        cores = usable_cpus()[: threads or None]
+        env = vllm_environment(engine_environment(), settings.data_dir, kind, cores)
+        return Worker(VLLM_WORKER, str(vllm_python(settings.vllm_python)), env)
+    return Worker(WORKER, sys.executable, engine_environment())
 
 
 def _draft(repository: Repository, manifest: Manifest) -> DraftConfig:

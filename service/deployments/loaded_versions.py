@@ -66,10 +66,11 @@ class LoadedVersions:
             raise Unavailable(f"{manifest.reference} is draining; try again shortly", retry_after=2)
         if deployment is None or deployment.state is DeploymentState.FAILED:
             wanted = options()
-            draft = (self.options_of(manifest) or wanted).draft
-            needed = self._engines.needed_bytes(manifest, draft)
+            running = self.options_of(manifest)
+            used, own = running or wanted, 0 if running else wanted.kind.own_bytes
+            needed = self._engines.needed_bytes(manifest, used.draft) + own
             engine = self._engines.engine(manifest, wanted)
-            deployment = Deployment(manifest, engine, needed, self.activity, draft)
+            deployment = Deployment(manifest, engine, needed, self.activity, used)
             self._by_reference[manifest.reference] = deployment
             self._tasks.run(LOAD, partial(self._load, deployment))
         return deployment

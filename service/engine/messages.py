@@ -205,7 +205,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     weights into memory that other processes can map; `packed_weights` is where another process has done so.
     `peaks` is the file of this host's measured peaks; "" keeps none.
     `adapters` are (name, directory) of the adapters to load at once; `LoadAdapter` brings others. `heartbeat_seconds`
-    lie between two Heartbeat frames.
+    lie between two Heartbeat frames. `digest` is the version's, for files that an engine writes of it. `options` are
+    those of the deployment's engine, resolved.
     """
 
     model_dir: str
@@ -234,6 +235,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     packed_weights: str = ""
     adapters: tuple[tuple[str, str], ...] = ()
     heartbeat_seconds: float = 1.0
+    digest: str = ""
+    options: dict[str, int] = {}
+
+
+class Limit(msgspec.Struct, frozen=True, array_like=True):
+    """The least and the most of a sampling parameter."""
+
+    parameter: str
+    least: float
+    most: float
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +255,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     precision: str
     forward: str
-    """"decoder" (our fused forward) or "transformers" (the library's own)."""
+    """"decoder" (our fused forward), "transformers" (the library's own) or "vllm"."""
+    version: str = ""
+    """The engine's own version, where it is not this project's."""
     kernels: tuple[str, ...] = ()
     threads: int
     memory_bytes: int
@@ -259,6 +272,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Why requests cannot have `pooling`; "" if they can."""
     no_grammars: str = ""
     """Why requests cannot have a grammar; "" if they can."""
+    limits: tuple[Limit, ...] = ()
+    """Where the engine computes with fewer values of a sampling parameter than the API takes."""
     packed_weights: str = ""
     """Where other processes of this user can map the packed weights; "" if they cannot."""
     work: ModelWork = ModelWork()

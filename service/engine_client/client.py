@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -48,6 +49,7 @@ class EngineClient:
         config: EngineConfig,
         *,
         module: str = WORKER,
+        interpreter: str = sys.executable,
         env: Mapping[str, str] | None = None,
         restart_policy: RestartPolicy = DEFAULT_POLICY,
         on_step: Callable[[EngineStats], None] | None = None,
@@ -55,9 +57,9 @@ class EngineClient:
         started: Started | None = None,
         poison: PoisonRegister | None = None,
     ) -> None:
-        """Starts nothing. `module`, `env` and `started` are as in `Launch`. `on_step` is called in the event loop after
-        every Step frame, and with empty stats after a death; `on_ready` whenever a process has become ready. Replicas
-        share one `poison`."""
+        """Starts nothing. `module`, `interpreter`, `env` and `started` are as in `Launch`. `on_step` is called in the
+        event loop after every Step frame, and with empty stats after a death; `on_ready` whenever a process has become
+        ready. Replicas share one `poison`."""
         self._policy = restart_policy
         self._on_step = on_step
         self._tell_ready = on_ready
@@ -67,7 +69,7 @@ class EngineClient:
         self._poison = poison or PoisonRegister(restart_policy)
         self._adapters = Adapters(config.adapters)
         self._profiles = Profiles()
-        self._supervisor = Supervisor(Launch(config, module, env, started), self, restart_policy)
+        self._supervisor = Supervisor(Launch(config, module, env, started, interpreter), self, restart_policy)
         self._upkeep: asyncio.Task[None] | None = None
 
     @property

@@ -38,10 +38,10 @@ class Started:
     socket: socket.socket
 
     @classmethod
-    def of(cls, module: str, env: Mapping[str, str] | None = None) -> Started:
-        """Starts `python -m module FD` with `env` (None: the parent's). Raises OSError."""
+    def of(cls, module: str, env: Mapping[str, str] | None = None, interpreter: str = sys.executable) -> Started:
+        """Starts `interpreter -m module FD` with `env` (None: the parent's). Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        command = (sys.executable, "-m", module, str(theirs.fileno()))
+        command = (interpreter, "-m", module, str(theirs.fileno()))
         try:
             with theirs:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=env)

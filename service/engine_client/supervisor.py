@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -60,13 +61,18 @@ class User(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Says how the process is started: `python -m module` with `env` (None: this process's). `started` serves as the
-    first process."""
+    """Says how the process is started: `interpreter -m module` with `env` (None: this process's). `started` serves as
+    the first process."""
 
     config: EngineConfig
     module: str = WORKER
     env: Mapping[str, str] | None = None
     started: Started | None = None
+    interpreter: str = sys.executable
+
+    def process(self) -> Started:
+        """Starts one process. Raises OSError."""
+        return Started.of(self.module, self.env, self.interpreter)
 
 
 class Supervisor:
@@ -152,7 +158,7 @@ class Supervisor:
         self._ready.clear()
         self._fatal = ""
         try:
-            started, self._started = self._started or Started.of(self._launch.module, self._launch.env), None
+            started, self._started = self._started or self._launch.process(), None
             process = await EngineProcess.load(started, config, self._on_frame)
         except OSError as error:
             raise EngineFailed(f"the engine process could not be started: {error}") from error

@@ -56,8 +56,9 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         given.append({"kind": kind, **arguments})
         return Job.new(kind, arguments)
 
-    async def load_one(self: Deployments, reference: str | None, replicas: Any = None, draft: Any = None) -> Deployment:
-        given.append({"model": reference, "replicas": replicas, "draft": draft})
+    async def load_one(self: Deployments, reference: str | None, *others: Any) -> Deployment:
+        names = ("replicas", "draft", "engine", "engine_options")
+        given.append({"model": reference, **dict(zip(names, others, strict=False))})
         return await load(self, reference)
 
     async def begin(self: Profiles, reference: str | None, steps: int, kind: Any) -> Profile:

@@ -244,11 +244,14 @@ class ChatTokenizeBody(Wire):
 
 class DeploymentBody(Wire):
     """`replicas` is the number of engine processes, which share the version's weights and one queue. `draft` is a small
-    version with the same tokens that makes drafts for it."""
+    version with the same tokens that makes drafts for it. `engine` is the engine that serves it, `dosirak` or `vllm`,
+    with options of its own."""
 
     model: ModelReference
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None
     draft: ModelReference | None = None
+    engine: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    engine_options: Annotated[dict[str, int], Field(max_length=64)] | None = None
 
 
 class ProfileBody(Wire):

@@ -63,6 +63,8 @@ DEPLOYMENT: Final = Table(
         acts("model", "demo:1", "answer.model"),
         acts("replicas", 2, "orders.0.replicas"),
         acts("draft", "demo:1", "orders.0.draft"),
+        acts("engine", "vllm", "orders.0.engine"),
+        acts("engine_options", {"tensor_parallel": 2}, "orders.0.engine_options"),
     ),
 )
 PROFILE: Final = Table(

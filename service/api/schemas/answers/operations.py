@@ -87,9 +87,26 @@ class ReplicaShown(Shown):
     kv_blocks: Blocks
 
 
+class Guarantees(Shown):
+    """What holds of an engine's answers: whether they are the same in any batch, which ones go on exactly after the
+    death of an engine process, and in which batches a seed gives the same tokens again."""
+
+    batch_invariant: bool
+    replay: Literal["exact", "greedy"]
+    seed: Literal["any_batch", "alone"]
+
+
+class EngineShown(Shown):
+    """`version` is null until an engine that is not ours has told its own."""
+
+    name: Literal["dosirak", "vllm"]
+    version: str | None
+    guarantees: Guarantees
+
+
 class DeploymentShown(Shown):
     """`phase` says what a loading deployment does, `error` why a deployment failed, `draft` which version makes drafts
-    for it."""
+    for it, `engine` what serves it."""
 
     model: str
     digest: str
@@ -98,6 +115,7 @@ class DeploymentShown(Shown):
     error: str | None
     precision: Precision
     draft: str | None
+    engine: EngineShown
     memory_bytes: int | None
     load_seconds: float
     in_flight: int

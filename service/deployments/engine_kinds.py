@@ -1,0 +1,48 @@
+"""The choice of the engine that serves a version: by a request's name and options, or by the settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from models.checkpoint.decoder_start import decoder_start
+from models.manifest import Manifest
+from models.repository import Repository
+from service.engines.kinds import DOSIRAK, VLLM, EngineKind, kind_of, require_servable, require_vllm
+from service.errors import UnsupportedField
+
+
+class Kinds:
+    """Chooses kinds of engines and refuses, by name, what a kind cannot serve."""
+
+    def __init__(self, default: str = DOSIRAK, vllm_python: Path | None = None, kv_cache_dtype: str = "auto") -> None:
+        """`default` names the engine of versions that are loaded without naming one."""
+        self.default = kind_of(default, None)
+        self._python = vllm_python
+        self._kv_cache_dtype = kv_cache_dtype
+
+    async def named(self, name: str | None, options: Mapping[str, int] | None) -> EngineKind | None:
+        """Returns the engine that a request asks for; None where it asks for none. Raises InvalidRequest for names and
+        options that there are not, and Conflict for an engine that is not installed."""
+        if name is None and options is None:
+            return None
+        kind = kind_of(self.default.name if name is None else name, options)
+        if kind.name == VLLM and self._python is not None:
+            await asyncio.to_thread(require_vllm, self._python)
+        return kind
+
+    def require(
+        self, kind: EngineKind, manifest: Manifest, repository: Repository, draft: Manifest | None = None
+    ) -> None:
+        """Raises UnsupportedField for what the engine cannot serve."""
+        if kind.name == DOSIRAK:
+            return
+        has_encoder = bool(decoder_start(repository.path(manifest)))
+        require_servable(kind, manifest, has_encoder=has_encoder, kv_cache_dtype=self._kv_cache_dtype)
+        if draft is not None:
+            raise UnsupportedField(
+                f"The engine {kind.name} takes no draft model: remove `draft`, or load {manifest.reference} with our "
+                "own engine",
+                param="draft",
+            )

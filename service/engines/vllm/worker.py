@@ -1,0 +1,30 @@
+"""The worker is a vLLM engine process: `python -m service.engines.vllm.worker FD`, the loop around vLLM's core.
+
+It runs in an interpreter of its own, which has vLLM, msgspec and of this project the files that the standard library
+suffices for. It knows no vLLM: `core` does, and is imported when the configuration is known. What vLLM reads from the
+environment is in the environment that the process gets (`service.engines.kinds`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from service.engine.loop import Core, run_process
+from service.engine.messages import EngineConfig, EngineInfo
+from service.engines.vllm.releases import here, refusal
+
+
+def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[Core, EngineInfo]:
+    """Builds vLLM's core. Raises RuntimeError for a release that was not tested, before it is imported."""
+    if refused := refusal(here()):
+        raise RuntimeError(refused)
+    progress("importing vLLM", 0.0)
+    from service.engines.vllm.core import build as build_core
+
+    return build_core(config, progress)
+
+
+if __name__ == "__main__":
+    os._exit(run_process(lambda: build, sys.argv))  # no interpreter teardown, as in `service.engine.worker`

@@ -1,0 +1,106 @@
+"""Which engine serves a version: chosen, shown, refused by name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from models import __version__
+from models.repository import Repository
+from service.app import create
+from service.settings import Settings
+from tests.fake_service import URL, publish, serving
+from tests.fake_vllm import interpreter
+from tests.waiting import until
+
+
+@asynccontextmanager
+async def with_vllm(directory: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """The real app, whose vLLM is the fake one."""
+    data = directory / "data"
+    publish(Repository(data))
+    python = settings.pop("vllm_python", None) or interpreter(directory)
+    given = {"preload": False, "idle_reports": False, "drain_seconds": 0, **settings}
+    app = create(Settings(data_dir=data, vllm_python=python, **given))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url=URL) as client:
+        await until(lambda: app.state.deployments.ready)
+        yield client
+
+
+async def ready(client: httpx.AsyncClient) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        while True:
+            [shown] = (await client.get("/v1/deployments")).json()["data"]
+            if shown["state"] in ("ready", "failed"):
+                return dict(shown)
+            await asyncio.sleep(0.02)
+
+
+async def test_our_own_engine_is_shown(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        [shown] = (await world.client.get("/v1/deployments")).json()["data"]
+        assert shown["engine"] == {
+            "name": "dosirak",
+            "version": __version__,
+            "guarantees": {"batch_invariant": True, "replay": "exact", "seed": "any_batch"},
+        }
+
+
+@pytest.mark.parametrize("by_setting", [False, True])
+async def test_a_version_is_served_by_vllm(tmp_path: Path, by_setting: bool) -> None:
+    async with with_vllm(tmp_path, **({"engine": "vllm"} if by_setting else {})) as client:
+        named = {} if by_setting else {"engine": "vllm"}
+        accepted = await client.post("/v1/deployments", json={"model": "demo:1", **named})
+        assert accepted.status_code == 202, accepted.text
+        shown = await ready(client)
+        assert shown["state"] == "ready", shown
+        assert shown["engine"] == {
+            "name": "vllm",
+            "version": "0.32.0",
+            "guarantees": {"batch_invariant": False, "replay": "greedy", "seed": "alone"},
+        }
+        body = {"inputs": "a", "parameters": {"max_new_tokens": 4}}
+        told = await client.post("/generate", json=body)
+        assert told.status_code == 200, told.text
+        for parameter, value in (("typical_p", 0.5), ("temperature", 2.5), ("frequency_penalty", -3.0)):
+            refused = await client.post("/generate", json={"inputs": "a", "parameters": {parameter: value}})
+            assert refused.status_code == 422 and parameter in refused.json()["error"], refused.text
+        grammar = {"type": "regex", "value": "a"}
+        refused = await client.post("/generate", json={"inputs": "a", "parameters": {"grammar": grammar}})
+        assert refused.status_code == 422 and "vLLM" in refused.json()["error"]
+        other = await client.post("/v1/deployments", json={"model": "demo:1", "engine": "dosirak"})
+        assert other.status_code == 409 and "engine vllm" in other.json()["error"]
+        again = await client.post("/v1/deployments", json={"model": "demo:1", "engine": "vllm"})
+        assert again.status_code == 202
+        assert "dosirak_engine_step_duration_seconds_count" in (await client.get("/metrics")).text
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "told"),
+    [
+        ({"engine": "tgi"}, 422, "dosirak, vllm"),
+        ({"engine": "vllm", "engine_options": {"nodes": 2}}, 422, "tensor_parallel"),
+        ({"engine_options": {"tensor_parallel": 2}}, 422, "it has none"),
+        ({"engine": "vllm", "draft": "other:1"}, 422, "draft"),
+    ],
+)
+async def test_what_there_is_not(tmp_path: Path, asked: dict[str, Any], status: int, told: str) -> None:
+    async with with_vllm(tmp_path) as client:
+        publish(Repository(tmp_path / "data"), "other", big="b")
+        refused = await client.post("/v1/deployments", json={"model": "demo:1", **asked})
+        assert refused.status_code == status and told in refused.json()["error"], refused.text
+        assert (await client.get("/v1/deployments")).json()["data"] == []
+
+
+async def test_a_missing_vllm_is_a_conflict_with_the_command(tmp_path: Path) -> None:
+    async with with_vllm(tmp_path, vllm_python=tmp_path / "nowhere") as client:
+        refused = await client.post("/v1/deployments", json={"model": "demo:1", "engine": "vllm"})
+        assert refused.status_code == 409 and "make vllm" in refused.json()["error"]
+        assert (await client.get("/v1/deployments")).json()["data"] == []

@@ -1,0 +1,7 @@
+"""Who uses vLLM."""
+
+from enum import Enum
+
+
+class UsageContext(Enum):
+    ENGINE_CONTEXT = "ENGINE_CONTEXT"
