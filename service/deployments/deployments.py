@@ -155,6 +155,10 @@ class Deployments:
                 self._drafts.default(manifest)
             except DosirakError as error:
                 return f"no draft model: {error.message}"
+            try:
+                self._kinds.require(self._kinds.default, manifest, self.repository)
+            except DosirakError as error:
+                return error.message
         return self.phase
 
     def answering(self, reference: str | None) -> Deployment | None:
