@@ -93,7 +93,7 @@ async def test_a_version_is_served_by_vllm(tmp_path: Path, by_setting: bool) -> 
 )
 async def test_what_there_is_not(tmp_path: Path, asked: dict[str, Any], status: int, told: str) -> None:
     async with with_vllm(tmp_path) as client:
-        publish(Repository(tmp_path / "data"), "other", big="b")
+        publish(Repository(tmp_path / "data"), "other")
         refused = await client.post("/v1/deployments", json={"model": "demo:1", **asked})
         assert refused.status_code == status and told in refused.json()["error"], refused.text
         assert (await client.get("/v1/deployments")).json()["data"] == []

@@ -10,7 +10,7 @@ a seed of (seed, position), as another draw of the same distribution. Penalties 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from service.engine.messages import MIN_TEMPERATURE, EngineConfig, FinishReason, Limit, Request, TokenLogprobs
@@ -135,7 +135,9 @@ def _position(token_id: int, known: Mapping[int, Logprob], most: int) -> TokenLo
     return TokenLogprobs(known[token_id].logprob, tuple(likeliest[:most]))
 
 
-def prompt_logprobs(request: Request, given: list[Mapping[int, Logprob] | None] | None) -> tuple[TokenLogprobs, ...]:
+def prompt_logprobs(
+    request: Request, given: Sequence[Mapping[int, Logprob] | None] | None
+) -> tuple[TokenLogprobs, ...]:
     """Returns the logprobs of the prompt from `prompt_logprobs_start` on; vLLM gives those of every position."""
     most, first = request.params.prompt_logprobs, max(1, request.params.prompt_logprobs_start)
     if most is None or not given:
