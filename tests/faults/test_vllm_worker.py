@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,8 +56,8 @@ async def engine(
         await client.stop()
 
 
-def request_of(id: str, prompt: list[int], max_tokens: int = 8, **params: object) -> Request:
-    return Request(id, tuple(prompt), SamplingParams(max_tokens=max_tokens, **params))  # type: ignore[arg-type]
+def request_of(id: str, prompt: list[int], max_tokens: int = 8, **params: Any) -> Request:
+    return Request(id, tuple(prompt), SamplingParams(max_tokens=max_tokens, **params))
 
 
 async def answer(client: EngineClient, request: Request) -> list[StepOutput]:
@@ -184,9 +185,9 @@ async def test_adapters_come_and_go(tmp_path: Path) -> None:
 
 async def test_what_vllm_cannot_compute_ends_its_request_alone(tmp_path: Path) -> None:
     async with engine(tmp_path) as client:
-        refused: list[dict[str, object]] = [{"typical_p": 0.5}, {"temperature": 3.0}, {"grammar": "start: /a/"}]
+        refused: list[dict[str, Any]] = [{"typical_p": 0.5}, {"temperature": 3.0}, {"grammar": "start: /a/"}]
         for params in refused:
-            ended = await answer(client, request_of("a", [3], **params))
+            ended = await answer(client, request_of("a", [3], 8, **params))
             assert [each.finish_reason for each in ended] == [FinishReason.ERROR], params
         assert tokens_of(await answer(client, request_of("b", [2]))) == expected([2], 8)
         profiled = await client.profile(Profile("p", str(tmp_path), 3))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,8 +73,8 @@ def prompts(data: Path, count: int) -> list[tuple[int, ...]]:
     return [tuple(tokenizer.encode(text[start : start + 160])) for start in range(0, 200 * count, 200)]
 
 
-def request_of(id: str, prompt: tuple[int, ...], max_tokens: int = 1, **params: object) -> Request:
-    return Request(id, prompt, SamplingParams(max_tokens=max_tokens, **params))  # type: ignore[arg-type]
+def request_of(id: str, prompt: tuple[int, ...], max_tokens: int = 1, **params: Any) -> Request:
+    return Request(id, prompt, SamplingParams(max_tokens=max_tokens, **params))
 
 
 async def answer(client: EngineClient, request: Request) -> list[StepOutput]:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -31,8 +32,8 @@ def manifest_of(precision: str) -> Manifest:
 CONFIG = EngineConfig(model_dir="m", precision="bf16", max_model_len=512)
 
 
-def request_of(emitted: tuple[int, ...] = (), **params: object) -> Request:
-    return Request("a", (1, 2, 3), SamplingParams(**{"max_tokens": 8, **params}), emitted=emitted)  # type: ignore[arg-type]
+def request_of(emitted: tuple[int, ...] = (), **params: Any) -> Request:
+    return Request("a", (1, 2, 3), SamplingParams(**{"max_tokens": 8, **params}), emitted=emitted)
 
 
 def test_sampling_of_a_new_request() -> None:
@@ -47,7 +48,7 @@ def test_sampling_of_a_new_request() -> None:
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"temperature": 1e-6}, {"temperature": 0.9, "top_p": 0.0}])
 def test_greedy_is_temperature_0_without_a_seed(greedy: dict[str, float]) -> None:
-    asked = mapping.sampling(request_of(**greedy))
+    asked = mapping.sampling(request_of((), **greedy))
     assert asked["temperature"] == 0.0
     assert "seed" not in asked and "top_p" not in asked
 
@@ -66,7 +67,7 @@ def test_a_replay_is_a_request_for_what_is_left() -> None:
 
 @pytest.mark.parametrize("penalty", ["frequency_penalty", "presence_penalty"])
 def test_what_counts_an_answers_own_tokens_cannot_go_on(penalty: str) -> None:
-    assert mapping.can_go_on(request_of(**{penalty: 0.5}))
+    assert mapping.can_go_on(request_of((), **{penalty: 0.5}))
     assert not mapping.can_go_on(request_of((4,), **{penalty: 0.5}))
     assert mapping.can_go_on(request_of((4,), repetition_penalty=1.2))
 
