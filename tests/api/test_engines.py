@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -79,7 +80,10 @@ async def test_a_version_is_served_by_vllm(tmp_path: Path, by_setting: bool) -> 
         assert other.status_code == 409 and "engine vllm" in other.json()["error"]
         again = await client.post("/v1/deployments", json={"model": "demo:1", "engine": "vllm"})
         assert again.status_code == 202
-        assert "dosirak_engine_step_duration_seconds_count" in (await client.get("/metrics")).text
+        batching = (await client.get("/v1/batching")).json()["data"][0]
+        assert batching["steps"] == 4 and batching["decisions"]["token_budget"] == 2048
+        metrics = (await client.get("/metrics")).text
+        assert re.search(r"^dosirak_step_duration_seconds_count\{[^}]*\} 4\.0$", metrics, re.MULTILINE), metrics
 
 
 @pytest.mark.parametrize(
