@@ -184,6 +184,9 @@ def test_the_cost_line_learns_from_vllms_steps() -> None:
     forecast = tally.forecast_seconds(100, [64])
     assert forecast is not None and 0.05 < forecast < 0.12
     assert len(tally.take_steps()) == 32 and tally.take_steps() == ()
+    tally.rest()
+    rested = tally.stats([])
+    assert (rested.running, rested.step_tokens, rested.step_sequences) == (0, 2, 2), "metrics observe the last step"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.engine.messages import MAX_STEPS, EngineStats, StepRecord
 from service.engine.scheduling.cost import CostLine, Work, chunk_attention
@@ -69,8 +69,8 @@ class Tally:
         self._untold.append(StepRecord(facts.tokens, facts.sequences, self._cost.last_prediction, seconds))
 
     def rest(self) -> None:
-        """Notes that no request is left: vLLM tells nothing of a step that only ends them."""
-        self._last = StepFacts()
+        """Notes that no request is left: vLLM tells nothing of a step that only ends them. The last step's size stays."""
+        self._last = replace(self._last, running=0, waiting=0, kv_usage=0.0)
 
     def take_steps(self) -> tuple[StepRecord, ...]:
         untold = tuple(self._untold)
