@@ -69,7 +69,8 @@ class Tally:
         self._untold.append(StepRecord(facts.tokens, facts.sequences, self._cost.last_prediction, seconds))
 
     def rest(self) -> None:
-        """Notes that no request is left: vLLM tells nothing of a step that only ends them. The last step's size stays."""
+        """Notes that no request is left: vLLM tells nothing of a step that only ends them. The last step's size
+        stays."""
         self._last = replace(self._last, running=0, waiting=0, kv_usage=0.0)
 
     def take_steps(self) -> tuple[StepRecord, ...]:
