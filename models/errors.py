@@ -6,7 +6,8 @@
     ├── Conflict           the change contradicts what is there: exists already, still aliased, lock held too long
     ├── Stale              compare-and-set: another caller changed the alias first
     ├── Corrupt            stored bytes are not the published ones; the message names the file
-    └── InvalidSource      what was offered for import cannot be accepted; the message names the file or key
+    ├── InvalidSource      what was offered for import cannot be accepted; the message names the file or key
+    └── Unreachable        what several instances share cannot be had now; nothing was changed
 
 Every message is a sentence for the caller and says what to change. None contains a path of this machine.
 """
@@ -40,6 +41,10 @@ class Corrupt(RepositoryError):
 
 class InvalidSource(RepositoryError):
     """The source of an import is refused; nothing was published."""
+
+
+class Unreachable(RepositoryError):
+    """The shared records cannot be read or changed now."""
 
 
 def disk_is_full(error: Exception) -> bool:

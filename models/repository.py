@@ -4,7 +4,7 @@
 
     data_dir/models/<name>/<version>/   manifest.json, model.yaml, config.json, tokenizer.json, *.safetensors, ...
     data_dir/models/<name>/latest       the newest version, for BentoML; this package does not rely on it
-    data_dir/journal/<name>.jsonl       aliases and deletions (`storage.journal`)
+    data_dir/journal/<name>.jsonl       aliases and deletions (`storage.journal`), unless shared (`storage.records`)
     data_dir/published/<name>           when each version was made, for lists (`storage.publications`)
     data_dir/reports/<name>/            <version>.json, its report (`report`)
     data_dir/profiles/<name>/<version>/   profiles of its engine, a directory each (`service.profiles`)
@@ -30,26 +30,28 @@ from pathlib import Path
 
 from models import gate
 from models.checkpoint.layers import stored_layers
-from models.errors import Conflict, Corrupt, InvalidReference, NotFound, RepositoryError, Stale
+from models.errors import Conflict, Corrupt, InvalidReference, NotFound, RepositoryError, Stale, Unreachable
 from models.manifest import DEFAULT_ALIAS, Facts, Manifest, ModelReference
 from models.report import Report, ReportState
-from models.storage import bento_store, durable, journal, leases, measuring, staging
+from models.storage import bento_store, durable, leases, measuring, staging
 from models.storage.blobs import Blobs
-from models.storage.journal import Action, Entry, History, deleted, timestamp, undo_stack
+from models.storage.journal import Action, Entry, History, timestamp, undo_stack
 from models.storage.layout import Layout
 from models.storage.publications import Moment, Publications
+from models.storage.records import FileRecords, Records
 from models.storage.remembered import Remembered
 
 
 class Repository:
     """Model versions under `data_dir`, which is created when missing. Safe to use from many threads and processes."""
 
-    def __init__(self, data_dir: Path, lock_timeout: float = 30.0) -> None:
-        """A change waits at most `lock_timeout` seconds for another one of the same model, then raises Conflict."""
+    def __init__(self, data_dir: Path, lock_timeout: float = 30.0, records: Records | None = None) -> None:
+        """A change waits at most `lock_timeout` seconds for another one of the same model, then raises Conflict.
+        `records` are those that instances share; None keeps them in the data directory."""
         self.layout = Layout(data_dir)
+        self.records: Records = records or FileRecords(self.layout)
         self._lock_timeout = lock_timeout
         self._manifests = Remembered(Manifest.from_json)
-        self._journals = Remembered(History.read)
         self._publications = Publications(self.layout)
         self.layout.make()
 
@@ -79,6 +81,8 @@ class Repository:
 
     def get(self, name: str, version: str) -> Manifest:
         """Exactly this version. Raises NotFound, or Corrupt when its directory holds no valid manifest."""
+        if self.records.shared and version in self._history(name).deleted:  # by another instance; the files are here
+            raise NotFound(f"There is no model version {name}:{version}: it was deleted")
         return self._manifest(ModelReference(name, version), self._manifests.of)
 
     def _manifest(self, reference: ModelReference, read: Callable[[Path], Manifest]) -> Manifest:
@@ -103,13 +107,22 @@ class Repository:
         known = self.aliases(asked.name)
         version = known.get(asked.alias or DEFAULT_ALIAS)
         if version is not None:
-            return self.get(asked.name, version)
+            return self._pointed_to(asked.name, asked.alias or DEFAULT_ALIAS, version)
         if asked.alias is not None:
             raise NotFound(f"{asked.name} has no alias {asked.alias!r}; it has: {', '.join(sorted(known)) or 'none'}")
         newest = self.newest(asked.name)
         if newest is None:
             raise NotFound(f"There is no model {asked.name}; there are: {', '.join(self.models()) or 'none'}")
         return newest
+
+    def _pointed_to(self, name: str, alias: str, version: str) -> Manifest:
+        """The version of an alias. Of shared records it may be on its way to this instance, so it is not NotFound."""
+        try:
+            return self.get(name, version)
+        except NotFound:
+            if not self.records.shared:
+                raise
+            raise Unreachable(f"{name}@{alias} is {version}, whose files this instance does not have") from None
 
     def path(self, manifest: Manifest) -> Path:
         """The read-only directory of a version, holding `manifest.files`."""
@@ -147,7 +160,13 @@ class Repository:
 
     def lease(self, manifest: Manifest) -> leases.Lease:
         """Keeps a version from being deleted, by any process, until it is released. Raises NotFound."""
-        return leases.Lease(self.path(manifest))
+        lease = leases.Lease(self.path(manifest))
+        try:
+            lease.ended = self.records.lease(manifest.name, manifest.version)
+        except NotFound:
+            lease.release()
+            raise
+        return lease
 
     def foreign(self, reference: ModelReference) -> Path:
         """Returns the directory of a model that BentoML itself stored here. Raises NotFound."""
@@ -230,6 +249,7 @@ class Repository:
             if holders:
                 raise Conflict(f"{reference} is {', '.join(holders)}; promote another version first")
             with leases.unused(self.layout.version(reference)):
+                self.records.refuse_leased(name, version)
                 self._record(name, "delete", None, version, None, reason, actor)
                 self.layout.version(reference).rename(gone)
             durable.sync(self.layout.models / name)
@@ -335,13 +355,11 @@ class Repository:
 
     def locked(self, name: str) -> AbstractContextManager[None]:
         """One writer of a model at a time, across processes. Raises Conflict when another keeps it too long."""
-        return durable.locked(self.layout.lock(name), self._lock_timeout)
+        return self.records.locked(ModelReference(name).name, self._lock_timeout)
 
     def _history(self, name: str) -> History:
         try:
-            return self._journals.of(self.layout.journal(name))
-        except FileNotFoundError:
-            return History.read(b"")
+            return self.records.history(ModelReference(name).name)
         except Corrupt as error:
             raise Corrupt(f"{name}: {error}") from None
 
@@ -362,7 +380,7 @@ class Repository:
     def _free_version(self, reference: ModelReference) -> str:
         """The asked version when it is free, else Conflict; the next whole number when none is asked."""
         name, version = reference.name, reference.version
-        used = {path.name for path in (self.layout.models / name).iterdir()} | deleted(self._history(name).entries)
+        used = {path.name for path in (self.layout.models / name).iterdir()} | self._history(name).deleted
         if version is None:
             return str(1 + max((int(other) for other in used if other.isascii() and other.isdigit()), default=0))
         if version == bento_store.LATEST:
@@ -398,5 +416,5 @@ class Repository:
         overridden: tuple[str, ...] = (),
     ) -> Entry:
         entry = Entry(action, alias, version, previous, reason, actor, timestamp(datetime.now(UTC)), overridden)
-        journal.append(self.layout.journal(name), entry)
+        self.records.append(name, entry)
         return entry

@@ -1,15 +1,14 @@
 """A rollout puts a version on trial under an alias, with part of the traffic, within limits.
 
-It knows files. Only `promote` moves an alias.
+It knows records. Only `promote` moves an alias.
 
-data_dir/rollouts/<name>/<alias>.json   every rollout of the alias, the running one last
+document rollouts, <name>/<alias>   every rollout of the alias, the running one last
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -17,9 +16,9 @@ from models import gate
 from models.errors import Conflict, Corrupt, NotFound, RepositoryError, Stale
 from models.manifest import ModelReference
 from models.repository import Repository
-from models.storage import durable
 from models.storage.journal import timestamp
 
+ROLLOUTS: Final = "rollouts"
 State = Literal["running", "promoted", "aborted", "rolled_back"]
 
 
@@ -67,11 +66,12 @@ def running(repository: Repository, name: str, alias: str) -> Rollout | None:
 
 
 def all_running(repository: Repository) -> list[Rollout]:
-    """Returns the running rollouts of all models and aliases. It skips damaged files, and files without an alias."""
+    """Returns the running rollouts of all models and aliases. It skips damaged ones, and those without an alias."""
     found = []
-    for path in sorted(repository.layout.rollouts.glob("*/*.json")):
+    for document in repository.records.documents(ROLLOUTS):
+        name, _, alias = document.partition("/")
         try:
-            rollout = running(repository, path.parent.name, path.stem)
+            rollout = running(repository, name, alias)
         except RepositoryError:
             continue
         if rollout is not None:
@@ -81,14 +81,13 @@ def all_running(repository: Repository) -> list[Rollout]:
 
 def history(repository: Repository, name: str, alias: str) -> list[Rollout]:
     """Every rollout of an alias, oldest first."""
-    try:
-        content = _path(repository, name, alias).read_bytes()
-    except FileNotFoundError:
+    content = repository.records.document(ROLLOUTS, _document(name, alias))
+    if content is None:
         return []
     try:
         return msgspec.json.decode(content, type=list[Rollout])
     except msgspec.DecodeError as error:
-        raise Corrupt(f"The rollouts of {name}@{alias} are damaged: {error}; remove the file") from None
+        raise Corrupt(f"The rollouts of {name}@{alias} are damaged: {error}; remove them") from None
 
 
 def put(repository: Repository, wanted: Rollout, limits: gate.Limits | None = None) -> Rollout:
@@ -166,14 +165,13 @@ def _closed(rollouts: list[Rollout]) -> list[Rollout]:
 
 
 def _write(repository: Repository, rollouts: list[Rollout]) -> None:
-    path = _path(repository, rollouts[-1].name, rollouts[-1].alias)
-    durable.make_directory(path.parent)
-    durable.replace(path, msgspec.json.encode(rollouts))
+    document = _document(rollouts[-1].name, rollouts[-1].alias)
+    repository.records.put_document(ROLLOUTS, document, msgspec.json.encode(rollouts))
 
 
-def _path(repository: Repository, name: str, alias: str) -> Path:
+def _document(name: str, alias: str) -> str:
     ModelReference(name, alias=alias)
-    return repository.layout.rollouts / name / f"{alias}.json"
+    return f"{name}/{alias}"
 
 
 def _now() -> str:

@@ -48,18 +48,29 @@ class History:
 
     entries: tuple[Entry, ...]
     aliases: Mapping[str, str]
+    deleted: frozenset[str]
+    """Versions that were deleted; their numbers are never used again, so that history stays readable."""
 
     @classmethod
     def read(cls, content: bytes) -> Self:
         """Reads a journal. The torn last line of a crash is no entry. Raises Corrupt for other damage."""
-        entries = tuple(_entry(number, line) for number, line in enumerate(content.split(b"\n")[:-1], 1))
-        return cls(entries, aliases(entries))
+        return cls.of(tuple(_entry(number, line) for number, line in enumerate(content.split(b"\n")[:-1], 1)))
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> Self:
+        """Makes the history of these entries, oldest first."""
+        return cls(tuple(entries), aliases(entries), frozenset(deleted(entries)))
 
 
 def append(path: Path, entry: Entry) -> None:
     """Durably add `entry` to a journal, whole or not at all; a torn last line is repaired first. The caller holds the
     model's lock; reading needs none."""
-    durable.append_line(path, json.dumps(asdict(entry), ensure_ascii=False).encode())
+    durable.append_line(path, line_of(entry))
+
+
+def line_of(entry: Entry) -> bytes:
+    """Returns an entry as one line of JSON, without its end."""
+    return json.dumps(asdict(entry), ensure_ascii=False).encode()
 
 
 def _entry(number: int, line: bytes) -> Entry:
@@ -104,7 +115,7 @@ def undo_stack(entries: Sequence[Entry], alias: str) -> list[str]:
 
 
 def deleted(entries: Sequence[Entry]) -> set[str]:
-    """Versions that were deleted; their numbers are never used again, so that history stays readable."""
+    """Versions that were deleted."""
     return {entry.version for entry in entries if entry.action == "delete" and entry.version is not None}
 
 

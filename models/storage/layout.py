@@ -37,10 +37,6 @@ class Layout:
         return self.data_dir / "blobs"
 
     @property
-    def rollouts(self) -> Path:
-        return self.data_dir / "rollouts"
-
-    @property
     def engine(self) -> Path:
         return self.data_dir / "engine"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,9 @@ class Lease:
     """Held until `release`, or until the process dies. Safe between threads and processes; a context manager too."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises NotFound when the directory is not there, or is being deleted."""
+        """`ended` is called once, at the release. Raises NotFound when the directory is not there, or is being
+        deleted."""
+        self.ended: Callable[[], None] | None = None
         try:
             self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
@@ -37,6 +39,8 @@ class Lease:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+            if self.ended is not None:
+                self.ended()
 
     def __enter__(self) -> Self:
         return self
