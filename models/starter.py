@@ -29,7 +29,9 @@ REPORT = WEIGHTS.parent / "report.json"
 def demo_is_wanted(repository: Repository) -> bool:
     """Returns whether the repository has nothing but a part of the demo model: a fresh or interrupted installation.
     Where there is no torch nothing could publish or serve it."""
-    is_fresh = not (set(repository.models()) - {DEMO} or repository.history(DEMO, DEFAULT_ALIAS))
+    there = set(repository.models())
+    is_promoted = bool(repository.history(DEMO, DEFAULT_ALIAS)) and not (repository.records.shared and not there)
+    is_fresh = not (there - {DEMO} or is_promoted)
     return is_fresh and WEIGHTS.is_dir() and find_spec("torch") is not None
 
 
@@ -95,7 +97,11 @@ def _put_report(repository: Repository, small: Manifest) -> None:
 
 
 def main(data_dir: str, *pairs: str) -> None:
-    repository = Repository(Path(data_dir))
+    publish(Repository(Path(data_dir)), *pairs)
+
+
+def publish(repository: Repository, *pairs: str) -> None:
+    """Publishes the directories of `pairs`, each as `reference=directory`, and the demo model where it is wanted."""
     publish_carried(
         repository, {reference: Path(path) for reference, _, path in (each.partition("=") for each in pairs)}
     )
@@ -103,7 +109,7 @@ def main(data_dir: str, *pairs: str) -> None:
         publish_demo(repository, WEIGHTS)
 
 
-def _why(error: RepositoryError | OSError) -> str:
+def why(error: RepositoryError | OSError) -> str:
     if disk_is_full(error):
         return "the first models could not be published: the disk of the data directory is full; make room there"
     return f"the first models could not be published: {error}"
@@ -113,4 +119,4 @@ if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except (RepositoryError, OSError) as failure:
-        sys.exit(_why(failure))
+        sys.exit(why(failure))

@@ -61,6 +61,7 @@ from service.api.routes import (
     stored_completions,
     tokenizing,
 )
+from service.api.routes import instances as instances_routes
 from service.api.routes import jobs as jobs_routes
 from service.api.routes.unknown import unknown_route
 from service.batches.lane import Lane, LaneLimits, Lookout
@@ -78,6 +79,7 @@ from service.files.contents import Contents
 from service.files.files import EXPIRE_FILES, Files
 from service.guard import read_guard
 from service.host import has_torch
+from service.instances import Instances
 from service.inventory import take_stock
 from service.jobs.idle_reports import IdleReports
 from service.jobs.jobs import Jobs
@@ -86,6 +88,7 @@ from service.live.figures import Figures
 from service.logs import configure_logging
 from service.metrics import Metrics
 from service.profiles.profiles import Profiles
+from service.records import SharedRecords, open_repository
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
 from service.stopping import is_stopping
@@ -127,6 +130,7 @@ PARTS: Final = (
     ollama_models,
     tokenizing,
     operations,
+    instances_routes,
     profiles,
     live,
     root,
@@ -151,7 +155,7 @@ def create(
     configure_logging(settings)
     metrics = Metrics()
     tasks = BackgroundTasks(metrics.background_task)
-    store = Repository(settings.data_dir)
+    store = open_repository(settings, "server")
 
     started = [first] if first else []
 
@@ -236,15 +240,27 @@ def create_app(
     app.state.tasks = tasks
     feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
     stock = partial(take_stock, deployments, settings.data_dir)
-    made = Profiles(deployments, tasks)
+    made, instances = Profiles(deployments, tasks), Instances(deployments)
     app.state.service = Service(
-        settings, deployments, jobs, answers, stored_files, lane, metrics, stock, feed, made, __version__, described
+        settings,
+        deployments,
+        jobs,
+        answers,
+        stored_files,
+        lane,
+        metrics,
+        stock,
+        feed,
+        made,
+        instances,
+        __version__,
+        described,
     )
     handlers.install(app)
     _add_routes(app, metrics, has_key=settings.admin_key is not None)
     app.add_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page, origins=settings.origins)
     app.state.tracer = tracer = _tracer(settings, metrics)
-    app.add_middleware(Edge, metrics=metrics, tracer=tracer)
+    app.add_middleware(Edge, metrics=metrics, tracer=tracer, instance=instances.id)
     if settings.origins:
         app.add_middleware(Cors, origins=settings.origins)  # added last, so outermost
     metrics.serving(__version__)
@@ -267,6 +283,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     deployments: Deployments = app.state.deployments
     tasks: BackgroundTasks = app.state.tasks
     await app.state.service.jobs.start()
+    app.state.service.instances.start(tasks)
     await deployments.start()
     if app.state.service.settings.idle_reports:
         app.state.idle_reports.start()
@@ -283,6 +300,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await conversations.stop()
         await app.state.service.answers.grammars.close()
         await tasks.stop()  # the tasks that the last answers began
+        await app.state.service.instances.stop()
         tracer: Tracer | None = app.state.tracer
         if tracer is not None:
             await tracer.close()
@@ -318,12 +336,15 @@ def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, P
     process of its own: checking and quantizing need torch."""
 
     async def prepare() -> None:
+        if isinstance(repository.records, SharedRecords):
+            await asyncio.to_thread(repository.records.wait)
         if not has_torch():
             return
         missing = [f"{reference}={path}" for reference, path in missing_of(repository, carried).items()]
         if not (missing or demo_is_wanted(repository)):
             return
-        command = (sys.executable, "-m", "models.starter", str(data_dir), *missing)
+        starter = "service.starting.first_models" if repository.records.shared else "models.starter"
+        command = (sys.executable, "-m", starter, str(data_dir), *missing)
         process = await asyncio.create_subprocess_exec(*command)
         try:
             if await process.wait():

@@ -15,11 +15,13 @@ from models.repository import Repository
 from service.deployments.deployment import DeploymentState
 from service.deployments.deployments import Deployments
 from service.metrics import KINDS, Inventory, Served
+from service.records import SharedRecords
 
 
 def take_stock(deployments: Deployments, data_dir: Path) -> Inventory:
     """Returns what is true now. A model whose journal is damaged is left out; other routes say so."""
     repository, deployed = deployments.repository, deployments.all()
+    records = repository.records
     states = Counter(each.shown_state.value for each in deployed)
     aliases = tuple(_aliases(repository))
     running = {(each.name, each.alias): each for each in deployments.rollouts.all()}
@@ -31,6 +33,8 @@ def take_stock(deployments: Deployments, data_dir: Path) -> Inventory:
         canaries=(*((*alias, 0.0) for alias in aliases), *trials),
         promotions=_promotions(repository),
         free_bytes=_free_bytes(data_dir),
+        records_reachable=records.is_reachable if isinstance(records, SharedRecords) else None,
+        clock_ahead=records.clock_seconds if isinstance(records, SharedRecords) else 0.0,
     )
 
 

@@ -15,8 +15,8 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
-from models.repository import Repository
 from service.host import has_torch
+from service.records import open_repository
 from service.settings import Settings, child_environment
 from service.starting import checks, process
 from service.starting.address import address, authorization
@@ -51,7 +51,7 @@ class _Serving:
         checks.check_directory(directory)
         with checks.marked(directory) as warning:
             self._warn(warning)
-            repository = Repository(directory)
+            repository = open_repository(self.settings)
             self._warn(checks.check_space(repository, directory))
             if self.settings.preload and has_torch():
                 checks.check_model(repository, self.settings.default_model)

@@ -310,6 +310,11 @@ class Settings(BaseSettings):
         return f"sqlite+aiosqlite:///{quote(str(self.data_dir / 'sessions.db'))}"
 
     @property
+    def shares_records(self) -> bool:
+        """Returns whether other instances see this one's aliases, rollouts and wanted deployments."""
+        return self.session_database.startswith(DATABASES[1])
+
+    @property
     def who(self) -> str:
         """Returns the actor of a command: as set, else the system's user by name, or by number where it has no name."""
         try:

@@ -43,6 +43,7 @@ from service.engine.work import ModelWork
 from service.engine_client.client import Engine, EngineState
 from service.jobs.jobs import WORKER, Jobs
 from service.metrics import Metrics
+from service.records import SharedRecords, open_repository
 from service.settings import Settings
 from service.tasks import BackgroundTasks
 from service.text.tokenizer import Tokenizer
@@ -298,7 +299,9 @@ async def serving(
     chosen = Settings(
         data_dir=directory, **{"load_timeout_seconds": 5, "drain_seconds": 0, "idle_reports": False, **settings}
     )
-    repository, metrics, engines = Repository(chosen.data_dir), Metrics(), list[ScriptedEngine]()
+    repository, metrics, engines = open_repository(chosen, "server"), Metrics(), list[ScriptedEngine]()
+    if isinstance(repository.records, SharedRecords):
+        repository.records.wait()
     if not repository.models():
         publish(repository)
 
@@ -326,6 +329,7 @@ async def serving(
     hooks = {"response": [conforms]}
     async with httpx.AsyncClient(transport=transport, base_url=URL, event_hooks=hooks) as client:
         await jobs.start()
+        app.state.service.instances.start(tasks)
         if start:
             await deployments.start()
             await until(lambda: deployments.ready)
@@ -334,6 +338,7 @@ async def serving(
         await deployments.stop()
         await tasks.stop()
         await app.state.service.answers.conversations.stop()
+        await app.state.service.instances.stop()
 
 
 @asynccontextmanager

@@ -199,7 +199,8 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.work",
         "service.live.recent",
     },
-    "service.inventory": {"models", "service.deployments", "service.metrics"},
+    "service.instances": {"models", "service.deployments", "service.records", "service.tasks"},
+    "service.inventory": {"service.records", "models", "service.deployments", "service.metrics"},
     "service.live": {
         "service.errors",
         "service.deployments",
@@ -218,9 +219,12 @@ ALLOWED: dict[str, set[str]] = {
         "service.text.arguments",  # calls are checked before they are stored
         "service.text.grams",
         "service.text.passages",
+        "service.records.tables",  # the migrations compare them
         "service.context.partition",  # receipts are numbers there, and are read as lists
         "service.context.stored_receipt",
     },
+    "service.records.tables": set(),
+    "service.records": {"models", "service.errors", "service.records.tables", "service.sessions", "service.settings"},
     "service.batches": {
         "models",
         "service.errors",
@@ -269,6 +273,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.runner",
     },
     "service.doctor": {
+        "service.records",
         "models",
         "service.deployments.memory",
         "service.doctor.measured",
@@ -315,6 +320,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.tools",
     },
     "service.api": {
+        "service.instances",
         "models",
         "service.errors",
         "service.cursors",
@@ -341,6 +347,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "service.ui": {"service.api", "service.errors"},  # the routes; a screen itself asks the API over HTTP
     "service.app": {
+        "service.instances",
+        "service.records",
         "models",
         "service.engines.kinds",
         "service.errors",
@@ -378,9 +386,17 @@ ALLOWED: dict[str, set[str]] = {
         "service.packaging",
     },
     "service.starting.address": {"service.settings"},
-    "service.starting": {"models", "service.errors", "service.settings", "service.starting.address"},
-    "service.serving": {"models", "service.host", "service.settings", "service.starting", "service.starting.address"},
+    "service.starting": {"models", "service.records", "service.errors", "service.settings", "service.starting.address"},
+    "service.serving": {
+        "models",
+        "service.records",
+        "service.host",
+        "service.settings",
+        "service.starting",
+        "service.starting.address",
+    },
     "service.evaluation": {
+        "service.records",
         "models",
         "models.demo",
         "service.errors",
@@ -399,6 +415,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.context",
     },
     "service.jobs": {
+        "service.records",
         "models",
         "service.errors",
         "service.settings",
@@ -411,6 +428,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.deployments.activity",
     },
     "service.cli": {
+        "service.records",
         "models",
         "service.errors",
         "service.settings",
@@ -470,7 +488,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("service.metrics",),
     "opentelemetry": tuple(f"service.tracing.{name}" for name in ("exporting", "bounded", "encoding", "sender")),
     "bentoml": ("service.bento", "service.packaging"),
-    "sqlalchemy": ("service.sessions",),
+    "sqlalchemy": ("service.sessions", "service.records"),
     "alembic": ("service.sessions.migrating", "service.sessions.migrations"),
 }
 FORBIDDEN = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}

@@ -350,6 +350,12 @@ export type InputTokensBody = { "model"?: (string | null); "input"?: (string | (
 that word. `tokens` are those of its texts, without the template's. */
 export type InspectedMessage = { "id": (string | null); "role": string; "tokens": number; "state": "kept" | "dropped" | "summarised" | "recalled"; "why": string };
 
+export type InstanceList = { "data": (InstanceShown)[] };
+
+/** A server. `this` marks the one that answers. `ready` and `loaded` are what it told with its last heartbeat;
+without a heartbeat for six seconds it is not `living`. */
+export type InstanceShown = { "id": string; "software": string; "this": boolean; "started_at": string; "heartbeat_seconds": number; "living": boolean; "ready": boolean; "loaded": (LoadedVersion)[] };
+
 /** The 95 % interval of a figure, and the number of scored tokens, answers, questions or rounds behind it. */
 export type IntervalShown = { "low": number; "high": number; "items": number };
 
@@ -417,6 +423,8 @@ export type LoadBody = { "parameters"?: (LoadParameters | null) };
 export type LoadParameters = Record<string, unknown>;
 
 export type Loaded = { "name": string; "version": string; "load": true };
+
+export type LoadedVersion = { "model": string; "digest": string; "state": "loading" | "ready" | "restarting" | "draining" | "failed" };
 
 export type MessageBody = { "content"?: (string | null); "pinned"?: (boolean | null) };
 
@@ -941,6 +949,7 @@ export interface Operations {
   "DELETE /v1/files/{file_id}": { body: never; answer: FileDeleted };
   "GET /v1/files/{file_id}": { body: never; answer: service__api__schemas__answers__files__FileShown };
   "GET /v1/files/{file_id}/content": { body: never; answer: unknown };
+  "GET /v1/instances": { body: never; answer: InstanceList };
   "GET /v1/jobs": { body: never; answer: JobList };
   "DELETE /v1/jobs/{id}": { body: never; answer: JobShown };
   "GET /v1/jobs/{id}": { body: never; answer: JobShown };

@@ -23,6 +23,7 @@ EXPOSED: Final = (
     "X-Context-Dropped-Tokens",
     "X-Context-Truncated",
     "X-Ignored-Fields",
+    "X-Instance",
     "X-Model-Version",
     "X-Request-Id",
 )

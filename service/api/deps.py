@@ -13,6 +13,7 @@ from service.batches.lane import Lane
 from service.deployments.deployments import Deployments
 from service.errors import Unavailable
 from service.files.files import Files
+from service.instances import Instances
 from service.jobs.jobs import Jobs
 from service.live.feed import Feed
 from service.metrics import Inventory, Metrics
@@ -33,6 +34,7 @@ class Service:
     """Reads what `/metrics` shows of this moment; it looks at files."""
     live: Feed
     profiles: Profiles
+    instances: Instances
     version: str
     """The version of this software."""
     openapi: Callable[[], dict[str, Any]]
@@ -40,12 +42,12 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Returns whether the default model would answer at once, and the session database needs no operator."""
-        return self.deployments.ready and self.answers.conversations.unusable is None
+        """Returns whether the default model would answer at once, and neither database nor clock need an operator."""
+        return self.deployments.ready and self.answers.conversations.unusable is None and self.instances.unfit is None
 
     def require_ready(self) -> None:
         """Raises Unavailable, with the cause, where `is_ready` is false."""
-        if (cause := self.answers.conversations.unusable) is not None:
+        if (cause := self.answers.conversations.unusable or self.instances.unfit) is not None:
             raise Unavailable(cause, retry_after=2)
         if not self.deployments.ready:
             raise Unavailable(

@@ -35,6 +35,7 @@ POLLED: Final = frozenset(
         "/health",
         "/metrics",
         "/v1/deployments",
+        "/v1/instances",
         "/v2/health/live",
         "/v2/health/ready",
     }
@@ -53,28 +54,31 @@ class Edge:
     """`scope["state"]` gets `request_id`, `arrival` (`time.monotonic()`), `is_head` and `log`. Handlers add to the
     dictionary `log`, and it becomes the log line; a `code` in it is counted as an error."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, tracer: Tracer | None = None) -> None:
-        """`tracer` gets a span of each request that is no probe; None where there is no collector."""
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracer: Tracer | None = None, instance: str = "") -> None:
+        """`tracer` gets a span of each request that is no probe; None where there is no collector. `instance` is the
+        server's id, which every answer names."""
         self._app = app
         self._metrics = metrics
         self._tracer = tracer
+        self._instance = instance
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        await _Exchange(scope, send, self._metrics, self._tracer).run(self._app, receive)
+        await _Exchange(scope, send, self._metrics, self._tracer, self._instance).run(self._app, receive)
 
 
 class _Exchange:
     """One request and its response."""
 
-    def __init__(self, scope: Scope, send: Send, metrics: Metrics, tracer: Tracer | None) -> None:
+    def __init__(self, scope: Scope, send: Send, metrics: Metrics, tracer: Tracer | None, instance: str) -> None:
         self._scope = scope
         self._is_head = scope["method"] == "HEAD"
         self._send_on = send
         self._metrics = metrics
         self._tracer = tracer
+        self._instance = instance
         self._started = time.monotonic()
         self._status: int | None = None
         self._is_gone = False
@@ -103,6 +107,7 @@ class _Exchange:
             self._status = message["status"]
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._state["request_id"]
+            headers["X-Instance"] = self._instance
             headers["X-Content-Type-Options"] = "nosniff"
             if dialect_of(self._scope) is ErrorDialect.ANTHROPIC:
                 headers["request-id"] = self._state["request_id"]

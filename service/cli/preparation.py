@@ -20,11 +20,11 @@ from models.errors import Conflict, InvalidReference, NotFound
 from models.hub.refs import Refs
 from models.hub.source import HubSource
 from models.manifest import DEFAULT_ALIAS, QUANTIZED, Manifest, ModelReference, Precision
-from models.repository import Repository
 from service.cli import needs
 from service.cli.transfer import downloading, working
 from service.host import has_gpu
 from service.jobs import child
+from service.records import open_repository
 from service.settings import Settings, engine_environment
 
 
@@ -56,7 +56,7 @@ class Preparation:
 
     def __init__(self, settings: Settings, words: Words, console: Console) -> None:
         self._settings = settings
-        self._store = Repository(settings.data_dir)
+        self._store = open_repository(settings)
         self._words = words
         self._console = console
 

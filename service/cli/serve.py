@@ -22,6 +22,7 @@ from service.cli.preparation import Preparation, Prepared, Words
 from service.cli.settings import settings_or_exit, settings_with_file
 from service.cli.terminal import console
 from service.guard import read_guard
+from service.records import open_repository
 from service.settings import Settings
 from service.starting.checks import listening_address
 
@@ -77,7 +78,7 @@ def serve(
     if draft is not None:
         settings = settings.model_copy(update={"draft_model": draft})
     if settings.draft_model is not None:
-        Repository(settings.data_dir).resolve(settings.draft_model)  # now, not when it loads
+        open_repository(settings).resolve(settings.draft_model)  # now, not when it loads
     if settings.guard_file is not None:
         read_guard(settings.guard_file)  # a wrong file is a sentence here, a traceback in the server's log
     if model is None:
@@ -90,7 +91,7 @@ def serve(
     words = Words(model, precision_of(precision) if precision else None, name, evaluate, pull)
     preparation = Preparation(settings, words, console)
     prepared = preparation.run()
-    if evaluate and Repository(settings.data_dir).report(prepared.manifest) is None:
+    if evaluate and open_repository(settings).report(prepared.manifest) is None:
         preparation.evaluate(prepared.manifest)
     reference = _settled(settings, prepared, model)
     look = _look_for_news(prepared)
@@ -99,7 +100,7 @@ def serve(
 
 def _is_demo(settings: Settings, model: str) -> bool:
     """Whether the words name the demo model, which the server publishes into an empty repository itself."""
-    return re.split("[:@]", model)[0] == DEMO and demo_is_wanted(Repository(settings.data_dir))
+    return re.split("[:@]", model)[0] == DEMO and demo_is_wanted(open_repository(settings))
 
 
 def _settled(settings: Settings, prepared: Prepared, words: str) -> str:
@@ -107,7 +108,7 @@ def _settled(settings: Settings, prepared: Prepared, words: str) -> str:
     from models.hub import downloads
     from models.hub.refs import Refs
 
-    store, manifest = Repository(settings.data_dir), prepared.manifest
+    store, manifest = open_repository(settings), prepared.manifest
     if prepared.pinned:
         _say_served(store, manifest)
         return prepared.pinned

@@ -12,6 +12,7 @@ from rich.console import Console
 from models.repository import Repository
 from service.cli.completion import complete_name, complete_reference
 from service.cli.settings import settings_or_exit
+from service.records import open_repository
 
 console = Console()
 
@@ -27,7 +28,7 @@ Reason = Annotated[str, typer.Option(help="Why; kept in the history.")]
 
 
 def repository() -> Repository:
-    return Repository(settings_or_exit(console).data_dir)
+    return open_repository(settings_or_exit(console))
 
 
 def who() -> str:

@@ -26,6 +26,7 @@ from service.cli.terminal import Json, Reference, console, print_json
 from service.cli.tuning_screen import TuningScreen, print_outcome, shown_outcome
 from service.errors import NoEngine
 from service.host import has_gpu, has_torch, usable_cores
+from service.records import open_repository
 from service.scenarios.reading import read_scenario
 from service.scenarios.refused import NotMeasured
 from service.scenarios.scenario import Scenario
@@ -89,7 +90,7 @@ class _Tuning:
     def of(cls, settings: Settings, words: str, scenario: Scenario, seconds: float, out: Path) -> _Tuning:
         tuned_file.require_writable(out)
         check_directory(settings.data_dir)
-        repository = Repository(settings.data_dir)
+        repository = open_repository(settings)
         if ModelReference.parse(words).name == DEMO and demo_is_wanted(repository):
             from models.starter import WEIGHTS, publish_demo
 

@@ -28,8 +28,9 @@ from service.deployments.engine_handle import EngineFactory
 from service.deployments.engine_kinds import Kinds
 from service.deployments.engine_options import EngineOptions
 from service.deployments.loaded_versions import LOAD, UNLOAD, LoadedVersions
-from service.deployments.rollouts import Rollouts
+from service.deployments.rollouts import WITHDRAW, Rollouts
 from service.deployments.routing import Router
+from service.deployments.wanted import Wanted, WantedDeployments
 from service.engine_client.engine import Engine
 from service.engines.kinds import EngineKind
 from service.errors import Conflict, DosirakError, NoEngine, NotFound, Unavailable
@@ -40,7 +41,7 @@ log = structlog.get_logger(__name__)
 START: Final = "start"
 FOLLOW_ALIASES: Final = "follow_aliases"
 UNLOAD_IDLE: Final = "unload_idle"
-TASKS: Final = (START, FOLLOW_ALIASES, UNLOAD_IDLE, LOAD, UNLOAD)
+TASKS: Final = (START, FOLLOW_ALIASES, UNLOAD_IDLE, WITHDRAW, LOAD, UNLOAD)
 
 _WATCH_SECONDS = 1.0
 _RETRY_SECONDS = 60.0
@@ -106,9 +107,10 @@ class Deployments:
         self._prepare = prepare
         self._standing: dict[str, Deployment] = {}
         """By reference without a version: the deployment that answers until the reference's new version is ready."""
-        self.rollouts = Rollouts(repository)
         self._trials: set[str] = set()
         self._tasks = tasks or BackgroundTasks()
+        self.rollouts = Rollouts(repository, self._tasks)
+        self._wanted = WantedDeployments(repository)
         self._has_engine = engine_factory is not None
         self._loaded = LoadedVersions(repository, engine_factory or _no_engine, drain_timeout, self._tasks)
         self._following: KeptTask | None = None
@@ -240,6 +242,10 @@ class Deployments:
             _refuse_other(
                 manifest, running, EngineOptions(replicas or running.replicas, drafting, kind or running.kind)
             )
+        if self._wanted.are_shared:
+            wanted = Wanted(replicas, drafting.reference if drafting else None, engine, engine_options)
+            await asyncio.to_thread(self._wanted.put, manifest, wanted)
+            self._wanted.followed(manifest.reference, wanted)
         deployment = self._begin_loading(manifest, replicas, drafting, kind)
         deployment.pinned = True
         return deployment
@@ -290,9 +296,29 @@ class Deployments:
             raise NotFound(f"{reference} is not deployed; GET /v1/deployments lists what is", param="model")
         if deployment.state is DeploymentState.LOADING:
             raise Conflict(f"{reference} is still loading; delete the deployment when it is ready")
+        if self._wanted.are_shared:
+            await asyncio.to_thread(self._wanted.put, deployment.manifest, None)
         self._forget(deployment)
         self._loaded.begin_unloading(deployment, by_name=True)
         return deployment
+
+    async def _follow_wanted(self) -> None:
+        """Loads and unloads what another instance was asked to."""
+        if not self._wanted.are_shared:
+            return
+        wanted, gone = self._wanted.changes()
+        for reference, options in wanted.items():
+            with contextlib.suppress(DosirakError):  # its files are on their way
+                manifest = self.resolve(reference)
+                draft = None if options.draft is None else self._drafts.named(manifest, options.draft)
+                kind = await self._kinds.named(options.engine, options.engine_options)
+                self._begin_loading(manifest, options.replicas, draft, kind).pinned = True
+                self._wanted.followed(reference, options)
+        for reference in gone:
+            deployment = self._loaded.get(reference)
+            if deployment is not None and deployment.state is DeploymentState.READY:
+                self._forget(deployment)
+                self._loaded.begin_unloading(deployment, by_name=True)
 
     def describe(self) -> list[dict[str, object]]:
         """Returns the `data` of `GET /v1/deployments`."""
@@ -385,6 +411,7 @@ class Deployments:
         """Checks the aliases once: other processes move them as well."""
         await asyncio.sleep(_WATCH_SECONDS)
         self.follow_all()
+        await self._follow_wanted()
         self._retry_default()
 
     async def _unload_idle(self) -> None:

@@ -8,21 +8,26 @@ with it when the weight changes.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean, median
+from typing import Final
 
 import structlog
 
 from models import rollouts as stored
-from models.errors import RepositoryError
+from models.errors import RepositoryError, Unreachable
 from models.repository import Repository
 from models.rollouts import Rollout
+from service.tasks import BackgroundTasks
 
 log = structlog.get_logger(__name__)
 
+WITHDRAW: Final = "withdraw_rollout"
 MOST_REMEMBERED = 100_000
 WINDOW = 500
 """How many of a version's last answers count."""
@@ -90,8 +95,12 @@ class Shadowed:
 class Rollouts:
     """The rollouts of one server. It lives in the event loop. `refresh` reads what other processes changed."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, tasks: BackgroundTasks | None = None) -> None:
+        """`tasks` run what waits for shared records."""
         self._repository = repository
+        self._tasks = tasks
+        self._withdrawn: dict[tuple[str, str, str], str] = {}
+        """Rollouts that end here, and whose end the shared records may not have taken yet; with the reasons."""
         self._running: dict[tuple[str, str], Rollout] = {}
         self._observed: dict[tuple[str, str, str], dict[str, Observed]] = {}
         self._shadowed: dict[tuple[str, str, str], Shadowed] = {}
@@ -99,7 +108,32 @@ class Rollouts:
         """(name, alias, conversation) → the version that answered it first, as far back as is remembered."""
 
     def refresh(self) -> None:
-        self._running = {(each.name, each.alias): each for each in stored.all_running(self._repository)}
+        running = {(each.name, each.alias): each for each in stored.all_running(self._repository)}
+        ending = [each for each in running.values() if _key(each) in self._withdrawn]
+        self._withdrawn = {_key(each): self._withdrawn[_key(each)] for each in ending}
+        for each in ending:
+            del running[each.name, each.alias]
+        self._running = running
+
+    async def _end_shared(self, rollout: Rollout, reason: str) -> None:
+        """Ends a rollout in the shared records, which may be away for long."""
+        while _key(rollout) in self._withdrawn:
+            try:
+                await asyncio.to_thread(self._end, rollout, reason)
+            except Unreachable:
+                await asyncio.sleep(1.0)
+            else:
+                return
+
+    def _end(self, rollout: Rollout, reason: str) -> None:
+        try:
+            stored.end(self._repository, rollout.name, rollout.alias, "rolled_back", reason, rollout.candidate)
+        except Unreachable:
+            raise
+        except RepositoryError as error:  # another process or operator ended it first
+            log.info("rollout_ended_meanwhile", model=rollout.reference, reason=str(error))
+            return
+        log.warning("rollout_rolled_back", model=rollout.reference, alias=rollout.alias, reason=reason)
 
     def all(self) -> list[Rollout]:
         return list(self._running.values())
@@ -148,12 +182,11 @@ class Rollouts:
         """Rolls a candidate back, if its rollout still runs."""
         if self._running.pop((rollout.name, rollout.alias), None) is None:
             return
-        try:
-            stored.end(self._repository, rollout.name, rollout.alias, "rolled_back", reason, rollout.candidate)
-        except RepositoryError as error:  # another process or operator ended it first
-            log.info("rollout_ended_meanwhile", model=rollout.reference, reason=str(error))
-            return
-        log.warning("rollout_rolled_back", model=rollout.reference, alias=rollout.alias, reason=reason)
+        if self._repository.records.shared and self._tasks is not None:
+            self._withdrawn[_key(rollout)] = reason
+            self._tasks.run(WITHDRAW, partial(self._end_shared, rollout, reason))
+        else:
+            self._end(rollout, reason)
 
     def compare(self, rollout: Rollout, agreement: float, lengths: float, latencies: float) -> None:
         """Counts a shadow answer: the share of the main answer before the two differ, and the shadow's tokens and

@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 from models.errors import RepositoryError
-from models.repository import Repository
 from models.starter import DEMO, WEIGHTS, demo_is_wanted, publishing_bytes
 from service.deployments.memory import loaded_bytes
 from service.doctor.checks import Surroundings
+from service.records import open_repository
 from service.runner.native.build import COMPILERS
 from service.settings import Settings
 from service.starting.address import address, is_dosirak, resolve, try_to_listen
@@ -66,7 +66,7 @@ def _default_model(settings: Settings) -> tuple[str, int | None, str, int]:
     wanted = settings.default_model
     name = wanted.partition(":")[0].partition("@")[0]
     try:
-        store = Repository(settings.data_dir) if (settings.data_dir / "models").is_dir() else None
+        store = open_repository(settings) if (settings.data_dir / "models").is_dir() else None
         if name == DEMO and (store is None or demo_is_wanted(store)):
             size = sum(path.stat().st_size for path in WEIGHTS.iterdir())
             return f"{wanted}, published at the first start", loaded_bytes(size), "", publishing_bytes()

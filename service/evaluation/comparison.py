@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from models.repository import Repository
 from service.errors import InvalidRequest
 from service.evaluation.offline import load
 from service.evaluation.predictions import Predictions, predict
 from service.evaluation.texts import Text, dialogues
+from service.records import open_repository
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 
@@ -26,7 +26,7 @@ def print_comparison(
     from service.runner.scoring import Distributions
 
     ways = {"": settings} | ({", int8 KV": settings.model_copy(update={"kv_cache_dtype": "int8"})} if int8_kv else {})
-    repository = Repository(settings.data_dir)
+    repository = open_repository(settings)
     manifests = [repository.resolve(reference) for reference in references]
     window = min(manifest.context_window for manifest in manifests)
     found: dict[str, Predictions] = {}

@@ -18,11 +18,11 @@ from rich.console import Console
 
 from models.demo.held_out.dialogues import HeldOut, read
 from models.demo.held_out.results import Answered, answered, markdown, table, transcript
-from models.repository import Repository
 from models.starter import WEIGHTS, publish_demo
 from service.engine.core import EngineCore
 from service.engine.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
+from service.records import open_repository
 from service.settings import Settings
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ def measured(weights: Path, dialogues: Sequence[HeldOut], int8: bool) -> dict[st
     found: dict[str, list[Answered]] = {}
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder))
-        repository = Repository(settings.data_dir)
+        repository = open_repository(settings)
         for manifest in publish_demo(repository, weights)[: 2 if int8 else 1]:
             core = load(settings, repository, manifest).core()
             texts = converse(core, Tokenizer.load(repository.path(manifest)), dialogues)

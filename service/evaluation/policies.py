@@ -15,7 +15,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from models.demo.recall import NEAR, RecallCase, holds, is_right, long_cases
-from models.repository import Repository
 from service.context.budget import Budget
 from service.context.options import ContextOptions
 from service.context.placing import SUMMARY_REQUEST
@@ -26,6 +25,7 @@ from service.engine.core import EngineCore
 from service.engine.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
 from service.evaluation.recall import NEW_TOKENS, SEED
+from service.records import open_repository
 from service.settings import Settings
 from service.text.messages import Message
 from service.text.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ class Recaller:
 
 def print_policies(settings: Settings, reference: str, questions: int, console: Console) -> None:
     """Prints a table: recall of facts behind the cut, and before it, by policy."""
-    repository = Repository(settings.data_dir)
+    repository = open_repository(settings)
     manifest = repository.resolve(reference)
     tokenizer = Tokenizer.load(repository.path(manifest))
     recaller = Recaller(load(settings, repository, manifest).core(), tokenizer, manifest.context_window)

@@ -18,6 +18,7 @@ from models.repository import Repository
 from service.engine.core import EngineCore
 from service.engine.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
+from service.records import open_repository
 from service.settings import Settings
 from service.text.messages import Document, Message
 from service.text.tokenizer import Tokenizer
@@ -28,7 +29,7 @@ NEW_TOKENS = 40
 
 def print_table(settings: Settings, references: Sequence[str], questions: int, console: Console) -> None:
     """Answers `questions` cases in each cell with every version, greedily, and prints the recalled share."""
-    repository = Repository(settings.data_dir)
+    repository = open_repository(settings)
     asked = cases(SEED, per_cell=questions)
     columns = {}
     with Progress(console=console, transient=True) as progress:

@@ -12,6 +12,7 @@ from models.manifest import Manifest, precision_of
 from models.progress import Progress, part
 from models.repository import Repository
 from service.evaluation.texts import calibration
+from service.records import open_repository
 from service.settings import Settings
 
 LONGEST_REASON = 4_000
@@ -21,7 +22,7 @@ IMPORTED = 0.7
 
 def run(kind: str, arguments: dict[str, Any], settings: Settings, progress: Progress) -> dict[str, Any]:
     """Returns the job's result. Raises RepositoryError or DosirakError, whose text is for the client. Imports torch."""
-    return _WORK[kind](Repository(settings.data_dir), settings, progress, **arguments)
+    return _WORK[kind](open_repository(settings), settings, progress, **arguments)
 
 
 def _import(

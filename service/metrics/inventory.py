@@ -32,7 +32,8 @@ class Served:
 class Inventory:
     """One reading. `deployments` counts versions by state, `promotions` moves of aliases by kind. `aliases` are (model,
     version, alias); `canaries` are (model, version, alias, percent of the conversations that the version gets as a
-    rollout's candidate). None of `free_bytes`: the data directory cannot be looked at."""
+    rollout's candidate). None of `free_bytes`: the data directory cannot be looked at; of `records_reachable`: this
+    server shares no records."""
 
     deployments: Mapping[str, int] = field(default_factory=dict)
     served: tuple[Served, ...] = ()
@@ -40,6 +41,8 @@ class Inventory:
     canaries: tuple[tuple[str, str, str, float], ...] = ()
     promotions: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     free_bytes: int | None = None
+    records_reachable: bool | None = None
+    clock_ahead: float = 0.0
 
 
 class InventoryCollector(Collector):
@@ -78,6 +81,17 @@ class InventoryCollector(Collector):
         if known.free_bytes is not None:
             free.add_metric((), known.free_bytes)
         yield free
+        yield from _shared(known)
+
+
+def _shared(known: Inventory) -> Iterator[GaugeMetricFamily]:
+    reach = GaugeMetricFamily(PREFIX + "shared_records_reachable", "1 while the shared records can be had, else 0.")
+    ahead = GaugeMetricFamily(PREFIX + "clock_ahead_seconds", "Least seconds that this clock is before the database's.")
+    if known.records_reachable is not None:
+        reach.add_metric((), known.records_reachable)
+        ahead.add_metric((), known.clock_ahead)
+    yield reach
+    yield ahead
 
 
 def _labels(served: Served) -> tuple[str, ...]:

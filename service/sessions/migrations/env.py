@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from alembic import context
 
+from service.records import tables as record_tables
 from service.sessions import search, tables
 
 connection = context.config.attributes["connection"]
@@ -19,7 +20,7 @@ def ours(name: str | None, kind: str, parents: object) -> bool:
 
 context.configure(
     connection=connection,
-    target_metadata=[tables.metadata, *indexes],
+    target_metadata=[tables.metadata, record_tables.metadata, *indexes],
     include_name=ours,
     compare_type=True,
     transactional_ddl=True,

@@ -1,0 +1,40 @@
+"""The package shares records between instances: aliases, rollouts, wanted deployments, and who uses which version.
+
+    threads ── SharedRecords ── mirror (reads)
+                    └── link, in an event loop of its own ══ PostgreSQL (changes, LISTEN, a look every second)
+
+With SQLite as database nothing is shared, and records stay files of the data directory.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from models import __version__
+from models.repository import Repository
+from models.storage.layout import Layout
+from service.records.presence import Identity, Instance, Role
+from service.records.shared import SharedRecords
+from service.settings import Settings
+
+__all__ = ["Identity", "Instance", "SharedRecords", "open_repository"]
+
+
+def open_repository(settings: Settings, role: Role = "command") -> Repository:
+    """Returns the repository of the data directory, with the records of all instances where the database is
+    PostgreSQL."""
+    if not settings.shares_records:
+        return Repository(settings.data_dir)
+    opened = _of_command if role == "command" else _opened
+    return Repository(settings.data_dir, records=opened(settings.session_database, settings.data_dir, role))
+
+
+def _opened(url: str, data_dir: Path, role: Role) -> SharedRecords:
+    layout = Layout(data_dir)
+    layout.make()
+    return SharedRecords(url, layout, Identity(role, __version__))
+
+
+_of_command = cache(_opened)
+"""One command opens its records once, however often it asks for the repository."""

@@ -1,0 +1,312 @@
+"""Two repositories with data directories of their own share aliases, rollouts and leases through one PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from models import rollouts
+from models.errors import Conflict, NotFound, RepositoryError, Stale, Unreachable
+from models.repository import Repository
+from models.rollouts import Rollout, RolloutLimits
+from models.storage.layout import Layout
+from service.records import Identity, SharedRecords
+from service.records.presence import LIVING_SECONDS, clock_error
+from tests import postgres
+from tests.sessions import needs_postgresql
+from tests.versions import publish
+
+pytestmark = needs_postgresql
+Open = Callable[..., Repository]
+
+
+@pytest.fixture
+def url() -> str:
+    return postgres.server().new_database()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, url: str) -> Iterator[Open]:
+    """Opens the repository of an instance, by name."""
+    made: list[SharedRecords] = []
+
+    def open_(name: str, role: str = "server", **options: object) -> Repository:
+        layout = Layout(tmp_path / name)
+        layout.make()
+        records = SharedRecords(url, layout, Identity(role, "1.0"), **options)  # type: ignore[arg-type]
+        made.append(records)
+        records.wait()
+        return Repository(tmp_path / name, records=records)
+
+    yield open_
+    for each in made:
+        each.close()
+
+
+def within(seconds: float, is_so: Callable[[], bool]) -> float:
+    """Waits until it is so. Returns how long that took."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < seconds, f"not within {seconds} s"
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+def records_of(repository: Repository) -> SharedRecords:
+    assert isinstance(repository.records, SharedRecords)
+    return repository.records
+
+
+@pytest.fixture
+def pair(opened: Open) -> tuple[Repository, Repository]:
+    """Two instances that both hold the versions 1, 2 and 3."""
+    one, two = opened("one"), opened("two")
+    for repository in (one, two):
+        for version in ("1", "2", "3"):
+            publish(repository, version, version=version)
+    return one, two
+
+
+def test_a_move_is_seen_by_the_other_at_once(pair: tuple[Repository, Repository]) -> None:
+    one, two = pair
+    taken = []
+    for number in range(20):
+        mover, reader = (one, two) if number % 2 else (two, one)
+        version = str(number % 3 + 1)
+        mover.promote("demo", "production", version, "a move")
+        assert mover.resolve("demo").version == version
+        taken.append(within(2, lambda: reader.resolve("demo").version == version))  # noqa: B023
+    assert sorted(taken)[-1] < 0.5  # told, not found by the look of every second
+    assert [entry.version for entry in one.history("demo", "production")] == [str(n % 3 + 1) for n in range(20)]
+    assert one.history("demo", "production") == two.history("demo", "production")
+
+
+def test_compare_and_set_has_one_winner(pair: tuple[Repository, Repository]) -> None:
+    one, _ = pair
+    one.promote("demo", "production", "1", "a start")
+    start = threading.Barrier(8)
+
+    def race(number: int) -> str:
+        repository, version = pair[number % 2], "2" if number % 4 < 2 else "3"
+        start.wait()
+        try:
+            repository.promote("demo", "production", version, f"racer {number}", expected="1")
+        except Stale:
+            return "stale"
+        return "won"
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            assert sorted(pool.map(race, range(8))) == ["stale"] * 7 + ["won"]
+            one.promote("demo", "production", "1", "back")
+    entries = one.history("demo", "production")
+    assert all(entry.previous == before.version for before, entry in pairwise(entries))
+
+
+def test_rollouts_are_shared(pair: tuple[Repository, Repository]) -> None:
+    one, two = pair
+    one.promote("demo", "production", "1", "")
+    limits = RolloutLimits()
+    wanted = Rollout("demo", "production", "", "2", 30, True, False, limits, "")
+    rollouts.put(one, wanted)
+    within(2, lambda: len(rollouts.all_running(two)) == 1)
+    with pytest.raises(Conflict, match="is being rolled out"):
+        rollouts.put(two, Rollout("demo", "production", "", "3", 5, True, False, limits, ""))
+    rollouts.promote(two, "demo", "production", "good")
+    within(2, lambda: one.resolve("demo").version == "2" and not rollouts.all_running(one))
+    assert [each.state for each in rollouts.history(one, "demo", "production")] == ["promoted"]
+
+
+def test_a_version_that_another_uses_cannot_be_deleted(pair: tuple[Repository, Repository]) -> None:
+    one, two = pair
+    lease = one.lease(one.get("demo", "3"))
+    with pytest.raises(Conflict, match=f"in use by instance {records_of(one).identity.id}"):
+        two.delete("demo", "3")
+    assert two.get("demo", "3")
+    lease.release()
+
+    def is_deleted() -> bool:
+        try:
+            two.delete("demo", "3")
+        except Conflict:
+            return False
+        return True
+
+    within(2, is_deleted)
+    within(2, lambda: "3" not in [each.version for each in one.versions("demo")])
+    with pytest.raises(NotFound):
+        one.get("demo", "3")  # its files are still here
+
+
+def test_a_lease_on_a_deleted_version_is_refused(pair: tuple[Repository, Repository]) -> None:
+    one, two = pair
+    found = one.get("demo", "3")
+    two.delete("demo", "3")
+    with pytest.raises(NotFound):
+        one.lease(found)
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from models.repository import Repository
+from models.storage.layout import Layout
+from service.records import Identity, SharedRecords
+layout = Layout(Path(sys.argv[2]))
+repository = Repository(layout.data_dir, records=SharedRecords(sys.argv[1], layout, Identity("server", "1.0")))
+repository.records.wait()
+lease = repository.lease(repository.get("demo", "2"))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_leases_of_a_killed_instance_end(pair: tuple[Repository, Repository], url: str, tmp_path: Path) -> None:
+    _, two = pair
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, url, str(tmp_path / "one")], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout and holder.stdout.readline() == "held\n"
+        with pytest.raises(Conflict, match="in use"):
+            two.delete("demo", "2")
+    finally:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+
+    def is_deleted() -> bool:
+        try:
+            two.delete("demo", "2")
+        except Conflict:
+            return False
+        return True
+
+    assert within(LIVING_SECONDS + 3, is_deleted) > 2
+
+
+def test_without_the_database_reads_go_on_and_changes_are_refused(tmp_path: Path) -> None:
+    server = postgres.Server()
+    made = []
+    try:
+        url = server.new_database()
+
+        def opened(name: str) -> Repository:
+            layout = Layout(tmp_path / name)
+            layout.make()
+            made.append(SharedRecords(url, layout, Identity("server", "1.0")))
+            made[-1].wait()
+            return Repository(tmp_path / name, records=made[-1])
+
+        one, two = opened("one"), opened("two")
+        for repository in (one, two):
+            publish(repository, "1")
+            publish(repository, "2")
+        one.promote("demo", "production", "1", "")
+        within(2, lambda: two.aliases("demo") == {"production": "1"})
+        server.stop()
+        for _ in range(2):
+            with pytest.raises(Unreachable, match="cannot be had now"):
+                one.promote("demo", "production", "2", "")
+        lease = two.lease(two.resolve("demo"))  # told later
+        assert one.resolve("demo").version == two.resolve("demo").version == "1"
+        late = opened("two")  # a start without the database has the copy
+        assert late.resolve("demo").version == "1"
+        server.start()
+        within(5, lambda: records_of(one).is_reachable and records_of(two).is_reachable)
+        one.promote("demo", "production", "2", "")
+        within(2, lambda: two.resolve("demo").version == late.resolve("demo").version == "2")
+        with pytest.raises(Conflict, match="in use"):
+            one.delete("demo", "1")
+        lease.release()
+    finally:
+        for each in made:
+            each.close()
+        server.remove()
+
+
+def test_an_empty_database_takes_what_a_directory_has(opened: Open, tmp_path: Path) -> None:
+    alone = Repository(tmp_path / "one")
+    publish(alone, "1")
+    publish(alone, "2")
+    alone.promote("demo", "production", "1", "alone")
+    wanted = Rollout("demo", "production", "", "2", 30, True, False, RolloutLimits(), "")
+    rollouts.put(alone, wanted)
+    one = opened("one")
+    assert one.history("demo", "production") == alone.history("demo", "production")
+    assert rollouts.history(one, "demo", "production") == rollouts.history(alone, "demo", "production")
+    other = Repository(tmp_path / "two")
+    publish(other, "1", "chat")
+    other.promote("chat", "production", "1", "not empty any more")
+    assert opened("two").aliases("chat") == {}
+
+
+def test_an_alias_whose_files_are_not_here_is_no_404(opened: Open) -> None:
+    one, two = opened("one"), opened("two")
+    publish(one, "1")
+    one.promote("demo", "production", "1", "")
+    within(2, lambda: bool(two.aliases("demo")))
+    with pytest.raises(Unreachable, match="whose files this instance does not have"):
+        two.resolve("demo")
+
+
+def test_a_restored_database_is_read_anew(pair: tuple[Repository, Repository], url: str) -> None:
+    one, two = pair
+    one.promote("demo", "production", "1", "")
+    one.promote("demo", "production", "2", "")
+    within(2, lambda: two.resolve("demo").version == "2")
+    database = url.partition("?")[0].rpartition("/")[2]
+    earlier = "DELETE FROM records WHERE revision > 1; UPDATE record_state SET revision = 1"
+    postgres.server().sql(earlier, database)
+    within(3, lambda: two.resolve("demo").version == one.resolve("demo").version == "1")
+
+
+def test_instances_are_listed_with_what_they_tell(opened: Open) -> None:
+    one, two = opened("one"), opened("two")
+    opened("three", role="command")
+    records_of(one).tell({"ready": True})
+    records_of(two).tell({"ready": False})
+    within(3, lambda: len(records_of(one).servers()) == 2)
+    found = {each.id: each for each in records_of(two).servers()}
+    assert found[records_of(one).identity.id].state == '{"ready": true}'
+    assert all(each.is_living and each.software == "1.0" for each in found.values())
+    records_of(one).close()
+    assert [each.id for each in records_of(two).servers()] == [records_of(two).identity.id]
+
+
+@pytest.mark.parametrize(("ahead", "sentence"), [(3.5, r"3\.\d s ahead of"), (-4.0, r"[34]\.\d s behind"), (1.5, None)])
+def test_a_clock_that_is_apart_makes_an_instance_unfit(opened: Open, ahead: float, sentence: str | None) -> None:
+    unfit = records_of(opened("one", clock=lambda: time.time() + ahead)).unfit
+    assert (unfit is None) if sentence is None else re.search(sentence, unfit or "")
+
+
+def test_the_time_of_a_slow_answer_is_no_error_of_the_clock() -> None:
+    assert clock_error(105.0, asked=100.0, answered=110.0) == 0
+    assert clock_error(97.0, asked=100.0, answered=110.0) == 3
+    assert clock_error(112.5, asked=100.0, answered=110.0) == -2.5
+
+
+def test_a_change_needs_the_lock(pair: tuple[Repository, Repository]) -> None:
+    with pytest.raises(RuntimeError, match="lock"):
+        pair[0].records.put_document("deployments", "demo/1", b"{}")
+
+
+def test_a_lock_is_held_between_instances(pair: tuple[Repository, Repository], tmp_path: Path) -> None:
+    one, two = pair
+    impatient = Repository(tmp_path / "two", lock_timeout=0.2, records=two.records)
+    with one.locked("demo"), pytest.raises(Conflict, match="being changed"):
+        impatient.promote("demo", "production", "1", "")
+    assert impatient.promote("demo", "production", "1", "")
+    with pytest.raises(RepositoryError):
+        impatient.promote("demo", "production", "9", "")
+    assert impatient.promote("demo", "production", "2", "")
