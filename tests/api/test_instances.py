@@ -44,6 +44,11 @@ def serves(world: World, reference: str) -> bool:
     return reference in [each.reference for each in world.deployments.served()]
 
 
+def is_answering(world: World, version: str) -> bool:
+    deployment = world.deployments.answering(None)
+    return deployment is not None and deployment.is_serving and deployment.manifest.version == version
+
+
 async def answered(world: World) -> httpx.Response:
     return await world.client.post("/generate", json={"inputs": "hi", "parameters": SHORT})
 
@@ -195,7 +200,7 @@ async def test_without_postgresql_answers_go_on_and_changes_are_503(tmp_path: Pa
             publish(Repository(tmp_path))
         async with serving(tmp_path, database_url=server.new_database()) as world:
             assert (await move(world, "1")).status_code == 200
-            await until(lambda: world.deployments.answering(None) is not None)
+            await until(partial(is_answering, world, "1"))
             server.stop()
             for _ in range(3):
                 assert (await answered(world)).json()["version"] == "1"
@@ -210,6 +215,6 @@ async def test_without_postgresql_answers_go_on_and_changes_are_503(tmp_path: Pa
             async with asyncio.timeout(10):
                 while (await move(world, "2")).status_code != 200:
                     await asyncio.sleep(0.1)
-            await until(lambda: world.deployments.answering(None) is not None)
+            await until(partial(is_answering, world, "2"))
     finally:
         server.remove()
