@@ -5,7 +5,7 @@ one was asked for, and unloads it when one is told to. The module loads nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ class Wanted(msgspec.Struct, frozen=True):
     replicas: int | None = None
     draft: str | None = None
     engine: str | None = None
-    engine_options: Mapping[str, Any] | None = None
+    engine_options: Mapping[str, int] | None = None
 
 
 class WantedDeployments:
