@@ -258,7 +258,13 @@ def create_app(
     )
     handlers.install(app)
     _add_routes(app, metrics, has_key=settings.admin_key is not None)
-    app.add_middleware(Auth, admin_key=settings.admin_key, sign_in=sign_in_page, origins=settings.origins)
+    app.add_middleware(
+        Auth,
+        admin_key=settings.admin_key,
+        sign_in=sign_in_page,
+        origins=settings.origins,
+        open_metrics=settings.open_metrics,
+    )
     app.state.tracer = tracer = _tracer(settings, metrics)
     app.add_middleware(Edge, metrics=metrics, tracer=tracer, instance=instances.id)
     if settings.origins:

@@ -50,6 +50,10 @@ class Settings(BaseSettings):
     admin_key: SecretStr | None = Field(
         default=None, description="Key with every scope, sent as `Authorization: Bearer …`."
     )
+    open_metrics: bool = Field(
+        default=False,
+        description="Let everyone who reaches the port read `/metrics` without a key: some routers and autoscalers cannot send one.",
+    )
     preload: bool = Field(default=True, description="Load the default model at start instead of at its first request.")
 
     engine: Literal["dosirak", "vllm"] = Field(

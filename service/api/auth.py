@@ -1,8 +1,9 @@
 """Auth decides which callers may pass, and identifies them. With an admin key set, the key's bearers pass, and browsers
 with a cookie of that key; without one, only this machine.
 
-The two probes need no key, nor does the form that takes the key. The rule reads each request, not the address that the
-server listens on: `--host` of `bentoml serve` and of uvicorn never reach the settings.
+The two probes need no key, nor does the form that takes the key, nor the metrics where they are open. The rule reads
+each request, not the address that the server listens on: `--host` of `bentoml serve` and of uvicorn never reach the
+settings.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from service.api.scopes import EVERY
 from service.errors import DosirakError, Forbidden, Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
+METRICS: Final = "/metrics"
 SIGN_IN: Final = f"{UI}/sign-in"
 READS: Final = frozenset({"GET", "HEAD"})
 ANONYMOUS: Final = "anonymous"
@@ -46,13 +48,15 @@ class Auth:
         admin_key: SecretStr | None,
         sign_in: Callable[[Request], Response] | None = None,
         origins: Collection[str] = (),
+        open_metrics: bool = False,
     ) -> None:
         """`sign_in` makes the page that asks for the key, with status 401. Without a key, pages of `origins` are as
-        good as this machine's own."""
+        good as this machine's own. With one, `open_metrics` lets everyone read the metrics."""
         self._app = app
         self._origins = origins
         self._cookie = Cookie.of(admin_key)
         self._sign_in = sign_in
+        self._without_key = {SIGN_IN, METRICS} if open_metrics else {SIGN_IN}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -72,7 +76,7 @@ class Auth:
             return ANONYMOUS
         if self._cookie is None:
             return _local(scope, self._origins)
-        if scope["path"] == SIGN_IN:
+        if scope["path"] in self._without_key:
             return ANONYMOUS
         if _comes_by_cookie(scope, self._cookie):
             return _keyed(self._cookie.key_digest)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -31,13 +31,9 @@ from service.engine.messages import (
     StepRecord,
 )
 from service.engine_client.engine import ALIVE, Engine, EngineState
+from service.engine_client.routing import PrefixRouter
 from service.errors import Unavailable
 
-OPENINGS: Final = (256, 64, 16)
-"""Numbers of first tokens by which equal beginnings are found, the longest first."""
-MOST_REMEMBERED: Final = 10_000
-BUSIER: Final = 4
-"""At over this many more requests in flight, another replica computes a conversation's beginning again."""
 LOOK_SECONDS: Final = 0.5
 """A queued request checks the replicas' states at this interval."""
 
@@ -62,7 +58,7 @@ class Replicas:
         self._most_at_once = most_at_once
         self._seats = [_Seat(make(0, ""))]
         self._queue: deque[asyncio.Event] = deque()
-        self._known: OrderedDict[int, _Seat] = OrderedDict()
+        self._router = PrefixRouter[_Seat]()
         self._state = EngineState.NEW
 
     @property
@@ -174,7 +170,7 @@ class Replicas:
                 with suppress(TimeoutError):  # no event says that a replica became ready or ended
                     async with asyncio.timeout(LOOK_SECONDS):
                         await turn.wait()
-            return self._choose(request)
+            return self._router.choose(request, self._open())
         finally:
             self._queue.remove(turn)
             self._call_next()
@@ -190,19 +186,9 @@ class Replicas:
         best = EngineState.READY if any(state is EngineState.READY for _, state in living) else EngineState.RESTARTING
         return [seat for seat, state in living if state is best and seat.in_flight < self._most_at_once]
 
-    def _choose(self, request: Request) -> _Seat:
-        free = self._open()
-        least = min(free, key=lambda seat: seat.in_flight)
-        known = next((self._known[key] for key in _openings(request) if key in self._known), least)
-        return known if known in free and known.in_flight <= least.in_flight + BUSIER else least
-
     @contextmanager
     def _seated(self, request: Request, seat: _Seat) -> Iterator[_Seat]:
-        for key in _openings(request):
-            self._known[key] = seat
-            self._known.move_to_end(key)
-        while len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
+        self._router.remember(request, seat)
         seat.in_flight += 1
         try:
             yield seat
@@ -218,12 +204,6 @@ class Replicas:
 
 def _seconds_left(request: Request) -> float | None:
     return None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
-
-
-def _openings(request: Request) -> list[int]:
-    """Returns a key for each length in OPENINGS that the prompt reaches."""
-    lengths = (length for length in OPENINGS if length <= len(request.token_ids))
-    return [hash((request.adapter, request.cache_salt, request.token_ids[:length])) for length in lengths]
 
 
 _SUMMED: Final = (

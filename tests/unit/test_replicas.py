@@ -11,7 +11,8 @@ import pytest
 from service.engine.messages import FinishReason, Request, StepOutput
 from service.engine_client.client import Engine, EngineState
 from service.engine_client.engine import EngineFailed
-from service.engine_client.replicas import BUSIER, Replicas
+from service.engine_client.replicas import Replicas
+from service.engine_client.routing import BUSIER
 from service.errors import Unavailable
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
 
