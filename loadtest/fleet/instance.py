@@ -1,0 +1,120 @@
+"""A simulated instance: the real engine core on a clock of its own, which a cost line moves, and an API process.
+
+Scheduler, blocks, eviction and batching policy are the product's. What is simulated is the time that a step takes, and
+that the API process, one core, hands out one token event after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from service.engine.batch import Batch, BlockCopy, SampledToken
+from service.engine.core import EngineCore
+from service.engine.messages import EngineConfig, Request, StepOutput
+from service.engine.scheduling.cost import Work
+from service.engine.worker import build_scheduler
+
+Line = tuple[float, float, float, float]
+"""Seconds of a step: constant, per token, per token of context, per query-key pair."""
+VOCABULARY: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one instance is: how long its steps take, and what its API process spends, in seconds."""
+
+    line: Line
+    turn_seconds: float
+    event_seconds: float
+    blocks: int
+    block_size: int = 16
+    window: int = 2048
+    max_num_seqs: int = 64
+
+    def predict(self, work: Work) -> float:
+        a, b, c, d = self.line
+        return a + b * work.tokens + c * work.kv_tokens + d * work.attention
+
+
+@dataclass
+class TimedRunner:
+    """A model without weights, of which every step takes what the line says. Its tokens depend on their place only."""
+
+    shape: Shape
+    now: float = 0.0
+    busy: float = 0.0
+    vocab_size: int = VOCABULARY
+    no_states: str = ""
+    verifies_drafts: bool = False
+    num_disk_blocks: int = 0
+    draft_model: None = None
+    grammars: None = None
+    adapters: frozenset[str] = field(default_factory=frozenset)
+
+    def run(self, batch: Batch) -> Sequence[SampledToken | None]:
+        seconds = self.shape.predict(Work.of(batch))
+        self.now += seconds
+        self.busy += seconds
+        return [SampledToken(1 + len(item.sequence.token_ids)) if item.samples else None for item in batch.scheduled]
+
+    def copy(self, copies: Sequence[BlockCopy]) -> Sequence[BlockCopy]:
+        return []
+
+    def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
+        raise ValueError("a simulated model has no adapters")
+
+    def unload_adapter(self, name: str) -> None:
+        """There is none."""
+
+    def recorder(self, kind: str) -> Any:
+        raise ValueError("a simulated model is not profiled")
+
+
+class Instance:
+    """One of a fleet. `in_flight` counts requests, as a balancer does."""
+
+    def __init__(self, name: int, shape: Shape) -> None:
+        self.name, self.shape, self.in_flight = name, shape, 0
+        self.is_stepping = False
+        self._api_free = 0.0
+        self.api_seconds = 0.0
+        self.runner = TimedRunner(shape)
+        config = EngineConfig(
+            model_dir="",
+            precision="bf16",
+            max_model_len=shape.window,
+            block_size=shape.block_size,
+            max_num_seqs=shape.max_num_seqs,
+        )
+        self.core = EngineCore(self.runner, build_scheduler(config, self.runner, shape.blocks), lambda: self.runner.now)
+
+    def accept(self, now: float) -> float:
+        """Returns when the API process has a request's prompt ready, which arrives now."""
+        self.in_flight += 1
+        return self._api(now, self.shape.turn_seconds)
+
+    def add(self, request: Request) -> None:
+        self.core.add(request)
+
+    def step(self, now: float) -> tuple[float, list[StepOutput]]:
+        """Computes one batch from `now` on. Returns when it is done, and its news."""
+        self.runner.now = now
+        outputs = self.core.step()
+        return self.runner.now, outputs
+
+    def hand_out(self, done: float, tokens: int) -> float:
+        """Returns when the API process has handed out `tokens` of a step that was done then."""
+        return self._api(done, tokens * self.shape.event_seconds)
+
+    @property
+    def hit_ratio(self) -> float:
+        """The share of prompt tokens that the cache had."""
+        prefill = self.core.scheduler.prefill
+        return prefill.num_hit_tokens / max(1, prefill.num_queried_tokens)
+
+    def _api(self, now: float, seconds: float) -> float:
+        self._api_free = max(self._api_free, now) + seconds
+        self.api_seconds += seconds
+        return self._api_free
