@@ -52,7 +52,8 @@ class Settings(BaseSettings):
     )
     open_metrics: bool = Field(
         default=False,
-        description="Let everyone who reaches the port read `/metrics` without a key: some routers and autoscalers cannot send one.",
+        description="Let everyone who reaches the port read `/metrics` without a key: some routers and autoscalers "
+        "cannot send one.",
     )
     preload: bool = Field(default=True, description="Load the default model at start instead of at its first request.")
 
