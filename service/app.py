@@ -263,7 +263,7 @@ def create_app(
         admin_key=settings.admin_key,
         sign_in=sign_in_page,
         origins=settings.origins,
-        open_metrics=settings.open_metrics,
+        metrics=settings.open_metrics,
     )
     app.state.tracer = tracer = _tracer(settings, metrics)
     app.add_middleware(Edge, metrics=metrics, tracer=tracer, instance=instances.id)

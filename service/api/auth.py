@@ -48,15 +48,15 @@ class Auth:
         admin_key: SecretStr | None,
         sign_in: Callable[[Request], Response] | None = None,
         origins: Collection[str] = (),
-        open_metrics: bool = False,
+        metrics: bool = False,
     ) -> None:
         """`sign_in` makes the page that asks for the key, with status 401. Without a key, pages of `origins` are as
-        good as this machine's own. With one, `open_metrics` lets everyone read the metrics."""
+        good as this machine's own. With one, `metrics` lets everyone read the metrics."""
         self._app = app
         self._origins = origins
         self._cookie = Cookie.of(admin_key)
         self._sign_in = sign_in
-        self._without_key = {SIGN_IN, METRICS} if open_metrics else {SIGN_IN}
+        self._without_key = {SIGN_IN, METRICS} if metrics else {SIGN_IN}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
