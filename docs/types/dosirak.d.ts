@@ -156,11 +156,17 @@ export type ContextFields = { "policy"?: ("refuse" | "window" | "middle" | "summ
 
 export type ContextManagement = { "edits"?: ((ContextEdit)[] | null) };
 
+/** A new conversation: what was said so far, and what it is to be known by. */
+export type ConversationBody = { "items"?: (((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem | OtherItem))[] | null); "metadata"?: (Record<string, string> | null) };
+
 /** One item of a conversation. */
 export type ConversationItem = (ConversationMessage | FunctionCall | FunctionCallOutput | Reasoning);
 
 /** Newest first, unless `order` is `asc`; of added items in their order. */
 export type ConversationItems = { "object": "list"; "data": ((ConversationMessage | FunctionCall | FunctionCallOutput | Reasoning))[]; "first_id": (string | null); "last_id": (string | null); "has_more": boolean };
+
+/** Items to add to a conversation. A result names a call since the user's last message. */
+export type ConversationItemsBody = { "items": ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem | OtherItem))[] };
 
 /** `incomplete` is an answer that a limit or the guard has cut. */
 export type ConversationMessage = { "id": string; "type": "message"; "role": string; "status": "in_progress" | "completed" | "incomplete"; "content": ((InputText | OutputText))[] };
@@ -344,7 +350,7 @@ export type InputText = { "type": "input_text"; "text": string };
 export type InputTokens = { "object": "response.input_tokens"; "input_tokens": number };
 
 /** The body that has the tokens of a response's input counted. */
-export type InputTokensBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "conversation"?: (string | ConversationName | null); "previous_response_id"?: (string | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
+export type InputTokensBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "conversation"?: (string | { "id": string } | null); "previous_response_id"?: (string | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null) };
 
 /** One message of the chat, or a document, a summary, passages of the knowledge base, a raw prompt: `role` is then
 that word. `tokens` are those of its texts, without the template's. */
@@ -657,7 +663,7 @@ export type ReportShown = { "digest": string; "created_at": string; "effort": "q
 /** Every version of every model. */
 export type RepositoryIndex = (IndexEntry)[];
 
-export type ResponseBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "conversation"?: (string | ConversationName | null); "previous_response_id"?: (string | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null); "stream"?: (boolean | null); "store"?: (boolean | null); "stream_options"?: (ResponseStreamOptions | null); "max_output_tokens"?: (number | null); "temperature"?: (number | null); "top_p"?: (number | null); "include"?: (("message.output_text.logprobs")[] | null); "top_logprobs"?: (number | null); "metadata"?: (Record<string, string> | null); "user"?: (string | null); "safety_identifier"?: (string | null); "prompt_cache_key"?: (string | null); "seed"?: (number | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null) };
+export type ResponseBody = { "model"?: (string | null); "input"?: (string | ((MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem))[] | null); "conversation"?: (string | { "id": string } | null); "previous_response_id"?: (string | null); "instructions"?: (string | null); "reasoning"?: (ReasoningFields | null); "text"?: (TextFields | null); "tools"?: ((FunctionTool)[] | null); "tool_choice"?: ("none" | "auto" | "required" | FunctionChoice | null); "parallel_tool_calls"?: (boolean | null); "truncation"?: ("auto" | "disabled" | null); "context"?: (ContextFields | null); "documents"?: ((DocumentText)[] | null); "chat_template_kwargs"?: (Record<string, unknown> | null); "stream"?: (boolean | null); "store"?: (boolean | null); "stream_options"?: (ResponseStreamOptions | null); "max_output_tokens"?: (number | null); "temperature"?: (number | null); "top_p"?: (number | null); "include"?: (("message.output_text.logprobs")[] | null); "top_logprobs"?: (number | null); "metadata"?: (Record<string, string> | null); "user"?: (string | null); "safety_identifier"?: (string | null); "prompt_cache_key"?: (string | null); "seed"?: (number | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null) };
 
 export type ResponseError = { "code": string; "message": string };
 

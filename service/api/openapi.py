@@ -15,6 +15,7 @@ from service.api.encoding import EVENT_STREAM, NDJSON
 from service.api.operation_facts import add_facts
 from service.api.schemas import (
     anthropic,
+    conversations,
     embeddings,
     feedback,
     files,
@@ -56,6 +57,8 @@ MODELS: Final[tuple[type[BaseModel], ...]] = (
     embeddings.EmbeddingBody,
     responses.ResponseBody,
     responses.InputTokensBody,
+    conversations.ConversationBody,
+    conversations.ConversationItemsBody,
     items.TextPart,
     *items.ITEMS.values(),
     anthropic.MessagesBody,

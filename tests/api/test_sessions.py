@@ -308,7 +308,7 @@ async def test_what_is_read_of_a_long_session_is_enough(
         part = (await world.client.post("/v1/context/preview", json=body)).json()
         count = read.pop()
         with monkeypatch.context() as patched:
-            patched.setattr(conversations, "_before", lambda session, policy: None)
+            patched.setattr(conversations, "numbers_before", lambda session, policy: None)
             whole = (await world.client.post("/v1/context/preview", json=body)).json()
         less += count < read.pop()
         for context in (part["context"], whole["context"]):

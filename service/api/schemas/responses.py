@@ -128,6 +128,9 @@ class ReasoningFields(Wire):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
 
 
+CONVERSATION_NAME: Final = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+
+
 class ConversationName(Wire):
     """The conversation that a response goes on, and is added to; as its id alone, too."""
 
@@ -143,7 +146,7 @@ class InputFields(Wire):
         Annotated[
             ConversationName,
             BeforeValidator(lambda value: {"id": value} if isinstance(value, str) else value),
-            WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/ConversationName"}]}),
+            WithJsonSchema({"anyOf": [{"type": "string"}, CONVERSATION_NAME]}),
         ]
         | None
     ) = None

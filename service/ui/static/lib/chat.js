@@ -1,6 +1,6 @@
 // A chat that the server keeps as a session: its messages, one turn after the other, streamed. It draws nothing.
 import {ApiError, ask, events, query} from './api.js';
-import {functionsOf} from './message.js';
+import {functionsOf} from './calls.js';
 import {t} from './words.js';
 
 export const POST = body => ({method: 'POST', body});

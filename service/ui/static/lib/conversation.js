@@ -1,6 +1,6 @@
 // Messages as articles, one below the other; the newest stays in sight while one looks at the end.
 import {html, useLayoutEffect, useRef} from './view.js';
-import {Calls} from './message.js';
+import {Calls} from './calls.js';
 import {Tag} from './parts.js';
 import {number, t} from './words.js';
 

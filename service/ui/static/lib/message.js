@@ -2,6 +2,7 @@
 // asks nothing of the API: its callers do.
 import {html, useEffect, useId, useRef, useState} from './view.js';
 import {pageOfReference} from './addresses.js';
+import {Calls} from './calls.js';
 import {Tag} from './parts.js';
 import {number, t, time} from './words.js';
 
@@ -22,15 +23,6 @@ export function Article({name, page, text, calls = [], at, tags, receipt, kind, 
     ${receipt}
   </article>`;
 }
-
-// The functions that an answer calls, with what it gives them.
-export function Calls({calls}) {
-  return calls.length > 0 && html`<ul class="calls" aria-label=${t('message.calls')}>${calls.map(({id, function: {name, arguments: given}}) => html`<li key=${id}>
-    <b>${name}</b> <code>${given}</code></li>`)}</ul>`;
-}
-
-// The name of the function of every call, by the call's id.
-export const functionsOf = messages => new Map(messages.flatMap(({tool_calls: calls = []}) => calls.map(call => [call.id, call.function.name])));
 
 // A text that another page has changed meanwhile is shown below the one that is written here.
 function Editor({base, stored, onLeave, onSave}) {

@@ -2,7 +2,8 @@
 import {html, useEffect, useState} from '../lib/view.js';
 import {ask, send} from '../lib/api.js';
 import {apiAddress, pages} from '../lib/addresses.js';
-import {Article, functionsOf, Message} from '../lib/message.js';
+import {functionsOf} from '../lib/calls.js';
+import {Article, Message} from '../lib/message.js';
 import {attempt, say} from '../lib/notice.js';
 import {usePages} from '../lib/pages.js';
 import {Confirm, Facts} from '../lib/parts.js';
