@@ -112,13 +112,13 @@ class Answers:
         self, request: GenerationRequest, opening: Opening, record: Record | None = None
     ) -> AsyncGenerator[Delta, None]:
         if request.turn is None:
-            with self._entered(request):
+            with self._entered(request, request.best_of):
                 async with aclosing(self._unstored(request, opening)) as deltas:
                     async for delta in deltas:
                         yield delta
             return
         async with self._turn(request, request.turn) as turn:
-            with self._entered(request):
+            with self._entered(request, request.best_of):
                 async with aclosing(self._unstored(turn.request, opening)) as deltas:
                     async for delta in deltas:
                         if delta.last:
@@ -126,9 +126,9 @@ class Answers:
                             delta.answer.stored_at = time.monotonic()
                         yield delta
 
-    def _entered(self, request: GenerationRequest) -> AbstractContextManager[None]:
+    def _entered(self, request: GenerationRequest, places: int) -> AbstractContextManager[None]:
         """Takes the request's places. What waits behind every client takes none."""
-        return nullcontext() if request.is_behind_clients else self.admission.entered(request.best_of)
+        return nullcontext() if request.is_behind_clients else self.admission.entered(places)
 
     @asynccontextmanager
     async def _turn(self, request: GenerationRequest, turn: SessionTurn) -> AsyncIterator[OpenTurn]:
@@ -153,7 +153,7 @@ class Answers:
             ) from None
 
     async def _embedded(self, requests: Sequence[GenerationRequest], opening: Opening) -> AsyncGenerator[Delta, None]:
-        with self.admission.entered(min(len(requests), batch.MOST_AT_ONCE)):
+        with self._entered(requests[0], min(len(requests), batch.MOST_AT_ONCE)):
             with refusals(self.metrics.rejected):
                 choice = await self._chosen(requests[0])
             opening.is_loaded = True
@@ -237,15 +237,18 @@ class Answers:
             reason, failure = FinishReason.ERROR, error
             raise
         finally:
-            metrics.answered(reason, answer.measured(), answer.abort_cause(reason, failure))
+            is_timed = not answer.request.is_behind_clients  # the latencies are those of clients
+            metrics.answered(reason, answer.measured(), answer.abort_cause(reason, failure), is_timed=is_timed)
             self._observe(answer, reason)
 
     def _observe(self, answer: Answer, reason: FinishReason) -> None:
-        """Reports the result to the rollout. An answer that the client aborted is not counted."""
+        """Reports the result to the rollout. An answer that the client aborted is not counted, nor is the time that one
+        behind the clients took."""
         rollout = answer.rollout
         if rollout is None or reason is FinishReason.ABORT:
             return
-        ttft = None if answer.first_at is None else answer.first_at - answer.request.arrival
+        first_at = None if answer.request.is_behind_clients else answer.first_at
+        ttft = None if first_at is None else first_at - answer.request.arrival
         self.deployments.rollouts.observe(rollout, answer.manifest.version, reason is FinishReason.ERROR, ttft)
         if reason is not FinishReason.ERROR and rollout.shadow and answer.manifest.version == rollout.base:
             self._shadows.offer(answer, rollout)

@@ -1,16 +1,29 @@
 """A keeper stores what a dialect keeps of an answer, before the last bytes of the response go out: no client reads an
-end that is not stored."""
+end that is not stored. An answer with an Idempotency-Key is kept by its recorder instead, together with the key."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from service.answers import Answer, Delta
+from service.sessions import StoredAnswer
 
-Keep = Callable[[Answer], Awaitable[None]]
-"""Stores an answer whose response is written."""
+if TYPE_CHECKING:
+    from service.sessions import StoredAnswers
+
 Write = Callable[[Delta], Iterable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Where answers are kept, and as whose. `row` returns what is kept of an answer whose response is written."""
+
+    stored: StoredAnswers
+    owner: str
+    row: Callable[[Answer], StoredAnswer]
 
 
 class Keeper:
@@ -35,5 +48,5 @@ class Keeper:
             async for delta in source:
                 if delta.last:
                     self.write(delta)
-                    await self._keep(delta.answer)
+                    await self._keep.stored.add(self._keep.owner, self._keep.row(delta.answer))
                 yield delta

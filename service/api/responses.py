@@ -18,9 +18,9 @@ from service.api.dialects.serialiser import Serialiser, WholeSerialiser
 from service.api.encoding import JSON, encode
 from service.api.generation import Generation
 from service.api.idempotency import key_of
-from service.api.keeping import Keep, Keeper
+from service.api.keeping import Keep, Keeper, Write
 from service.api.notes import headers, note
-from service.api.stored_responses import Held, ResponseRecorder, Write, claimed, replay
+from service.api.stored_responses import Head, Held, ResponseRecorder, claimed, replay
 from service.api.streaming import Streaming
 from service.sessions import Finished
 
@@ -34,8 +34,8 @@ async def respond(
     stream: bool,
     keep: Keep | None = None,
 ) -> Response:
-    """Returns the answers to `requests`, in their order, as `serialiser` writes them. `keep` stores the answer, of one
-    request, before its last bytes go out. Raises ClientGone when the client left."""
+    """Returns the answers to `requests`, in their order, as `serialiser` writes them. `keep` says how the answer, of
+    one request, is stored before its last bytes go out. Raises ClientGone when the client left."""
     begun = await _begun(http, service, requests, stream=stream)
     if isinstance(begun, Response):
         return begun
@@ -77,31 +77,35 @@ async def _completed(
     keep: Keep | None = None,
 ) -> Response:
     whole = _Whole(generation.requests, serialiser)
-    recorder = None
-    write, keeper = _kept(whole.write, keep)
-    if held is not None:
-        recorder = ResponseRecorder(held, http.state.request_id, len(generation.requests), write, whole.head)
-    deltas = _deltas(service, generation, recorder, keeper)
-    body = await while_connected(http.receive, _joined(deltas, recorder.write if recorder else write))
+    writer = _writer(http, generation, whole.write, whole.head, (held, keep))
+    deltas = _deltas(service, generation, writer)
+    body = await while_connected(http.receive, _joined(deltas, writer.write if writer else whole.write))
     note(http, whole.answers)
     return Response(body, headers=headers(whole.answers[0]), media_type=JSON)
 
 
-def _kept(write: Write, keep: Keep | None) -> tuple[Write, Keeper | None]:
-    if keep is None:
-        return write, None
-    keeper = Keeper(write, keep)
-    return keeper.write, keeper
+def _writer(
+    http: Request,
+    generation: Generation,
+    write: Write,
+    head: Head,
+    stored: tuple[Held | None, Keep | None],
+    ending: bytes = b"",
+) -> ResponseRecorder | Keeper | None:
+    """Returns what stores the response, or the answer, or both; None where nothing is stored."""
+    held, keep = stored
+    if held is not None:
+        request = http.state.request_id, len(generation.requests)
+        return ResponseRecorder(held, request, write, head, keep, ending)
+    return Keeper(write, keep) if keep else None
 
 
 def _deltas(
-    service: Service, generation: Generation, recorder: ResponseRecorder | None, keeper: Keeper | None
+    service: Service, generation: Generation, writer: ResponseRecorder | Keeper | None
 ) -> AsyncGenerator[Delta, None]:
-    record = recorder.record if recorder else None
+    record = writer.record if isinstance(writer, ResponseRecorder) else None
     deltas = service.answers.stream(generation.requests, record, generation.opening)
-    if keeper is not None:
-        deltas = keeper.deltas(deltas)
-    return recorder.deltas(deltas) if recorder else deltas
+    return writer.deltas(deltas) if writer else deltas
 
 
 async def _joined(deltas: AsyncGenerator[Delta, None], write: Write) -> bytes:
@@ -140,14 +144,9 @@ async def _streamed(
     held: Held | None,
     keep: Keep | None,
 ) -> Response:
-    recorder = None
-    write, keeper = _kept(serialiser.events, keep)
-    if held is not None:
+    def head(first: Delta) -> dict[str, str]:
+        return {**headers(first.answer), **stream_headers(serialiser.media_type)}
 
-        def head(first: Delta) -> dict[str, str]:
-            return {**headers(first.answer), **stream_headers(serialiser.media_type)}
-
-        requests = len(generation.requests)
-        recorder = ResponseRecorder(held, http.state.request_id, requests, write, head, serialiser.ending)
-    deltas = _deltas(service, generation, recorder, keeper)
-    return await Streaming(http, deltas, generation.opening, serialiser, recorder or keeper).response()
+    writer = _writer(http, generation, serialiser.events, head, (held, keep), serialiser.ending)
+    deltas = _deltas(service, generation, writer)
+    return await Streaming(http, deltas, generation.opening, serialiser, writer).response()

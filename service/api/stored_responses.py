@@ -1,6 +1,7 @@
 """This module stores the response of each `Idempotency-Key`: it is made once, and every repetition gets the same bytes.
 
     key ─▶ first: ResponseRecorder ─▶ deltas, the claim renewed meanwhile ─▶ all bytes kept ─▶ the last delta goes out
+                                                                            with what the dialect keeps of the answer
       └──▶ a repetition waits for the first and gets what was kept; where nothing was, it is the first
 
 A response that ends without a whole answer is not kept. The module knows no dialect: `write` gives the bytes of each
@@ -24,6 +25,7 @@ from starlette.responses import Response
 from service.answers import Delta, GenerationRequest
 from service.api.deps import Service
 from service.api.idempotency import IdempotencyKey
+from service.api.keeping import Keep, Write
 from service.errors import Conflict, DosirakError, Unavailable
 from service.sessions import LEASE_SECONDS, Claim, Done, Finished
 from service.tasks.cancelling import cancelled
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from service.sessions import Idempotency
 
 T = TypeVar("T")
-Write = Callable[[Delta], Iterable[bytes]]
 Head = Callable[[Delta], Mapping[str, str]]
 """The headers of the response that begins with this delta."""
 WAIT_SECONDS: Final = 300.0
@@ -83,14 +84,21 @@ class ResponseRecorder:
     """One response in progress. Answers takes `record`; `write` writes the response; both work on `deltas`."""
 
     def __init__(
-        self, held: Held, request_id: str, requests: int, write: Write, head: Head, ending: bytes = b""
+        self,
+        held: Held,
+        request: tuple[str, int],
+        write: Write,
+        head: Head,
+        keep: Keep | None = None,
+        ending: bytes = b"",
     ) -> None:
+        """`request` is the id of the HTTP request, and how many generation requests it has."""
         self._idempotency = held.idempotency
         self._claim = held.claim
-        self._request_id = request_id
-        self._unfinished = requests
+        self._request_id, self._unfinished = request
         self._write = write
         self._head = head
+        self._keep = keep
         self._ending = ending
         self._first: Delta | None = None
         self._told = bytearray()
@@ -112,7 +120,8 @@ class ResponseRecorder:
         self._last = (delta, chunks)
         packed = zlib.compress(b"".join([self._told, *chunks]), level=1)
         kept = StoredResponse(self._request_id, dict(self._head(self._first or delta)), packed)
-        return Done(self._claim, msgspec.msgpack.encode(kept))
+        row = self._keep.row(delta.answer) if self._keep else None
+        return Done(self._claim, msgspec.msgpack.encode(kept), row)
 
     async def deltas(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
         """Yields the deltas of `source`, which it owns; the last one once the response is stored, with its turn or by

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from service.batches.answering import Answer, Encode
 from service.batches.journal import Journal, JournalInUse
-from service.batches.room import Load, may_begin
+from service.batches.room import Load, Moment, wait_seconds
 from service.batches.run import BatchRun, Means
-from service.errors import Conflict, DosirakError
+from service.errors import Conflict, DosirakError, NotFound
 from service.files.contents import Contents
 from service.sessions import OPEN, BatchClaim, StoredBatch
 from service.tasks import BackgroundTasks
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ANSWER_BATCHES: Final = "answer_batches"
 IDLE_SECONDS: Final = 2.0
 RENEW_SECONDS: Final = 0.5
+_JOURNAL: Final = ".journal"
 MOST_DEFECTS: Final = 5
 """A batch that shows a defect of this service so often fails: others wait behind it."""
 LOST_SECONDS: Final = 5.0
@@ -75,7 +76,7 @@ class Lane:
         self._limits = limits
         self._woken = asyncio.Event()
         self._defects = Counter[str]()
-        self._client_at = float("-inf")
+        self._client_at = self._begun_at = float("-inf")
 
     def start(self, tasks: BackgroundTasks) -> None:
         tasks.keep(ANSWER_BATCHES, self._pass)
@@ -91,6 +92,7 @@ class Lane:
             return
         self._woken.clear()
         store = await self._store()
+        await self._sweep(store)
 
         def is_ours(batch: StoredBatch) -> bool:  # its file is here, or nobody has it in time
             return self._files.has(batch.input_file_id) or batch.expires_at <= store.now()
@@ -107,7 +109,7 @@ class Lane:
             await self._work_on(store, claim)
 
     async def _work_on(self, store: SessionStore, claim: BatchClaim) -> None:
-        path = self._journals.path(f"{claim.batch.id}.journal")
+        path = self._journals.path(f"{claim.batch.id}{_JOURNAL}")
         try:
             journal = await asyncio.to_thread(Journal, path)
         except JournalInUse:  # another process of this machine, whose claim has run out, still works
@@ -121,8 +123,8 @@ class Lane:
             await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
             run.stop()
             await working
-        except Conflict:
-            return  # another instance has the batch
+        except (Conflict, NotFound):
+            return  # another instance has the batch, or its owner was erased
         except (DosirakError, OSError):
             raise  # the database or the disk: a later pass goes on
         except Exception:
@@ -132,8 +134,10 @@ class Lane:
             raise
         finally:
             await cancelled((working, renewing))
-            await asyncio.to_thread(journal.close)
-            await store.batches.release(claim)
+            try:
+                await asyncio.to_thread(journal.close)
+            finally:
+                await store.batches.release(claim)
         if run.batch.status not in OPEN:
             await asyncio.to_thread(path.unlink, missing_ok=True)
             self._lookout.tell(await store.batches.present())
@@ -145,7 +149,7 @@ class Lane:
             await asyncio.sleep(RENEW_SECONDS)
             try:
                 now = await store.batches.renew(claim, *run.counts)
-            except Conflict:
+            except (Conflict, NotFound):
                 return
             except DosirakError:
                 continue
@@ -153,11 +157,25 @@ class Lane:
             if now.status == "cancelling":
                 run.batch = now
 
-    def _may_begin(self, in_flight: int) -> bool:
+    async def _sweep(self, store: SessionStore) -> None:
+        """Removes the journals of batches that are not open: of owners that were erased. A journal is younger than its
+        batch's row, so what is looked at first cannot be of a batch that is not known yet."""
+        if present := await asyncio.to_thread(self._journals.ids):
+            known = await store.batches.open_ids()
+            for name in present:
+                if name.removesuffix(_JOURNAL) not in known:
+                    await asyncio.to_thread(self._journals.remove, name)
+
+    def _wait_seconds(self, in_flight: int) -> float:
+        """Returns 0 where one more line may begin, and counts it as begun; else the seconds until the next look."""
         load, now = self._lookout.load(), time.monotonic()
         if load.clients:
             self._client_at = now
-        return may_begin(load, in_flight, self._limits.seats, self._limits.longest_backlog, now - self._client_at)
+        limits, since = self._limits, (now - self._client_at, now - self._begun_at)
+        wait = wait_seconds(Moment(load, in_flight, limits.seats, limits.longest_backlog, *since))
+        if not wait:
+            self._begun_at = now
+        return wait
 
     def _means(self, store: SessionStore) -> Means:
         lookout = self._lookout
@@ -166,7 +184,7 @@ class Lane:
             self._files,
             self._answer,
             self._encode,
-            self._may_begin,
+            self._wait_seconds,
             store.now,
             lookout.is_stopping,
             lookout.observe,

@@ -6,6 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+LOOK_SECONDS: Final = 0.02
+"""How long a line waits at most for the next look at the server."""
+QUIET_PACE: Final = 0.004
+"""Seconds from one line's begin to the next. A line holds the event loop for about 10 ms in all, in pieces."""
+CLIENTS_PACE: Final = 0.1
+"""The same while clients are there: their requests and tokens come through the same event loop."""
 BESIDE_CLIENTS: Final = 1 / 32
 """The share of an engine's seats that lines may take while clients are there."""
 QUIET_SECONDS: Final = 1.0
@@ -26,11 +32,28 @@ class Load:
     backlog_seconds: float = 0.0
 
 
-def may_begin(load: Load, in_flight: int, seats: int, longest_backlog: float, quiet_seconds: float) -> bool:
-    """Returns whether one more line may begin now beside those in flight: one at a look, since to read a line holds the
-    event loop. `seats` are those of one engine: lines take half of them at most. `quiet_seconds` is the time since a
-    client's request was last in progress."""
-    if load.waiting or load.free_blocks < LEAST_FREE or load.backlog_seconds > longest_backlog:
-        return False
-    share = 0.5 if quiet_seconds >= QUIET_SECONDS else BESIDE_CLIENTS
-    return in_flight < max(1, int(seats * share))
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a look sees. `seats` are those of one engine. `quiet_seconds` is the time since a client's request was last
+    in progress, `begun_seconds` that since a line began; `longest_backlog` is the most seconds of a backlog beside
+    which lines begin."""
+
+    load: Load
+    in_flight: int
+    seats: int
+    longest_backlog: float
+    quiet_seconds: float
+    begun_seconds: float
+
+
+def wait_seconds(now: Moment) -> float:
+    """Returns the seconds until the next look: 0 where one more line may begin now. Lines take half of an engine's
+    seats at most."""
+    load, is_quiet = now.load, now.quiet_seconds >= QUIET_SECONDS
+    if load.waiting or load.free_blocks < LEAST_FREE or load.backlog_seconds > now.longest_backlog:
+        return LOOK_SECONDS
+    share = 0.5 if is_quiet else BESIDE_CLIENTS
+    if now.in_flight >= max(1, int(now.seats * share)):
+        return LOOK_SECONDS
+    pace = QUIET_PACE if is_quiet else CLIENTS_PACE
+    return min(LOOK_SECONDS, max(0.0, pace - now.begun_seconds))

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,15 +20,16 @@ import structlog
 from service.batches.answering import Answer, Asked, Encode, Reply
 from service.batches.journal import Entry, Journal
 from service.batches.lines import Line, Wrong, check, numbered, parsed
+from service.batches.room import LOOK_SECONDS
+from service.errors import NotFound
 from service.files.contents import Contents
 from service.files.files import OUTPUT
-from service.sessions import BatchClaim
+from service.sessions import BatchClaim, StoredFile
 from service.tasks.cancelling import cancelled
 
 if TYPE_CHECKING:
     from service.sessions import SessionStore
 
-LOOK_SECONDS: Final = 0.02
 READ_AHEAD: Final = 32
 MOST_TRIES: Final = 12
 LONGEST_PAUSE_SECONDS: Final = 30.0
@@ -41,13 +42,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a run works with. `may_begin` says whether one more line may begin beside so many in flight."""
+    """What a run works with. `wait_seconds` is 0 where one more line begins now beside so many in flight; else it is
+    the time until the next look."""
 
     store: SessionStore
     contents: Contents
     answer: Answer
     encode: Encode
-    may_begin: Callable[[int], bool]
+    wait_seconds: Callable[[int], float]
     now: Callable[[], datetime]
     is_stopping: Callable[[], bool]
     observe: Callable[[str], None]
@@ -77,7 +79,7 @@ class BatchRun:
 
     async def work(self) -> None:
         """Does what is left of the batch; returns early where the server stops or the claim is lost. Raises Conflict
-        where the claim is lost."""
+        where the claim is lost, NotFound where the batch is gone."""
         if not self._path.is_file():
             await self._fail([Wrong("input_file_missing", "The content of the input file is not there any more")])
         if self.batch.status == "validating":
@@ -113,11 +115,12 @@ class BatchRun:
                 if not ahead and not is_read:
                     ahead = await asyncio.to_thread(lambda: list(islice(lines, READ_AHEAD)))
                     is_read = not ahead
-                if ahead and self._means.may_begin(len(running)):
+                wait = self._means.wait_seconds(len(running)) if ahead else LOOK_SECONDS
+                if not wait:
                     running.add(asyncio.create_task(self._line(*ahead.pop(0))))
                 if is_read and not running:
                     break
-                running = await self._after_a_look(running)
+                running = await self._after(wait, running)
         finally:
             await cancelled(running)
             async with self._writing:  # a thread may still write
@@ -125,12 +128,12 @@ class BatchRun:
         if not (self._stopped or self._means.is_stopping()) and self.batch.status == "in_progress":
             await self._advance("finalizing")
 
-    async def _after_a_look(self, running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-        """Waits a moment. Returns the tasks that go on; raises what a task has raised."""
+    async def _after(self, seconds: float, running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Waits, less long where a line ends. Returns the tasks that go on; raises what a task has raised."""
         if not running:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(seconds)
             return running
-        done, rest = await asyncio.wait(running, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        done, rest = await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for each in done:
             each.result()
         return rest
@@ -177,8 +180,16 @@ class BatchRun:
         output = await self._file("output", lambda: (text for _, text in self._journal.outputs(succeeded=True)))
         errors = await self._file("error", lambda: self._errors(code))
         completed, failed = self.counts
-        names = {"output_file_id": output, "error_file_id": errors}
-        await self._advance(status, completed=completed, failed=failed, **names)
+        changes: dict[str, Any] = {"completed": completed, "failed": failed}
+        changes |= {"output_file_id": output.id if output else None, "error_file_id": errors.id if errors else None}
+        files = [file for file in (output, errors) if file is not None]
+        try:
+            self.batch = await self._means.store.batches.end(self._claim, status, files, **changes)
+        except NotFound:  # no row will ever name these contents
+            for file in files:
+                await asyncio.to_thread(self._means.contents.remove, file.id)
+            raise
+        self._tell()
 
     def _errors(self, code: str) -> Iterator[bytes]:
         """Yields the lines of the error file: failed requests, then those that were not executed."""
@@ -189,25 +200,23 @@ class BatchRun:
                 fields = {"id": self._id(number), "custom_id": line.custom_id, "response": None, "error": error}
                 yield self._means.encode(fields)
 
-    async def _file(self, kind: str, lines: Callable[[], Iterator[bytes]]) -> str | None:
-        """Makes an output file of the batch's owner. Returns its id; None where it would be empty."""
+    async def _file(self, kind: str, lines: Callable[[], Iterator[bytes]]) -> StoredFile | None:
+        """Writes the content of an output file. Returns its row, which is not stored yet; None where the file would be
+        empty."""
         id = f"file-{_digest(self.batch.id, kind)}"
         size = await asyncio.to_thread(lambda: self._means.contents.write(id, lines()))
         if not size:
             await asyncio.to_thread(self._means.contents.remove, id)
             return None
-        await self._means.store.files.add(
-            self.batch.owner,
-            id,
-            purpose=OUTPUT,
-            filename=f"{self.batch.id}_{kind}.jsonl",
-            size=size,
-            seconds=self.batch.facts.output_seconds,
-        )
-        return id
+        now = self._means.now()
+        expires_at = now + timedelta(seconds=self.batch.facts.output_seconds)
+        return StoredFile(id, OUTPUT, f"{self.batch.id}_{kind}.jsonl", size, now, expires_at)
 
     async def _advance(self, status: str, **changes: Any) -> None:
         self.batch = await self._means.store.batches.advance(self._claim, status, **changes)
+        self._tell()
+
+    def _tell(self) -> None:
         facts = self.batch.facts
         counts = {"total": facts.total, "completed": facts.completed, "failed": facts.failed}
         log.info("batch", batch=self.batch.id, status=self.batch.status, endpoint=facts.endpoint, **counts)

@@ -44,7 +44,8 @@ class Draft:
 
     def discard(self) -> None:
         """Removes what was written; after `finish` it does nothing."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk, which takes no more of it
+            self._file.close()
         self._path.unlink(missing_ok=True)
 
 

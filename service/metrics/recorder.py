@@ -71,9 +71,11 @@ class ModelMetrics:
         if self.recent is not None:
             self.recent.add(at, tokens, first, gap)
 
-    def answered(self, reason: FinishReason, measured: Measured, cause: Abort | None = None) -> None:
+    def answered(
+        self, reason: FinishReason, measured: Measured, cause: Abort | None = None, *, is_timed: bool = True
+    ) -> None:
         """Records that one answer ended; `abort` is a client that disconnected, `error` a failure. `cause` says why it
-        did not come to its end, None where it did."""
+        did not come to its end, None where it did. Without `is_timed` its times are no client's, and not counted."""
         families, labels = self._answers, self._labels
         families.success.labels(*labels, reason.value).inc()
         if cause is not None:
@@ -89,7 +91,8 @@ class ModelMetrics:
             families.window_used.labels(*labels).observe(measured.prompt_tokens / measured.window)
         for rule, action, count in measured.guard_matches:
             families.guard_matches.labels(*labels, rule, action).inc(count)
-        self._observe_times(measured)
+        if is_timed:
+            self._observe_times(measured)
 
     def _observe_times(self, measured: Measured) -> None:
         families, labels = self._answers, self._labels

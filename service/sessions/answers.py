@@ -39,20 +39,23 @@ class StoredAnswers:
     @uninterrupted
     async def add(self, owner: str, answer: StoredAnswer) -> None:
         """Stores an answer durably. Raises NotFound where the answer before it is gone."""
-        mine = self._owned(owner)
         async with self._database.writing() as connection:
-            await self._database.lock(connection, "answers", owner)
-            thread = answer.id
-            if answer.previous is not None:
-                thread = (await self._row(connection, mine, answer.kind, answer.previous)).thread
-            row = {
-                **{name: getattr(answer, name) for name in _FIELDS},
-                "thread": thread,
-                "created_at": mine.now,
-                "expires_at": mine.now + timedelta(seconds=self._limits.ttl_seconds),
-            }
-            await mine.insert(connection, "answers", [row])
-            await self._make_room(connection, mine, answer.kind)
+            await self.insert(connection, self._owned(owner), answer)
+
+    async def insert(self, connection: AsyncConnection, mine: Owned, answer: StoredAnswer) -> None:
+        """Does as `add`, in the caller's transaction."""
+        await self._database.lock(connection, "answers", mine.owner)
+        thread = answer.id
+        if answer.previous is not None:
+            thread = (await self._row(connection, mine, answer.kind, answer.previous)).thread
+        row = {
+            **{name: getattr(answer, name) for name in _FIELDS},
+            "thread": thread,
+            "created_at": mine.now,
+            "expires_at": mine.now + timedelta(seconds=self._limits.ttl_seconds),
+        }
+        await mine.insert(connection, "answers", [row])
+        await self._make_room(connection, mine, answer.kind)
 
     @uninterrupted
     async def get(self, owner: str, kind: AnswerKind, id: str) -> StoredAnswer:

@@ -9,7 +9,7 @@ worker that has lost its claim would write is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.errors import Conflict, InvalidRequest, QuotaExceeded
 from service.sessions import everyone
 from service.sessions.database import Database, uninterrupted
-from service.sessions.file_values import OPEN, BatchClaim, BatchFacts, StoredBatch, new_batch_id
+from service.sessions.file_values import OPEN, BatchClaim, BatchFacts, StoredBatch, StoredFile, new_batch_id
 from service.sessions.limits import Limits
 from service.sessions.owned import Owned
 
@@ -118,7 +118,7 @@ class StoredBatches:
     @uninterrupted
     async def renew(self, claim: BatchClaim, completed: int, failed: int) -> StoredBatch:
         """Renews the claim, and keeps the counts so far. Returns the batch as it is now. Raises Conflict where
-        the claim is lost."""
+        the claim is lost, NotFound where the batch is gone: its owner was erased."""
         async with self._database.writing() as connection:
             mine, batch = await self._held(connection, claim)
             facts = replace(batch.facts, completed=completed, failed=failed)
@@ -128,13 +128,33 @@ class StoredBatches:
     @uninterrupted
     async def advance(self, claim: BatchClaim, status: str, /, **changes: Any) -> StoredBatch:
         """Gives the batch its next status and changes facts of it; an end frees it. A batch that its owner cancels
-        meanwhile goes no way but to `cancelled`: then nothing changes. Raises Conflict where the claim is lost."""
+        meanwhile goes no way but to `cancelled`: then nothing changes. Raises Conflict where the claim is lost,
+        NotFound where the batch is gone."""
         async with self._database.writing() as connection:
             mine, batch = await self._held(connection, claim)
             if batch.status == "cancelling" and status != "cancelled":
                 return batch
             freed = {} if status in OPEN else {"claim": None}
             return await self._write(connection, mine, batch, status, replace(batch.facts, **changes), **freed)
+
+    @uninterrupted
+    async def end(self, claim: BatchClaim, status: str, files: Sequence[StoredFile], /, **changes: Any) -> StoredBatch:
+        """Does as `advance`, and stores the rows of the batch's output files in the same transaction: an owner that is
+        erased meanwhile gets no file."""
+        async with self._database.writing() as connection:
+            await self._database.lock(connection, "files")
+            mine, batch = await self._held(connection, claim)
+            if batch.status == "cancelling" and status != "cancelled":
+                return batch
+            if files:
+                await mine.insert(connection, "files", [asdict(file) for file in files])
+            return await self._write(connection, mine, batch, status, replace(batch.facts, **changes), claim=None)
+
+    @uninterrupted
+    async def open_ids(self) -> set[str]:
+        """Returns the ids of every owner's open batches."""
+        async with self._database.reading() as connection:
+            return await everyone.ids_of_open_batches(connection)
 
     @uninterrupted
     async def release(self, claim: BatchClaim) -> None:

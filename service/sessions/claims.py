@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from service.sessions.values import StoredAnswer
+
 LEASE_SECONDS = 10.0
 """How long a key waits for a worker that does not renew its claim."""
 
@@ -39,7 +41,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An answer to keep under a claimed key."""
+    """An answer to keep under a claimed key. `answer` is its row among the stored answers, if it has one."""
 
     claim: Claim
     response: bytes
+    answer: StoredAnswer | None = None

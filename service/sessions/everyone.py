@@ -41,6 +41,10 @@ def free_batches(now: datetime) -> Select[Any]:
     return wanted.order_by(batches.c.created_at, batches.c.number)
 
 
+async def ids_of_open_batches(connection: AsyncConnection) -> set[str]:
+    return set((await connection.execute(select(batches.c.id).where(batches.c.status.in_(OPEN)))).scalars())
+
+
 async def counts(connection: AsyncConnection) -> dict[str, int]:
     """Returns how many batches there are, by status."""
     counted = select(batches.c.status, func.count()).group_by(batches.c.status)

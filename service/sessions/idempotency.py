@@ -1,7 +1,7 @@
 """This module makes one generation for one `Idempotency-Key`: the first request does the work, and repetitions get its
 answer, byte for byte.
 
-    begin ──> Fresh ──(renew …)──> finish, in the transaction of the turn ──> Finished for 24 hours
+    begin ──> Fresh ──(renew …)──> finish, with the turn or the stored answer ──> Finished for 24 hours
       └─────> InProgress: another request works on it and renews its lease; if that dies, the next one takes over
 
 A worker whose lease was taken over can no longer finish, so that no turn is stored twice.
@@ -19,6 +19,7 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, Unavailable
+from service.sessions.answers import StoredAnswers
 from service.sessions.claims import LEASE_SECONDS, Claim, Done, Finished, Fresh, InProgress
 from service.sessions.database import Database, uninterrupted
 from service.sessions.limits import check_text
@@ -30,8 +31,9 @@ _LAST_POLL_SECONDS = 1.0
 
 
 class Idempotency:
-    def __init__(self, database: Database, owned: Callable[[str], Owned]) -> None:
+    def __init__(self, database: Database, owned: Callable[[str], Owned], answers: StoredAnswers) -> None:
         self._database = database
+        self._answers = answers
         self._owned = owned
 
     @uninterrupted
@@ -75,9 +77,16 @@ class Idempotency:
 
     @uninterrupted
     async def finish(self, done: Done) -> None:
-        """Keeps an answer that belongs to no session. Raises Conflict where another request has taken over."""
+        """Keeps an answer that belongs to no session, and its row: both or nothing. Raises Conflict where another
+        request has taken over, NotFound where the answer before it is gone."""
         async with self._database.writing() as connection:
-            await finish(connection, self._owned(done.claim.owner), done, None)
+            await self.settle(connection, self._owned(done.claim.owner), done, None)
+
+    async def settle(self, connection: AsyncConnection, mine: Owned, done: Done, session_id: str | None) -> None:
+        """Does as `finish`, in the caller's transaction, which stores the turn of a session."""
+        if done.answer is not None:
+            await self._answers.insert(connection, mine, done.answer)
+        await finish(connection, mine, done, session_id)
 
     @uninterrupted
     async def abandon(self, claim: Claim) -> None:

@@ -27,7 +27,10 @@ _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
         *("vote", "begin", "renew", "finish", "abandon", "add", "keep"),
         *("cancel", "change_metadata"),
     ),
-    "maintain": ("sweep", "erase", "erase_owner", "remove_expired", "claim", "advance", "release", "present"),
+    "maintain": (
+        *("sweep", "erase", "erase_owner", "remove_expired"),
+        *("claim", "advance", "end", "release", "present", "open_ids"),
+    ),
 }
 OPERATIONS: Final[dict[str, Operation]] = {name: kind for kind, names in _METHODS.items() for name in names}
 """By the name of the method: `history` is read before a turn and `append` stores it, both while its client waits."""

@@ -21,7 +21,7 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import Conflict, InvalidRequest, Stale, Unavailable
-from service.sessions import cursors, feedback, idempotency, migrating, retention, transfer
+from service.sessions import cursors, feedback, migrating, retention, transfer
 from service.sessions.answers import StoredAnswers
 from service.sessions.batches import StoredBatches
 from service.sessions.change import Change
@@ -71,10 +71,10 @@ class SessionStore:
         self._clock = clock
         self._traces = True  # removed rows may have left traces, even before this process
         self._turns = TurnLocks(database)
-        self.idempotency = Idempotency(database, self._owned)
         self.summaries = StoredSummaries(database, self._owned)
         self.knowledge = KnowledgeBase(database, self._owned, limits, self._leave_traces)
         self.answers = StoredAnswers(database, self._owned, limits, self._leave_traces)
+        self.idempotency = Idempotency(database, self._owned, self.answers)
         self.feedback = feedback.Feedback(database, self._owned, limits, self._leave_traces)
         self.batches = StoredBatches(database, self._owned, limits)
         self.files = StoredFiles(database, self._owned, limits)
@@ -435,7 +435,7 @@ class SessionStore:
         if cut is not None:
             change.set({"cut": cut})
         if done is not None:
-            await idempotency.finish(change.connection, change.mine, done, change.row.id)
+            await self.idempotency.settle(change.connection, change.mine, done, change.row.id)
         return await change.save()
 
     async def _copy(

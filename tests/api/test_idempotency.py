@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,11 @@ import httpx
 import pytest
 
 from service.errors import Unavailable
-from service.sessions import LEASE_SECONDS, Claim, SessionStore
+from service.sessions import LEASE_SECONDS, Claim, SessionStore, WantedAnswers
+from service.sessions.answers import StoredAnswers
 from service.sessions.change import Change
 from service.sessions.idempotency import KEPT_SECONDS, Idempotency
+from service.sessions.values import AnswerKind
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, events, openai_error
 from tests.fake_service import World, over_http
@@ -319,7 +322,13 @@ STEPS = [
 
 
 async def die(
-    world: World, monkeypatch: pytest.MonkeyPatch, turn: dict[str, Any], where: Any, name: str, after: bool
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    turn: dict[str, Any],
+    where: Any,
+    name: str,
+    after: bool,
+    path: str = "/generate",
 ) -> None:
     """Send the turn to a process that dies there, so that it abandons nothing."""
 
@@ -334,7 +343,7 @@ async def die(
             from service.sessions import idempotency
 
             planted.setattr(where, dying(idempotency.finish, after))
-        response = await post(world, "/generate", turn)
+        response = await post(world, path, turn)
         assert response.status_code == 500 or "internal" in response.text
 
 
@@ -376,6 +385,50 @@ async def test_a_death_after_the_commit_loses_nothing(
         told = events(again)[-1] if stream else json.loads(again.content)
         assert told["generated_text"] == stored[1]
         assert await said(world, session) == stored
+
+
+STORED: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/responses", {"input": "hi", "max_output_tokens": 16}),
+    ("/v1/chat/completions", {"messages": CHAT, "max_tokens": 16, "store": True}),
+]
+STORING = [
+    (StoredAnswers, "insert", False),
+    (StoredAnswers, "insert", True),
+    ("service.sessions.idempotency.finish", "", False),
+    ("service.sessions.idempotency.finish", "", True),
+    (Idempotency, "finish", True),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("where", "name", "after"), STORING)
+@pytest.mark.parametrize(("path", "body"), STORED)
+async def test_an_answer_and_its_key_are_stored_together(
+    serve: Serve,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    body: dict[str, Any],
+    where: Any,
+    name: str,
+    after: bool,
+    stream: bool,
+) -> None:
+    """Wherever the process dies: the repetition's id is the one that is stored, and there is no other."""
+    clock, asked = Clock(), {**body, "stream": stream}
+    async with serve(database_url=database) as world:
+        at_time(world, clock)
+        await die(world, monkeypatch, asked, where, name, after, path)
+        clock.move(LEASE_SECONDS + 1)
+        told = await post(world, path, asked)
+        assert (REPLAYED in told.headers) == (where is Idempotency), "what is committed is not made again"
+        id = re.findall(r'"id":"((?:resp|chatcmpl)[^"]*)"', told.text)[0]
+        stored = (await world.client.get(f"{path}/{id}")).json()
+        assert stored["id"] == id
+        store = await world.app.state.service.answers.conversations.store()
+        kind: AnswerKind = "response" if "responses" in path else "chat.completion"
+        found, _ = await store.answers.all("anonymous", WantedAnswers(kind), 10)
+        assert [each.id for each in found] == [id]
 
 
 async def test_without_the_database_only_keys_are_refused(serve: Serve, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from loadtest import batches
 from tests.e2e.server import ROOT, free_port
 
-LINES = 60
+LINES = 240
 SERVER = """
 import asyncio, sys
 from pathlib import Path
@@ -30,7 +30,7 @@ batches.LEASE_SECONDS, lane.LOST_SECONDS, lane.RENEW_SECONDS, lane.IDLE_SECONDS 
 
 
 async def main():
-    async with serving(Path(sys.argv[1]), engine={"step_seconds": 0.01}, log_level="error") as world:
+    async with serving(Path(sys.argv[1]), engine={"step_seconds": 0.03}, log_level="error") as world:
         world.app.state.service.lane.start(BackgroundTasks())
         config = uvicorn.Config(world.app, port=int(sys.argv[2]), log_level="error", lifespan="off")
         await uvicorn.Server(config).serve()
@@ -77,16 +77,17 @@ class Service:
         raise AssertionError(found)
 
 
-def test_killed_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("endpoint", [batches.ENDPOINT, "/v1/embeddings", "/v1/responses"])
+def test_killed_twice(tmp_path: Path, endpoint: str) -> None:
     service = Service(tmp_path)
     try:
         lines = [
-            {"custom_id": f"{n}", "method": "POST", "url": batches.ENDPOINT, "body": body(n)} for n in range(LINES)
+            {"custom_id": f"{n}", "method": "POST", "url": endpoint, "body": body(n, endpoint)} for n in range(LINES)
         ]
         data = "\n".join(map(json.dumps, lines)).encode()
         form: dict[str, Any] = {"files": {"file": ("in.jsonl", data)}, "data": {"purpose": "batch"}}
         file = service.client.post("/v1/files", **form).json()["id"]
-        sent = {"input_file_id": file, "endpoint": batches.ENDPOINT, "completion_window": "24h"}
+        sent = {"input_file_id": file, "endpoint": endpoint, "completion_window": "24h"}
         id = service.client.post("/v1/batches", json=sent).json()["id"]
         for completed in (LINES // 3, 2 * LINES // 3):
             assert service.reach(id, completed)["status"] == "in_progress"
@@ -100,14 +101,22 @@ def test_killed_twice(tmp_path: Path) -> None:
         text = service.client.get(f"/v1/files/{done['output_file_id']}/content").text
         outputs = [json.loads(line) for line in text.splitlines()]
         assert batches.wrong_lines(outputs, LINES) == []
-        for each in outputs[::19]:
-            alone = service.client.post(batches.ENDPOINT, json=body(int(each["custom_id"]))).json()
-            assert each["response"]["body"]["choices"] == alone["choices"]
+        for each in outputs[::60]:
+            alone = service.client.post(endpoint, json=body(int(each["custom_id"]), endpoint)).json()
+            same = {batches.ENDPOINT: "choices", "/v1/embeddings": "data"}.get(endpoint, "usage")
+            assert each["response"]["body"][same] == alone[same]
+            if endpoint == "/v1/responses":
+                stored = service.client.get(f"{endpoint}/{each['response']['body']['id']}").json()
+                assert stored["output"] == each["response"]["body"]["output"]
     finally:
         service.kill()
 
 
-def body(n: int) -> dict[str, Any]:
+def body(n: int, endpoint: str = batches.ENDPOINT) -> dict[str, Any]:
+    if endpoint == "/v1/embeddings":
+        return {"input": [f"text {n}", "another"]}
+    if endpoint == "/v1/responses":
+        return {"input": f"text {n}", "max_output_tokens": 16}
     return {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "temperature": 1, "seed": n}
 
 
@@ -121,5 +130,5 @@ def test_the_checker_sees_what_is_wrong() -> None:
 
 @pytest.mark.nightly
 async def test_a_real_service_killed_twice(tmp_path: Path) -> None:
-    options = batches.arguments(["--lines", "200", "--seconds", "0"])
+    options = batches.arguments(["--lines", "200", "--rounds", "0"])
     assert await batches.run(options, tmp_path / "data") == []

@@ -6,6 +6,7 @@ import pytest
 
 from service.engine.scheduling import scheduler as module
 from service.engine.scheduling.cost import Work
+from service.engine.scheduling.scheduler import Scheduler
 from tests.fakes import make_request, make_scheduler
 from tests.unit.test_scheduler import step
 
@@ -18,7 +19,7 @@ def test_the_lane_pauses_while_a_prompt_waits_and_goes_on_beside_its_decodes() -
     scheduler.add(make_request("next line", range(60, 64), priority=-2, arrival=0.5))
     assert step(scheduler)[0] == [("client", 16)]
     assert step(scheduler)[0] == [("client", 8)]
-    assert step(scheduler)[0] == [("client", 1), ("line", 1), ("next line", 4)]
+    assert step(scheduler, now=1.0)[0] == [("client", 1), ("line", 1), ("next line", 4)]
 
 
 def test_without_the_pause_the_same_steps_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,15 +29,61 @@ def test_without_the_pause_the_same_steps_are_shared(monkeypatch: pytest.MonkeyP
         test_the_lane_pauses_while_a_prompt_waits_and_goes_on_beside_its_decodes()
 
 
+def measured_scheduler() -> Scheduler:
+    """Of a machine on which a step takes 10 ms, and 1 ms more for each row."""
+    scheduler = make_scheduler(num_blocks=256)
+    scheduler.policy.inter_token_latency_target = 0.1
+    for n in range(400):
+        tokens = 1 + 7 * n % 30
+        scheduler.policy.observe(Work(tokens), 0.01 + 0.001 * tokens)
+    return scheduler
+
+
+def test_lines_have_a_twentieth_of_the_clients_time_and_all_of_the_rest() -> None:
+    scheduler = measured_scheduler()
+    for n in range(8):
+        scheduler.add(make_request(f"line {n}", [n + 1], priority=-2, max_tokens=999, arrival=n))
+    step(scheduler)
+    scheduler.add(make_request("client", [9], arrival=20, max_tokens=500))
+    rows = [len(step(scheduler, now=0.011 * n)[0]) - 1 for n in range(500)]
+    assert 0.8 * 0.05 <= 0.001 * sum(rows) / (0.011 * 500) <= 0.05, "a row of a line takes 1 ms"
+    assert max(rows) <= 5 and min(rows) == 0
+    assert len(step(scheduler, now=10.0)[0]) == 8, "the client has ended"
+
+
+def test_a_line_s_prompt_is_paid_off_beside_clients() -> None:
+    """It starves for no client, however long a chunk of it takes."""
+    scheduler = measured_scheduler()
+    scheduler.add(make_request("client", [9], max_tokens=900))
+    step(scheduler)
+    scheduler.add(make_request("line", range(100, 140), priority=-2, max_tokens=1, arrival=1))
+    steps, computed = 0, 0
+    while computed < 40:
+        steps += 1
+        computed += dict(step(scheduler, now=0.011 * steps)[0]).get("line", 0)
+    assert 0.8 <= 0.05 * 0.011 * steps / (0.001 * 40) <= 1.3
+    assert steps > 50
+
+
+def test_what_the_server_does_for_its_clients_is_no_line() -> None:
+    """A summary should be there for the next turn."""
+    scheduler = measured_scheduler()
+    scheduler.add(make_request("client", [9], max_tokens=90))
+    step(scheduler)
+    scheduler.add(make_request("summary", [1], priority=-1, max_tokens=50, arrival=1))
+    assert [len(step(scheduler)[0]) for _ in range(9)] == [2] * 9
+
+
 def test_seats_are_given_back() -> None:
     scheduler = make_scheduler(num_blocks=64, max_num_seqs=2)
     for n in range(2):
         scheduler.add(make_request(f"line {n}", [n + 1], priority=-2, max_tokens=9, arrival=n))
     step(scheduler)
-    scheduler.add(make_request("client", [9], arrival=2, max_tokens=2))
+    scheduler.add(make_request("client", [9], arrival=2, max_tokens=3))
     assert step(scheduler)[0] == [("client", 1)]
     assert scheduler.num_preemptions == 1
-    assert [name for name, _ in step(scheduler)[0]] == ["client", "line 0"]
+    assert [name for name, _ in step(scheduler)[0]] == ["client"]
+    assert [name for name, _ in step(scheduler, now=1.0)[0]] == ["client", "line 0"]
     assert [name for name, _ in step(scheduler)[0]] == ["line 0", "line 1"]
 
 

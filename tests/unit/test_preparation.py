@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from models.checkpoint.fingerprint import fingerprint
 from models.errors import RepositoryError
 from models.progress import Progress, silent
 from models.repository import Repository
@@ -236,6 +237,23 @@ def test_a_directory(start: Start, llama: Path, tmp_path: Path, monkeypatch: pyt
     start.run("./My Model")
     assert start.served == "my-model:6"
     assert start.repository.resolve("my-model").license == "bsd"
+
+
+def test_a_directory_s_pooling_is_one_of_its_files(tmp_path: Path) -> None:
+    """It lies in a sub-directory, and it decides what vectors the version gives."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "onnx").mkdir()
+    pooling = tmp_path / "1_Pooling" / "config.json"
+    pooling.parent.mkdir()
+    seen = [fingerprint(tmp_path)]
+    for text in ('{"pooling_mode_mean_tokens": true}', '{"pooling_mode_cls_token": true}'):
+        pooling.write_text(text)
+        seen.append(fingerprint(tmp_path))
+    assert len(set(seen)) == 3 and fingerprint(tmp_path) == seen[-1]
+    (tmp_path / "onnx" / "model.onnx").write_text("is never read")
+    assert fingerprint(tmp_path) == seen[-1]
+    pooling.unlink()
+    assert fingerprint(tmp_path) == seen[0]
 
 
 def test_a_gguf_file(start: Start, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

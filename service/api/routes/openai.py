@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -21,9 +21,6 @@ from service.api.responses import respond
 from service.api.schemas.answers.openai import ChatChunk, ChatCompletion, TextCompletion
 from service.api.schemas.openai import ChatBody, CompletionBody, OpenAISampling
 from service.sessions import StoredAnswer
-
-if TYPE_CHECKING:
-    from service.sessions import StoredAnswers
 
 router = APIRouter(tags=["openai"])
 LOGGED: Final = ("metadata", "prompt_cache_key")
@@ -44,7 +41,8 @@ async def chat_completions(http: Request, service: ServiceDep, owner: OwnerDep, 
     serialiser = openai_chat.ChatSerialiser(body, requests)
     keep = None
     if body.store:
-        keep = partial(_keep, (await service.answers.conversations.store()).answers, owner, body, serialiser)
+        stored = (await service.answers.conversations.store()).answers
+        keep = Keep(stored, owner, partial(_row, body, serialiser))
     return await _answer(http, service, body, requests, serialiser, keep)
 
 
@@ -73,11 +71,9 @@ async def _answer(
     return await respond(http, service, requests, serialiser, stream=bool(body.stream), keep=keep)
 
 
-async def _keep(
-    stored: StoredAnswers, owner: str, body: ChatBody, serialiser: openai_chat.ChatSerialiser, answer: Answer
-) -> None:
-    """Stores a completion without the inspection that the request may want, which no store gets."""
+def _row(body: ChatBody, serialiser: openai_chat.ChatSerialiser, answer: Answer) -> StoredAnswer:
+    """Returns a completion without the inspection that the request may want, which no store gets."""
     id, model = answer.request.id, answer.manifest.reference
     asked = openai_chat.listed(body, id)
     completion = {**serialiser.whole([answer]), "context": answer.receipt.to_dict()}
-    await stored.add(owner, StoredAnswer(id, "chat.completion", model, body.metadata or {}, asked, completion))
+    return StoredAnswer(id, "chat.completion", model, body.metadata or {}, asked, completion)

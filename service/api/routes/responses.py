@@ -21,6 +21,7 @@ from service.api.dialects.responses.items import listed, messages_of
 from service.api.dialects.responses.parsing import parse, parse_input
 from service.api.dialects.responses.serialiser import ResponseSerialiser
 from service.api.encoding import json_response
+from service.api.keeping import Keep
 from service.api.listing import After, Order, cut_page
 from service.api.openapi import streams, takes
 from service.api.responses import respond
@@ -56,7 +57,7 @@ async def create_response(http: Request, service: ServiceDep, owner: OwnerDep, b
     turn = await _turn(service, owner, body)
     request = parse(body, await _before(service, owner, body.previous_response_id), turn)
     serialiser = ResponseSerialiser(body, turn)
-    keep = partial(_keep, await _answers(service), owner, body, serialiser) if body.is_stored else None
+    keep = Keep(await _answers(service), owner, partial(_row, body, serialiser)) if body.is_stored else None
     return await respond(http, service, [request], serialiser, stream=bool(body.stream), keep=keep)
 
 
@@ -142,16 +143,13 @@ async def _before(service: Service, owner: str, previous: str | None) -> tuple[M
         ) from None
 
 
-async def _keep(
-    stored: StoredAnswers, owner: str, body: ResponseBody, serialiser: ResponseSerialiser, answer: Answer
-) -> None:
-    """Stores a response without the inspection that the request may want, which no store gets."""
+def _row(body: ResponseBody, serialiser: ResponseSerialiser, answer: Answer) -> StoredAnswer:
+    """Returns a response without the inspection that the request may want, which no store gets."""
     response = {**serialiser.response(answer), "context": answer.receipt.to_dict()}
     id, model = answer.request.id, answer.manifest.reference
     turn = answer.request.turn
     asked = listed(body.input or ()) if turn is None else [i for each in new_messages(turn) for i in items_of(each)]
-    new = StoredAnswer(id, KIND, model, body.metadata or {}, asked, response, body.previous_response_id)
-    await stored.add(owner, new)
+    return StoredAnswer(id, KIND, model, body.metadata or {}, asked, response, body.previous_response_id)
 
 
 async def _answers(service: Service) -> StoredAnswers:

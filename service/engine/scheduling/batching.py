@@ -132,9 +132,8 @@ class BatchingPolicy:
     def pays(self, work: Work) -> bool:
         """Returns whether a draft that is surely right would raise the tokens per second of a step of decodes only. If
         not, no draft does."""
-        return self.cost.is_measured and self.cost.predict(work) > work.tokens * self._row(
-            work.kv_tokens // work.tokens
-        )
+        row = self.row_seconds(work.kv_tokens // work.tokens)
+        return self.cost.is_measured and self.cost.predict(work) > work.tokens * row
 
     def draft_lengths(self, work: Work, offers: SequenceOf[Offer], room: int) -> list[int]:
         """Returns how many drafts each offer gets, at most `room` in all, in a step of `work` without drafts.
@@ -150,7 +149,7 @@ class BatchingPolicy:
         heapify(chances)
         while chances and sum(lengths) < room:
             chance, index = heappop(chances)
-            row = self._row(offers[index].context)
+            row = self.row_seconds(offers[index].context)
             if -chance * seconds * trust <= tokens * row or seconds + row > longest:
                 break
             seconds, tokens = seconds + row, tokens - chance
@@ -178,7 +177,7 @@ class BatchingPolicy:
                 drafts = max(0, min(depth, offer.most))
                 rows += drafts
                 gained += offer.gain(depth)
-                step += drafts * self._row(offer.context)
+                step += drafts * self.row_seconds(offer.context)
                 reading += offer.reading_seconds(drafting)
                 kv_tokens += offer.context
                 in_all = step + reading + depth * drafting.predict(Work(count, kv_tokens))
@@ -237,7 +236,7 @@ class BatchingPolicy:
         self._busy_seconds = _MEMORY * self._busy_seconds + seconds
         self._ends = _MEMORY * self._ends + ends
 
-    def _row(self, context: int) -> float:
+    def row_seconds(self, context: int) -> float:
         """Returns the seconds of one more decode row over `context` tokens."""
         _, tokens, kv_tokens, _ = self.cost.coefficients
         return tokens + kv_tokens * context

@@ -25,7 +25,7 @@ from service.engine.output_processor import NOTHING_SAMPLED, OutputProcessor
 from service.engine.scheduling.backlog import backlog_of
 from service.engine.scheduling.batching import Backlog, BatchingPolicy
 from service.engine.scheduling.budget import StepBudget
-from service.engine.scheduling.lane import clients_wait, is_behind_clients, of_clients
+from service.engine.scheduling.lane import Ride, clients_wait, is_behind_clients, is_line, of_clients
 from service.engine.scheduling.prefill import Prefill
 from service.engine.scheduling.speculation import Drafts, Speculation
 from service.engine.sequence import Sequence, SequenceStatus
@@ -78,6 +78,8 @@ class Scheduler:
         self._num_adapted = 0
         self._num_behind = 0
         self._yields = False
+        self._ride: Ride | None = None
+        self._lane = Ride()
         self.prefill = self.prefill_type(blocks, policy.min_prefill_tokens)
         self.outputs = self.outputs_type(blocks, self._remove)
 
@@ -127,18 +129,22 @@ class Scheduler:
         First, sequences end whose deadline has passed or cannot be met. Then decodes (all of them), running prefills
         and admissions share the step's budget, in this order, each in order of rank. In a step of decodes only, drafts
         may ride behind them. If restored blocks fill the step, it has copies only. The caller must call `update` next.
-        Sequences behind the clients' take part only in steps in which no client's prompt waits.
+        Sequences behind the clients' take part only in steps in which no client's prompt waits, and lines have a small
+        share of the steps in which clients decode.
         """
         self._end_expired(now)
         self._end_hopeless(now)
         self._yields = self._num_behind > 0 and clients_wait(self.running, self.waiting)
-        taking_part = of_clients(self.running) if self._yields else self.running
-        decodes = [each for each in taking_part if each.num_computed_tokens + 1 == len(each.token_ids)]
+        self._open_lane(now)
+        decodes = self._decodes()
         budget = self._step_budget(decodes)
+        seconds = budget.seconds
         plan = self._plan_decodes(decodes)
         if len(plan) < len(self.running):
             self._plan_prefills(plan, budget)
         self._admit(plan, budget, now)
+        if self._ride is not None:
+            self._ride.seconds -= seconds - budget.seconds
         certain = self.speculation.certain(plan, reserve=len(self.running)) if self._speculation else {}
         scheduled = self._scheduled(plan, self._draft(plan, budget, certain), certain)
         return Batch(tuple(scheduled), self.blocks.take_copies())
@@ -182,6 +188,30 @@ class Scheduler:
         if any(s.block_table for s in self.waiting) or not all(s.block_table for s in self.running):
             raise BrokenBlocks("blocks held by other than the running sequences")
 
+    def _open_lane(self, now: float) -> None:
+        """Finds out what lines may take of this step: `_ride` is None where no client is beside them."""
+        beside_clients = bool(self.running) and not is_behind_clients(self.running[0])
+        if self._num_behind:
+            self._lane.earn(now, self.policy.behind_clients_seconds, beside_clients=beside_clients)
+        self._ride = self._lane if beside_clients and self._num_behind and not self._yields else None
+
+    def _decodes(self) -> list[Sequence]:
+        """Returns the sequences that decode in this step, in order of rank."""
+        taking_part = of_clients(self.running) if self._yields else self.running
+        decodes = [each for each in taking_part if each.num_computed_tokens + 1 == len(each.token_ids)]
+        if self._ride is None:
+            return decodes
+        others = [each for each in decodes if not is_line(each)]
+        lines = decodes[len(others) :]
+        riding = self._ride.decodes([self.policy.row_seconds(len(each.token_ids)) for each in lines])
+        return others + lines[:riding]
+
+    def _rests(self, sequence: Sequence) -> bool:
+        """Whether a sequence has no prefill in this step because it is behind the clients."""
+        if self._ride is not None:
+            return is_line(sequence) and self._ride.seconds <= 0
+        return self._yields and is_behind_clients(sequence)
+
     def _step_budget(self, decodes: SequenceOf[Sequence]) -> StepBudget:
         kv_tokens = sum([len(sequence.token_ids) for sequence in decodes])
         live = [*self.running, *self.waiting]
@@ -190,6 +220,8 @@ class Scheduler:
         budget = self.policy.step_budget(len(decodes), kv_tokens, prefills)
         if self._num_behind and not self._yields:
             budget.seconds = min(budget.seconds, self.policy.behind_clients_seconds)
+            if self._ride is not None and self._ride.seconds > 0:
+                budget.seconds = min(budget.seconds, self._ride.seconds)
         if prefills:
             context = next((each.num_computed_tokens for each in self.running if each.num_remaining_tokens > 1), 0)
             self.token_budget = len(decodes) + budget.chunk(context)
@@ -218,10 +250,9 @@ class Scheduler:
 
     def _plan_prefills(self, plan: dict[Sequence, int], budget: StepBudget) -> None:
         for sequence in self.running:
-            if self._yields and is_behind_clients(sequence):
+            if sequence in plan or sequence.num_remaining_tokens == 1 or self._rests(sequence):
                 continue
-            num_tokens = None if sequence in plan else self.prefill.advance(sequence, budget)
-            if num_tokens:
+            if num_tokens := self.prefill.advance(sequence, budget):
                 plan[sequence] = num_tokens
 
     def _admit(self, plan: dict[Sequence, int], budget: StepBudget, now: float) -> None:
@@ -229,7 +260,7 @@ class Scheduler:
         preempt the admitted ones."""
         while self.waiting and (len(self.running) < self._max_num_seqs or self._made_way()):
             sequence = self.waiting[0]
-            if self._yields and is_behind_clients(sequence):
+            if self._rests(sequence):
                 return
             num_tokens = self.prefill.admit(sequence, budget, reserve=len(self.running))
             if num_tokens is None:
