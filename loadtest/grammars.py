@@ -1,20 +1,22 @@
-"""This test measures what a grammar costs a step: two cores over one model answer the same crowd in turns, without a
-grammar and with one.
+"""This test measures what a grammar costs a step: one core answers the same crowd in turns, without a grammar and with
+one.
 
     python -m loadtest.grammars [--shape tinyllama wide] [--streams 32] [--rounds 6] [--new 40]
 
-The shapes have vocabularies of 128,256 and 151,936 and random weights in int8. All sample at temperature 1. The grammar
-`texts` is a list of long strings, of which nearly no token is certain: its cost is that of masks. `orders` is a list of
-objects: certain tokens ride along as more rows. It prints milliseconds of a step in which all streams decode, medians,
-with the interval of the rounds' ratios; of these the thread's masks beside the forward, the wait for them, the mask's
-kernel, and following the sampled tokens; and tokens a second.
+The shapes have vocabularies of 128,256 and 151,936 and random weights in int8. All sample at temperature 1, without
+drafts. The grammar `texts` is a list of long strings, of which nearly no token is certain: its cost is that of masks.
+`orders` is a list of objects, whose certain tokens ride along as more rows; in `alone` they come one a step. It prints
+milliseconds of a step in which all streams decode, medians, with the interval of the rounds' ratios; of these the
+thread's masks beside the forward, the wait for them, the copies of the rows, the mask's kernel, and following the
+sampled tokens; tokens a second, and the share of tokens that rode along.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from itertools import count, islice, product
 from pathlib import Path
@@ -22,8 +24,6 @@ from random import Random
 from statistics import median
 from string import ascii_lowercase
 from typing import Any, Final
-
-import msgspec
 
 from loadtest.alternating import in_turns
 from loadtest.bench.cache import CACHE, Cache
@@ -35,12 +35,15 @@ from service.deployments.engines import engine_config
 from service.engine.constraint import Constraint
 from service.engine.core import EngineCore
 from service.engine.messages import Request, SamplingParams
+from service.engine.scheduling.speculation import Drafts, Speculation
+from service.engine.sequence import Sequence
 from service.engine.worker import build_core
 from service.grammars import Grammar
 from service.grammars.matching import VocabularyGrammars
 from service.runner.loading.building import build_runner
 from service.runner.sampling import masks
 from service.runner.sampling.processors import Masks
+from service.runner.sampling.sampler import Sampler
 from service.settings import Settings
 
 PROMPT: Final = 32
@@ -60,6 +63,12 @@ GRAMMARS: Final = {
     for name, items in (("texts", TEXT), ("orders", ORDER))
 }
 LONGEST_WORD: Final = 4
+KINDS: Final = {"texts": ("texts", True), "alone": ("orders", False), "orders": ("orders", True)}
+"""By row of the table: the grammar, and whether its certain tokens ride along."""
+HEADING: Final = (
+    "grammar   without     with  ratio        interval   masks    wait  copies  kernel  follow  tokens/s without, with "
+    "rode along"
+)
 
 
 def vocabulary(size: int) -> VocabularyGrammars:
@@ -83,24 +92,38 @@ def core_of(cache: Cache, shape: Shape) -> EngineCore:
     repository = Repository(cache.repository)
     settings = Settings(data_dir=cache.repository, prefix_caching=False)
     config = engine_config(settings, repository, repository.resolve(cache.version_of(shape, "int8")))
-    config = msgspec.structs.replace(config, speculation=False)
     runner, info = build_runner(config, lambda phase, fraction: None)
     runner.grammars = vocabulary(runner.vocab_size)
-    return build_core(config, runner, info.blocks_total)
+    core = build_core(config, runner, info.blocks_total)
+    core.scheduler.speculation = CertainOnly(core.scheduler.blocks, core.scheduler.policy, config.max_model_len)
+    return core
 
 
 class Clocks:
     """The parts of a step that only grammars have."""
 
     def __init__(self) -> None:
-        self.masks, self.wait, self.kernel, self.follow = Clock(), Clock(), Clock(), Clock()
+        self.masks, self.wait, self.copies, self.kernel, self.follow = (Clock() for _ in range(5))
         masks._masks = self.masks.timed(masks._masks)
         masks.PendingMasks.result = self.wait.timed(masks.PendingMasks.result)  # type: ignore[method-assign]
+        Sampler._copies = self.copies.timed(Sampler._copies)  # type: ignore[method-assign]
         Masks.apply = self.kernel.timed(Masks.apply)  # type: ignore[method-assign]
         Constraint.follow = self.follow.timed(Constraint.follow)  # type: ignore[method-assign]
 
     def take(self) -> tuple[float, ...]:
-        return tuple(clock.take() for clock in (self.masks, self.wait, self.kernel, self.follow))
+        return tuple(clock.take() for clock in (self.masks, self.wait, self.copies, self.kernel, self.follow))
+
+
+class CertainOnly(Speculation):
+    """No drafts; certain tokens while `rides`."""
+
+    rides = True
+
+    def certain(self, plan: Mapping[Sequence, int], reserve: int) -> Drafts:
+        return super().certain(plan, reserve) if self.rides else {}
+
+    def draft(self, decodes: SequenceOf[Sequence], reserve: int) -> Drafts:
+        return {}
 
 
 class Wave:
@@ -113,17 +136,20 @@ class Wave:
         for number, prompt in enumerate(prompts):
             ids.append(f"{time.monotonic_ns()}-{number}")
             core.add(Request(ids[-1], prompt, replace(params, seed=number)))
-        self.steps, self.parts, self.tokens = list[float](), list[tuple[float, ...]](), 0
+        self.steps, self.parts = list[float](), list[tuple[float, ...]]()
+        self.tokens = self.certain = 0
         while core.has_work:
-            prefilled = core.stats.prefill_tokens_total
+            before = core.stats
             clocks.take()
             started = time.perf_counter()
             outputs = core.step()
             seconds = time.perf_counter() - started
-            if core.stats.step_sequences == len(ids) and core.stats.prefill_tokens_total == prefilled:
+            after = core.stats
+            if after.step_sequences == len(ids) and after.prefill_tokens_total == before.prefill_tokens_total:
                 self.steps.append(seconds)
                 self.parts.append(clocks.take())
                 self.tokens += sum(len(output.token_ids) for output in outputs)
+                self.certain += after.certain_tokens_total - before.certain_tokens_total
         if not self.steps:
             raise SystemExit("the streams never decode at once: a larger --new, or fewer --streams")
 
@@ -132,9 +158,10 @@ class Wave:
         return self.tokens / sum(self.steps)
 
 
-def compare(core: EngineCore, clocks: Clocks, grammar: str, shape: Shape, asked: argparse.Namespace) -> str:
+def compare(core: EngineCore, clocks: Clocks, kind: str, shape: Shape, asked: argparse.Namespace) -> str:
     """Returns a row of the table."""
     waves: dict[bool, list[Wave]] = {False: [], True: []}
+    grammar, CertainOnly.rides = KINDS[kind]
     for turn, constrained in enumerate(in_turns(asked.rounds + 1)):
         prompts = [tuple(each) for each in random_prompts(shape, asked.streams, PROMPT, Random(turn // 2))]
         params = SamplingParams(max_tokens=asked.new, temperature=1.0, grammar=GRAMMARS[grammar] if constrained else "")
@@ -145,9 +172,11 @@ def compare(core: EngineCore, clocks: Clocks, grammar: str, shape: Shape, asked:
     parts = [1e3 * median(part) for part in zip(*(each for wave in with_ for each in wave.parts), strict=True)]
     medians = (1e3 * median(step for wave in side for step in wave.steps) for side in (without, with_))
     rates = (median(wave.rate for wave in side) for side in (without, with_))
+    certain = sum(wave.certain for wave in with_) / sum(wave.tokens for wave in with_)
     return (
-        f"{grammar:8} {' '.join(f'{each:8.2f}' for each in medians)} {median(ratios):6.3f}  {ratios[0]:.3f} to "
-        f"{ratios[-1]:.3f} {' '.join(f'{each:7.2f}' for each in parts)}  {' '.join(f'{each:8.1f}' for each in rates)}"
+        f"{kind:8} {' '.join(f'{each:8.2f}' for each in medians)} {median(ratios):6.3f}  {ratios[0]:.3f} to "
+        f"{ratios[-1]:.3f} {' '.join(f'{each:7.2f}' for each in parts)}  {' '.join(f'{each:8.1f}' for each in rates)} "
+        f"{certain:10.0%}"
     )
 
 
@@ -164,13 +193,9 @@ def main() -> None:
     for name in asked.shape:
         core = core_of(cache, SHAPES[name])
         print(f"{name}, {asked.streams} streams, ms of a step")
-        print(
-            "grammar   without     with  ratio        interval   masks    wait  kernel  follow  tokens/s without, with"
-        )
-        for grammar in GRAMMARS:
-            print(compare(core, clocks, grammar, SHAPES[name], asked), flush=True)
-        certain = core.stats.certain_tokens_total
-        print(f"certain tokens that shared a step: {certain}", flush=True)
+        print(HEADING)
+        for kind in KINDS:
+            print(compare(core, clocks, kind, SHAPES[name], asked), flush=True)
 
 
 if __name__ == "__main__":

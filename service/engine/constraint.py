@@ -25,6 +25,8 @@ class Matcher(Protocol):
 
     def consume_token(self, sampled_token: int) -> bool: ...
 
+    def consume_tokens(self, tokens: list[int]) -> bool: ...
+
     def validate_tokens(self, tokens: list[int]) -> int: ...
 
     def compute_ff_tokens(self) -> list[int]: ...
@@ -107,11 +109,34 @@ class Constraint:
     def allowed(self, drafts: Sequence[int]) -> list[Allowed | None]:
         """Returns what is allowed next, and behind each draft as if it and those before it were true; None behind a
         draft that is not allowed. A broken grammar allows nothing."""
-        if not drafts:
-            return [self._next()]
+        agreed = self._agreed(drafts)
+        found: list[Allowed | None] = list(islice(self._certain, agreed + 1))
+        if agreed == len(self._certain):  # else the next certain token is known, and another draft is not allowed
+            found += self._behind(drafts, agreed)
+        return found + [None] * (1 + len(drafts) - len(found))
+
+    def _agreed(self, drafts: Sequence[int]) -> int:
+        """Returns how many of the first drafts are the certain tokens."""
+        agreed = 0
+        for draft, certain in zip(drafts, self._certain, strict=False):
+            if draft != certain:
+                break
+            agreed += 1
+        return agreed
+
+    def _behind(self, drafts: Sequence[int], agreed: int) -> list[Allowed | None]:
+        """Returns what is allowed behind the certain tokens, which are the first `agreed` drafts, and behind each draft
+        that follows, up to one that is not allowed."""
         certain, taken = self._certain.copy(), 0
-        found: list[Allowed | None] = [self._next()]
-        for draft in drafts:
+        found: list[Allowed | None] = []
+        if agreed and not self._matcher.consume_tokens(list(drafts[:agreed])):
+            return found
+        if agreed:
+            taken = agreed
+            self._certain.clear()
+            self._certain.extend(certain_tokens(self._matcher))
+        found.append(None if agreed and self.is_complete else self._next())
+        for draft in drafts[agreed:]:
             if self._matcher.validate_tokens([draft]) != 1 or not self._matcher.consume_token(draft):
                 break
             taken += 1
@@ -120,7 +145,7 @@ class Constraint:
         if taken:
             self._matcher.rollback(taken)
         self._certain = certain
-        return found + [None] * (1 + len(drafts) - len(found))
+        return found
 
     def _consume(self, token_id: int) -> None:
         if self._matcher.consume_token(token_id):

@@ -18,6 +18,12 @@ _LIMITS: Final = LLParserLimits(step_max_items=10_000, max_lexer_states=50_000, 
 a grammar's lexer take 10 MiB at most."""
 _LONGEST_REASON: Final = 300
 _MOST_FORCED_BYTES: Final = 4096  # of the text that a grammar leaves alone, in tokens at once
+_SLICES: Final = (
+    *(rf'[^"\\\x00-\x1F\x7F]{{1,{most}}}' for most in (2, 4, 6)),
+    *LLTokenizer.general_slices(),
+)
+"""Sets of tokens that a mask takes as a whole where all of them may come next: blanks, and texts of JSON's strings, by
+their lengths. llguidance's own begin at 10 characters; in a string with fewer left, a mask would try each token."""
 Encode = Callable[[bytes], Sequence[int]]
 
 
@@ -41,7 +47,7 @@ class VocabularyGrammars:
         """`tokens` has the bytes of each id of the model, None for one that stands for no text. `encode` is how the
         tokenizer writes a well-formed text."""
         held = _Tokens(tokens, encode)
-        held.tokenizer = LLTokenizer(TokenizerWrapper(held))
+        held.tokenizer = LLTokenizer(TokenizerWrapper(held), slices=list(_SLICES))
         return cls(held.tokenizer, held.eos_token_id)
 
     def compile(self, text: str) -> LLMatcher:

@@ -1,4 +1,4 @@
-"""What Ollama's Python client sends for each call, as facts: `ollama-python-0.6.3.json`, which tests replay.
+"""`ollama-python-0.6.3.json` holds what Ollama's Python client sends for each call, as facts; tests replay it.
 
 `python -m tests.api.ollama_golden` writes the file, where the client is installed.
 """

@@ -28,6 +28,7 @@ from service.engine.messages import (
     Fatal,
     FinishReason,
     FromEngine,
+    Pooling,
     Ready,
     Request,
     Shutdown,
@@ -40,7 +41,8 @@ from service.engine_client.client import EngineClient, EngineFailed, EngineState
 from service.engine_client.process import Started
 from service.engine_client.restart_policy import DEFAULT_POLICY, RestartPolicy
 from service.errors import EngineKilled, Unavailable
-from tests.fakes import expected_tokens, make_request, tokens_of
+from tests.fakes import expected_tokens, expected_vector, make_request, tokens_of
+from tests.waiting import until
 
 ROOT = str(Path(__file__).parents[2])
 CONFIG = EngineConfig(model_dir="m", precision="fp32", max_model_len=8192, block_size=4, heartbeat_seconds=0.1)
@@ -151,6 +153,23 @@ async def test_a_killed_engine_is_a_pause(kills: int) -> None:
         assert [output.finish_reason is not None for output in outputs] == [False] * (len(outputs) - 1) + [True]
         assert sum(len(output.prompt_logprobs) for output in outputs) == len(request.token_ids) - 1
         assert sum(output.queue_seconds is not None for output in outputs) == 1
+
+
+@pytest.mark.parametrize("kind", Pooling)
+async def test_vectors_outlive_engines(kind: Pooling) -> None:
+    """Prompts of many steps, whose sums die with their engines: each vector comes once, and is its own."""
+    requests = [make_request(str(i), [i] * 900, max_tokens=0, pooling=kind) for i in range(4)]
+    async with engine(QUICK, step_seconds=0.1) as client:
+        asked = [asyncio.create_task(answer(client, request)) for request in requests]
+        for number in (1, 2):
+            await asyncio.sleep(0.15)  # within a step of the first prompt, or soon behind it
+            assert not all(each.done() for each in asked)
+            kill(client)
+            await until(lambda number=number: (client.restarts, client.state) == (number, "ready"))  # type: ignore[misc]
+        answers = await asyncio.gather(*asked)
+    for request, outputs in zip(requests, answers, strict=True):
+        assert [output.pooled for output in outputs if output.pooled] == [expected_vector(request)]
+        assert tokens_of(outputs) == [] and outputs[-1].finish_reason is FinishReason.LENGTH
 
 
 async def test_requests_wait_for_an_engine_that_is_starting_again() -> None:

@@ -12,7 +12,14 @@ import pytest
 import torch
 import transformers
 
+from models.importing import import_source
+from models.int4 import Int4Weight, decoded
+from models.loading import MappedWeights
+from models.quantize import quantize
+from models.repository import Repository
+from models.starter import WEIGHTS
 from service.engine.messages import FinishReason, Pooling, Request, SamplingParams
+from service.evaluation.texts import calibration
 from tests.golden.adapters import base_model, train, version
 from tests.golden.conftest import Load
 from tests.golden.tiny import Loaded, answer, request, save_tiny
@@ -60,6 +67,36 @@ def test_the_librarys_own_states(load: Load, name: str, kind: Pooling) -> None:
     requests = [embedding(prompt, kind, name) for name, prompt in PROMPTS.items()]
     for each, pooled in vectors(loaded, requests, CROWD, budget=40).items():
         torch.testing.assert_close(as_tensor(pooled), expected(model, PROMPTS[each], kind), atol=1e-3, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def int4(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The demo model in bf16, and its 4-bit version."""
+    repository = Repository(tmp_path_factory.mktemp("data"))
+    parent = import_source(repository, str(WEIGHTS), "demo", version="bf16")
+    small = quantize(repository, parent, "int4", version="int4", calibrate=calibration)
+    return repository.path(parent), repository.path(small)
+
+
+@pytest.mark.parametrize("kind", Pooling)
+def test_int4(int4: tuple[Path, Path], kind: Pooling) -> None:
+    """The same bits alone and in a crowd; close to the library's model with the weights that the codes stand for."""
+    parent, directory = int4
+    loaded = Loaded.of(directory, "int4", block_size=8)
+    requests = [embedding(prompt, kind, name) for name, prompt in PROMPTS.items()]
+    alone = {each.id: vectors(loaded, [each])[each.id] for each in requests}
+    for limits in ({}, {"budget": 22}, {"blocks": 40}):
+        assert vectors(loaded, requests, CROWD, **limits) == alone
+    model = transformers.AutoModelForCausalLM.from_pretrained(parent, dtype=torch.float32)
+    stored = MappedWeights(directory, torch.float32, "int4")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            coded = stored.linear(name)
+            assert isinstance(coded.weight, Int4Weight) and coded.scale is not None
+            module.weight.data = decoded(coded.weight).float() * coded.scale.float().view(-1, 1)
+    for each, pooled in alone.items():
+        wanted = expected(model, PROMPTS[each], kind)
+        assert float((as_tensor(pooled) - wanted).norm() / wanted.norm()) < 0.05  # what is read has 8 bits as well
 
 
 @pytest.mark.parametrize("kind", Pooling)

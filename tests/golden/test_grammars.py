@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from service.engine.batch import Batch
 from service.engine.blocks.block_manager import BlockManager
 from service.engine.core import EngineCore
 from service.engine.messages import DraftConfig, FinishReason, Request, SamplingParams
@@ -175,6 +176,33 @@ def test_in_bf16(directory: Path) -> None:
 def test_wrong_drafts_change_nothing(directory: Path) -> None:
     plain = _load(directory)
     assert _check(plain, plain, Guessing) > 300
+
+
+class Thrashing(Guessing):
+    """Takes a running sequence's blocks in every second step."""
+
+    steps = 0
+
+    def schedule(self, now: float) -> Batch:
+        self.steps += 1
+        if self.running and self.steps % 2:
+            self._preempt(self.running[self.steps % len(self.running)])
+        return super().schedule(now)
+
+
+def test_drafts_under_heavy_preemption_change_nothing(directory: Path) -> None:
+    """Sequences are thrown out again and again, within certain tokens as well."""
+    plain = _load(directory)
+    requests = [one for one in _requests() if one.params.grammar]
+    calm, thrashing = (_core(plain, 512, None, kind) for kind in (Guessing, Thrashing))
+    wanted, found = (answer(core, {0: requests}) for core in (calm, thrashing))
+    assert calm.stats.preemptions_total == 0 < calm.stats.draft_tokens_total
+    assert thrashing.stats.preemptions_total > 2 * len(requests) and thrashing.stats.certain_tokens_total > 100
+    for one in requests:
+        assert found[one.id].token_ids == wanted[one.id].token_ids
+        assert found[one.id].logprobs == wanted[one.id].logprobs
+        assert _right(one, found[one.id])
+    thrashing.scheduler.check_integrity()
 
 
 def test_a_draft_model_changes_nothing(directory: Path, tmp_path: Path) -> None:

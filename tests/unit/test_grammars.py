@@ -429,3 +429,18 @@ def test_a_vocabulary_that_cannot_spell_the_first_character() -> None:
     grammars = VocabularyGrammars.of_tokens([b"a", b"b"], lambda text: [0] * len(text))
     with pytest.raises(ValueError, match="cannot be compiled"):
         CompiledGrammars(grammars).constraint(SamplingParams(max_tokens=9, grammar='start: "c"'))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 7, 11])
+def test_a_mask_allows_what_the_rest_of_a_string_has_room_for(most: int) -> None:
+    """At each place exactly the tokens that fit, whatever masks are made of."""
+    grammar = Grammar.of_json_schema({"type": "string", "maxLength": most}, FIELD)
+    grammars = vocabulary()
+    for length in range(most + 1):
+        matcher = grammars.compile(grammar.text)
+        assert matcher.consume_tokens(encode(b'"' + b"x" * length))
+        mask = matcher.compute_bitmask()
+        allowed = {id for id in range(len(TOKENS)) if mask[id >> 3] >> (id & 7) & 1}
+        assert allowed == {id for id in range(len(TOKENS)) if matcher.validate_tokens([id]) == 1}
+        whole = {id for id, each in enumerate(TOKENS) if each.isascii() and each.decode().isalpha()}
+        assert allowed & whole == {id for id in whole if length + len(TOKENS[id]) <= most}

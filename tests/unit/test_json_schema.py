@@ -1,4 +1,5 @@
-"""What a JSON schema may hold: every word acts, or is refused by its name; what acts lets no wrong value through."""
+"""A JSON schema of a client is kept or refused: every word of it acts, or is refused by its name; what acts lets no
+wrong value through."""
 
 from __future__ import annotations
 
