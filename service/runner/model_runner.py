@@ -132,7 +132,7 @@ class ModelRunner:
     ) -> list[SampledToken | None]:
         allowed = masks.result()
         rows = [row for item in items if item.samples for row in SamplerRow.of(item, allowed.get(item.sequence, ()))]
-        sampled = iter(self._sampler.sample(_sample_logits(logits, step), rows))
+        sampled = iter(self._sampler.sample(_sample_logits(logits, step), rows, in_place=True))
         results = [verified(item, sampled) if item.samples else None for item in items]
         for i, where in enumerate(step.where):
             if where.targets:

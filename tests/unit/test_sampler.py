@@ -158,6 +158,14 @@ def test_logits_are_left_as_they_were(sampler: Sampler) -> None:
     assert sampler.sample(table, [row(params)] * 2) == first, "nor is what the last step left seen"
 
 
+def test_in_place_only_rows_without_logprobs_are_changed(sampler: Sampler) -> None:
+    table = logits(4)
+    before, params = table.clone(), replace(PLAIN, repetition_penalty=2.0, logit_bias=((3, 9.0),), top_k=4)
+    rows = [row(params), row(replace(params, logprobs=2)), row(), row(replace(params, logprobs=0), output=(3,))]
+    assert sampler.sample(table, rows, in_place=True) == sampler.sample(before.clone(), rows)
+    assert [torch.equal(*each) for each in zip(table, before, strict=True)] == [False, True, True, True]
+
+
 # -- filters ----------------------------------------------------------------------------------------------------------
 
 

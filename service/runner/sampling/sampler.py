@@ -60,11 +60,12 @@ class Sampler:
         """Returns the kernels that a profile names; torch names its operators itself."""
         return self._backend.parts if isinstance(self._backend, NativeSampling) else ()
 
-    def sample(self, logits: Tensor, rows: Seq[SamplerRow]) -> list[SampledToken]:
+    def sample(self, logits: Tensor, rows: Seq[SamplerRow], in_place: bool = False) -> list[SampledToken]:
         """One token for each row of `logits` [rows, vocabulary]. A row without a usable number gives token_id None and
-        does not touch its neighbours. `logits` is not changed."""
+        does not touch its neighbours. `logits` is not changed, but with `in_place`, which spares copies, where a row
+        asks for no logprobs."""
         raw = list(logits.float().cpu().unbind(0))
-        tokens = self._drawn(raw, rows)
+        tokens = self._drawn(raw, rows, in_place)
         asking = [i for i, row in enumerate(rows) if row.params.logprobs is not None and tokens[i] >= 0]
         tops = [rows[i].params.logprobs or 0 for i in asking]
         told = self._logprobs([raw[i] for i in asking], [tokens[i] for i in asking], tops)
@@ -74,12 +75,13 @@ class Sampler:
             for i, token in enumerate(tokens)
         ]
 
-    def _drawn(self, raw: Seq[Tensor], rows: Seq[SamplerRow]) -> list[int]:
+    def _drawn(self, raw: Seq[Tensor], rows: Seq[SamplerRow], in_place: bool) -> list[int]:
         """One token for each row; -1 where it holds no usable number. Rows whose token is certain cost nothing."""
         tokens = [row.allowed if isinstance(row.allowed, int) else -1 for row in rows]
         open_ = [i for i, row in enumerate(rows) if not isinstance(row.allowed, int)]
         chosen = [rows[i] for i in open_]
-        drawn = self._backend.draw(self.processed([raw[i] for i in open_], chosen), chosen) if open_ else ()
+        scores = self.processed([raw[i] for i in open_], chosen, in_place)
+        drawn = self._backend.draw(scores, chosen) if open_ else ()
         for i, token in zip(open_, drawn, strict=True):
             tokens[i] = token
         return tokens
@@ -93,11 +95,12 @@ class Sampler:
     def _logprobs(self, logits: Seq[Tensor], tokens: Seq[int], tops: Seq[int]) -> list[TokenLogprobs | None]:
         return self._backend.logprobs(logits, tokens, [min(top, logits[0].shape[0]) for top in tops])
 
-    def processed(self, raw: Seq[Tensor], rows: Seq[SamplerRow]) -> list[Tensor]:
-        """`raw`, but changed copies for the rows that a processor concerns."""
+    def processed(self, raw: Seq[Tensor], rows: Seq[SamplerRow], in_place: bool = False) -> list[Tensor]:
+        """`raw`, but changed copies for the rows that a processor concerns; `in_place` as in `sample`."""
         scores = list(raw)
         concerned = [i for i, row in enumerate(rows) if any(each.concerns(row) for each in self._processors)]
-        for i, copy in zip(concerned, self._copies([raw[i] for i in concerned]), strict=True):
+        kept = [i for i in concerned if not in_place or rows[i].params.logprobs is not None]
+        for i, copy in zip(kept, self._copies([raw[i] for i in kept]), strict=True):
             scores[i] = copy
         for processor in self._processors:
             members = [i for i in concerned if processor.concerns(rows[i])]
