@@ -28,8 +28,8 @@ from tests.hostile_grammars import Hostile, hostile
 from tests.schema_values import fits_schema, is_schema
 
 SECONDS = 0.2
-"""Of processors, for one grammar: those of the process that tries it, and all that the event loop did meanwhile. On a
-quiet machine the clock shows no more; beside other work it shows their time as well."""
+"""Of processors, for one grammar: those of the process that tries it, and those of the event loop for its request. On
+a quiet machine the clock shows no more; beside other work it shows that as well."""
 MOST_HELD = 0.04
 """Seconds of a processor that one callback of the event loop may take. The body's own reading is the most of it."""
 TRIES = 3
