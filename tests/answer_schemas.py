@@ -36,7 +36,18 @@ TREE: Final[Schema] = {
         "end": {"enum": ["앞", "뒤"]},
     },
 }
-LIST: Final[Schema] = closed(1, value=COUNT, next={"anyOf": [{"$ref": "#"}, {"type": "null"}]})
+LINKS: Final = 4
+LIST: Final[Schema] = {
+    "$ref": "#/$defs/link0",
+    "$defs": {
+        **{
+            f"link{at}": closed(1, value=COUNT, next={"anyOf": [{"$ref": f"#/$defs/link{at + 1}"}, {"type": "null"}]})
+            for at in range(LINKS)
+        },
+        f"link{LINKS}": closed(value=COUNT),
+    },
+}
+"""Of so many links at most: a model may write one that needs itself without end."""
 EXPRESSION: Final[Schema] = {
     "anyOf": [
         {"$ref": "#/definitions/number"},
@@ -144,6 +155,6 @@ SCHEMAS: Final[dict[str, Schema | bool]] = {
         "properties": {"id": COUNT},
         "required": ["id"],
         "additionalProperties": {"type": "boolean"},
-        "maxProperties": 3,
+        "maxProperties": 2,
     },
 }
