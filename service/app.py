@@ -64,6 +64,7 @@ from service.api.routes import (
 from service.api.routes import instances as instances_routes
 from service.api.routes import jobs as jobs_routes
 from service.api.routes.unknown import unknown_route
+from service.api.scopes import enforced
 from service.batches.lane import Lane, LaneLimits, Lookout
 from service.capacity import load_of
 from service.deployments.deployments import Deployments
@@ -214,6 +215,7 @@ def create_app(
         openapi_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
+        dependencies=[enforced()],
         telemetry=WITHOUT_TELEMETRY,
     )
     conversations = Conversations(partial(_open_sessions, settings, metrics), tasks=tasks)

@@ -55,17 +55,17 @@ class Service:
             )
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def _actor(request: Request) -> str:
+async def _actor(request: Request) -> str:
     actor: str = request.state.actor
     return actor
 
 
-def _owner(request: Request) -> str:
+async def _owner(request: Request) -> str:
     owner: str = request.state.owner
     return owner
 

@@ -1,4 +1,4 @@
-"""This module tells the OpenAPI document what FastAPI cannot know of an operation: keys and scopes, headers, examples,
+"""This module tells the OpenAPI document what FastAPI cannot know of an operation: keys, headers, examples,
 and what each tag is about. It knows paths and methods, no handlers."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import re
 from typing import Any, Final
 
 from service.api.body_examples import EXAMPLES
-from service.api.scopes import ADMIN, GENERATE, MODELS_READ, MODELS_WRITE, SESSIONS
+from service.api.scopes import scope_of
 
 SCHEMES: Final = {
     "key": {"type": "http", "scheme": "bearer", "description": "The server's key: `Authorization: Bearer …`."},
@@ -38,21 +38,6 @@ TAGS: Final = {
     "sessions": "Chats that the server keeps.",
     "tokenize": "Text to tokens and back.",
 }
-_OPEN: Final = re.compile(r"/(livez|readyz)")
-_SCOPES: Final[tuple[tuple[str, str, str], ...]] = (
-    (r"GET", r"/metrics", "metrics"),
-    (r".*", r"/v1/(sessions|feedback|knowledge|conversations)(/.*)?", SESSIONS),
-    (r".*", r"/v1/profiles(/.*)?", ADMIN),
-    (r"GET", r"/v1/(repository|jobs|deployments|models|batching|live)(/.*)?", MODELS_READ),
-    (r".*", r"/v1/(repository|jobs|deployments)(/.*)?", MODELS_WRITE),
-    (r"POST", r"/v2/repository/index", MODELS_READ),
-    (r"POST", r"/v2/repository/.*", MODELS_WRITE),
-    (r"POST", r"/api/show", MODELS_READ),
-    (r"POST", r".*", GENERATE),
-    (r".*", r"/v1/(files|batches|responses|chat/completions)(/.*)?", GENERATE),
-    (r"GET", r".*", MODELS_READ),
-)
-"""Methods and paths as patterns; the first that fits names the scope."""
 REPEATED: Final = re.compile(
     r"/|/generate(_stream)?|/v1/(chat/completions|completions|messages|responses|sessions/\{session_id\}/regenerate)"
     r"|/v2/models/.*/(generate|generate_stream|infer)|/api/(chat|generate)"
@@ -71,14 +56,6 @@ IDEMPOTENCY_KEY: Final = {
     "description": "The request is answered once: a repetition gets the stored bytes, for 24 hours.",
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
 }
-
-
-def scope_of(method: str, path: str) -> str | None:
-    """Returns the scope that a caller of an operation needs; None where no key is needed."""
-    if _OPEN.fullmatch(path):
-        return None
-    fits = (scope for verbs, paths, scope in _SCOPES if re.fullmatch(verbs, method) and re.fullmatch(paths, path))
-    return next(fits, ADMIN)
 
 
 def add_facts(document: dict[str, Any]) -> None:

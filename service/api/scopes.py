@@ -1,7 +1,10 @@
-"""Scopes say what a caller may do. A route names the scope that it needs; `auth` says which scopes a caller has."""
+"""Scopes say what a caller may do: this module names the one that each operation needs, and refuses who has it not.
+`auth` says which scopes a caller has."""
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import Any, Final
 
 from fastapi import Depends, Request
@@ -10,17 +13,44 @@ from service.errors import Forbidden
 
 ADMIN: Final = "admin"
 GENERATE: Final = "generate"
+METRICS: Final = "metrics"
 SESSIONS: Final = "sessions"
 MODELS_READ: Final = "models:read"
 MODELS_WRITE: Final = "models:write"
-EVERY: Final = frozenset({GENERATE, SESSIONS, MODELS_READ, MODELS_WRITE, "metrics", ADMIN})
+EVERY: Final = frozenset({GENERATE, SESSIONS, MODELS_READ, MODELS_WRITE, METRICS, ADMIN})
+_OPEN: Final = re.compile(r"/(livez|readyz|ui(/.*)?)")
+"""Probes, and pages that have nothing of their own: their scripts ask for what they show."""
+_NEEDED: Final[tuple[tuple[str, str, str], ...]] = (
+    (r"GET", r"/metrics", METRICS),
+    (r".*", r"/v1/(sessions|feedback|knowledge|conversations)(/.*)?", SESSIONS),
+    (r".*", r"/v1/profiles(/.*)?", ADMIN),
+    (r"GET", r"/v1/(repository|jobs|deployments|models|batching|live)(/.*)?", MODELS_READ),
+    (r".*", r"/v1/(repository|jobs|deployments)(/.*)?", MODELS_WRITE),
+    (r"POST", r"/v2/repository/index", MODELS_READ),
+    (r"POST", r"/v2/repository/.*", MODELS_WRITE),
+    (r"POST", r"/api/show", MODELS_READ),
+    (r"POST", r".*", GENERATE),
+    (r".*", r"/v1/(files|batches|responses|chat/completions)(/.*)?", GENERATE),
+    (r"GET", r".*", MODELS_READ),
+)
+"""Methods and paths as patterns; the first that fits names the scope."""
 
 
-def needs(scope: str) -> Any:
-    """Returns the dependency of a route that only callers with `scope` may use. It raises Forbidden for others."""
+@lru_cache(maxsize=1024)
+def scope_of(method: str, path: str) -> str | None:
+    """Returns the scope that a caller of a route needs, by the route's template; None where every caller may pass."""
+    if _OPEN.fullmatch(path):
+        return None
+    fits = (scope for verbs, paths, scope in _NEEDED if re.fullmatch(verbs, method) and re.fullmatch(paths, path))
+    return next(fits, ADMIN)
 
-    def check(request: Request) -> None:
-        if scope not in request.state.scopes:
-            raise Forbidden(f"This needs a key with the scope {scope}: send another key, or have the scope added")
 
-    return Depends(check)
+def enforced() -> Any:
+    """Returns the dependency of the whole app that raises Forbidden where the caller lacks the scope of the route."""
+    return Depends(_check)
+
+
+async def _check(request: Request) -> None:
+    scope = scope_of(request.method, request.scope["route"].path)
+    if scope is not None and scope not in request.state.scopes:
+        raise Forbidden(f"This needs a key with the scope {scope}: send another key, or have the scope added")

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from service.api.scopes import EVERY
 from service.deployments.deployment import DeploymentState
 from service.engine_client.engine import EngineState
 from service.errors import Unavailable
@@ -389,26 +388,6 @@ async def test_what_the_repository_cannot_do_is_refused_by_name(
 ) -> None:
     assert name in error(await shared.client.post(f"{REPOSITORY}/{path}", json=body), 400)
     assert len(shared.deployments.all()) == 1
-
-
-@pytest.mark.parametrize(
-    ("scope", "path"),
-    [
-        ("generate", f"{DEMO}/generate"),
-        ("generate", f"{DEMO}/generate_stream"),
-        ("generate", f"{DEMO}/infer"),
-        ("generate", f"{DEMO}/versions/1/generate"),
-        ("generate", f"{DEMO}/versions/1/infer"),
-        ("models:write", f"{REPOSITORY}/models/demo/load"),
-        ("models:write", f"{REPOSITORY}/models/demo/unload"),
-    ],
-)
-async def test_what_a_key_must_be_allowed(
-    shared: World, monkeypatch: pytest.MonkeyPatch, scope: str, path: str
-) -> None:
-    monkeypatch.setattr("service.api.auth.EVERY", EVERY - {scope})
-    assert f"scope {scope}" in error(await shared.client.post(path, json={"text_input": "x"}), 403)
-    assert (await shared.client.get(DEMO)).status_code == 200
 
 
 async def test_without_an_engine_the_repository_is_told(serve: Serve) -> None:

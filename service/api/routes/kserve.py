@@ -4,7 +4,7 @@ metadata, generation. A path names a model by any of our references, or by its n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Depends, Request
@@ -28,7 +28,6 @@ from service.api.schemas.answers.kserve import (
     TextAnswer,
 )
 from service.api.schemas.kserve import TEXT_INPUT, TEXT_OUTPUT, InferBody, TextBody
-from service.api.scopes import GENERATE, needs
 from service.deployments.deployment import Deployment
 from service.errors import InvalidRequest, Unavailable
 
@@ -63,11 +62,11 @@ def _versioned(version: str) -> None:
 ReferenceDep = Annotated[str, Depends(_reference)]
 
 
-def _of_model(method: str, tail: str, needed: Sequence[Any] = (), **options: Any) -> Callable[[H], H]:
-    """Returns a decorator that adds a route of a model, with and without a version. `needed` are its dependencies."""
+def _of_model(method: str, tail: str, **options: Any) -> Callable[[H], H]:
+    """Returns a decorator that adds a route of a model, with and without a version."""
 
     def add(handler: H) -> H:
-        for path, more in ((MODEL, needed), (MODEL + VERSION, (*needed, Depends(_versioned)))):
+        for path, more in ((MODEL, []), (MODEL + VERSION, [Depends(_versioned)])):
             router.add_api_route(path + tail, handler, methods=[method], dependencies=more, **options)
         return handler
 
@@ -131,7 +130,7 @@ def _why_not(reference: str, deployment: Deployment | None) -> str:
     return f"{deployment.manifest.reference} is {state}: {cause or 'try again shortly'}"
 
 
-@_of_model("POST", "/generate", [needs(GENERATE)], response_model=TextAnswer, openapi_extra=takes(TextBody))
+@_of_model("POST", "/generate", response_model=TextAnswer, openapi_extra=takes(TextBody))
 async def generate(http: Request, service: ServiceDep, reference: ReferenceDep, body: TextBody = TEXT) -> Response:
     """Answers a prompt in Triton's shape."""
     request = kserve.parse(body, reference, service.settings)
@@ -141,7 +140,6 @@ async def generate(http: Request, service: ServiceDep, reference: ReferenceDep, 
 @_of_model(
     "POST",
     "/generate_stream",
-    [needs(GENERATE)],
     responses=streams(TextAnswer),
     response_class=Response,
     openapi_extra=takes(TextBody),
@@ -158,7 +156,6 @@ async def generate_stream(
 @_of_model(
     "POST",
     "/infer",
-    [needs(GENERATE)],
     response_model=InferAnswer,
     responses=BINARY_ANSWER,
     openapi_extra=takes(InferBody),

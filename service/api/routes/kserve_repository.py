@@ -19,7 +19,6 @@ from service.api.openapi import takes
 from service.api.routes.kserve import ReferenceDep
 from service.api.schemas.answers.kserve import Loaded, RepositoryIndex, Unloaded
 from service.api.schemas.kserve import IndexBody, LoadBody, UnloadBody
-from service.api.scopes import MODELS_WRITE, needs
 from service.deployments.deployment import DeploymentState
 
 PREFIX: Final = "/v2/repository"
@@ -60,7 +59,6 @@ def _index(repository: Repository, states: Mapping[str, tuple[str, str]]) -> lis
     "/models/{model}/load",
     response_model=Loaded,
     openapi_extra=takes(LoadBody),
-    dependencies=[needs(MODELS_WRITE)],
 )
 async def load(http: Request, service: ServiceDep, reference: ReferenceDep, body: LoadBody = LOAD) -> Response:
     """Loads the version that the reference means now, and answers when it is ready. It stays until it is unloaded by
@@ -75,7 +73,6 @@ async def load(http: Request, service: ServiceDep, reference: ReferenceDep, body
     "/models/{model}/unload",
     response_model=Unloaded,
     openapi_extra=takes(UnloadBody),
-    dependencies=[needs(MODELS_WRITE)],
 )
 async def unload(service: ServiceDep, reference: ReferenceDep, body: UnloadBody = UNLOAD) -> Response:
     """Drains the version that the reference means now, and ends its engine process. Answers at once."""
