@@ -507,7 +507,7 @@ there are neither. */
 export type OllamaEmbedAnswer = { "model": string; "embeddings": ((number)[])[]; "total_duration"?: (number | null); "load_duration"?: (number | null); "prompt_eval_count"?: (number | null); "digest"?: (string | null) };
 
 /** Without an input nothing is computed: the model is loaded, or with `keep_alive` 0 unloaded. */
-export type OllamaEmbedBody = { "model": string; "options"?: (OllamaEmbedOptions | null); "keep_alive"?: ((number | string) | null); "input"?: (string | (string)[]); "truncate"?: (boolean | null); "dimensions"?: (number | null) };
+export type OllamaEmbedBody = { "model": string; "options"?: (OllamaEmbedOptions | null); "keep_alive"?: ((number | string) | null); "input"?: (string | (string)[] | null); "truncate"?: (boolean | null); "dimensions"?: (number | null) };
 
 export type OllamaEmbedOptions = { "num_ctx"?: (number | null) };
 

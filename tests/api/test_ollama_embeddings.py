@@ -70,6 +70,7 @@ async def test_the_older_route_keeps_the_length(world: World) -> None:
     ("path", "body", "empty"),
     [
         ("/api/embed", {"input": ""}, {"model": "demo:1", "embeddings": []}),
+        ("/api/embed", {"input": None}, {"model": "demo:1", "embeddings": []}),
         ("/api/embed", {"input": []}, {"model": "demo:1", "embeddings": []}),
         ("/api/embed", {}, {"model": "demo:1", "embeddings": []}),
         ("/api/embed", {"keep_alive": 0}, {"model": "demo:1", "embeddings": []}),

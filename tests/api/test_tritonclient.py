@@ -1,82 +1,21 @@
-"""Triton's own client over real HTTP where it is installed; everywhere the requests that it sends, as recorded."""
+"""The requests that Triton's own client sends, as `tests/clients/test_tritonclient.py` has recorded them: delete the
+file and run that test to record them anew."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from tests.api.conftest import Serve
-from tests.fake_service import REPLY, World, over_http
-from tests.triton_calls import MODEL, TEXT, calls
+from tests.fake_service import REPLY, World
 from tests.waiting import until
 
 RECORDED = Path(__file__).parent / "tritonclient.json"
-SHAPING = ("content-type", "content-encoding", "inference-header-content-length")
-"""Headers that say how a body is to be read."""
+MODEL = "demo"
+TEXT = "도시락 hello"
 THREE = "안녕하세요, "
 """The first three tokens of REPLY."""
 Request = dict[str, Any]
-
-
-class Recorder:
-    """ASGI middleware that keeps every request, and hands it on."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.requests: list[Request] = []
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        message = await receive()
-        while message.get("more_body"):
-            more = await receive()
-            message = {**more, "body": message["body"] + more["body"]}
-        told = {name.decode(): value.decode() for name, value in scope["headers"]}
-        headers = {name: told[name] for name in SHAPING if name in told}
-        path, body = scope["raw_path"].decode(), message["body"].decode()
-        self.requests.append({"method": scope["method"], "path": path, "headers": headers, "body": body})
-        read = [message]
-
-        async def again() -> Message:
-            return read.pop() if read else await receive()
-
-        await self._app(scope, again, send)
-
-
-async def test_the_real_client(serve: Serve) -> None:
-    http, numpy = pytest.importorskip("tritonclient.http"), pytest.importorskip("numpy")
-    found: dict[str, Any] = {}
-    async with serve() as world:
-        recorder = Recorder(world.app)
-        world.app = recorder  # type: ignore[assignment]
-        async with over_http(world) as url:
-
-            def call() -> None:
-                with http.InferenceServerClient(url.removeprefix("http://")) as client:
-                    found.update({name: each(client) for name, each in calls(http, numpy).items()})
-
-            await asyncio.to_thread(call)
-    assert [name for name, each in found.items() if each is False] == []
-    assert found["metadata of a reference"]["versions"] == ["1"]
-    assert found["index"] == [{"name": MODEL, "version": "1", "state": "READY", "reason": ""}]
-    assert found["infer"].as_numpy("text_output").tolist() == [REPLY.encode()]
-    assert found["infer by tensors"].as_numpy("text_output").tolist() == [THREE.encode()]
-    assert found["infer by tensors"].get_response()["id"] == "mine 1"
-    assert found["infer by parameters"].as_numpy("text_output").tolist() == [[THREE]]
-    sent = {"client": f"tritonclient {_version()}", "calls": dict(zip(found, recorder.requests, strict=True))}
-    if not RECORDED.exists():
-        RECORDED.write_text(json.dumps(sent, indent=1, ensure_ascii=False) + "\n")
-    assert json.loads(RECORDED.read_text())["calls"] == sent["calls"]
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("tritonclient")
 
 
 async def test_the_requests_of_the_real_client(world: World) -> None:

@@ -28,9 +28,10 @@ LIGHT: Final = {
     "litellm": "litellm",
     "llm": "llm",
     "pydantic-ai": "pydantic-ai-slim[openai]",
+    "tritonclient": "tritonclient[http]",
 }
 """What is built when a test first wants it: seconds each. A name, and what is installed for it."""
-HEAVY: Final = {"guidellm": "guidellm", "lm-eval": "lm-eval[api]"}
+HEAVY: Final = {"aiperf": "aiperf", "guidellm": "guidellm", "lm-eval": "lm-eval[api]"}
 """What only `make clients` builds: up to 1 GB each."""
 PACKAGES: Final = {**LIGHT, **HEAVY}
 NODE: Final = "openai-node"

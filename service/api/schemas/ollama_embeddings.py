@@ -55,7 +55,9 @@ class OllamaEmbedBody(OllamaVectorBody):
     input: Annotated[
         list[str],
         BeforeValidator(_inputs),
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+        WithJsonSchema(
+            {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
+        ),
     ] = Field(default=[])
     truncate: Annotated[bool | None, Field(description="Whether an input loses the end that does not fit.")] = None
     dimensions: Dimensions | None = None
