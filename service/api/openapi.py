@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 from service.api.bodies import is_optional
 from service.api.dialects import ErrorDialect, error_dialect
 from service.api.encoding import EVENT_STREAM, NDJSON
+from service.api.error_examples import error_example
 from service.api.operation_facts import add_facts
 from service.api.schemas import (
     anthropic,
@@ -198,8 +199,9 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 def _document_errors(operation: dict[str, Any], path: str) -> None:
     dialect = error_dialect(path)
-    content = {"application/json": {"schema": {"$ref": REFERENCE.format(model=ERROR_SCHEMAS[dialect][0])}}}
+    schema = {"$ref": REFERENCE.format(model=ERROR_SCHEMAS[dialect][0])}
     invalid = 422 if dialect is ErrorDialect.NATIVE else 400
     operation["responses"].pop("422", None)  # FastAPI's own words, which this server does not use
     for status, text in {**ERRORS, invalid: INVALID}.items():
-        operation["responses"][str(status)] = {"description": text, "content": content}
+        content = {"schema": schema, "example": error_example(status, dialect)}
+        operation["responses"][str(status)] = {"description": text, "content": {"application/json": content}}

@@ -56,6 +56,36 @@ IDEMPOTENCY_KEY: Final = {
     "description": "The request is answered once: a repetition gets the stored bytes, for 24 hours.",
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
 }
+TRACEPARENT: Final = {
+    "name": "traceparent",
+    "in": "header",
+    "description": "The caller's trace (W3C): the log line and the span of the request are in it. A text of "
+    "another form is ignored.",
+    "schema": {"type": "string"},
+}
+_READ: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
+    (
+        "GET",
+        r"/v1/models(/\{id\})?",
+        {
+            "name": "anthropic-version",
+            "in": "header",
+            "description": "Any version: the answer is Anthropic's.",
+            "schema": {"type": "string"},
+        },
+    ),
+    (
+        "POST",
+        r"/|/generate(_stream)?|/v1/chat/completions",
+        {
+            "name": "if-match",
+            "in": "header",
+            "description": "With `session_id`: the ETag that the session was last told with; 412 where it has changed.",
+            "schema": {"type": "string"},
+        },
+    ),
+)
+"""Headers that handlers read themselves: methods and paths as patterns."""
 
 
 def add_facts(document: dict[str, Any]) -> None:
@@ -71,7 +101,8 @@ def _add(operation: dict[str, Any], method: str, path: str) -> None:
     scope = scope_of(method, path)
     operation["security"] = [{}, *({name: [scope]} for name in SCHEMES)] if scope else []
     parameters = operation.setdefault("parameters", [])
-    parameters.append(REQUEST_ID)
+    parameters += [REQUEST_ID, TRACEPARENT]
+    parameters += [header for verb, paths, header in _READ if verb == method and re.fullmatch(paths, path)]
     if method == "POST" and REPEATED.fullmatch(path):
         parameters.append(IDEMPOTENCY_KEY)
     body = operation.get("requestBody", {}).get("content", {}).get("application/json")

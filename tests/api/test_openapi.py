@@ -10,8 +10,10 @@ from inspect import getsource
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
+from service.api.openapi import ERROR_SCHEMAS
 from service.api.operation_facts import REPEATED
 from service.api.scopes import EVERY
 from tests.api.conftest import KEY
@@ -82,6 +84,17 @@ async def test_every_reference_resolves(shared: World) -> None:
     for name in set(re.findall(r'"#/components/schemas/([^"]+)"', text)):
         assert name in schemas, name
     assert "#/$defs/" not in text
+
+
+async def test_every_error_has_an_example_of_its_schema(shared: World) -> None:
+    document = (await shared.client.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    check = {name: jsonschema_rs.validator_for(schemas[name]) for name, _ in ERROR_SCHEMAS.values()}
+    for _, operation in operations(document):
+        for status, told in operation["responses"].items():
+            if status >= "400":
+                [content] = told["content"].values()
+                check[content["schema"]["$ref"].rsplit("/", 1)[1]].validate(content["example"])
 
 
 async def test_every_operation_tells_its_facts(shared: World) -> None:

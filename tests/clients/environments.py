@@ -35,6 +35,9 @@ HEAVY: Final = {"aiperf": "aiperf", "guidellm": "guidellm", "lm-eval": "lm-eval[
 """What only `make clients` builds: up to 1 GB each."""
 PACKAGES: Final = {**LIGHT, **HEAVY}
 NODE: Final = "openai-node"
+TYPESCRIPT: Final = "typescript"
+NPM: Final = {NODE: ROOT / "node", TYPESCRIPT: ROOT / "typescript"}
+"""Where the packages of those are pinned that npm builds."""
 WITH_TORCH: Final = frozenset({"guidellm"})
 """They load their data with torch: they get our version of it, from where `make install` has it."""
 HASHED: Final = frozenset({"litellm"})
@@ -59,8 +62,8 @@ def build(name: str) -> None:
         if _is_built(name):
             return
         shutil.rmtree(BUILT / name, ignore_errors=True)
-        if name == NODE:
-            _build_node()
+        if name in NPM:
+            _build_node(name)
         else:
             _run(name, "venv", "--quiet", "--python", sys.executable, str(BUILT / name))
             at = ("--python", str(BUILT / name / "bin" / "python"))
@@ -93,15 +96,15 @@ def pin(name: str) -> None:
     subprocess.run(command, input=(PACKAGES[name] + "\n"), text=True, check=True)
 
 
-def _build_node() -> None:
+def _build_node(name: str) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        raise NotBuilt("openai-node needs node and npm (Debian: npm), which are not installed")
-    folder = BUILT / NODE
+        raise NotBuilt(f"{name} needs node and npm (Debian: npm), which are not installed")
+    folder = BUILT / name
     folder.mkdir(parents=True)
     for each in ("package.json", "package-lock.json"):
-        shutil.copy(ROOT / "node" / each, folder)
-    _call(NODE, [npm, "ci", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)])
+        shutil.copy(NPM[name] / each, folder)
+    _call(name, [npm, "ci", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)])
 
 
 def _run(name: str, *arguments: str) -> None:
@@ -124,7 +127,7 @@ def _uv() -> str:
 
 
 def _requirements(name: str) -> Path:
-    return ROOT / "node" / "package-lock.json" if name == NODE else ROOT / "requirements" / f"{name}.txt"
+    return NPM[name] / "package-lock.json" if name in NPM else ROOT / "requirements" / f"{name}.txt"
 
 
 def _digest(name: str) -> str:
@@ -150,11 +153,11 @@ def _alone(name: str) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the environments of clients that tests run.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*LIGHT, *HEAVY, NODE)))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*PACKAGES, *NPM)))
     parser.add_argument("--pin", action="store_true", help="write the requirements anew")
     asked = parser.parse_args()
-    for name in asked.names or (*LIGHT, *HEAVY, NODE):
-        if asked.pin and name != NODE:
+    for name in asked.names or (*PACKAGES, *NPM):
+        if asked.pin and name not in NPM:
             pin(name)
         try:
             build(name)

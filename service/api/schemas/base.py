@@ -41,8 +41,9 @@ NOTHING: Final[Absent] = (None, False, "", [], {})
 
 
 def unsupported(field: str, why: str) -> PydanticCustomError:
-    """Returns an error that becomes UnsupportedField: `field` (dots and all) `why`."""
-    return PydanticCustomError("unsupported_field", "unsupported", {"at": (field,), "why": why})
+    """Returns an error that becomes UnsupportedField: `field` (dots and all) `why`. A field's own validator names no
+    field: the error is about its field as it is."""
+    return PydanticCustomError("unsupported_field", "unsupported", {"at": (field,) if field else (), "why": why})
 
 
 def wrong(field: str, text: str) -> PydanticCustomError:

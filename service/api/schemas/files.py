@@ -42,5 +42,5 @@ class FileFields(Wire):
     @classmethod
     def _has_a_use(cls, value: Any) -> Any:
         if value in NAMED_BY_OPENAI:
-            raise unsupported("purpose", f"`{value}` has no use here: only batches read files, so send `batch`")
+            raise unsupported("", f"`{value}` has no use here: only batches read files, so send `batch`")
         return value

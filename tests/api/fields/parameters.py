@@ -1,0 +1,166 @@
+"""This table says what query parameters, headers and the fields of a form do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Shown = Callable[[Any, Any], bool]
+"""Takes the answers with and without the parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`value` may be made of the answer without the parameter. `beside` are parameters of both requests, `body` is
+    theirs too. What `shows` compares are the answers. Without `shows` the status is `status` with the parameter only.
+    With `is_kept` the value is in a file of the repository afterwards."""
+
+    operation: str
+    name: str
+    value: Any
+    shows: Shown | None = None
+    status: int = 200
+    is_header: bool = False
+    is_kept: bool = False
+    beside: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+
+
+def ids(answer: Any) -> list[Any]:
+    """What tells the entries of a page apart."""
+    return [each.get("id") or each.get("version") or each.get("name") for each in data(answer)]
+
+
+def data(answer: Any) -> list[Any]:
+    return list(answer["data"] if "data" in answer else answer["versions"])
+
+
+def one(found: Any, without: Any) -> bool:
+    return len(data(found)) == 1 < len(data(without)) and ids(found)[0] == ids(without)[0]
+
+
+def turned(found: Any, without: Any) -> bool:
+    return len(ids(found)) > 1 and ids(found) == ids(without)[::-1]
+
+
+def behind(found: Any, without: Any) -> bool:
+    return len(ids(found)) > 0 and ids(found) == ids(without)[1:]
+
+
+def other(found: Any, without: Any) -> bool:
+    """The next page has something, and nothing of the first."""
+    return len(data(found)) > 0 and not set(ids(found)) & set(ids(without))
+
+
+def fewer(found: Any, without: Any) -> bool:
+    return 0 < len(data(found)) < len(data(without))
+
+
+def none(found: Any, without: Any) -> bool:
+    return not data(found) and len(data(without)) > 0
+
+
+def first(answer: Any) -> str:
+    return str(ids(answer)[0])
+
+
+def cursor(answer: Any) -> str:
+    return str(answer["next_cursor"])
+
+
+def page(operation: str, *, order: str = "") -> tuple[Parameter, ...]:
+    """OpenAI's lists: `after` and `limit`, and `order` with the one that is not the default."""
+    ordered = (Parameter(operation, "order", order, turned),) if order else ()
+    return (Parameter(operation, "limit", "1", one), Parameter(operation, "after", first, behind), *ordered)
+
+
+def pages(operation: str) -> tuple[Parameter, ...]:
+    """Our own lists: `limit` and `cursor`."""
+    return (
+        Parameter(operation, "limit", "1", lambda found, without: len(data(found)) == 1 < len(data(without))),
+        Parameter(operation, "cursor", cursor, other, beside={"limit": "1"}),
+    )
+
+
+def if_match(operation: str, body: Mapping[str, Any] | None = None) -> Parameter:
+    return Parameter(operation, "if-match", '"977"', status=412, is_header=True, body=body)
+
+
+COMPLETIONS: Final = "get /v1/chat/completions"
+MODEL: Final = "/v1/repository/models/{name}"
+ALIAS: Final = f"{MODEL}/aliases/{{alias}}"
+MESSAGE: Final = "/v1/sessions/{session_id}/messages/{message_id}"
+VOTES: Final = "get /v1/feedback"
+PARAMETERS: Final[tuple[Parameter, ...]] = (
+    *page(COMPLETIONS, order="desc"),
+    Parameter(COMPLETIONS, "model", "other:1", fewer),
+    Parameter(COMPLETIONS, "metadata", {"metadata[order]": "7"}, fewer),
+    *page(f"{COMPLETIONS}/{{completion_id}}/messages", order="desc"),
+    *page("get /v1/files", order="asc"),
+    Parameter("get /v1/files", "purpose", "batch_output", none),
+    Parameter("get /v1/responses/{response_id}", "stream", "true", status=400),
+    *page("get /v1/responses/{response_id}/input_items", order="asc"),
+    *page("get /v1/batches"),
+    *pages("get /v1/sessions"),
+    Parameter("get /v1/sessions", "query", "salmon", fewer),
+    *pages("get /v1/sessions/{session_id}/messages"),
+    if_match("patch /v1/sessions/{session_id}", {"title": "x"}),
+    if_match("delete /v1/sessions/{session_id}"),
+    Parameter("delete /v1/sessions/{session_id}", "erase", "perhaps", status=422),
+    if_match(f"patch {MESSAGE}", {"pinned": True}),
+    if_match(f"delete {MESSAGE}"),
+    if_match("post /v1/sessions/{session_id}/regenerate", {}),
+    *pages("get /v1/knowledge"),
+    Parameter(
+        "get /v1/knowledge",
+        "session_id",
+        lambda answer: next(filter(None, (each["session_id"] for each in answer["data"]))),
+        fewer,
+    ),
+    *pages(VOTES),
+    Parameter(VOTES, "model", "other", fewer),
+    Parameter(VOTES, "version", "2", fewer),
+    Parameter(f"{VOTES}/summary", "model", "other", fewer),
+    Parameter("get /v1/models", "limit", "1", one, beside={"anthropic-version": "2023-06-01"}),
+    Parameter("get /v1/models", "after_id", first, behind, beside={"anthropic-version": "2023-06-01"}),
+    Parameter(
+        "get /v1/models",
+        "before_id",
+        lambda answer: str(ids(answer)[1]),
+        lambda found, without: ids(found) == ids(without)[:1],
+        beside={"anthropic-version": "2023-06-01"},
+    ),
+    Parameter(
+        "get /v1/models",
+        "anthropic-version",
+        "2023-06-01",
+        lambda found, without: found["data"][0]["type"] == "model" and "type" not in without["data"][0],
+        is_header=True,
+    ),
+    Parameter(
+        "get /v1/models/{id}",
+        "anthropic-version",
+        "2023-06-01",
+        lambda found, without: "type" in found and "type" not in without,
+        is_header=True,
+    ),
+    *(
+        if_match(f"post {path}", {"session_id": "<session>", "messages": [{"role": "user", "content": "hi"}]})
+        for path in ("/", "/generate", "/generate_stream", "/v1/chat/completions")
+    ),
+    Parameter("get /tokenizer_info", "model", "nobody", status=404),
+    Parameter("get /metrics", "compat", "vllm", lambda found, without: "vllm:" in found and "vllm:" not in without),
+    *pages("get /v1/profiles"),
+    *(Parameter("get /v1/profiles/compare", each, "x", status=404, beside={"a": "x", "b": "x"}) for each in "ab"),
+    Parameter("get /v1/repository/models", "query", "oth", fewer),
+    Parameter("get /v1/repository/models", "cursor", first, behind),
+    *pages("get /v1/repository/models/{name}"),
+    *(Parameter(f"get {MODEL}/compare", each, "1", beside={"a": "1", "b": "1"}) for each in "ab"),
+    Parameter(f"delete {MODEL}/versions/{{version}}", "reason", "it is worse", is_kept=True),
+    Parameter(f"delete {ALIAS}", "reason", "it is over", is_kept=True),
+    Parameter(f"delete {ALIAS}/rollout", "reason", "it went badly", is_kept=True),
+    *(if_match(f"{method} {ALIAS}", {"version": "2", "override": True, "reason": "x"}) for method in ("put", "delete")),
+    if_match(f"post {ALIAS}/rollback", {"reason": "x"}),
+    Parameter(f"get {ALIAS}/history", "at", "2026-01-01T00:00:00Z", none),
+)
