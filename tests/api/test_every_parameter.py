@@ -27,7 +27,10 @@ EVERYWHERE = {"X-Request-Id", "traceparent"}
 ONCE = "Idempotency-Key"
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": []}}'
 PLACES = {
-    **{name: f"<{name.removesuffix('_id')}>" for name in ("session_id", "message_id", "response_id", "completion_id")},
+    **{
+        name: f"<{name.removesuffix('_id')}>"
+        for name in ("session_id", "message_id", "response_id", "completion_id", "conversation_id")
+    },
     "name": "other",
     "alias": "<changed>",
     "version": "<version>",
@@ -49,7 +52,9 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
             await made.post("/v1/chat/completions", {"messages": TALK[:2], "store": True, **more})
         asked = await made.post("/v1/chat/completions", {"messages": TALK[:3], "store": True})
         given = [{"role": each["role"], "content": each["content"]} for each in TALK[:3]]
-        made.made |= {"completion": asked["id"], "response": (await made.post("/v1/responses", {"input": given}))["id"]}
+        made.made["completion"] = asked["id"]
+        made.made["response"] = (await made.post("/v1/responses", {"input": given}))["id"]
+        made.made["conversation"] = (await made.post("/v1/conversations", {"items": given}))["id"]
         session = (await made.post("/v1/sessions", {"title": "empty"}))["id"]
         for text, owner in (("rice", {}), ("salt", {"session_id": made.talk})):
             await made.post("/v1/knowledge", {"text": text, **owner})
@@ -109,7 +114,7 @@ async def ask(stage: Stage, case: Parameter, added: dict[str, str]) -> httpx.Res
 
 
 async def made(stage: Stage, mark: str) -> str:
-    if mark in ("<completion>", "<response>"):
+    if mark in ("<completion>", "<conversation>", "<response>"):
         return stage.made[mark.strip("<>")]
     if mark == "<version>":
         return str(publish(Repository(stage.world.settings.data_dir), "other").version)

@@ -101,6 +101,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter("get /v1/files", "purpose", "batch_output", none),
     Parameter("get /v1/responses/{response_id}", "stream", "true", status=400),
     *page("get /v1/responses/{response_id}/input_items", order="asc"),
+    *page("get /v1/conversations/{conversation_id}/items", order="asc"),
     *page("get /v1/batches"),
     *pages("get /v1/sessions"),
     Parameter("get /v1/sessions", "query", "salmon", fewer),
