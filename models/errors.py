@@ -7,7 +7,8 @@
     ├── Stale              compare-and-set: another caller changed the alias first
     ├── Corrupt            stored bytes are not the published ones; the message names the file
     ├── InvalidSource      what was offered for import cannot be accepted; the message names the file or key
-    └── Unreachable        what several instances share cannot be had now; nothing was changed
+    ├── Unreachable        what several instances share cannot be had now; nothing was changed
+    └── StoreUnavailable   the shared store does not answer, or takes no more; what is cached is served all the same
 
 Every message is a sentence for the caller and says what to change. None contains a path of this machine.
 """
@@ -45,6 +46,10 @@ class InvalidSource(RepositoryError):
 
 class Unreachable(RepositoryError):
     """The shared records cannot be read or changed now."""
+
+
+class StoreUnavailable(RepositoryError):
+    """The shared store cannot be reached, or refused; the change can be tried again."""
 
 
 def disk_is_full(error: Exception) -> bool:

@@ -87,6 +87,7 @@ def quantize(
             f"{parent.reference} is {parent.precision} and cannot become {precision}; 8-bit and 4-bit versions are "
             "made from bf16"
         )
+    repository.fetch(parent)
     source = repository.path(parent)
     model = skeleton.build(source)
     group = _group_size(wanted, group_size)

@@ -14,6 +14,7 @@
     data_dir/downloads/, hub/           checkpoints on their way from a hub, and what its branches were (`models.hub`)
     data_dir/tmp/stage-*, gone-*        versions being made and being removed; not visible, swept after a crash
     data_dir/locks/<name>.lock          one writer per model, across processes
+    data_dir/store.json                 which store the versions are of, if they are shared (`store.mirror`)
 
 A version appears and disappears by one rename. A directory that is no whole version is ignored by every listing.
 BentoML's own prefix matching is never used: `name:1` is not `name:10`.
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from models import gate
@@ -33,27 +35,39 @@ from models.checkpoint.layers import stored_layers
 from models.errors import Conflict, Corrupt, InvalidReference, NotFound, RepositoryError, Stale, Unreachable
 from models.manifest import DEFAULT_ALIAS, Facts, Manifest, ModelReference
 from models.report import Report, ReportState
-from models.storage import bento_store, durable, leases, measuring, staging
+from models.storage import bento_store, durable, leases, measuring, staging, verifying
 from models.storage.blobs import Blobs
 from models.storage.journal import Action, Entry, History, timestamp, undo_stack
 from models.storage.layout import Layout
 from models.storage.publications import Moment, Publications
 from models.storage.records import FileRecords, Records
 from models.storage.remembered import Remembered
+from models.store.mirror import Mirror
+from models.store.shared_store import SharedStore
 
 
 class Repository:
     """Model versions under `data_dir`, which is created when missing. Safe to use from many threads and processes."""
 
-    def __init__(self, data_dir: Path, lock_timeout: float = 30.0, records: Records | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        lock_timeout: float = 30.0,
+        records: Records | None = None,
+        store: SharedStore | None = None,
+        cache_bytes: int = 0,
+    ) -> None:
         """A change waits at most `lock_timeout` seconds for another one of the same model, then raises Conflict.
-        `records` are those that instances share; None keeps them in the data directory."""
+        `records` are those that instances share; None keeps them in the data directory. With a `store`, versions are
+        those of the store, as of the last `refresh`, and `data_dir` keeps at most `cache_bytes` of weights besides
+        those in use; 0 sets no limit."""
         self.layout = Layout(data_dir)
         self.records: Records = records or FileRecords(self.layout)
         self._lock_timeout = lock_timeout
         self._manifests = Remembered(Manifest.from_json)
         self._publications = Publications(self.layout)
         self.layout.make()
+        self.mirror = None if store is None else Mirror(self.layout, store, cache_bytes, self.locked)
 
     # Reading
 
@@ -179,26 +193,42 @@ class Repository:
 
     def verify(self, manifest: Manifest) -> None:
         """Read every byte again. Raises Corrupt naming a file that is changed, missing or not ours."""
-        directory = self.path(manifest)
-        if not directory.is_dir():
+        if not self.path(manifest).is_dir():
             raise NotFound(f"There is no model version {manifest.reference}")
-        for file in manifest.files:
-            path = directory / file.path
-            if path.is_symlink() or not path.is_file():
-                raise Corrupt(f"{manifest.reference}: {file.path} is missing or not a regular file")
-            if path.stat().st_size != file.size or staging.sha256_of(path) != file.sha256:
-                raise Corrupt(f"{manifest.reference}: {file.path} is not what was published")
+        self.fetch(manifest)
+        self.check(manifest)
+
+    def check(self, manifest: Manifest) -> None:
+        """Does the same for files that are here; what is in the store alone counts as missing."""
         reference = ModelReference(manifest.name, manifest.version)
         if self._manifest(reference, lambda path: Manifest.from_json(path.read_bytes())) != manifest:
             raise Corrupt(f"{manifest.reference}: {staging.MANIFEST} is not what was published")
-        description = directory / bento_store.DESCRIPTION
-        if manifest.description and staging.sha256_of(description) != manifest.description:
-            raise Corrupt(f"{manifest.reference}: {bento_store.DESCRIPTION} is not what was published")
-        strangers = (
-            {path.name for path in directory.iterdir()} - {file.path for file in manifest.files} - staging.OUR_FILES
-        )
-        if strangers:
-            raise Corrupt(f"{manifest.reference}: {min(strangers)} was not published")
+        verifying.verify(self.path(manifest), manifest)
+
+    # The store, where there is one
+
+    def refresh(self) -> list[str]:
+        """Shows what other instances published, measured and deleted. Returns a sentence for each version that cannot
+        be shown. Raises StoreUnavailable."""
+        if self.mirror is None:
+            return []
+        failed = self.mirror.refresh()
+        while self.mirror.changed:
+            name = self.mirror.changed.pop()
+            with self.locked(name):
+                self.point_latest(name)
+        return failed
+
+    def fetch(self, manifest: Manifest) -> None:
+        """Brings a version's weights into the data directory, if they are in the store alone. Keep a lease meanwhile
+        and as long as they are used: without one they may go again. Raises NotFound, Corrupt, Conflict where the cache
+        has no room, and StoreUnavailable."""
+        if self.mirror is not None:
+            with leases.Lease(self.path(manifest)):
+                self.mirror.fetch(manifest, self._all)
+
+    def _all(self) -> Iterator[Manifest]:
+        return (manifest for name in self.models() for manifest in self.newest_first(name))
 
     # Publishing
 
@@ -222,20 +252,29 @@ class Repository:
         layers = stored_layers(staged)
         for file in files:
             Blobs(self.layout.blobs).share(staged / file.path, file)
+        if self.mirror is not None:
+            self.mirror.upload(staged, files)
         durable.make_directory(self.layout.models / name)
         with self.locked(name):
-            reference = ModelReference(name, self._free_version(reference))
-            manifest = Manifest.of(facts, reference, self._next_moment(name), files, layers)
+            manifest = self._numbered(staged, reference, partial(Manifest.of, facts, files=files, layers=layers))
+            staged.rename(self.path(manifest))
+            durable.sync(self.layout.models / name)
+            self._publications.add(name, {manifest.version: manifest.created_at})
+            bento_store.point_latest(self.layout.models / name, manifest.version)
+        return manifest
+
+    def _numbered(self, staged: Path, wanted: ModelReference, make: Callable[..., Manifest]) -> Manifest:
+        """Writes the manifest of the next free number, which the store, if there is one, then has. Raises Conflict."""
+        while True:
+            reference = ModelReference(wanted.name, self._free_version(wanted))
+            manifest = make(reference, self._next_moment(wanted.name))
             description = bento_store.description(manifest)
             manifest = replace(manifest, description=hashlib.sha256(description).hexdigest())
             staging.write_sealed(staged / staging.MANIFEST, manifest.to_json().encode())
             staging.write_sealed(staged / bento_store.DESCRIPTION, description)
             durable.sync(staged)
-            staged.rename(self.layout.version(reference))
-            durable.sync(self.layout.models / name)
-            self._publications.add(name, {manifest.version: manifest.created_at})
-            bento_store.point_latest(self.layout.models / name, manifest.version)
-        return manifest
+            if self.mirror is None or self.mirror.publish(manifest, staged):
+                return manifest
 
     def delete(self, name: str, version: str, reason: str = "", actor: str = "") -> None:
         """Remove a version, its report and its profiles; its number is not used again. Raises NotFound, or Conflict
@@ -250,11 +289,12 @@ class Repository:
                 raise Conflict(f"{reference} is {', '.join(holders)}; promote another version first")
             with leases.unused(self.layout.version(reference)):
                 self.records.refuse_leased(name, version)
+                if self.mirror is not None:
+                    self.mirror.store.delete(self.get(name, version), reason, actor)
                 self._record(name, "delete", None, version, None, reason, actor)
                 self.layout.version(reference).rename(gone)
             durable.sync(self.layout.models / name)
-            newest = self.newest(name)
-            bento_store.point_latest(self.layout.models / name, newest.version if newest else None)
+            self.point_latest(name)
         shutil.rmtree(gone)
         self.layout.report(name, version).unlink(missing_ok=True)
         shutil.rmtree(self.layout.profiles_of(name, version), ignore_errors=True)
@@ -265,6 +305,8 @@ class Repository:
             raise Conflict(f"The report is not of {manifest.reference}")
         with self.locked(manifest.name):
             self.get(manifest.name, manifest.version)
+            if self.mirror is not None:
+                self.mirror.put_report(manifest, report.to_json())
             path = self.layout.report(manifest.name, manifest.version)
             durable.make_directory(path.parent)
             durable.replace(path, report.to_json())
@@ -371,6 +413,11 @@ class Repository:
         except RepositoryError:
             return None
 
+    def point_latest(self, name: str) -> None:
+        """Makes the newest version BentoML's `latest`. The caller holds the model's lock."""
+        newest = self.newest(name)
+        bento_store.point_latest(self.layout.models / name, newest.version if newest else None)
+
     def _has_versions(self, name: str) -> bool:
         try:
             return self.newest(name) is not None
@@ -381,6 +428,7 @@ class Repository:
         """The asked version when it is free, else Conflict; the next whole number when none is asked."""
         name, version = reference.name, reference.version
         used = {path.name for path in (self.layout.models / name).iterdir()} | self._history(name).deleted
+        used |= self.mirror.store.numbers(name) if self.mirror is not None else set()
         if version is None:
             return str(1 + max((int(other) for other in used if other.isascii() and other.isdigit()), default=0))
         if version == bento_store.LATEST:

@@ -1,4 +1,5 @@
-"""Upkeep frees disk space: remains of crashed changes, files that belong to no version, and versions without use."""
+"""Upkeep frees disk space: remains of crashed changes, files that belong to no version, and versions without use.
+A store, where versions are shared through one, is cleared as well."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from models.errors import Conflict, NotFound
 from models.hub import downloads
 from models.manifest import Manifest
 from models.repository import Repository
-from models.storage import bento_store, durable, staging
+from models.storage import durable, staging
 from models.storage.blobs import Blobs
+from models.store import pruning
 
 ABANDONED_SECONDS = 60.0
 
@@ -31,6 +33,8 @@ def collect(repository: Repository, keep: int | None = None, reason: str = "", a
     these were made from. Raises ValueError for a negative `keep`."""
     removed = () if keep is None else _thin_out(repository, keep, reason, actor)
     freed = prune(repository) + downloads.clear(repository.layout.data_dir)
+    if repository.mirror is not None:
+        freed += pruning.prune(repository.mirror.store)
     return Collected(removed, tuple(sweep(repository)), freed)
 
 
@@ -43,8 +47,7 @@ def sweep(repository: Repository, older_than: float = ABANDONED_SECONDS) -> list
     removed = staging.sweep(layout.temporary, older_than)
     for name in repository.models():
         with repository.locked(name):
-            versions = repository.versions(name)
-            bento_store.point_latest(layout.models / name, versions[-1].version if versions else None)
+            repository.point_latest(name)
     return removed
 
 

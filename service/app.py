@@ -93,6 +93,7 @@ from service.records import SharedRecords, open_repository
 from service.sessions import Limits
 from service.settings import Settings, engine_environment
 from service.stopping import is_stopping
+from service.store_follower import PRUNE_STORE, REFRESH_STORE, StoreFollower
 from service.tasks import BackgroundTasks
 from service.tracing import Tracer
 from service.ui import routes as ui
@@ -194,7 +195,7 @@ def create(
         load_timeout=settings.load_timeout_seconds,
         drain_timeout=settings.drain_seconds,
         idle_timeout=settings.idle_unload_seconds,
-        prepare=_preparation(store, settings.data_dir, carried or {}),
+        prepare=_preparation(store, settings, carried or {}),
         tasks=tasks,
     )
     jobs = Jobs(store, engine_environment(), tasks=tasks)
@@ -298,6 +299,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     conversations: Conversations = app.state.service.answers.conversations
     conversations.start()
     tasks.keep(EXPIRE_FILES, app.state.service.files.expire)
+    if deployments.repository.mirror is not None:
+        follower = StoreFollower(deployments.repository)
+        tasks.keep(REFRESH_STORE, follower.refresh)
+        tasks.keep(PRUNE_STORE, follower.prune)
     if deployments.has_engine:
         app.state.service.lane.start(tasks)
     try:
@@ -339,7 +344,9 @@ async def _open_sessions(settings: Settings, metrics: Metrics) -> SessionStore:
     return await SessionStore.open(settings.session_database, limits, observe=metrics.session_store)
 
 
-def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, Path]) -> Callable[[], Awaitable[None]]:
+def _preparation(
+    repository: Repository, settings: Settings, carried: Mapping[str, Path]
+) -> Callable[[], Awaitable[None]]:
     """Returns the work that publishes the bento's carried models, and the demo model where it is wanted. It runs in a
     process of its own: checking and quantizing need torch."""
 
@@ -351,8 +358,8 @@ def _preparation(repository: Repository, data_dir: Path, carried: Mapping[str, P
         missing = [f"{reference}={path}" for reference, path in missing_of(repository, carried).items()]
         if not (missing or demo_is_wanted(repository)):
             return
-        starter = "service.starting.first_models" if repository.records.shared else "models.starter"
-        command = (sys.executable, "-m", starter, str(data_dir), *missing)
+        starter = "models.starter" if settings.is_alone else "service.starting.first_models"
+        command = (sys.executable, "-m", starter, str(settings.data_dir), *missing)
         process = await asyncio.create_subprocess_exec(*command)
         try:
             if await process.wait():

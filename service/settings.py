@@ -21,6 +21,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.gate import Limits
 from models.manifest import DEFAULT_ALIAS
+from models.store.place import StorePlace, require_store_url
 from service.collector_url import checked_url, traces_url
 from service.origins import EVERY, origins_of
 
@@ -175,6 +176,17 @@ class Settings(BaseSettings):
         description="Where chat history is kept: `postgresql+asyncpg://user:password@host/name`, or a file as "
         "`sqlite+aiosqlite:////path`; `sessions.db` in the data directory where unset.",
     )
+    store_url: str | None = Field(
+        default=None,
+        description="Where versions are shared with other instances: `file:///path` or `s3://bucket/prefix`, made by "
+        "`dosirak store init`; in the data directory alone where unset.",
+    )
+    store_cache_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Most bytes of weights of the store that the data directory keeps; the least recently used go, "
+        "never those in use. 0 sets no limit.",
+    )
     sessions_ttl_seconds: float = Field(
         default=2592000.0,
         ge=1,
@@ -256,6 +268,12 @@ class Settings(BaseSettings):
             raise ValueError(f"must begin with {' or '.join(DATABASES)}")
         return value
 
+    @field_validator("store_url")
+    @classmethod
+    def _store(cls, value: str | None) -> str | None:
+        """An empty variable is none: compose files make one of an unset variable."""
+        return require_store_url(value) if value else None
+
     @field_validator("otlp_endpoint")
     @classmethod
     def _collector(cls, value: str | None) -> str | None:
@@ -318,6 +336,16 @@ class Settings(BaseSettings):
     def shares_records(self) -> bool:
         """Returns whether other instances see this one's aliases, rollouts and wanted deployments."""
         return self.session_database.startswith(DATABASES[1])
+
+    @property
+    def store(self) -> StorePlace:
+        """Returns where versions are shared, and how much of it is kept here."""
+        return StorePlace(self.store_url, self.store_cache_bytes)
+
+    @property
+    def is_alone(self) -> bool:
+        """Returns whether the data directory is all that the repository needs."""
+        return not self.shares_records and self.store_url is None
 
     @property
     def who(self) -> str:

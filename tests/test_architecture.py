@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.machine": {"models", "service.host", "service.settings", "service.runner.native.build"},
     "service.tracebacks": set(),
     "service.stopping": set(),
+    "service.store_follower": {"models"},
     "service.tracing": set(),
     "service.log_lines": set(),
     "service.logs": {"service.settings", "service.tracebacks", "service.log_lines"},
@@ -368,6 +369,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.live",
         "service.profiles",
         "service.stopping",
+        "service.store_follower",
         "service.api",
         "service.ui",
         "service.sessions",
@@ -488,6 +490,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("service.metrics",),
     "opentelemetry": tuple(f"service.tracing.{name}" for name in ("exporting", "bounded", "encoding", "sender")),
     "bentoml": ("service.bento", "service.packaging"),
+    "obstore": ("models.store.s3",),
     "sqlalchemy": ("service.sessions", "service.records"),
     "alembic": ("service.sessions.migrating", "service.sessions.migrations"),
 }
@@ -600,7 +603,15 @@ def test_the_table_names_only_parts_that_exist() -> None:
 
 def test_api_process_imports_no_torch() -> None:
     """The whole app is composed without torch or transformers, nor what only a server with sessions needs."""
-    unwanted = {"torch", "transformers", "sqlalchemy", "google.protobuf", "opentelemetry.sdk", "opentelemetry.exporter"}
+    unwanted = {
+        "torch",
+        "transformers",
+        "sqlalchemy",
+        "obstore",
+        "google.protobuf",
+        "opentelemetry.sdk",
+        "opentelemetry.exporter",
+    }
     program = f"import sys, service.app; print(sorted({unwanted} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"

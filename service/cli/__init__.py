@@ -13,7 +13,7 @@ from rich.text import Text
 
 from models import __version__
 from models.errors import RepositoryError
-from service.cli import guard, models
+from service.cli import guard, models, store
 from service.cli.completion import complete_reference
 from service.cli.doctor import doctor
 from service.cli.examples import COMMON, put_examples
@@ -27,6 +27,7 @@ from service.host import has_torch
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(models.app, name="model")
 app.add_typer(guard.app, name="guard")
+app.add_typer(store.app, name="store")
 app.command()(doctor)
 
 
@@ -49,9 +50,9 @@ def demo_versions() -> list[str]:
     """Returns both versions of the demo model; a fresh installation gets them now. Imports torch."""
     from models.starter import WEIGHTS, demo_is_wanted, publish_demo
 
-    store = repository()
-    if demo_is_wanted(store):
-        publish_demo(store, WEIGHTS)
+    known = repository()
+    if demo_is_wanted(known):
+        publish_demo(known, WEIGHTS)
     return ["demo:1", "demo:2"]
 
 

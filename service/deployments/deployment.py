@@ -141,6 +141,7 @@ class Deployment:
         try:
             _require_memory(self.manifest, self.needed_bytes)
             self._lease = repository.lease(self.manifest)
+            await self._fetch(repository)
             loading = asyncio.create_task(self._load(repository.path(self.manifest)))
             checking = asyncio.create_task(self._check(repository))
             await asyncio.wait({loading, checking}, return_when=asyncio.FIRST_EXCEPTION)
@@ -153,6 +154,13 @@ class Deployment:
             await self._give_up(loading, str(error) or type(error).__name__)
         else:
             self.settle(DeploymentState.READY)
+
+    async def _fetch(self, repository: Repository) -> None:
+        """Brings the weights that are in the store alone."""
+        self.phase = "fetching"
+        for manifest in (self.manifest, self.draft):
+            if manifest is not None:
+                await asyncio.to_thread(repository.fetch, manifest)
 
     async def _check(self, repository: Repository) -> None:
         """Reads every file again. Raises Unavailable for damaged files, and InvalidRequest for a draft version that

@@ -54,6 +54,7 @@ def load(settings: Settings, repository: Repository, manifest: Manifest) -> Load
     """Loads a version in this process, as the engine process does. Imports torch."""
     from service.runner.loading.building import build_runner
 
+    repository.fetch(manifest)
     config = engine_config(settings, repository, manifest)
     runner, info = build_runner(config, lambda phase, fraction: None)
     return Loaded(config, runner, info, manifest.digest if manifest.has_adapter else "")

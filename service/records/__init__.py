@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from models import __version__
+from models import __version__, opening
 from models.repository import Repository
 from models.storage.layout import Layout
 from service.records.presence import Identity, Instance, Role
@@ -23,11 +23,15 @@ __all__ = ["Identity", "Instance", "SharedRecords", "open_repository"]
 
 def open_repository(settings: Settings, role: Role = "command") -> Repository:
     """Returns the repository of the data directory, with the records of all instances where the database is
-    PostgreSQL."""
+    PostgreSQL, and with the versions of all instances where there is a store. Raises as `models.opening` does."""
+    return opening.open_repository(settings.data_dir, settings.store, _records(settings, role))
+
+
+def _records(settings: Settings, role: Role) -> SharedRecords | None:
     if not settings.shares_records:
-        return Repository(settings.data_dir)
+        return None
     opened = _of_command if role == "command" else _opened
-    return Repository(settings.data_dir, records=opened(settings.session_database, settings.data_dir, role))
+    return opened(settings.session_database, settings.data_dir, role)
 
 
 def _opened(url: str, data_dir: Path, role: Role) -> SharedRecords:

@@ -1,5 +1,5 @@
-"""This module publishes the first models where instances share records: as `models.starter`, by the settings of the
-environment. `python -m service.starting.first_models DATA_DIR [REFERENCE=DIRECTORY …]`."""
+"""This module publishes the first models where instances share records or versions: as `models.starter`, by the
+settings of the environment. `python -m service.starting.first_models DATA_DIR [REFERENCE=DIRECTORY …]`."""
 
 from __future__ import annotations
 

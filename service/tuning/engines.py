@@ -52,6 +52,8 @@ class Engines:
     ) -> None:
         self._versions = {each.reference: each for each in versions}
         self._leases: list[Lease] = [repository.lease(each) for each in versions]
+        for each in versions:
+            repository.fetch(each)
         self._make = make
         self._free = free
         self._most = free() * KEPT_SHARE

@@ -36,7 +36,8 @@ def _applies(asked: Requirement, by: Requirement) -> bool:
 
 
 def test_they_are_what_the_project_needs_to_serve() -> None:
-    wanted = needed([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["postgres"]])
+    extras = PROJECT["optional-dependencies"]
+    wanted = needed([*PROJECT["dependencies"], *extras["postgres"], *extras["s3"]])
     known = pins("requirements.txt")
     # packages that torch and its like ask for where there is a GPU are left to their own pins
     assert set(known) == wanted & set(pins("constraints.txt"))
@@ -49,6 +50,6 @@ def test_they_are_pinned_as_tested() -> None:
 def test_nothing_that_tests_or_measures_is_among_them() -> None:
     extras = PROJECT["optional-dependencies"]
     tools = {canonicalize_name(Requirement(each).name) for each in extras["dev"] + extras["load"]}
-    serving = needed([*PROJECT["dependencies"], *extras["postgres"]])
+    serving = needed([*PROJECT["dependencies"], *extras["postgres"], *extras["s3"]])
     assert not set(pins("requirements.txt")) & (tools - serving)
     assert not {"pytest", "mypy", "ruff", "hypothesis", "locust"} & set(pins("requirements.txt"))

@@ -1,0 +1,116 @@
+"""`dosirak store`, and the settings and loads of an instance that has a store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from models.errors import StoreUnavailable
+from models.repository import Repository
+from models.store.remote import remote_of
+from models.store.shared_store import blob
+from service import cli
+from service.deployments.routing import as_service_error
+from service.errors import Unavailable
+from service.settings import Settings
+from service.store_follower import StoreFollower
+from tests.reports import report
+from tests.stores import instance
+from tests.versions import publish
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"file://{tmp_path}/store"
+    monkeypatch.setenv("DOSIRAK_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("DOSIRAK_STORE_URL", url)
+    return url
+
+
+def run(*words: str, status: int = 0) -> str:
+    result = CliRunner().invoke(cli.app, ["store", *words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        assert status == 1
+        return str(result.exception)
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_an_old_data_directory_moves_over(url: str, tmp_path: Path) -> None:
+    old = Repository(tmp_path / "data")
+    manifests = [publish(old, "one"), publish(old, "two", name="other", version="stable")]
+    old.put_report(manifests[0], report(manifests[0]))
+    assert "dosirak store init" in run("push", status=1)
+    assert "is the store" in run("init")
+    assert "demo:1" in json.loads(run("status", "--json"))["not_pushed"]
+    assert "2 versions pushed: demo:1, other:stable" in run("push")
+    assert "0 versions pushed" in run("push"), "again, it has nothing to do"
+    assert "as published" in run("verify")
+    told = json.loads(run("status", "--json"))
+    assert told["models"] == {"demo": 1, "other": 1}
+    assert told["reports"] == 1
+    assert told["not_pushed"] == []
+    assert told["cached_bytes"] == sum(
+        file.size for each in manifests for file in each.files if file.path.endswith(".safetensors")
+    )
+    fresh = instance(tmp_path, "fresh", url)
+    assert [fresh.resolve(each.reference) for each in manifests] == manifests
+    fresh.verify(manifests[1])
+    assert fresh.report(manifests[0]) == report(manifests[0])
+
+
+def test_damage_is_not_pushed(url: str, tmp_path: Path) -> None:
+    run("init")
+    manifest = publish(Repository(tmp_path / "data"), "one")
+    path = tmp_path / "data" / "models" / "demo" / "1" / "model.safetensors"
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert "model.safetensors is not what was published" in run("push", status=1)
+    assert manifest.reference in json.loads(run("status", "--json"))["not_pushed"]
+
+
+@pytest.mark.parametrize("change", ["byte", "gone", "manifest"])
+def test_verify_names_what_is_wrong(url: str, tmp_path: Path, change: str) -> None:
+    run("init")
+    manifest = publish(instance(tmp_path, "a", url), "one")
+    remote, file = remote_of(url), manifest.files[-1]
+    match change:
+        case "byte":
+            remote.put(blob(file.sha256), b"?" * file.size)
+        case "gone":
+            remote.delete(blob(file.sha256))
+        case _:
+            remote.put("manifests/demo/1.json", b"{}")
+    shown = json.loads(run("verify", "--json", status=1))
+    assert len(shown["wrong"]) == 1
+    assert shown["wrong"][0].startswith("demo:1: ")
+
+
+def test_a_url_that_is_no_store_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOSIRAK_STORE_URL", "gs://bucket")
+    with pytest.raises(ValidationError, match="s3://bucket/prefix"):
+        Settings()
+    monkeypatch.setenv("DOSIRAK_STORE_URL", "")
+    assert Settings().store_url is None
+
+
+def test_an_absent_store_is_503() -> None:
+    error = as_service_error(StoreUnavailable("The store does not take or give x: gone"))
+    assert isinstance(error, Unavailable)
+    assert error.status == 503
+    assert "store does not take" in error.message
+
+
+async def test_the_follower_shows_what_others_publish(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store_follower.REFRESH_SECONDS", 0)
+    run("init")
+    first, second = instance(tmp_path, "a", url), instance(tmp_path, "b", url)
+    published = publish(first, "one")
+    await StoreFollower(second).refresh()
+    assert second.versions("demo") == [published]
