@@ -173,8 +173,9 @@ class Settings(BaseSettings):
     )
     database_url: SecretStr | None = Field(
         default=None,
-        description="Where chat history is kept: `postgresql+asyncpg://user:password@host/name`, or a file as "
-        "`sqlite+aiosqlite:////path`; `sessions.db` in the data directory where unset.",
+        description="Where chat history is kept, and with PostgreSQL what instances share (aliases, rollouts, "
+        "deployments): `postgresql+asyncpg://user:password@host/name`, or a file as `sqlite+aiosqlite:////path`; "
+        "`sessions.db` in the data directory where unset.",
     )
     store_url: str | None = Field(
         default=None,
