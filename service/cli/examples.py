@@ -78,6 +78,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "dosirak model rollout chat --promote",
         "dosirak model rollout chat --abort --reason 'worse answers'",
     ),
+    "store init": ("dosirak store init file:///mnt/models", "dosirak store init s3://models/dosirak"),
+    "store push": ("DOSIRAK_STORE_URL=file:///mnt/models dosirak store push",),
+    "store verify": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store verify",),
+    "store status": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store status --json",),
     "guard hash": ("dosirak guard hash contracts.txt letters.txt --output sensitive.grams",),
     "guard check": ("dosirak guard check answer.txt --file guard.toml", "dosirak guard check - --file guard.toml"),
 }
