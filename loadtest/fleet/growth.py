@@ -1,4 +1,4 @@
-"""What a fleet needs for so many turns a day, by arithmetic on unit costs, and which shared part is too small first.
+"""Growth says what a fleet needs for so many turns a day, by arithmetic on unit costs, and which part ends first.
 
 `CEILINGS` are what one of each shared part bears. They are round figures of ours, not measured here; the factor between
 need and ceiling says in which order parts end, not the day on which they do.

@@ -1,4 +1,4 @@
-"""What a batch keeps, wherever it is interrupted: on every endpoint, on a full disk, and of an owner that is erased."""
+"""A batch keeps its answers wherever it is interrupted, on every endpoint and a full disk; an erased owner has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What routers and autoscalers of clusters ask of a model server: `docs/clusters.md` has the table."""
+"""The server has what routers and autoscalers of clusters ask for: `docs/clusters.md` has the table."""
 
 from __future__ import annotations
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
 import pytest
 import yaml
 
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.kustomize import named, render
+from tests.published_schemas import wrong
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "docker" / "kubernetes"
-SCHEMAS = ROOT / "tests" / "schemas"
 FILES = ("kubernetes-1.34.json", "keda-scaledobject.json", "prometheus-operator-servicemonitor.json")
 OVERLAYS = ("cpu", "cuda")
 KINDS = {
@@ -34,21 +31,6 @@ KINDS = {
 }
 END_SECONDS = 5
 """What the engines' end may take after the drain."""
-
-
-@cache
-def validators() -> dict[str, Any]:
-    found = {}
-    for name in FILES:
-        told = json.loads((SCHEMAS / name).read_text())
-        for kind, schema in told["kinds"].items():
-            found[kind] = jsonschema_rs.validator_for({**schema, "definitions": told["definitions"]})
-    return found
-
-
-def wrong(manifest: dict[str, Any]) -> list[str]:
-    errors = validators()[manifest["kind"]].iter_errors(manifest)
-    return [f"{manifest['kind']} {'/'.join(map(str, error.instance_path))}: {error.message}" for error in errors]
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -68,7 +50,7 @@ def container(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_every_object_is_what_its_published_schema_takes(objects: list[dict[str, Any]]) -> None:
     assert {each["kind"] for each in objects} == KINDS
-    assert [error for each in objects for error in wrong(each)] == []
+    assert [error for each in objects for error in wrong(each, FILES)] == []
 
 
 @pytest.mark.parametrize(
@@ -90,7 +72,7 @@ def test_a_slip_in_any_of_them_is_found(kind: str, path: str, value: object) -> 
     for step in steps:
         at = at[int(step) if isinstance(at, list) else step]
     at[last] = value
-    assert wrong(changed), path
+    assert wrong(changed, FILES), path
 
 
 def test_the_pod_has_as_long_to_end_as_it_needs(objects: list[dict[str, Any]]) -> None:

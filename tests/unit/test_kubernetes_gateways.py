@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
 import pytest
 import yaml
 
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.kustomize import named, render
+from tests.published_schemas import validators, wrong
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "docker" / "kubernetes"
-SCHEMAS = ROOT / "tests" / "schemas"
 FILES = ("gateway-api.json", "kserve.json", "kubernetes-1.34.json")
 KSERVE = ("inference-service.yaml", "llm-inference-service.yaml")
 END_SECONDS = 5
-
-
-@cache
-def validators() -> dict[str, Any]:
-    found = {}
-    for name in FILES:
-        told = json.loads((SCHEMAS / name).read_text())
-        for kind, schema in told["kinds"].items():
-            found[kind] = jsonschema_rs.validator_for({**schema, "definitions": told["definitions"]})
-    return found
-
-
-def wrong(manifest: dict[str, Any]) -> list[str]:
-    errors = validators()[manifest["kind"]].iter_errors(manifest)
-    return [f"{manifest['kind']} {'/'.join(map(str, error.instance_path))}: {error.message}" for error in errors]
 
 
 def kserve(name: str) -> dict[str, Any]:
@@ -45,7 +27,7 @@ def kserve(name: str) -> dict[str, Any]:
 
 
 def rendered(name: str) -> list[dict[str, Any]]:
-    return [each for each in render(MANIFESTS / name) if each["kind"] in validators()]
+    return [each for each in render(MANIFESTS / name) if each["kind"] in validators(*FILES)]
 
 
 EXAMPLES = ("gateway", "inference-pool", *KSERVE)
@@ -58,7 +40,7 @@ def objects_of(example: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_object_is_what_its_published_schema_takes(example: str) -> None:
     objects = objects_of(example)
-    assert objects and [error for each in objects for error in wrong(each)] == []
+    assert objects and [error for each in objects for error in wrong(each, FILES)] == []
 
 
 @pytest.mark.parametrize(
@@ -82,7 +64,7 @@ def test_a_slip_in_any_of_them_is_found(example: str, kind: str, path: str, valu
     for step in steps:
         at = at[int(step) if isinstance(at, list) else step]
     at[last] = value
-    assert wrong(changed), path
+    assert wrong(changed, FILES), path
 
 
 def picker_configs() -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a request, a configuration and a version's files are in vLLM's words."""
+"""The mapping puts a request, a configuration and a version's files into vLLM's words."""
 
 from __future__ import annotations
 

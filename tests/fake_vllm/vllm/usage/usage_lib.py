@@ -1,4 +1,4 @@
-"""Who uses vLLM."""
+"""This fake knows who uses vLLM."""
 
 from enum import Enum
 
