@@ -267,6 +267,15 @@ class World:
         return self.engine.tokenizer
 
 
+def says(world: World, text: str) -> None:
+    """Makes every answer this text."""
+
+    def script(request: Request, tokenizer: Tokenizer) -> list[int]:
+        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
+
+    world.engine.script = script
+
+
 def publish(
     repository: Repository, name: str = "demo", parent: Manifest | None = None, window: int | None = None, **files: Any
 ) -> Manifest:

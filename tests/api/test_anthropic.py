@@ -20,7 +20,7 @@ from service.text.tokenizer import Tokenizer
 from tests.api.anthropic import ASK, ORDER, WEATHER, ask, count, events, gathered, refused, streamed
 from tests.api.anthropic_golden import CALLED, REFUSED, SYSTEM, Exchange, Order, exchanges, recorded
 from tests.api.conftest import KEY, Serve
-from tests.fake_service import CACHED, REPLY, World, over_http, publish, serving
+from tests.fake_service import CACHED, REPLY, World, over_http, publish, says, serving
 from tests.tools import WITH_TOOLS
 from tests.waiting import until
 
@@ -39,13 +39,6 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     publish(Repository(tmp_path), chat_template=WITH_TOOLS)
     async with serving(tmp_path) as served:
         yield served
-
-
-def says(world: World, text: str) -> None:
-    def script(request: Request, tokenizer: Tokenizer) -> list[int]:
-        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
-
-    world.engine.script = script
 
 
 def prompts(world: World) -> list[str]:

@@ -10,10 +10,8 @@ import anthropic
 import pytest
 
 from models.repository import Repository
-from service.engine.messages import Request
-from service.text.tokenizer import Tokenizer
 from tests.api.anthropic import ASK, WEATHER, ask, count, gathered, refused, streamed
-from tests.fake_service import World, over_http, publish, serving
+from tests.fake_service import World, over_http, publish, says, serving
 from tests.tools import REASONING, WITH_TOOLS
 
 THOUGHT, SAID = "hello world, 안녕하세요", "도시락!"
@@ -28,13 +26,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with serving(tmp_path) as served:
         says(served, SPOKEN)
         yield served
-
-
-def says(world: World, text: str) -> None:
-    def script(request: Request, tokenizer: Tokenizer) -> list[int]:
-        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
-
-    world.engine.script = script
 
 
 def prompts(world: World) -> list[str]:

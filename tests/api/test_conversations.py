@@ -15,9 +15,7 @@ from openai.types.responses import Response
 from pydantic import TypeAdapter
 
 from models.repository import Repository
-from service.engine.messages import Request
-from service.text.tokenizer import Tokenizer
-from tests.fake_service import World, over_http, publish, serving
+from tests.fake_service import World, over_http, publish, says, serving
 from tests.tools import WITH_TOOLS
 
 WEATHER: dict[str, Any] = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
@@ -38,13 +36,6 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def client(world: World) -> AsyncIterator[Any]:
     async with over_http(world) as url:
         yield AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-
-
-def says(world: World, text: str) -> None:
-    def script(request: Request, tokenizer: Tokenizer) -> list[int]:
-        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
-
-    world.engine.script = script
 
 
 def prompt(world: World) -> str:

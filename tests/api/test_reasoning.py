@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from models.repository import Repository
-from service.engine.messages import Request
 from service.grammars import Grammar
-from service.text.tokenizer import Tokenizer
-from tests.fake_service import World, publish, serving
+from tests.fake_service import World, publish, says, serving
 from tests.grammars import fits
 from tests.tools import REASONING, WITH_TOOLS
 
@@ -27,13 +25,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     publish(Repository(tmp_path), chat_template=REASONING)
     async with serving(tmp_path) as served:
         yield served
-
-
-def says(world: World, text: str) -> None:
-    def script(request: Request, tokenizer: Tokenizer) -> list[int]:
-        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
-
-    world.engine.script = script
 
 
 def tokens_up_to_the_mark(world: World, text: str) -> int:

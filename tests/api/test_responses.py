@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from models.repository import Repository
-from service.engine.messages import FinishReason, Request
+from service.engine.messages import FinishReason
 from service.errors import Unavailable
-from service.text.tokenizer import Tokenizer
 from tests.api.conftest import Serve
-from tests.fake_service import REPLY, WINDOW, World, publish, serving
+from tests.fake_service import REPLY, WINDOW, World, publish, says, serving
 from tests.tools import WITH_TOOLS
 
 PATH = "/v1/responses"
@@ -32,13 +31,6 @@ async def tools(tmp_path: Path) -> AsyncIterator[World]:
     publish(Repository(tmp_path), chat_template=WITH_TOOLS)
     async with serving(tmp_path) as served:
         yield served
-
-
-def says(world: World, text: str) -> None:
-    def script(request: Request, tokenizer: Tokenizer) -> list[int]:
-        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
-
-    world.engine.script = script
 
 
 async def ask(world: World, **body: Any) -> dict[str, Any]:

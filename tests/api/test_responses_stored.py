@@ -12,11 +12,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from models.repository import Repository
-from service.engine.messages import Request
 from service.errors import NotFound
-from service.text.tokenizer import Tokenizer
 from tests.api.conftest import KEY, Serve
-from tests.fake_service import REPLY, World, over_http, publish, serving
+from tests.fake_service import REPLY, World, over_http, publish, says, serving
 from tests.tools import WITH_TOOLS
 
 CALLED = 'Soon.\n<tool_call>\n{"name": "weather", "arguments": {"city": "서울"}}\n</tool_call>'
@@ -39,13 +37,6 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def client(world: World) -> AsyncIterator[Any]:
     async with over_http(world) as url:
         yield AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-
-
-def says(world: World, text: str) -> None:
-    def script(request: Request, tokenizer: Tokenizer) -> list[int]:
-        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
-
-    world.engine.script = script
 
 
 def prompts(world: World) -> list[str]:

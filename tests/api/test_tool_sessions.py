@@ -12,10 +12,8 @@ import pytest
 
 from models.repository import Repository
 from service.context.policies import POLICIES
-from service.engine.messages import Request
-from service.text.tokenizer import Tokenizer
 from tests.api.reading import error, openai_error
-from tests.fake_service import WINDOW, World, publish, serving
+from tests.fake_service import WINDOW, World, publish, says, serving
 from tests.tools import WITH_TOOLS
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -32,13 +30,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     publish(Repository(tmp_path), chat_template=WITH_TOOLS + "{{ '' if true else '</think>' }}")
     async with serving(tmp_path, database_url=f"sqlite+aiosqlite:///{tmp_path}/sessions.db") as served:
         yield served
-
-
-def says(world: World, text: str) -> None:
-    def script(request: Request, tokenizer: Tokenizer) -> list[int]:
-        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
-
-    world.engine.script = script
 
 
 async def session(world: World, **fields: Any) -> str:

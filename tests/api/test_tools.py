@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from models.repository import Repository
-from service.engine.messages import Request
-from service.text.tokenizer import Tokenizer
-from tests.fake_service import World, publish, serving
+from tests.fake_service import World, publish, says, serving
 from tests.tools import WITH_TOOLS
 
 WEATHER = {
@@ -37,13 +35,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     publish(Repository(tmp_path), chat_template=WITH_TOOLS)
     async with serving(tmp_path) as served:
         yield served
-
-
-def says(world: World, text: str) -> None:
-    def script(request: Request, tokenizer: Tokenizer) -> list[int]:
-        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.stop_token_ids[0]]
-
-    world.engine.script = script
 
 
 async def ask(world: World, **more: Any) -> dict[str, Any]:
