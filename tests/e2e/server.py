@@ -37,6 +37,11 @@ class Server:
     def engines(self) -> list[psutil.Process]:
         return self.children("service.engine.worker")
 
+    def engine(self, model: str = "demo:1") -> psutil.Process:
+        """The engine process that answers for `model`; one that dies, or loads beside it, is not meant."""
+        deployments = {each["model"]: each for each in self.client().get("/v1/deployments").json()["data"]}
+        return psutil.Process(int(deployments[model]["replicas"][0]["pid"]))
+
     def api(self) -> psutil.Process:
         """The process that listens on the port and has engines as children."""
         return next(parent for engine in self.engines() if (parent := engine.parent()) is not None)

@@ -80,14 +80,14 @@ def test_an_engine_that_is_killed_is_a_pause(served: Server) -> None:
     asked = body(max_new_tokens=400, temperature=0.9, seed=11)
     with served.client() as client:
         undisturbed = stream(client, asked)
-        engine = served.engines()[0]
+        engine = served.engine()
         killer = threading.Timer(0.3, engine.kill)
         killer.start()
         disturbed = stream(client, asked)
         killer.join()
     block_until(lambda: not alive([engine]))
     assert text_of(disturbed) == text_of(undisturbed)
-    assert served.engines()[0].pid != engine.pid
+    assert served.engine().pid != engine.pid
 
 
 def test_a_vanished_client_frees_its_blocks(served: Server) -> None:

@@ -138,8 +138,7 @@ def killed_at(place: int, server: Server, client: httpx.Client, body: dict[str, 
             if line.startswith("data: {"):
                 count += 1
                 if count == place:
-                    [engine] = server.engines()
-                    engine.kill()
+                    server.engine().kill()
                 for choice in json.loads(line[6:])["choices"]:
                     text += choice["delta"].get("content") or ""
                     reason = choice["finish_reason"] or reason

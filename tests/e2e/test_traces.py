@@ -32,8 +32,7 @@ def outlive_an_engine(server: Server) -> None:
     with server.client() as client, client.stream("POST", "/generate_stream", json=body, headers=CALLER) as response:
         lines = response.iter_lines()
         next(line for line in lines if line.startswith("data:"))
-        [engine] = server.engines()
-        engine.kill()
+        server.engine().kill()
         last = [line for line in lines if line.startswith("data:")][-1]
     assert json.loads(last[5:])["finish_reason"] == "length"
 
