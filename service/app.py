@@ -28,6 +28,7 @@ from service.api import handlers
 from service.api.auth import Auth
 from service.api.cors import Cors
 from service.api.deps import Service
+from service.api.draining import Drain
 from service.api.edge import Edge
 from service.api.encoding import event, line
 from service.api.lines import ENDPOINTS, LineAnswers
@@ -271,7 +272,8 @@ def create_app(
     app.state.tracer = tracer = _tracer(settings, metrics)
     app.add_middleware(Edge, metrics=metrics, tracer=tracer, instance=instances.id)
     if settings.origins:
-        app.add_middleware(Cors, origins=settings.origins)  # added last, so outermost
+        app.add_middleware(Cors, origins=settings.origins)
+    app.add_middleware(Drain)  # added last, so outermost
     metrics.serving(__version__)
     return app
 
