@@ -49,10 +49,4 @@ def weight(chat: int, instance: int) -> bytes:
 def _by_prefix() -> Choose:
     """As the replicas of an instance do, by the router that they use."""
     router = PrefixRouter[Instance]()
-
-    def choose(chat: Chat, request: Request, instances: Sequence[Instance]) -> Instance:
-        chosen = router.choose(request, instances)
-        router.remember(request, chosen)
-        return chosen
-
-    return choose
+    return lambda chat, request, instances: router.place(request, instances)

@@ -129,7 +129,7 @@ class Replicas:
         except TimeoutError:
             yield StepOutput(request.id, finish_reason=FinishReason.DEADLINE)
             return
-        with self._seated(request, chosen) as seat:
+        with self._seated(chosen) as seat:
             async with aclosing(seat.engine.generate(request)) as outputs:
                 async for output in outputs:
                     yield output
@@ -170,7 +170,7 @@ class Replicas:
                 with suppress(TimeoutError):  # no event says that a replica became ready or ended
                     async with asyncio.timeout(LOOK_SECONDS):
                         await turn.wait()
-            return self._router.choose(request, self._open())
+            return self._router.place(request, self._open())
         finally:
             self._queue.remove(turn)
             self._call_next()
@@ -187,8 +187,7 @@ class Replicas:
         return [seat for seat, state in living if state is best and seat.in_flight < self._most_at_once]
 
     @contextmanager
-    def _seated(self, request: Request, seat: _Seat) -> Iterator[_Seat]:
-        self._router.remember(request, seat)
+    def _seated(self, seat: _Seat) -> Iterator[_Seat]:
         seat.in_flight += 1
         try:
             yield seat

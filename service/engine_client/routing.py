@@ -1,19 +1,22 @@
-"""The prefix router chooses among engines: the one that knows a prompt's beginning, unless that is much busier.
+"""The prefix router chooses among engines: of those that know most of a prompt's beginning, the least busy.
 
-It knows token ids and numbers of requests. It knows no engine, no queue and no time.
+Example: a chat's second turn goes where its first one went. A fresh chat, of which only the system prompt is known,
+goes to the least busy of the engines that have had this system prompt. An engine that is much busier than another one
+does not get the request. The router knows token ids and numbers of requests. It knows no engine, no queue and no time.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from service.engine.messages import Request
 
-OPENINGS: Final = (256, 64, 16)
-"""Numbers of first tokens by which equal beginnings are found, the longest first."""
-MOST_REMEMBERED: Final = 10_000
+BLOCK: Final = 16
+"""Tokens; beginnings are compared by whole blocks."""
+MOST_REMEMBERED: Final = 50_000
+"""Beginnings: a prompt of 1,000 tokens leaves seven."""
 BUSIER: Final = 4
 """At over this many more requests in flight, another engine computes a conversation's beginning again."""
 
@@ -28,27 +31,43 @@ S = TypeVar("S", bound=Counted)
 
 
 class PrefixRouter(Generic[S]):
-    """Remembers where the newest MOST_REMEMBERED beginnings went."""
+    """Remembers which engines had the newest MOST_REMEMBERED beginnings."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, S] = OrderedDict()
+        self._known: OrderedDict[int, tuple[S, ...]] = OrderedDict()
 
-    def choose(self, request: Request, free: Sequence[S]) -> S:
-        """Returns one of `free`, which is not empty."""
-        least = min(free, key=lambda seat: seat.in_flight)
-        known = next((self._known[key] for key in _openings(request) if key in self._known), least)
-        return known if known in free and known.in_flight <= least.in_flight + BUSIER else least
+    def place(self, request: Request, free: Sequence[S]) -> S:
+        """Returns one of `free`, which is not empty, and remembers that it knows this prompt from now on."""
+        beginnings = list(_beginnings(request))
+        chosen = self._choose(beginnings, free)
+        self._remember(beginnings, chosen)
+        return chosen
 
-    def remember(self, request: Request, seat: S) -> None:
-        """Notes that `seat` gets this request."""
-        for key in _openings(request):
-            self._known[key] = seat
-            self._known.move_to_end(key)
+    def _choose(self, beginnings: Sequence[int], free: Sequence[S]) -> S:
+        least = min(free, key=_busy)
+        knowing = next((self._known[key] for key in reversed(beginnings) if key in self._known), ())
+        known = min((seat for seat in knowing if seat in free), key=_busy, default=least)
+        return known if known.in_flight <= least.in_flight + BUSIER else least
+
+    def _remember(self, beginnings: Sequence[int], seat: S) -> None:
+        """Notes the beginnings of 1, 2, 4, … blocks, which other prompts may share, and the whole of the prompt."""
+        count = len(beginnings)
+        for number, key in enumerate(beginnings, 1):
+            if number == count or number & (number - 1) == 0:
+                knowing = self._known.pop(key, ())
+                self._known[key] = knowing if seat in knowing else (*knowing, seat)
         while len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)
 
 
-def _openings(request: Request) -> list[int]:
-    """Returns a key for each length in OPENINGS that the prompt reaches."""
-    lengths = (length for length in OPENINGS if length <= len(request.token_ids))
-    return [hash((request.adapter, request.cache_salt, request.token_ids[:length])) for length in lengths]
+def _busy(seat: Counted) -> int:
+    return seat.in_flight
+
+
+def _beginnings(request: Request) -> Iterator[int]:
+    """Yields a key for each number of whole blocks of the prompt, the shortest first."""
+    key = hash((request.adapter, request.cache_salt))
+    tokens = request.token_ids
+    for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
+        key = hash((key, tuple(tokens[start : start + BLOCK])))
+        yield key
