@@ -1,8 +1,8 @@
-"""The prefix router chooses among engines: of those that know most of a prompt's beginning, the least busy.
+"""The prefix router chooses among engines: by how much of a prompt each one knows, and by how busy it is.
 
-Example: a chat's second turn goes where its first one went. A fresh chat, of which only the system prompt is known,
-goes to the least busy of the engines that have had this system prompt. An engine that is much busier than another one
-does not get the request. The router knows token ids and numbers of requests. It knows no engine, no queue and no time.
+Example: a chat's second turn goes where its first one went, unless that engine has many more requests than another. A
+fresh chat, of which only the system prompt is known, goes to the least busy of the engines that have had this system
+prompt. The router knows token ids and numbers of requests. It knows no engine, no queue and no time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ BLOCK: Final = 16
 """Tokens; beginnings are compared by whole blocks."""
 MOST_REMEMBERED: Final = 50_000
 """Beginnings: a prompt of 1,000 tokens leaves seven."""
-BUSIER: Final = 4
-"""At over this many more requests in flight, another engine computes a conversation's beginning again."""
+BLOCKS_A_REQUEST: Final = 2
+"""A request more in flight weighs as much as these blocks to compute. `loadtest.scale` compares such weights: at 1 to 3
+the times to the first token are near those of a fixed place, and long answers end earlier."""
+MOST_BLOCKS: Final = 32
+"""No beginning is worth more than 16 requests, so that a document that many ask about is soon known to all."""
 
 
 class Counted(Protocol):
@@ -39,15 +42,15 @@ class PrefixRouter(Generic[S]):
     def place(self, request: Request, free: Sequence[S]) -> S:
         """Returns one of `free`, which is not empty, and remembers that it knows this prompt from now on."""
         beginnings = list(_beginnings(request))
-        chosen = self._choose(beginnings, free)
+        known = {id(seat): blocks for blocks, key in enumerate(beginnings, 1) for seat in self._known.get(key, ())}
+
+        def cost(seat: S) -> tuple[int, int]:
+            blocks = known.get(id(seat), 0)
+            return BLOCKS_A_REQUEST * seat.in_flight - min(blocks, MOST_BLOCKS), -blocks
+
+        chosen = min(free, key=cost)
         self._remember(beginnings, chosen)
         return chosen
-
-    def _choose(self, beginnings: Sequence[int], free: Sequence[S]) -> S:
-        least = min(free, key=_busy)
-        knowing = next((self._known[key] for key in reversed(beginnings) if key in self._known), ())
-        known = min((seat for seat in knowing if seat in free), key=_busy, default=least)
-        return known if known.in_flight <= least.in_flight + BUSIER else least
 
     def _remember(self, beginnings: Sequence[int], seat: S) -> None:
         """Notes the beginnings of 1, 2, 4, … blocks, which other prompts may share, and the whole of the prompt."""
@@ -58,10 +61,6 @@ class PrefixRouter(Generic[S]):
                 self._known[key] = knowing if seat in knowing else (*knowing, seat)
         while len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)
-
-
-def _busy(seat: Counted) -> int:
-    return seat.in_flight
 
 
 def _beginnings(request: Request) -> Iterator[int]:

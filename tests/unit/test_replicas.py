@@ -12,7 +12,7 @@ from service.engine.messages import FinishReason, Request, StepOutput
 from service.engine_client.client import Engine, EngineState
 from service.engine_client.engine import EngineFailed
 from service.engine_client.replicas import Replicas
-from service.engine_client.routing import BUSIER
+from service.engine_client.routing import BLOCK, BLOCKS_A_REQUEST
 from service.errors import Unavailable
 from tests.fakes import InProcessEngine, expected_tokens, make_request, tokens_of
 
@@ -112,14 +112,15 @@ async def test_one_that_leaves_the_queue_holds_up_nobody() -> None:
 async def test_a_conversation_goes_where_it_is_known_unless_that_is_much_busier() -> None:
     world = World(2, most_at_once=100)
     await world.engine.start()
-    opening = list(range(40))
+    opening = list(range(10 * BLOCK))
     await answer(world.engine, make_request("turn 1", opening, max_tokens=2))
     home = next(replica for replica in world.made if replica.asked)
     other = next(replica for replica in world.made if replica is not home)
     world.hold()
-    others = asking(world, *(make_request(f"busy {at}", [*opening, at], max_tokens=2) for at in range(BUSIER + 1)))
+    most = 10 // BLOCKS_A_REQUEST + 1
+    others = asking(world, *(make_request(f"busy {at}", [*opening, at], max_tokens=2) for at in range(most)))
     await asyncio.sleep(0.01)
-    assert len(home.asked) == 1 + BUSIER + 1 and not other.asked
+    assert len(home.asked) == 1 + most and not other.asked
     more = asking(world, make_request("turn 2", [*opening, 7, 7], max_tokens=2))
     await asyncio.sleep(0.01)
     assert other.asked == ["turn 2"]

@@ -8,7 +8,7 @@ import pytest
 
 from service.engine.messages import Request, SamplingParams
 from service.engine_client import routing
-from service.engine_client.routing import BLOCK, BUSIER, PrefixRouter
+from service.engine_client.routing import BLOCK, BLOCKS_A_REQUEST, MOST_BLOCKS, PrefixRouter
 
 
 @dataclass(eq=False)
@@ -44,18 +44,25 @@ def test_fresh_chats_spread_once_all_have_had_the_beginning_that_they_share() ->
     for number in range(60):
         router.place(prompt(*range(100), *range(1000 * number, 1000 * number + 50)), seats).in_flight += 1
         counts = sorted(seat.in_flight for seat in seats)
-        assert counts[-1] - counts[0] <= (1 if counts[0] > BUSIER else BUSIER + 1)
+        assert counts[-1] - counts[0] <= (1 if counts[0] > 1 else 100 // BLOCK // BLOCKS_A_REQUEST + 1)
 
 
-def test_a_much_busier_one_gets_no_more() -> None:
+@pytest.mark.parametrize("blocks", [2, 8, MOST_BLOCKS, 20 * MOST_BLOCKS])
+def test_a_beginning_weighs_as_much_as_requests_in_flight(blocks: int) -> None:
+    """Up to 16 requests; then another engine computes it too, and is as good as the first one."""
     router, seats = PrefixRouter[Seat](), [Seat(), Seat()]
-    home = router.place(prompt(*range(64)), seats)
-    home.in_flight = BUSIER
-    assert router.place(prompt(*range(64)), seats) is home
-    home.in_flight = BUSIER + 1
-    other = router.place(prompt(*range(64), *range(64)), seats)
+    tokens = range(blocks * BLOCK)
+    home = router.place(prompt(*tokens), seats)
+    home.in_flight = min(blocks, MOST_BLOCKS) // BLOCKS_A_REQUEST
+    assert router.place(prompt(*tokens), seats) is home
+    home.in_flight += 1
+    other = router.place(prompt(*tokens), seats)
     assert other is not home
-    assert router.place(prompt(*range(64), *range(80)), seats) is other, "which has had more of it"
+    home.in_flight = 0
+    assert router.place(prompt(*tokens), seats) is home, "both know it"
+    other.in_flight = home.in_flight = 3
+    router.place(prompt(*tokens, *range(40)), [other])
+    assert router.place(prompt(*tokens, *range(80)), seats) is other, "which has had more of it"
 
 
 def test_less_than_a_block_is_no_beginning() -> None:
@@ -84,14 +91,13 @@ def test_one_that_is_not_free_gets_nothing() -> None:
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MOST_REMEMBERED", 8)
     router, seats = PrefixRouter[Seat](), [Seat(), Seat()]
-    old = router.place(prompt(*range(BLOCK)), seats)
-    old.in_flight = 1
-    for number in range(1, 9):
-        assert router.place(prompt(*range(BLOCK)), seats) is old, "asked again, so new again"
-        old.in_flight, before = 0, old.in_flight
-        router.place(prompt(*range(1000 * number, 1000 * number + BLOCK)), seats)
-        old.in_flight = before
-    for number in range(10, 18):
-        router.place(prompt(*range(1000 * number, 1000 * number + BLOCK)), seats)
-    assert router.place(prompt(*range(BLOCK)), seats) is not old
+    kept = prompt(*range(BLOCK))
+    others = (prompt(*range(1000 * number, 1000 * number + BLOCK)) for number in range(1, 100))
+    router.place(kept, seats[1:])
+    for _ in range(12):
+        router.place(next(others), seats[:1])
+        assert router.place(kept, seats) is seats[1], "asked again, so new again"
+    for _ in range(8):
+        router.place(next(others), seats[:1])
+    assert router.place(kept, seats) is seats[0]
     assert len(router._known) == 8
