@@ -88,6 +88,7 @@ async def test_every_series_is_there_before_the_first_answer(serve: Serve) -> No
         assert answered <= {"dosirak_model_info", "dosirak_peak_flops", "dosirak_peak_bytes_per_second"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("key", [None, KEY])
 async def test_strangers_add_no_series(serve: Serve, key: str | None) -> None:
     async with serve(admin_key=key) as world:

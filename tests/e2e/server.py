@@ -37,10 +37,12 @@ class Server:
     def engines(self) -> list[psutil.Process]:
         return self.children("service.engine.worker")
 
-    def engine(self, model: str = "demo:1") -> psutil.Process:
-        """The engine process that answers for `model`; one that dies, or loads beside it, is not meant."""
-        deployments = {each["model"]: each for each in self.client().get("/v1/deployments").json()["data"]}
-        return psutil.Process(int(deployments[model]["replicas"][0]["pid"]))
+    def engine(self, model: str = "") -> psutil.Process:
+        """The engine process that answers for `model`, or for the first one that is ready; one that dies, or loads
+        beside it, is not meant."""
+        deployments = self.client().get("/v1/deployments").json()["data"]
+        ready = [each for each in deployments if each["state"] == "ready" and model in ("", each["model"])]
+        return psutil.Process(int(ready[0]["replicas"][0]["pid"]))
 
     def api(self) -> psutil.Process:
         """The process that listens on the port and has engines as children."""

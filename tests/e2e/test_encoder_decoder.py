@@ -49,6 +49,7 @@ def imported(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Import
     return get
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "forced"), [pytest.param("t5", [], marks=pytest.mark.nightly), ("bart", [65])])
 def test_imported_and_served(server: Server, imported: Imported, name: str, forced: list[int]) -> None:
     source = imported(name)

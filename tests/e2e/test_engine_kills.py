@@ -10,6 +10,7 @@ from loadtest.engine_kills import run
 from tests.e2e.server import Server
 
 
+@pytest.mark.nightly
 async def test_a_few_kills_under_load(served: Server, data_dir: Path) -> None:
     """On the data of the shared server, which holds the model already."""
     outcome = await run(kills=4, seconds=8, clients=6, data_dir=data_dir)

@@ -192,6 +192,7 @@ def test_what_stops_a_start_is_one_sentence(
     assert len(told_lines) == 1
 
 
+@pytest.mark.nightly
 def test_a_demo_model_that_cannot_be_published_ends_the_start(tmp_path: Path) -> None:
     """No file may be as large as its weights."""
     limited = ["bash", "-c", 'ulimit -f 2048; exec "$@"', "bash", *SERVE]
@@ -215,6 +216,7 @@ def copied(target: Path, *kernels: str) -> Path:
     return target
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kernels", "told"),
     [

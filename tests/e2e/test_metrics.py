@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from service.engine.work_done import WINDOW_STEPS
 from tests.e2e.server import Server
 
 LABELS = {"model": "demo", "version": "2"}
+ACCEPTED = ("dosirak_spec_decode_num_accepted_tokens_total", "")
 STORY = "도시락 두 개 주세요. 김치볶음밥 하나, 불고기 하나 주세요. " * 4
 
 
@@ -51,12 +53,17 @@ def test_flops_are_those_of_config_and_usage(served: Server, data_dir: Path) -> 
         asked(client, STORY, 4)
         before = scraped(client)
         usages = [asked(client, STORY + f"{n}번째: " * (n % 3), 48 + n) for n in range(12)]
-        after = scraped(client)
+        deadline = time.monotonic() + 60
+        while True:  # whether drafts pay is measured while they run, so a busy machine may draft none for a while
+            after = scraped(client)
+            if after[ACCEPTED] > before[ACCEPTED] or time.monotonic() > deadline:
+                break
+            usages.append(asked(client, STORY, 96))
     gained = {key: value - before[key] for key, value in after.items()}
     counted = sum(gained["dosirak_model_flops_total", phase] for phase in ("prefill", "decode"))
     assert counted == pytest.approx(sum(flops(shape, usage) for usage in usages), rel=0.05)
     assert sum(usage["cached_tokens"] for usage in usages) > 500, "some prompts were cached"
-    assert gained["dosirak_spec_decode_num_accepted_tokens_total", ""] > 0, "some drafts came true"
+    assert gained[ACCEPTED] > 0, "some drafts came true"
     drafted, accepted = (gained[f"dosirak_spec_decode_num_{kind}_tokens_total", ""] for kind in ("draft", "accepted"))
     assert drafted >= accepted, "how many did not depends on what a step costs just now"
 

@@ -61,6 +61,7 @@ def test_swaps_under_load_fail_nobody_and_mix_nothing(server: Server) -> None:
     assert "2 swaps" in shown.stdout and "0 failed, 0 mixed" in shown.stdout
 
 
+@pytest.mark.nightly
 def test_an_evaluation_beside_serving_passes_the_gate(server: Server) -> None:
     with server.client() as client:
         response = client.post(f"{MODELS}/demo/versions/2/evaluate", json={})

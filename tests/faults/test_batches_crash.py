@@ -77,7 +77,13 @@ class Service:
         raise AssertionError(found)
 
 
-@pytest.mark.parametrize("endpoint", [batches.ENDPOINT, "/v1/embeddings", "/v1/responses"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        batches.ENDPOINT,
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("/v1/embeddings", "/v1/responses")),
+    ],
+)
 def test_killed_twice(tmp_path: Path, endpoint: str) -> None:
     service = Service(tmp_path)
     try:

@@ -62,6 +62,7 @@ async def profiled(client: EngineClient, directory: Path, steps: int = STEPS) ->
     return Measured(join(directory, directory / "trace.json.gz"), ended.steps)
 
 
+@pytest.mark.nightly
 async def test_a_slow_operator_is_named_first(model: Path, tmp_path: Path) -> None:
     """In every run: sound engine against slow one."""
     async with engine(model) as sound, engine(model, "tests.slow_worker") as slow:
