@@ -802,8 +802,9 @@ export type ThinkingDelta = { "type": "thinking_delta"; "thinking": string };
 export type ThinkingTokens = { "thinking_tokens": number };
 
 /** Milliseconds; null where there was no token. `tokens_per_second`: the tokens after the first, divided by their
-time. `batch_size_mean`: mean number of sequences in the steps of this answer. */
-export type Timings = { "queue_ms": (number | null); "prefill_ms": (number | null); "ttft_ms": (number | null); "decode_ms": (number | null); "total_ms": (number | null); "tokens_per_second": (number | null); "batch_size_mean": (number | null) };
+time. `batch_size_mean`: mean number of sequences in the steps of this answer. `replayed`: how often another engine
+process took the answer over because its own had died; not there otherwise. */
+export type Timings = { "queue_ms": (number | null); "prefill_ms": (number | null); "ttft_ms": (number | null); "decode_ms": (number | null); "total_ms": (number | null); "tokens_per_second": (number | null); "batch_size_mean": (number | null); "replayed"?: (number | null) };
 
 /** The tokens of the whole prompt: `input_tokens` and `cache_read_input_tokens` of the same request together. */
 export type TokenCount = { "input_tokens": number };

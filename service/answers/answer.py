@@ -84,6 +84,7 @@ class Answer:
         self.first_at: float | None = None
         self.last_at: float | None = None
         self.replayed_at: list[float] = []
+        self._replays = Counter[int]()
         self.stored_at: float | None = None
         self._batch_size_mean: float | None = None
         self._batch_sizes: list[int] = []
@@ -149,6 +150,7 @@ class Answer:
         replays."""
         if output.replayed_at is not None:
             self.replayed_at.append(output.replayed_at)
+            self._replays[number] += 1
             return
         if number:
             return
@@ -199,10 +201,12 @@ class Answer:
     def timings(self) -> dict[str, float | None]:
         """Returns milliseconds since arrival. `tokens_per_second` is the decode rate: the tokens after the first,
         divided by their time; for a single token, one divided by the whole time. `batch_size_mean` is the engine's own
-        figure where it gives one, else the mean over the steps that this answer saw."""
+        figure where it gives one, else the mean over the steps that this answer saw. `replayed` is there where an
+        engine process died: how often another one took the answer over."""
         first, last = self.first_at, self.last_at
+        replayed = {"replayed": max(self._replays.values())} if self._replays else {}
         if first is None or last is None:
-            return dict.fromkeys(_TIMINGS)
+            return dict.fromkeys(_TIMINGS) | replayed
         total, decode, tokens = last - self.request.arrival, last - first, self.completion_tokens
         rate = (tokens - 1) / decode if tokens > 1 and decode > 0 else tokens / max(total, 1e-9)
         seen = [size for size in self._batch_sizes if size]
@@ -216,7 +220,7 @@ class Answer:
             round(rate, 3),
             round(mean, 3),
         )
-        return dict(zip(_TIMINGS, values, strict=True))
+        return dict(zip(_TIMINGS, values, strict=True)) | replayed
 
 
 _TIMINGS = ("queue_ms", "prefill_ms", "ttft_ms", "decode_ms", "total_ms", "tokens_per_second", "batch_size_mean")

@@ -26,12 +26,14 @@ def note(http: Request, answers: Sequence[Answer]) -> None:
     """Adds counts and times to the log line; never a prompt, never an answer. Adds nothing where no answer began."""
     if not answers:
         return
-    usage = [answer.usage() for answer in answers]
+    usage, timings = [answer.usage() for answer in answers], answers[0].timings()
+    if "replayed" in timings:  # in the log, `replayed` is a stored response
+        timings["engine_replays"] = timings.pop("replayed")
     fields: dict[str, Any] = {
         "model": answers[0].manifest.reference,
         "digest": answers[0].manifest.short_digest,
         "finish_reason": answers[0].finish_reason.value,
-        **answers[0].timings(),
+        **timings,
     }
     for count in ("prompt_tokens", "completion_tokens", "cached_tokens"):
         fields[count] = sum(each[count] for each in usage)

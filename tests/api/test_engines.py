@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -103,8 +105,40 @@ async def test_what_there_is_not(tmp_path: Path, asked: dict[str, Any], status: 
         assert (await client.get("/v1/deployments")).json()["data"] == []
 
 
-async def test_a_missing_vllm_is_a_conflict_with_the_command(tmp_path: Path) -> None:
-    async with with_vllm(tmp_path, vllm_python=tmp_path / "nowhere") as client:
+@pytest.mark.parametrize(("release", "told"), [("", "not installed"), ("0.31.9", "vLLM 0.31.9 was not tested")])
+async def test_a_vllm_that_cannot_serve_is_a_conflict_with_the_command(tmp_path: Path, release: str, told: str) -> None:
+    python = interpreter(tmp_path, release=release) if release else tmp_path / "nowhere"
+    async with with_vllm(tmp_path, vllm_python=python) as client:
         refused = await client.post("/v1/deployments", json={"model": "demo:1", "engine": "vllm"})
         assert refused.status_code == 409 and "make vllm" in refused.json()["error"]
+        assert told in refused.json()["error"]
         assert (await client.get("/v1/deployments")).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "same"),
+    [({}, 200, True), ({"do_sample": True, "seed": 3}, 200, False), ({"presence_penalty": 0.5}, 503, False)],
+)
+async def test_an_answer_whose_vllm_was_killed_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], status: int, same: bool
+) -> None:
+    """A greedy answer goes on as it was, a sampled one by another draw, and one with penalties is to be sent again."""
+    monkeypatch.setenv("FAKE_VLLM_STEP_SECONDS", "0.01")
+    async with with_vllm(tmp_path, engine="vllm") as client:
+        assert (await client.post("/v1/deployments", json={"model": "demo:1"})).status_code == 202
+        pid = (await ready(client))["replicas"][0]["pid"]
+        body = {"inputs": "a", "parameters": {"max_new_tokens": 40, "details": True, **asked}}
+        alone = (await client.post("/generate", json=body)).json()
+        assert "replayed" not in alone["timings"]
+        killed = asyncio.create_task(client.post("/generate", json=body))
+        while (await client.get("/v1/batching")).json()["data"][0]["steps"] < 45:
+            await asyncio.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        told = await killed
+        assert told.status_code == status, told.text
+        if status == 200:
+            assert told.json()["timings"]["replayed"] == 1
+            assert len(told.json()["details"]["tokens"]) == len(alone["details"]["tokens"])
+            assert (told.json()["details"]["tokens"] == alone["details"]["tokens"]) is same
+        else:
+            assert told.headers["retry-after"] and "penalty" in told.json()["error"]

@@ -196,7 +196,7 @@ async def test_a_replay(serve: Serve, collector: Collector, monkeypatch: pytest.
     async with serve(otlp_endpoint=collector.url) as world:
         answer = await world.client.post("/generate", json={"inputs": "x"})
         span = await only_span(world, collector)
-    assert answer.json()["generated_text"] == REPLY
+    assert answer.json()["generated_text"] == REPLY and answer.json()["timings"]["replayed"] == 2
     assert names(span) == ["admitted", "first_step", "first_token", "replayed", "replayed"]
 
 

@@ -9,10 +9,16 @@ DIE, HANG, RAISE = 90, 91, 92
 VOCABULARY = 97
 
 
-def interpreter(directory: Path, *, has_vllm: bool = True) -> Path:
-    """Returns the path of an interpreter in `directory`, with the fake vLLM or without one."""
+def interpreter(directory: Path, *, has_vllm: bool = True, release: str = "") -> Path:
+    """Returns the path of an interpreter in `directory`, with the fake vLLM or without one; with one that says that it
+    is another `release`."""
     script = directory / ("python-with-vllm" if has_vllm else "python-without")
-    library = Path(__file__).parent if has_vllm else directory / "nothing"
+    library = str(Path(__file__).parent if has_vllm else directory / "nothing")
+    if release:
+        facts = directory / "other" / f"vllm-{release}.dist-info" / "METADATA"
+        facts.parent.mkdir(parents=True)
+        facts.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}\n")
+        library = f"{directory / 'other'}:{library}"
     script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{library}" exec {sys.executable} "$@"\n')
     script.chmod(0o755)
     return script

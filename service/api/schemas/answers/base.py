@@ -51,7 +51,8 @@ class Usage(Shown):
 
 class Timings(Shown):
     """Milliseconds; null where there was no token. `tokens_per_second`: the tokens after the first, divided by their
-    time. `batch_size_mean`: mean number of sequences in the steps of this answer."""
+    time. `batch_size_mean`: mean number of sequences in the steps of this answer. `replayed`: how often another engine
+    process took the answer over because its own had died; not there otherwise."""
 
     queue_ms: float | None
     prefill_ms: float | None
@@ -60,6 +61,7 @@ class Timings(Shown):
     total_ms: float | None
     tokens_per_second: float | None
     batch_size_mean: float | None
+    replayed: int | None = None
 
 
 class Parts(Shown):
