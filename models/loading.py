@@ -69,15 +69,26 @@ that multiplies by them."""
 
 
 def resolve_device(device: str) -> torch.device:
-    """Returns the device; "auto" is CUDA if there is one, else the CPU."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    """Returns the device; "auto" is CUDA if there is one, else the CPU. Raises ValueError for one that is not there."""
+    found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    there = torch.cuda.device_count()
+    if found.type == "cuda" and (found.index or 0) >= there:
+        names = ", ".join(f"cuda:{number}" for number in range(there))
+        raise ValueError(f"{device} is not there; there are: {names or 'cpu'}")
+    return found
 
 
 def load_model(
-    directory: str | Path, precision: str, dtype: torch.dtype, device: torch.device, int8_linear: Int8Factory
+    directory: str | Path,
+    precision: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    int8_linear: Int8Factory,
+    room: dict[int, int] | None = None,
 ) -> transformers.PreTrainedModel:
-    """Returns the model in evaluation mode on `device`. A QUANTIZED `precision` reads 8-bit and 4-bit files; any other
-    converts to `dtype`. Raises OSError or ValueError if files are missing or do not fit the config."""
+    """Returns the model in evaluation mode on `device`; with `room`, the bytes that each GPU may give, the library
+    divides its layers among them. A QUANTIZED `precision` reads 8-bit and 4-bit files; any other converts to `dtype`.
+    Raises OSError or ValueError if files are missing or do not fit the config."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -89,7 +100,8 @@ def load_model(
             model = _family(_config(directory)).from_pretrained(
                 str(base),
                 dtype=dtype,
-                device_map={"": device},
+                device_map="balanced" if room else {"": device},
+                max_memory=room,
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,

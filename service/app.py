@@ -167,7 +167,9 @@ def create(
         poison = PoisonRegister()
 
         def replica(number: int, packed_weights: str) -> EngineClient:
-            config = engine_config(settings, store, manifest, promised_bytes, options, packed_weights)
+            config = engine_config(
+                settings, store, manifest, promised_bytes, options.of_replica(number), packed_weights
+            )
             worker = worker_of(settings, options.kind, config.threads)
             waiting = started.pop() if started and worker.module == WORKER else None
             return EngineClient(
@@ -189,7 +191,8 @@ def create(
         store,
         engine if has_torch() else None,
         default_model=settings.default_model,
-        default_replicas=settings.replicas,
+        default_replicas=settings.given_replicas,
+        devices=settings.device_list,
         default_draft=settings.draft_model,
         kinds=Kinds(settings.engine, vllm_python(settings.vllm_python), settings.kv_cache_dtype),
         preload=settings.preload,

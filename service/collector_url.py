@@ -1,7 +1,8 @@
-"""This module checks the address to which spans are sent. It knows no setting, no environment and no network."""
+"""This module checks the address to which spans are sent. It knows no setting and no network."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -30,3 +31,33 @@ def traces_url(base: str) -> str:
     """Returns where a collector with this base takes traces; a base that names that path already stays as it is."""
     bare = base.rstrip("/")
     return bare if bare.endswith(TRACES_PATH) else f"{bare}{TRACES_PATH}"
+
+
+def standard_traces_url(given: Mapping[str, str]) -> str | None:
+    """Returns where OpenTelemetry's own variables want traces sent; None where they name no collector, or want none.
+    Raises ValueError, with the variable's name, for what cannot be sent to.
+
+    https://opentelemetry.io/docs/specs/otel/protocol/exporter/
+    """
+    if given.get("OTEL_SDK_DISABLED", "").lower() == "true" or given.get("OTEL_TRACES_EXPORTER", "") == "none":
+        return None
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        if not (url := given.get(name)):
+            continue
+        _refuse_other_protocols(given)
+        try:
+            return checked_url(url) if "TRACES" in name else traces_url(checked_url(url))
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from None
+    return None
+
+
+def _refuse_other_protocols(given: Mapping[str, str]) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        if protocol := given.get(name):
+            if protocol != "http/protobuf":
+                raise ValueError(
+                    f"{name}={protocol[:40]}, but traces go over HTTP with protobuf: set DOSIRAK_OTLP_ENDPOINT to the "
+                    "collector's address for that (its port 4318 as a rule), or OTEL_TRACES_EXPORTER=none for no traces"
+                )
+            return

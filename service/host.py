@@ -47,6 +47,20 @@ def has_gpu() -> bool:
     return Path("/proc/driver/nvidia/version").exists()
 
 
+def num_gpus(visible: str | None, nodes: Path = Path("/dev")) -> int:
+    """Returns the number of NVIDIA's devices that CUDA will find: those with a node, or of the `visible` ones (the
+    value of CUDA_VISIBLE_DEVICES) those before the first that cannot be."""
+    there = sum(1 for node in nodes.glob("nvidia[0-9]*") if node.name.removeprefix("nvidia").isdigit())
+    if visible is None:
+        return there
+    count = 0
+    for name in map(str.strip, visible.split(",")):
+        if not name or (name.lstrip("-").isdigit() and not 0 <= int(name) < there):
+            break
+        count += 1
+    return min(count, there) if not visible.strip().startswith("MIG-") else count
+
+
 def has_torch() -> bool:
     """Whether engines can run here. The image's target `api` has no torch."""
     return find_spec("torch") is not None

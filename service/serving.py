@@ -15,9 +15,9 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
-from service.host import has_torch
+from service.host import has_torch, num_gpus
 from service.records import open_repository
-from service.settings import Settings, child_environment
+from service.settings import Settings, child_environment, visible_gpus
 from service.starting import checks, process
 from service.starting.address import address, authorization
 from service.starting.first_answer import show_first_answer
@@ -48,6 +48,7 @@ class _Serving:
     def run(self) -> int:
         directory = self.settings.data_dir
         listening = checks.listening_address(self.settings)
+        checks.check_devices(self.settings, num_gpus(visible_gpus()))
         checks.check_directory(directory)
         with checks.marked(directory) as warning:
             self._warn(warning)

@@ -22,7 +22,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.gate import Limits
 from models.manifest import DEFAULT_ALIAS
 from models.store.place import StorePlace, require_store_url
-from service.collector_url import checked_url, traces_url
+from service.collector_url import checked_url, standard_traces_url, traces_url
+from service.device_names import CUDA, parse_devices
 from service.origins import EVERY, origins_of
 
 MIB = 1024 * 1024
@@ -68,6 +69,11 @@ class Settings(BaseSettings):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Where models run; auto takes CUDA if present."
+    )
+    devices: str | None = Field(
+        default=None,
+        description="Devices of our own engine where there are several, with commas between, as `cuda:0,cuda:1`; a "
+        "replica each where `DOSIRAK_REPLICAS` is unset.",
     )
     threads: int = Field(
         default=0, ge=0, le=1024, description="CPU threads of each engine; 0 takes the cores it may use."
@@ -262,6 +268,11 @@ class Settings(BaseSettings):
             raise ValueError("must be a multiple of 8")
         return value
 
+    @field_validator("devices")
+    @classmethod
+    def _devices_that_can_be(cls, value: str | None) -> str | None:
+        return ",".join(parse_devices(value or "")) or None
+
     @field_validator("database_url")
     @classmethod
     def _database_that_we_know(cls, value: SecretStr | None) -> SecretStr | None:
@@ -289,6 +300,31 @@ class Settings(BaseSettings):
     def _origins_that_browsers_send(cls, value: str | None) -> str | None:
         origins_of(value or "")
         return value
+
+    @model_validator(mode="after")
+    def _one_word_on_devices(self) -> Settings:
+        if self.devices and self.device != "auto":
+            raise ValueError("DOSIRAK_DEVICE and DOSIRAK_DEVICES are both set: remove one of them")
+        return self
+
+    @property
+    def device_list(self) -> tuple[str, ...]:
+        """Returns the devices that are named one by one; none where `device` alone decides."""
+        return parse_devices(self.devices or "")
+
+    @property
+    def first_device(self) -> str:
+        """Returns where work runs that needs one device, such as an evaluation."""
+        return self.device_list[0] if self.devices else self.device
+
+    def computes_on_gpu(self, has_gpu: bool) -> bool:
+        """Returns whether our own engine computes on a GPU, on a machine that has one or not."""
+        return has_gpu if self.first_device == "auto" else self.first_device.startswith(CUDA)
+
+    @property
+    def given_replicas(self) -> int | None:
+        """Returns the replicas of the default model; None where each of several devices is to have one."""
+        return None if self.devices and "replicas" not in self.model_fields_set else self.replicas
 
     @model_validator(mode="after")
     def _known_collector(self) -> Settings:
@@ -391,36 +427,6 @@ def add_to_environment(given: Mapping[str, str]) -> dict[str, str]:
     return {name: present[name] for name, value in given.items() if present.get(name, value) != value}
 
 
-def standard_traces_url(given: Mapping[str, str]) -> str | None:
-    """Returns where OpenTelemetry's own variables want traces sent; None where they name no collector, or want none.
-    Raises ValueError, with the variable's name, for what cannot be sent to.
-
-    https://opentelemetry.io/docs/specs/otel/protocol/exporter/
-    """
-    if given.get("OTEL_SDK_DISABLED", "").lower() == "true" or given.get("OTEL_TRACES_EXPORTER", "") == "none":
-        return None
-    for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
-        if not (url := given.get(name)):
-            continue
-        _refuse_other_protocols(given)
-        try:
-            return checked_url(url) if "TRACES" in name else traces_url(checked_url(url))
-        except ValueError as error:
-            raise ValueError(f"{name} {error}") from None
-    return None
-
-
-def _refuse_other_protocols(given: Mapping[str, str]) -> None:
-    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        if protocol := given.get(name):
-            if protocol != "http/protobuf":
-                raise ValueError(
-                    f"{name}={protocol[:40]}, but traces go over HTTP with protobuf: set {PREFIX}OTLP_ENDPOINT to the "
-                    "collector's address for that (its port 4318 as a rule), or OTEL_TRACES_EXPORTER=none for no traces"
-                )
-            return
-
-
 def leave_multiprocess_metrics() -> None:
     """Undoes BentoML's switch to multiprocess metric files; must run before the first import of `prometheus_client`."""
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
@@ -430,6 +436,11 @@ def colours_wanted(terminal: bool) -> bool:
     """Returns whether text may have colours: on a terminal, unless NO_COLOR is set (no-color.org); elsewhere where
     FORCE_COLOR is."""
     return not os.environ.get("NO_COLOR") and (terminal or bool(os.environ.get("FORCE_COLOR")))
+
+
+def visible_gpus() -> str | None:
+    """Returns which GPUs CUDA is told to see; None: all of them."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def child_environment(settings: Settings, *, for_terminal: bool = False) -> dict[str, str]:

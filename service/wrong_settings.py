@@ -8,15 +8,20 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from service.settings import Settings
+from service.device_names import absent
+from service.host import num_gpus
+from service.settings import Settings, visible_gpus
 
 
 def settings_or_exit() -> Settings:
     """Returns the settings; ends the process with a line for each wrong one. `bentoml serve` would show a traceback."""
     try:
-        return Settings()
+        settings = Settings()
     except ValidationError as error:
         sys.exit("\n".join(f"{name}: {sentence}" for name, sentence in sentences(error)))
+    if sentence := absent(settings.device_list, num_gpus(visible_gpus())):
+        sys.exit(f"DOSIRAK_DEVICES: {sentence}")
+    return settings
 
 
 def sentences(error: ValidationError) -> Iterator[tuple[str, str]]:

@@ -135,7 +135,7 @@ class Preparation:
     @property
     def _usual(self) -> Precision:
         """8 bits on a processor, whose memory is read once a token; the checkpoint's own on a GPU."""
-        return "bf16" if self._settings.device == "cuda" or (self._settings.device == "auto" and has_gpu()) else "int8"
+        return "bf16" if self._settings.computes_on_gpu(has_gpu()) else "int8"
 
     def _own_name(self, text: str, kind: str) -> str:
         """Returns the name that was asked for, else one of the source's. Refuses a name or a gate in the way before

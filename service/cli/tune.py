@@ -114,7 +114,7 @@ class _Tuning:
             screen.begins(self.manifest, self.versions, self.refused, self.scenario, beside)
             base = present(self.settings, self.manifest)
             engines = Engines(self.repository, self.versions, partial(engine_of, self.settings, self.repository))
-            on_gpu = self.settings.device == "cuda" or (self.settings.device == "auto" and has_gpu())
+            on_gpu = self.settings.computes_on_gpu(has_gpu())
             candidates = partial(field, base, self.versions, cores=None if on_gpu else usable_cores())
             tuner = Tuner(workload, engines, base, candidates, self.seconds, screen)
 

@@ -32,7 +32,7 @@ from service.deployments.rollouts import WITHDRAW, Rollouts
 from service.deployments.routing import Router
 from service.deployments.wanted import Wanted, WantedDeployments
 from service.engine_client.engine import Engine
-from service.engines.kinds import EngineKind
+from service.engines.kinds import DOSIRAK, EngineKind
 from service.errors import Conflict, DosirakError, NoEngine, NotFound, Unavailable
 from service.tasks import BackgroundTasks, KeptTask
 
@@ -78,7 +78,8 @@ def _refuse_other(manifest: Manifest, running: EngineOptions, wanted: EngineOpti
 
 class Deployments:
     """The event loop owns Deployments. `prepare` runs once before the first load (it fills an empty repository).
-    `engine_factory` None: nothing can be loaded here, and everything that needs a loaded version is refused."""
+    `engine_factory` None: nothing can be loaded here, and everything that needs a loaded version is refused.
+    `devices` are those that replicas of our own engine are divided among; `default_replicas` None: one on each."""
 
     def __init__(
         self,
@@ -86,7 +87,8 @@ class Deployments:
         engine_factory: EngineFactory | None,
         *,
         default_model: str,
-        default_replicas: int = 1,
+        default_replicas: int | None = 1,
+        devices: tuple[str, ...] = (),
         default_draft: str | None = None,
         kinds: Kinds | None = None,
         preload: bool = True,
@@ -99,6 +101,7 @@ class Deployments:
         self.repository = repository
         self._router = Router(repository, default_model)
         self._default_replicas = default_replicas
+        self._devices = devices
         self._drafts = Drafts(self._router.resolve, default_draft)
         self._kinds = kinds or Kinds()
         self._preload = preload
@@ -112,7 +115,7 @@ class Deployments:
         self.rollouts = Rollouts(repository, self._tasks)
         self._wanted = WantedDeployments(repository)
         self._has_engine = engine_factory is not None
-        self._loaded = LoadedVersions(repository, engine_factory or _no_engine, drain_timeout, self._tasks)
+        self._loaded = LoadedVersions(repository, engine_factory or _no_engine, drain_timeout, self._tasks, devices)
         self._following: KeptTask | None = None
         self._unloading: KeptTask | None = None
         self._prepared = asyncio.Event()
@@ -394,11 +397,17 @@ class Deployments:
             wanted = EngineOptions(replicas or 1, draft, kind or self._kinds.default)
             if manifest.name == self._router.default_name:
                 drafting = draft or self._drafts.default(manifest)
-                wanted = EngineOptions(replicas or self._default_replicas, drafting, wanted.kind)
+                wanted = EngineOptions(replicas or self._replicas(wanted.kind), drafting, wanted.kind)
             self._kinds.require(wanted.kind, manifest, self.repository, wanted.draft)
             return wanted
 
         return self._loaded.begin_loading(manifest, options)
+
+    def _replicas(self, kind: EngineKind) -> int:
+        """Returns the default model's number of replicas where a request names none."""
+        if self._default_replicas is not None:
+            return self._default_replicas
+        return len(self._devices) if kind.name == DOSIRAK else 1
 
     def _retire(self, deployment: Deployment) -> None:
         """Drains a deployment that no alias leads to any more, unless it was loaded by its own name."""

@@ -22,8 +22,10 @@ from models.repository import Repository
 from models.storage.leases import Lease
 from service.deployments.engine_options import EngineOptions
 from service.deployments.memory import loaded_bytes
+from service.device_names import least_loaded, placed
 from service.engine.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
 from service.engine_client.client import Engine, EngineFailed, EngineState
+from service.engines.kinds import DOSIRAK
 from service.errors import Unavailable
 
 EngineFactory = Callable[[Manifest, int, EngineOptions], Engine]
@@ -34,8 +36,10 @@ engines beside it may take in all, and its options."""
 class SharedEngines:
     """The engines of all deployments, by the digest of their base. It lives in the event loop."""
 
-    def __init__(self, repository: Repository, make: EngineFactory) -> None:
+    def __init__(self, repository: Repository, make: EngineFactory, devices: tuple[str, ...] = ()) -> None:
+        """`devices` are those that the settings name one by one, for the replicas of our own engine."""
         self._repository = repository
+        self._devices = devices
         self._make = make
         self._groups: dict[str, _Group] = {}
 
@@ -72,6 +76,7 @@ class SharedEngines:
         manifest = handle.manifest
         group = self._living(manifest)
         if group is None:
+            options = replace(options, devices=self._placed(options))
             group = _Group(self._make(manifest, self._promised_bytes(), options), handle, options)
             self._groups[manifest.base_digest] = group
         group.members.append(handle)
@@ -100,6 +105,15 @@ class SharedEngines:
     def directory(self, manifest: Manifest) -> str:
         return str(self._repository.path(manifest))
 
+    def _placed(self, options: EngineOptions) -> tuple[str, ...]:
+        """Returns the devices as `EngineOptions` has them; () where the settings name none, or not for this engine."""
+        if not self._devices or options.kind.name != DOSIRAK:
+            return ()
+        busy = [device for group in self._groups.values() for device in group.devices]
+        if options.replicas == 1:
+            return tuple(least_loaded(self._devices, busy))
+        return placed(self._devices, options.replicas, busy)
+
     def _promised_bytes(self) -> int:
         loaded = [group.engine.info for group in self._groups.values()]
         return sum(info.blocks_total * info.kv_bytes_per_block for info in loaded if info)
@@ -117,6 +131,13 @@ class _Group:
     """The leases of the files that a restarted engine process reads again."""
     trusted: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def devices(self) -> list[str]:
+        """Returns the devices of its replicas; those of a divided one are all that it has layers on."""
+        if self.options.replicas == 1 and self.options.devices and self.engine.info is not None:
+            return self.engine.info.device.split(",")
+        return list(self.options.devices[: self.options.replicas])
 
 
 class EngineHandle:

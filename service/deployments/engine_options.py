@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from models.manifest import Manifest
@@ -12,16 +12,22 @@ from service.engines.kinds import EngineKind
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """`replicas` is the number of processes. `draft` is the version that makes drafts in each of them, if any. `kind`
-    says whose engine they run."""
+    says whose engine they run. `devices` are those of the replicas, in order, where the settings name several; a single
+    replica has the others behind its own, for a model that one device does not hold."""
 
     replicas: int = 1
     draft: Manifest | None = None
     kind: EngineKind = field(default_factory=EngineKind)
+    devices: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def drafted_by(self) -> str | None:
         """Returns the reference of the draft version."""
         return None if self.draft is None else self.draft.reference
+
+    def of_replica(self, number: int) -> EngineOptions:
+        """Returns the options with the devices of one replica."""
+        return self if self.replicas == 1 else replace(self, devices=self.devices[number : number + 1])
 
 
 DEFAULT_OPTIONS: Final = EngineOptions()

@@ -30,8 +30,8 @@ def engine_config(
     packed_weights: str = "",
 ) -> EngineConfig:
     """Returns the configuration of an engine process for `manifest`, beside engines that may still take
-    `promised_bytes`. Of several replicas the first packs the weights, and the others get the location in
-    `packed_weights`."""
+    `promised_bytes`; `options` are those of one replica. Of several replicas the first packs the weights, and the
+    others get the location in `packed_weights`."""
     replicas = options.replicas
     directory = repository.path(manifest)
     start = decoder_start(directory)
@@ -39,7 +39,8 @@ def engine_config(
         model_dir=str(directory),
         precision=manifest.precision,
         dtype=_dtype(manifest),
-        device=settings.device,
+        device=options.devices[0] if options.devices else settings.first_device,
+        spare_devices=options.devices[1:],
         threads=settings.threads or (max(1, usable_cores() // replicas) if replicas > 1 else 0),
         max_model_len=manifest.context_window if not start else _with_encoder(settings, manifest.context_window),
         decoder_start=start,

@@ -30,11 +30,16 @@ class LoadedVersions:
     """The event loop owns the deployments here, in any state, from the begin of a load to the end of a drain."""
 
     def __init__(
-        self, repository: Repository, engine_factory: EngineFactory, drain_timeout: float, tasks: BackgroundTasks
+        self,
+        repository: Repository,
+        engine_factory: EngineFactory,
+        drain_timeout: float,
+        tasks: BackgroundTasks,
+        devices: tuple[str, ...] = (),
     ) -> None:
         self.activity = Activity()
         self._repository = repository
-        self._engines = SharedEngines(repository, engine_factory)
+        self._engines = SharedEngines(repository, engine_factory, devices)
         self._drain_timeout = drain_timeout
         self._tasks = tasks
         self._by_reference: dict[str, Deployment] = {}

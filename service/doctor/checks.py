@@ -173,9 +173,10 @@ def _model(around: Surroundings) -> Check:
 
 def _graphics(host: Host, around: Surroundings, measured: Measured | None) -> Check:
     usable = measured is not None and measured.cuda
-    if around.device == "cuda" and not usable:
-        says = "DOSIRAK_DEVICE is cuda, and torch finds no CUDA device"
-        return Check("graphics", "problem", says, "install a driver and a torch with CUDA, or set DOSIRAK_DEVICE=auto")
+    if around.device.startswith("cuda") and not usable:
+        says = f"the settings say that models run on {around.device}, and torch finds no CUDA device"
+        way = "install a driver and a torch with CUDA, or set DOSIRAK_DEVICE=auto and remove DOSIRAK_DEVICES"
+        return Check("graphics", "problem", says, way)
     if host.graphics is None:
         return Check("graphics", "ok", "no NVIDIA driver: models run on the processor")
     found = f"NVIDIA driver {host.graphics.driver} ({', '.join(host.graphics.devices) or 'no device'})"

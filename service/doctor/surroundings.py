@@ -32,7 +32,7 @@ def look(settings: Settings) -> Surroundings:
         loading,
         no_model,
         new_disk,
-        settings.device,
+        settings.first_device,
         next(filter(None, map(shutil.which, COMPILERS)), ""),
     )
 

@@ -201,6 +201,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `max_model_len` counts the positions of one sequence. For an encoder-decoder model, whose decoder starts with
     `decoder_start`, it counts the encoder's input and the decoder together.
     `kv_offload_bytes` of disk in `offload_directory` keep blocks that memory has no room for; 0 keeps none.
+    `spare_devices` get layers of a model that `device` does not hold.
     `record` is the file that makes the next load of the same version shorter; "" is none. `share_weights` packs the
     weights into memory that other processes can map; `packed_weights` is where another process has done so.
     `peaks` is the file of this host's measured peaks; "" keeps none.
@@ -213,6 +214,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     precision: str
     dtype: str = "bf16"
     device: str = "auto"
+    spare_devices: tuple[str, ...] = ()
     threads: int = 0
     max_model_len: int
     decoder_start: tuple[int, ...] = ()

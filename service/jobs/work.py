@@ -117,7 +117,7 @@ def _needs(
     from service.needs import Files, needs_of
     from service.runner.kv_cache import free_bytes
 
-    device = resolve_device(settings.device)
+    device = resolve_device(settings.first_device)
     free = free_bytes(device)
     if is_gguf(config):
         sizes = of_gguf(Path(config))

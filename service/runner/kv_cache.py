@@ -38,21 +38,32 @@ class KVCache:
     """Owns the blocks' memory. The first write to a block takes its pages from the host."""
 
     def __init__(
-        self, shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        shapes: Sequence[LayerShape],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        layer_devices: Sequence[torch.device] | None = None,
     ) -> None:
+        """The model takes tokens on `device`; its layers lie there, or on `layer_devices`."""
         self.shapes = tuple(shapes)
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
+        devices = layer_devices or [device] * len(self.shapes)
+        self.is_divided = len(set(devices)) > 1
+        self.device_names = ",".join(dict.fromkeys(map(str, devices)))
 
-        def blocks(heads: int, dim: int) -> Tensor:
+        def blocks(heads: int, dim: int, device: torch.device) -> Tensor:
             shape = (num_blocks + 1, heads, block_size, dim + (SCALE_BYTES if dtype is torch.int8 else 0))
             on_host = device.type == "cpu"
             return lazy_zeros(shape, dtype) if on_host else torch.zeros(shape, dtype=dtype, device=device)
 
-        self.keys = [blocks(shape.kv_heads, shape.key_dim) for shape in self.shapes]
-        self.values = [blocks(shape.kv_heads, shape.value_dim) for shape in self.shapes]
+        placed = tuple(zip(self.shapes, devices, strict=True))
+        self.keys = [blocks(shape.kv_heads, shape.key_dim, device) for shape, device in placed]
+        self.values = [blocks(shape.kv_heads, shape.value_dim, device) for shape, device in placed]
 
     @property
     def scratch_block(self) -> int:

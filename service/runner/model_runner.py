@@ -17,7 +17,7 @@ from service.engine.messages import Request, SamplingParams, TokenLogprobs
 from service.engine.profiling import Part
 from service.engine.sequence import Sequence
 from service.runner.draft_model import DraftModel
-from service.runner.forwards.forward import Forward
+from service.runner.forwards.forward import CannotServe, Forward
 from service.runner.kv_cache import KVCache
 from service.runner.native.library import library
 from service.runner.offload_file import OffloadFile
@@ -60,7 +60,9 @@ class ModelRunner:
     def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
         """Reads the adapter of the version in `directory`; any thread may call it, beside steps. What it returns makes
         it part of the model and tries it, between two steps. Raises OSError or InvalidSource, and the result raises
-        CannotServe for an adapter that this forward cannot compute."""
+        CannotServe for an adapter that this forward cannot compute. So does reading one for a divided model."""
+        if self.cache.is_divided:
+            raise CannotServe("a model that is divided among devices takes no adapters: use vLLM with tensor_parallel")
         return partial(self._attach, name, load_adapter(directory, self._device))
 
     def load_adapter(self, name: str, directory: str) -> None:

@@ -47,7 +47,7 @@ class FinalStates:
 
     def take(self, hidden: Tensor) -> None:
         """Keeps the wanted ones of all packed rows [rows of the step, hidden]."""
-        self.states = hidden.index_select(0, self.rows)
+        self.states = hidden.to(self.rows.device).index_select(0, self.rows)
 
     @property
     def of_items(self) -> Seq[Tensor]:

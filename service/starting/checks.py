@@ -21,6 +21,7 @@ from models.errors import RepositoryError, disk_is_full
 from models.manifest import ModelReference
 from models.repository import Repository
 from models.starter import DEMO, demo_is_wanted, publishing_bytes
+from service.device_names import absent
 from service.errors import DosirakError
 from service.settings import Settings
 from service.starting.address import is_dosirak, resolve, try_to_listen
@@ -69,6 +70,12 @@ def _free_port(ip: str, taken: int, family: socket.AddressFamily) -> int | None:
             if probe.connect_ex((ip, port)) != 0:
                 return port
     return None
+
+
+def check_devices(settings: Settings, gpus: int) -> None:
+    """Raises CannotStart for a device that is not there, on a machine where `gpus` of them are visible."""
+    if sentence := absent(settings.device_list, gpus):
+        raise CannotStart(f"DOSIRAK_DEVICES: {sentence}")
 
 
 def check_directory(directory: Path) -> None:

@@ -17,6 +17,7 @@ from models.storage.leases import Lease
 from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config
 from service.deployments.memory import ENGINE_BYTES, loaded_bytes
+from service.device_names import placed
 from service.engine_client.client import EngineClient
 from service.engine_client.engine import Engine
 from service.engine_client.replicas import Replicas
@@ -33,10 +34,11 @@ Make = Callable[[Candidate, Manifest], Engine]
 
 def engine_of(settings: Settings, repository: Repository, candidate: Candidate, manifest: Manifest) -> Engine:
     """Returns the engine that a server with the candidate's settings would have, not yet started."""
-    applied, options = candidate.applied(settings), EngineOptions(candidate.replicas)
+    applied, devices = candidate.applied(settings), settings.device_list
+    options = EngineOptions(candidate.replicas, devices=devices and placed(devices, candidate.replicas, ()))
 
-    def replica(_number: int, packed_weights: str) -> EngineClient:
-        config = engine_config(applied, repository, manifest, 0, options, packed_weights)
+    def replica(number: int, packed_weights: str) -> EngineClient:
+        config = engine_config(applied, repository, manifest, 0, options.of_replica(number), packed_weights)
         return EngineClient(config, env=engine_environment())
 
     if candidate.replicas == 1:

@@ -128,6 +128,16 @@ class AttentionPlan:
         self.device = device
         self.num_rows = num_rows
         self._slot_rows: dict[int, Tensor] = {}
+        self._elsewhere: dict[torch.device, AttentionPlan] = {}
+
+    def on(self, device: torch.device) -> AttentionPlan:
+        """Returns the plan for layers on this device."""
+        if device == self.device:
+            return self
+        if device not in self._elsewhere:
+            plan = AttentionPlan(self.cache, self.sequences, self.num_rows, self.row_quantum, device)
+            self._elsewhere[device] = plan
+        return self._elsewhere[device]
 
     @cached_property
     def slots(self) -> Tensor:

@@ -69,7 +69,7 @@ def _attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     spec = AttentionSpec(scale, sliding_window, softcap, sinks=sinks)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    return plan.attend(layer, q, k, v, spec)[None], None
+    return plan.on(query.device).attend(layer, q, k, v, spec)[None], None
 
 
 def pin_rope(model: transformers.PreTrainedModel, max_model_len: int) -> None:

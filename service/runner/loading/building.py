@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ from service.runner.linear import (
 from service.runner.loading import record
 from service.runner.loading.arena import Arena, Differs
 from service.runner.loading.blueprint import Blueprint, LibraryWeights, assemble
+from service.runner.loading.division import RESERVED_BYTES, kv_room, num_devices
 from service.runner.loading.drafting import draft_block_bytes, draft_config
 from service.runner.loading.families import outline_of
 from service.runner.loading.grammar_tokens import begin_reading
@@ -70,7 +71,7 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     device, dtype = resolve_device(config.device), DTYPES[config.dtype]
     grammars = begin_reading(config.model_dir)
     progress("weights", 0.0)
-    built, packed_weights = _built(config, dtype, device, progress)
+    built, packed_weights = _built(config, dtype, _devices(config, device), progress)
     forward, cache, passed_over = built
     rules = _row_rules(forward.model, cache, dtype)
     progress("ready", 1.0)
@@ -85,6 +86,15 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     return runner, structs.replace(info, no_grammars=read if isinstance(read, str) else "")
 
 
+def _devices(config: EngineConfig, device: torch.device) -> tuple[torch.device, ...]:
+    """Returns the devices that get layers: one, unless it is a GPU that does not hold them."""
+    if device.type != "cuda":
+        return (device,)
+    torch.cuda.set_device(device)
+    devices = (device, *map(resolve_device, config.spare_devices))
+    return devices[: num_devices(config, [free_bytes(each) for each in devices])]
+
+
 def _draft_model(
     config: EngineConfig, runner: ModelRunner, device: torch.device, progress: Progress
 ) -> DraftModel | None:
@@ -97,21 +107,24 @@ def _draft_model(
             "drafts cannot be verified: on this device, or by the library's forward, rows depend on others"
         )
     dtype = DTYPES[own.dtype]
-    forward, cache, _ = _from_record(own, dtype, device) or _from_library(own, dtype, device, progress)
+    forward, cache, _ = _from_record(own, dtype, device) or _from_library(own, dtype, (device,), progress)
     rules = _row_rules(forward.model, cache, dtype)
     return DraftModel(forward, cache, rules, runner.vocab_size, own.max_model_len)
 
 
-def _built(config: EngineConfig, dtype: torch.dtype, device: torch.device, progress: Progress) -> tuple[Built, str]:
+def _built(
+    config: EngineConfig, dtype: torch.dtype, devices: tuple[torch.device, ...], progress: Progress
+) -> tuple[Built, str]:
     """Returns the built model, and the path where other processes can map its packed weights. Only a load from a record
     packs shared weights, because the library's way packs some weights twice."""
-    if config.share_weights or config.packed_weights:
+    device = devices[0]
+    if device.type == "cpu" and (config.share_weights or config.packed_weights):
         if record.read(config) is None:
-            _from_library(config, dtype, device, progress)  # makes the record, if our forward fits
+            _from_library(config, dtype, devices, progress)  # makes the record, if our forward fits
         shared = _shared(config, dtype, device)
         if shared is not None:
             return shared
-    return _from_record(config, dtype, device) or _from_library(config, dtype, device, progress), ""
+    return _from_record(config, dtype, device) or _from_library(config, dtype, devices, progress), ""
 
 
 def _shared(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> tuple[Built, str] | None:
@@ -143,7 +156,7 @@ def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device)
     try:
         reference = known.reference
         whole = assemble(known.outline, MappedWeights(config.model_dir, dtype, config.precision), config.max_model_len)
-        cache = _make_cache(config, reference.shapes, device)
+        cache = _make_cache(config, reference.shapes, [device] * len(reference.shapes))
         forward = NativeDecoder(whole, cache)
         verify(forward, reference, cache, PROBE_TOLERANCE[_precision(config)])
     except (CannotServe, KeyError, ValueError, RuntimeError):
@@ -151,23 +164,30 @@ def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device)
     return forward, cache, ()
 
 
-def _from_library(config: EngineConfig, dtype: torch.dtype, device: torch.device, progress: Progress) -> Built:
+def _from_library(
+    config: EngineConfig, dtype: torch.dtype, devices: tuple[torch.device, ...], progress: Progress
+) -> Built:
     from service.runner.forwards.foreign import PackedForward, PerSequenceForward, pin_rope
 
-    model = load_model(config.model_dir, config.precision, dtype, device, Int8Linear)
+    device, is_divided = devices[0], len(devices) > 1
+    room = {each.index: free_bytes(each) - RESERVED_BYTES for each in devices} if is_divided else None
+    model = load_model(config.model_dir, config.precision, dtype, device, Int8Linear, room)
     pin_rope(model, config.max_model_len)
     progress("probe", 0.6)
     attention = model.config._attn_implementation
     reference = observe(model, device)
     release(model)
-    cache = _make_cache(config, reference.shapes, device)
+    cache = _make_cache(config, reference.shapes, reference.devices)
     progress("forward", 0.8)
     if model.config.is_encoder_decoder:
         forward, passed_over = choose_forward((_seq2seq(config, model, cache),), reference, cache, _precision(config))
         return forward, cache, passed_over
-    ways: tuple[Callable[[], Forward], ...] = (
+    own: tuple[Callable[[], Forward], ...] = (
         lambda: NativeDecoder(_apart(_blueprint(model, config.max_model_len)), cache),
         lambda: FusedDecoder(_blueprint(model, config.max_model_len)),
+    )
+    ways: tuple[Callable[[], Forward], ...] = (
+        *(own if not is_divided else ()),  # these know one device
         lambda: PackedForward(model),
         lambda: PerSequenceForward(model, cache, attention),
     )
@@ -200,21 +220,32 @@ def _apart(whole: Blueprint) -> Blueprint:
     return whole if mapped_alone else replace(whole, embedding=whole.embedding.clone())
 
 
-def _make_cache(config: EngineConfig, shapes: tuple[LayerShape, ...], device: torch.device) -> KVCache:
-    dtype = kv_dtype(config)
+def _make_cache(config: EngineConfig, shapes: tuple[LayerShape, ...], devices: Sequence[torch.device]) -> KVCache:
+    """Returns the cache, whose layers lie on these devices."""
+    dtype, block_size = kv_dtype(config), config.block_size
     num_blocks = config.kv_cache_blocks or choose_num_blocks(
         config.kv_cache_bytes,
-        bytes_per_block(shapes, config.block_size, dtype) + draft_block_bytes(config),
+        bytes_per_block(shapes, block_size, dtype) + draft_block_bytes(config),
         config.max_num_seqs * config.max_model_len,
-        config.block_size,
-        max(0, free_bytes(device) - config.promised_bytes),
+        block_size,
+        _kv_room(config, [bytes_per_block([shape], block_size, dtype) for shape in shapes], devices),
     )
-    return KVCache(shapes, num_blocks, config.block_size, dtype, device)
+    return KVCache(shapes, num_blocks, block_size, dtype, devices[0], devices)
+
+
+def _kv_room(config: EngineConfig, layer_bytes: Sequence[int], devices: Sequence[torch.device]) -> int:
+    """Returns the free bytes for KV blocks. Other engines' blocks on a GPU are missing from the free ones already; a
+    host gives pages at their first write."""
+    distinct = list(dict.fromkeys(devices))
+    promised = config.promised_bytes if distinct[0].type == "cpu" else 0
+    free = [max(0, free_bytes(each) - promised) for each in distinct]
+    return kv_room(free, layer_bytes, [distinct.index(each) for each in devices])
 
 
 def _offload(config: EngineConfig, cache: KVCache) -> OffloadFile | None:
-    """Returns the offload file; None if the disk cannot be written. Then no block is kept on disk."""
-    if not (config.kv_offload_bytes and config.prefix_caching):
+    """Returns the offload file; None if the disk cannot be written, or if layers lie on several devices. Then no block
+    is kept on disk."""
+    if not (config.kv_offload_bytes and config.prefix_caching) or cache.is_divided:
         return None
     try:
         return OffloadFile(cache, config.offload_directory, config.kv_offload_bytes)
@@ -263,7 +294,7 @@ def _info(
     float_bytes = DTYPES[config.dtype].itemsize
     return EngineInfo(
         pid=os.getpid(),
-        device=str(device),
+        device=cache.device_names,
         dtype=config.dtype,
         precision=config.precision,
         forward=runner.forward.kind,

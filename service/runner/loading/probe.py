@@ -11,7 +11,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -42,11 +42,12 @@ SAFE_RULES = RowRules(16, 16)
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
     """The library's logits [3, vocabulary], fp32, of the last token of each chunk of `token_ids`, and its cached shape
-    of each layer. `encoder_ids` is the input of an encoder, empty without one."""
+    and device of each layer. `encoder_ids` is the input of an encoder, empty without one."""
 
     token_ids: tuple[int, ...]
     logits: Tensor
     shapes: tuple[LayerShape, ...]
+    devices: tuple[torch.device, ...]
     encoder_ids: tuple[int, ...] = ()
 
 
@@ -62,7 +63,7 @@ def observe(model: transformers.PreTrainedModel, device: torch.device) -> Refere
     cache, ends = DynamicCache(), [cut - 1 for cut in CUTS[1:]]
     if not model.config.is_encoder_decoder:
         logits = model(input_ids=given, past_key_values=cache, use_cache=True).logits
-        return Reference(token_ids, logits[0, ends].float(), _shapes(model, cache))
+        return Reference(token_ids, logits[0, ends].float(), _shapes(model, cache), _devices(cache))
     encoder_ids, crossed = token_ids[::-1][:ENCODED], DynamicCache()
     logits = model(
         input_ids=torch.tensor([encoder_ids], device=device),
@@ -73,7 +74,7 @@ def observe(model: transformers.PreTrainedModel, device: torch.device) -> Refere
     shapes = _shapes(model, cache)
     if shapes != _shapes(model, crossed):
         raise CannotServe(f"{type(model).__name__} has other heads for the encoder's output than for its own")
-    return Reference(token_ids, logits[0, ends].float(), shapes, encoder_ids)
+    return Reference(token_ids, logits[0, ends].float(), shapes, _devices(cache), encoder_ids)
 
 
 def _shapes(model: transformers.PreTrainedModel, cache: DynamicCache) -> tuple[LayerShape, ...]:
@@ -86,6 +87,11 @@ def _shapes(model: transformers.PreTrainedModel, cache: DynamicCache) -> tuple[L
     if not shapes:
         raise CannotServe(f"{type(model).__name__} does not use the library's cache")
     return tuple(shapes)
+
+
+def _devices(cache: DynamicCache) -> tuple[torch.device, ...]:
+    layers: Any = cache.layers
+    return tuple(layer.keys.device for layer in layers)
 
 
 def choose_forward(

@@ -36,7 +36,7 @@ class Record(msgspec.Struct, frozen=True):
     def reference(self) -> Reference:
         """Returns the reference for the probe. Raises ValueError for logits of another size."""
         logits = torch.frombuffer(bytearray(self.logits), dtype=torch.float32).view(len(CUTS) - 1, -1)
-        return Reference(self.token_ids, logits, self.outline.shapes)
+        return Reference(self.token_ids, logits, self.outline.shapes, (torch.device("cpu"),) * len(self.outline.shapes))
 
 
 def read(config: EngineConfig) -> Record | None:

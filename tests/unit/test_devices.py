@@ -1,0 +1,223 @@
+"""Devices that are named one by one: which names are refused, which replica goes where, which model is divided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec import structs
+from pydantic import ValidationError
+
+from models.manifest import Manifest
+from models.repository import Repository
+from service.deployments.deployments import Deployments
+from service.deployments.engine_options import EngineOptions
+from service.device_names import absent, parse_devices, placed
+from service.engine.messages import EngineConfig
+from service.engines.kinds import kind_of
+from service.host import num_gpus
+from service.runner.forwards.attention import AttentionPlan, SequenceRows
+from service.runner.forwards.forward import CannotServe
+from service.runner.kv_cache import KVCache
+from service.runner.kv_size import LayerShape
+from service.runner.loading.division import RESERVED_BYTES, kv_room, num_devices
+from service.settings import Settings
+from service.starting.checks import CannotStart, check_devices
+from service.wrong_settings import settings_or_exit
+from tests.fakes import InProcessEngine
+from tests.unit.test_deployments import publish_with_tokenizer
+from tests.waiting import until
+
+TWO = ("cuda:0", "cuda:1")
+GIB = 1 << 30
+
+
+def test_names_of_devices() -> None:
+    assert parse_devices("cuda:0, cuda:1") == TWO
+    assert parse_devices("cpu") == ("cpu",) and parse_devices(" ") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("cuda", "name its number, as in cuda:0"),
+        ("cuda:01", "there is no device 'cuda:01'"),
+        ("gpu0", "there is no device 'gpu0'"),
+        ("cuda:0,", "there is no device ''"),
+        ("cuda:0,cuda:0", "cuda:0 is there 2 times: name it once, and set DOSIRAK_REPLICAS"),
+        ("cuda:0,cpu,cpu", "cpu is there 2 times"),
+        ("cpu,cuda:1", "cpu stands beside cuda"),
+    ],
+)
+def test_what_is_no_device_is_refused_by_name(text: str, sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        Settings(devices=text)
+
+
+def test_one_setting_says_where_models_run() -> None:
+    with pytest.raises(ValidationError, match="both set: remove one"):
+        Settings(devices="cuda:0", device="cuda")
+    both, one = Settings(devices="cuda:1,cuda:0"), Settings(device="cuda")
+    assert (both.first_device, both.device_list, one.first_device, one.device_list) == ("cuda:1", TWO[::-1], "cuda", ())
+    assert both.computes_on_gpu(False) and one.computes_on_gpu(False) and Settings().computes_on_gpu(True)
+    assert not Settings().computes_on_gpu(False) and not Settings(devices="cpu").computes_on_gpu(True)
+
+
+def test_replicas_are_one_for_each_device_unless_they_are_set() -> None:
+    assert Settings().given_replicas == 1 and Settings(devices="cuda:0,cuda:1").given_replicas is None
+    assert Settings(devices="cuda:0,cuda:1", replicas=1).given_replicas == 1
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        (None, 2),
+        ("1", 1),
+        ("0,1", 2),
+        ("1,0,7", 2),
+        ("7,0", 0),
+        ("", 0),
+        ("-1", 0),
+        ("GPU-a1b2", 1),
+        ("MIG-a,MIG-b", 2),
+    ],
+)
+def test_gpus_are_counted_as_cuda_sees_them(tmp_path: Path, visible: str | None, count: int) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert num_gpus(visible, tmp_path) == count
+
+
+def test_a_device_that_is_not_there_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert absent(TWO, 2) == "" and absent(("cpu",), 0) == ""
+    assert absent(TWO, 1) == "cuda:1 is not there; there are: cuda:0"
+    with pytest.raises(CannotStart, match="DOSIRAK_DEVICES: cuda:1 is not there; there are: cuda:0"):
+        check_devices(Settings(devices="cuda:0,cuda:1"), 1)
+    check_devices(Settings(devices="cuda:0,cuda:1"), 2)
+    monkeypatch.setenv("DOSIRAK_DEVICES", "cuda:7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(SystemExit, match="DOSIRAK_DEVICES: cuda:7 is not there; there are: cpu"):
+        settings_or_exit()
+
+
+def test_replicas_go_to_the_devices_with_the_fewest() -> None:
+    assert placed(TWO, 3, ()) == ("cuda:0", "cuda:1", "cuda:0")
+    assert placed(TWO, 1, ["cuda:0"]) == ("cuda:1",)
+    assert placed(TWO, 2, ["cuda:1", "cuda:1"]) == ("cuda:0", "cuda:0")
+
+
+class OnDevice(InProcessEngine):
+    """Says that it is where it was put."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        assert self.info is not None
+        self.info = structs.replace(self.info, device=device)
+
+
+class World:
+    def __init__(self, tmp_path: Path, default_replicas: int | None = None) -> None:
+        self.repository = Repository(tmp_path)
+        for content in ("one", "two", "three"):
+            publish_with_tokenizer(self.repository, content)
+        self.options: dict[str, EngineOptions] = {}
+        self.deployments = Deployments(
+            self.repository,
+            self.engine,
+            default_model="demo",
+            default_replicas=default_replicas,
+            devices=TWO,
+            drain_timeout=1,
+        )
+
+    def engine(self, manifest: Manifest, promised_bytes: int, options: EngineOptions) -> InProcessEngine:
+        self.options[manifest.reference] = options
+        return OnDevice(options.devices[0])
+
+
+async def test_each_device_gets_a_replica_and_a_single_one_goes_where_there_is_room(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.deployments.start()
+    await until(lambda: world.deployments.phase == "started")
+    chosen = world.options["demo:3"]
+    assert (chosen.replicas, chosen.devices) == (2, TWO)
+    assert [chosen.of_replica(number).devices for number in (0, 1)] == [("cuda:0",), ("cuda:1",)]
+    for reference, expected in (("demo:1", TWO), ("demo:2", TWO[::-1])):
+        await world.deployments.load(reference, replicas=1)
+        await world.deployments.acquire(reference)
+        assert world.options[reference].devices == expected, "the rest are for layers that its own has no room for"
+        assert world.options[reference].of_replica(0).devices == expected
+    await world.deployments.unload("demo:1")
+    await until(lambda: len(world.deployments.all()) == 2)
+    await world.deployments.load("demo:1", replicas=1)
+    assert world.options["demo:1"].devices[0] == "cuda:0", "what was unloaded counts no more"
+    await world.deployments.stop()
+
+
+async def test_a_given_number_of_replicas_is_kept(tmp_path: Path) -> None:
+    world = World(tmp_path, default_replicas=3)
+    await world.deployments.acquire("demo:1") if world.deployments.ready else await world.deployments.start()
+    await until(lambda: world.deployments.phase == "started")
+    assert world.options["demo:3"].devices == ("cuda:0", "cuda:1", "cuda:0")
+    await world.deployments.stop()
+
+
+def test_devices_are_our_own_engine_s(tmp_path: Path) -> None:
+    deployments = World(tmp_path).deployments
+    assert deployments._replicas(kind_of("vllm", None)) == 1 and deployments._replicas(kind_of("dosirak", None)) == 2
+    engines = deployments._loaded._engines
+    assert engines._placed(EngineOptions(2, None, kind_of("vllm", None))) == ()
+
+
+def config_of(tmp_path: Path, gib: float, precision: str = "bf16", **given: Any) -> EngineConfig:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(int(gib * GIB))
+    return EngineConfig(
+        model_dir=str(tmp_path), precision=precision, device="cuda:0", spare_devices=TWO[1:], max_model_len=64, **given
+    )
+
+
+def test_a_model_is_divided_where_one_device_does_not_hold_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path, 20)
+    assert num_devices(config, [24 * GIB, 24 * GIB]) == 1
+    assert num_devices(config, [16 * GIB, 16 * GIB]) == 2
+    with pytest.raises(CannotServe, match=r"take 21\.5 GB, and cuda:0, cuda:1 have 21\.5 GB free: name more"):
+        num_devices(config, [10 * GIB, 10 * GIB])
+    with pytest.raises(CannotServe, match='name several devices in DOSIRAK_DEVICES and load it with "replicas": 1'):
+        num_devices(config, [16 * GIB])
+    assert num_devices(config, [20 * GIB]) == 1, "as before, where no other is named"
+    assert RESERVED_BYTES == GIB
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"precision": "int8"}, "int8 versions are not divided: load the bf16 version, or use vLLM"),
+        ({"decoder_start": (0,)}, "encoder-decoder models are not divided"),
+        ({"adapters": (("x", "y"),)}, "versions with an adapter are not divided"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_by_name(tmp_path: Path, given: dict[str, Any], sentence: str) -> None:
+    config = config_of(tmp_path, 20, **given)
+    assert num_devices(config, [24 * GIB, 24 * GIB]) == 1
+    with pytest.raises(CannotServe, match=sentence):
+        num_devices(config, [16 * GIB, 16 * GIB])
+
+
+def test_blocks_fill_the_device_that_is_full_first() -> None:
+    assert kv_room([100, 100], [1, 1, 1, 1], [0, 0, 1, 1]) == 200
+    assert kv_room([100, 30], [1, 1, 1, 1], [0, 0, 1, 1]) == 60
+    assert kv_room([100], [2, 2], [0, 0]) == 100
+
+
+def test_layers_keys_and_plans_lie_on_the_layers_devices() -> None:
+    host, other = torch.device("cpu"), torch.device("meta")
+    cache = KVCache([LayerShape(2, 4, 4)] * 2, 4, 8, torch.float32, host, [host, other])
+    assert [keys.device for keys in cache.keys] == [each.device for each in cache.values] == [host, other]
+    assert cache.is_divided and cache.device_names == "cpu,meta"
+    assert not KVCache([LayerShape(2, 4, 4)], 4, 8, torch.float32, host).is_divided
+    plan = AttentionPlan(cache, [SequenceRows(0, 3, 0, [0])], 3, 1, host)
+    assert plan.on(host) is plan and plan.on(other) is plan.on(other)
+    assert plan.on(other).slots.device == other and plan.slots.device == host
