@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,12 @@ class OnDevice(InProcessEngine):
 
     def __init__(self, device: str) -> None:
         super().__init__()
+        self._device = device
+
+    async def start(self, on_loading: Callable[[str, float], None] | None = None) -> None:
+        await super().start(on_loading)
         assert self.info is not None
-        self.info = structs.replace(self.info, device=device)
+        self.info = structs.replace(self.info, device=self._device)
 
 
 class World:
