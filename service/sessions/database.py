@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,11 +36,32 @@ _POLL_SECONDS = 0.05
 _POOL = 8
 
 
+class Outage:
+    """Knows since when a database cannot be connected to, and logs its begin and its end: once each, however many calls
+    fail between."""
+
+    def __init__(self, *, is_logged: bool = True) -> None:
+        self._is_logged = is_logged
+        self._since: float | None = None
+
+    def began(self, why: str) -> None:
+        if self._since is None:
+            self._since = time.monotonic()
+            if self._is_logged:
+                log.warning("session_database_failed", reason=why)
+
+    def ended(self) -> None:
+        if self._since is not None:
+            seconds, self._since = time.monotonic() - self._since, None
+            if self._is_logged:
+                log.info("session_database_back", seconds=round(seconds, 1))
+
+
 class Database:
     """One database, used by one event loop. `patience` is the longest wait for a lock, a free connection or a result,
     in seconds."""
 
-    def __init__(self, url: str, patience: float, observe: Observe | None = None) -> None:
+    def __init__(self, url: str, patience: float, observe: Observe | None = None, *, logs_outages: bool = True) -> None:
         """Opens nothing yet. `observe` gets the kind and the seconds of every call. Raises ValueError for a URL of
         another kind of database."""
         parsed = _parsed(url)
@@ -49,6 +70,7 @@ class Database:
         self._writer = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
         self._observe = observe
+        self._outage = Outage(is_logged=logs_outages)
         self.engine = _sqlite(parsed, patience) if self.is_sqlite else _postgresql(parsed, patience)
 
     async def close(self) -> None:
@@ -147,8 +169,11 @@ class Database:
 
     @asynccontextmanager
     async def _transaction(self, *, writing: bool) -> AsyncIterator[AsyncConnection]:
-        with translated():
-            async with self.engine.connect() as connection:
+        async with AsyncExitStack() as stack:
+            with translated(self._outage):
+                connection = await stack.enter_async_context(self.engine.connect())
+            self._outage.ended()
+            with translated():
                 await connection.execution_options(**self._options(writing))
                 async with connection.begin():
                     yield connection
@@ -178,14 +203,17 @@ def uninterrupted(
 
 
 class translated:
-    """Turns the database's errors into those of `failures`."""
+    """Turns the database's errors into those of `failures`, and logs them: each one, or the begin of an outage."""
+
+    def __init__(self, outage: Outage | None = None) -> None:
+        self._outage = outage
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and (told := failure(error)) is not None:
-            log.warning("session_database_failed", reason=reason(error))
+            (self._outage or Outage()).began(reason(error))
             raise told from error
 
 

@@ -37,10 +37,11 @@ Observe = Callable[[str, int], None]
 
 @dataclass(slots=True)
 class KeptTask:
-    """A task that is tried again. `failures` counts the failures in a row."""
+    """A task that is tried again. `failures` counts the failures in a row; `told` is the last one that was logged."""
 
     name: str
     failures: int = 0
+    told: tuple[type[BaseException], str] | None = None
 
     @property
     def is_failing(self) -> bool:
@@ -101,11 +102,11 @@ class BackgroundTasks:
             await self._retry(kept, work)
 
     async def _retry(self, kept: KeptTask, work: Work) -> None:
-        while not await self._succeeds(kept.name, work, kept.failures + 1):
-            kept.failures += 1
+        while not await self._succeeds(kept, work):  # noqa: ASYNC110 - it waits for nobody
             await asyncio.sleep(self._delay(kept.failures))
         if kept.failures:
-            kept.failures = 0
+            log.info("background_task_goes_on", task=kept.name, failures=kept.failures)
+            kept.failures, kept.told = 0, None
             self._observe(kept.name, 0)
 
     def _delay(self, failures: int) -> float:
@@ -113,23 +114,27 @@ class BackgroundTasks:
         return min(self._first_delay * 2.0**doublings, self._longest_delay)
 
     async def _run(self, name: str, work: Work) -> None:
-        await self._succeeds(name, work, 1)
+        await self._succeeds(KeptTask(name), work)
 
-    async def _succeeds(self, name: str, work: Work, failures: int) -> bool:
-        """Tries once. Reports a failure with `failures`, its number in a row."""
+    async def _succeeds(self, kept: KeptTask, work: Work) -> bool:
+        """Tries once. Counts and reports a failure; logs one that is not the last one again."""
         try:
             await work()
             return True
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if _is_being_cancelled():
                 raise
-            log.exception(
-                "background_task_failed", task=name, failures=failures
-            )  # a task that it awaited was cancelled
-        except Exception:
-            log.exception("background_task_failed", task=name, failures=failures)
-        self._observe(name, failures)
+            self._failed(kept, error)  # a task that it awaited was cancelled
+        except Exception as error:
+            self._failed(kept, error)
         return False
+
+    def _failed(self, kept: KeptTask, error: BaseException) -> None:
+        kept.failures += 1
+        if kept.told != (failure := (type(error), str(error))):
+            kept.told = failure
+            log.exception("background_task_failed", task=kept.name, failures=kept.failures)
+        self._observe(kept.name, kept.failures)
 
 
 def _is_being_cancelled() -> bool:
