@@ -7,6 +7,7 @@ from pathlib import Path
 from models.errors import Conflict
 from models.repository import Repository
 from models.storage.records import Records
+from models.store import binding
 from models.store.mirror import MARK
 from models.store.place import ALONE, StorePlace
 from models.store.shared_store import SharedStore
@@ -27,6 +28,7 @@ def open_unpushed(data_dir: Path, place: StorePlace, records: Records | None = N
     """Does the same for a data directory whose versions may not be in the store yet, and shows nothing new of it."""
     if place.url is not None:
         store = SharedStore.open(place.url)
+        binding.require(store, records.database_id if records else None)
         return Repository(data_dir, records=records, store=store, cache_bytes=place.cache_bytes)
     if (data_dir / MARK).exists():
         raise Conflict("The data directory shows a store's versions: set its DOSIRAK_STORE_URL again")

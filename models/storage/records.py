@@ -25,6 +25,10 @@ class Records(Protocol):
     def shared(self) -> bool:
         """Whether instances with other data directories see the same records."""
 
+    @property
+    def database_id(self) -> str | None:
+        """The id of the database that instances share; None where the records are files."""
+
     def locked(self, name: str, timeout: float) -> AbstractContextManager[None]:
         """One writer of a model at a time. Raises Conflict where another keeps it longer than `timeout` seconds."""
 
@@ -55,6 +59,7 @@ class FileRecords:
     """Records in the files of one data directory. Leases are locks on its versions (`leases`), so none are here."""
 
     shared = False
+    database_id = None
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

@@ -37,10 +37,10 @@ def mirror_of(repository: Repository) -> Mirror:
 
 def push(repository: Repository, progress: Progress = silent) -> list[str]:
     """Publishes to the store, under their numbers, the versions that are in the data directory alone, each one checked
-    before, with its report. Returns their references. It goes on where an earlier push ended. Raises Conflict where the
-    store has another version of that number by now."""
+    before, with its report; not those that the shared records say are deleted. Returns their references. It goes on
+    where an earlier push ended. Raises Conflict where the store has another version of that number by now."""
     mirror, pushed = mirror_of(repository), list[str]()
-    waiting = mirror.not_stored()
+    waiting = [each for each in mirror.not_stored() if not _is_deleted(repository, each)]
     for reference in waiting:
         progress(len(pushed) / len(waiting), reference)
         manifest = repository.resolve(reference)
@@ -48,6 +48,11 @@ def push(repository: Repository, progress: Progress = silent) -> list[str]:
             _push(repository, mirror, manifest)
         pushed.append(reference)
     return pushed
+
+
+def _is_deleted(repository: Repository, reference: str) -> bool:
+    name, _, version = reference.partition(":")
+    return repository.records.shared and version in repository.records.history(name).deleted
 
 
 def verify(store: SharedStore) -> list[str]:

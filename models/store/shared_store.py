@@ -1,6 +1,7 @@
 """The shared store keeps published versions for every instance, as objects of a remote. It knows no data directory.
 
     dosirak.json                       marks the store as ours: its format, its id, when it was made
+    database.json                      which database its instances share (`store.binding`)
     blobs/<sha256>                     files of versions, by content; `model.yaml` too
     manifests/<name>/<version>.json    a published version; the write of this object publishes it
     deleted/<name>/<version>.json      a deleted version, whose number is never used again; this write deletes it

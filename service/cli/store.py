@@ -1,7 +1,9 @@
-"""`dosirak store init | push | verify | status` make a store, move versions of a data directory there, and show it."""
+"""`dosirak store init | push | bind | verify | status` make a store, move there what a data directory has alone, and
+show what it holds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from models.errors import Conflict
-from models.opening import open_unpushed
-from models.store import moving
+from models.repository import Repository
+from models.store import binding, moving
 from models.store.shared_store import SharedStore
+from service import records
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import Json, console, print_json
 from service.settings import Settings
@@ -38,14 +41,39 @@ def init(
 
 @app.command()
 def push(json: Json = False) -> None:
-    """Move the versions of the data directory to the store, with their reports."""
+    """Move what the data directory has alone: versions with their reports to the store, aliases with their history and
+    rollouts to PostgreSQL. Exit status 1 where a model's records could not be moved."""
     settings = settings_or_exit(console)
-    _url(settings)
-    pushed = moving.push(open_unpushed(settings.data_dir, settings.store))
+    if not settings.shares_records:
+        _url(settings)
+    pushed, moved = records.push(settings)
     if json:
-        print_json({"pushed": pushed})
+        print_json({"pushed": pushed, **asdict(moved)})
+    else:
+        if settings.store_url is not None:
+            console.print(_told("versions pushed", pushed), soft_wrap=True)
+        if settings.shares_records:
+            journals = [f"{name} ({count} entries)" for name, count in moved.entries.items()]
+            console.print(_told("journals moved", journals), soft_wrap=True)
+            console.print(_told("rollouts moved", moved.rollouts), soft_wrap=True)
+        for sentence in moved.kept:
+            console.print(Text(sentence, "red"), soft_wrap=True)
+    if moved.kept:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bind(json: Json = False) -> None:
+    """Make the store that of the database of these settings, where its former one is gone for good. End every instance
+    of the former one first."""
+    settings = settings_or_exit(console)
+    store, database = SharedStore.open(_url(settings)), records.database_id(settings)
+    binding.bind(store, database)
+    if json:
+        print_json({"database": database})
         return
-    console.print(f"{len(pushed)} versions pushed{': ' if pushed else ''}{', '.join(pushed)}", soft_wrap=True)
+    told = "no shared database" if database is None else f"database {database}"
+    console.print(f"{store.remote.url} is the store of {told}", soft_wrap=True)
 
 
 @app.command()
@@ -66,13 +94,16 @@ def verify(json: Json = False) -> None:
 def status(json: Json = False) -> None:
     """What the store holds, and how much of it lies in the data directory."""
     settings = settings_or_exit(console)
-    found = moving.contents(SharedStore.open(_url(settings)))
-    mirror = moving.mirror_of(open_unpushed(settings.data_dir, settings.store))
+    store = SharedStore.open(_url(settings))
+    found, database = moving.contents(store), binding.database_of(store)
+    mirror = moving.mirror_of(Repository(settings.data_dir, store=store))
     cached, alone = mirror.cache.size(), mirror.not_stored()
     if json:
-        print_json({"url": settings.store_url, **asdict(found), "cached_bytes": cached, "not_pushed": alone})
+        told = {"url": settings.store_url, "database": database, **asdict(found)}
+        print_json({**told, "cached_bytes": cached, "not_pushed": alone})
         return
     table = Table("what", "how much", title=settings.store_url)
+    table.add_row("database", database or "none is shared")
     table.add_row("versions", ", ".join(f"{name}: {count}" for name, count in found.models.items()) or "none")
     table.add_row("reports, deleted versions", f"{found.reports}, {found.deleted}")
     table.add_row("blobs", f"{found.blobs}, {found.bytes / 1e6:.1f} MB; {found.unused} wait to be pruned")
@@ -80,6 +111,10 @@ def status(json: Json = False) -> None:
     table.add_row("weights in the data directory", f"{cached / 1e6:.1f}{limit} MB")
     table.add_row("in the data directory alone", ", ".join(alone) or "none")
     console.print(table)
+
+
+def _told(what: str, names: Sequence[str]) -> str:
+    return f"{len(names)} {what}{': ' if names else ''}{', '.join(names)}"
 
 
 def _url(settings: Settings) -> str:

@@ -8,23 +8,72 @@ With SQLite as database nothing is shared, and records stay files of the data di
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from models import __version__, opening
 from models.repository import Repository
 from models.storage.layout import Layout
+from models.storage.records import FileRecords
+from models.store import moving as versions
+from models.store.shared_store import Version
+from service.records import moving
+from service.records.moving import Moved
 from service.records.presence import Identity, Instance, Role
 from service.records.shared import SharedRecords
 from service.settings import Settings
 
-__all__ = ["Identity", "Instance", "SharedRecords", "open_repository"]
+if TYPE_CHECKING:
+    from service.records.link import Adopt
+
+__all__ = ["Identity", "Instance", "Moved", "SharedRecords", "database_id", "open_repository", "push"]
 
 
 def open_repository(settings: Settings, role: Role = "command") -> Repository:
     """Returns the repository of the data directory, with the records of all instances where the database is
     PostgreSQL, and with the versions of all instances where there is a store. Raises as `models.opening` does."""
-    return opening.open_repository(settings.data_dir, settings.store, _records(settings, role))
+    records = _records(settings, role)
+    try:
+        return opening.open_repository(settings.data_dir, settings.store, records)
+    except BaseException:
+        if records is not None and role == "server":  # it would go on saying that this instance is there
+            records.close()
+        raise
+
+
+def push(settings: Settings) -> tuple[list[str], Moved]:
+    """Moves the versions of the data directory to the store, then its journals and rollouts to the database, where
+    there are these. Returns the versions' references and what was moved of the records. Raises as `models.store.moving`
+    and `models.opening` do."""
+    with _unmoved(settings) as records:
+        repository = opening.open_unpushed(settings.data_dir, settings.store, records)
+        pushed, published = list[str](), frozenset[Version]()
+        if repository.mirror is not None:
+            pushed = versions.push(repository)
+            published = repository.mirror.store.listing().versions
+        return pushed, moving.move(FileRecords(repository.layout), records, published) if records else Moved()
+
+
+def database_id(settings: Settings) -> str | None:
+    """Returns the id of the database that instances share; None for a data directory's own. Raises Unreachable."""
+    with _unmoved(settings) as records:
+        return records.database_id if records else None
+
+
+@contextmanager
+def _unmoved(settings: Settings) -> Iterator[SharedRecords | None]:
+    """Gives the shared records to a command; an empty database takes nothing from the data directory by itself."""
+    if not settings.shares_records:
+        yield None
+        return
+    records = _opened(settings.session_database, settings.data_dir, "command", adopt=tuple)
+    try:
+        yield records
+    finally:
+        records.close()
 
 
 def _records(settings: Settings, role: Role) -> SharedRecords | None:
@@ -34,10 +83,10 @@ def _records(settings: Settings, role: Role) -> SharedRecords | None:
     return opened(settings.session_database, settings.data_dir, role)
 
 
-def _opened(url: str, data_dir: Path, role: Role) -> SharedRecords:
+def _opened(url: str, data_dir: Path, role: Role, **link: Adopt) -> SharedRecords:
     layout = Layout(data_dir)
     layout.make()
-    return SharedRecords(url, layout, Identity(role, __version__))
+    return SharedRecords(url, layout, Identity(role, __version__), **link)
 
 
 _of_command = cache(_opened)

@@ -36,7 +36,8 @@ log = structlog.get_logger(__name__)
 
 
 class Link:
-    """`on_mirror` gets the mirror when it is there: the database's, or at a start without it the copy's."""
+    """`on_mirror` gets the mirror when it is there: the database's, or at a start without it the copy's. `on_others`
+    gets it once, where the records began with those of another data directory, or of this one at an earlier start."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Link:
         *,
         adopt: Adopt,
         on_mirror: Callable[[Mirror], None],
+        on_others: Callable[[Mirror], None] = lambda mirror: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
@@ -53,6 +55,7 @@ class Link:
         self._identity = identity
         self._adopt = adopt
         self._on_mirror = on_mirror
+        self._on_others: Callable[[Mirror], None] | None = on_others
         self._clock = clock
         self._database: Database | None = None
         self._mirror: Mirror | None = None
@@ -195,11 +198,14 @@ class Link:
         if self._database is None:
             await self._begin()
         async with self._transaction() as connection:
-            await self._refresh(connection)
+            mirror = await self._refresh(connection)
             if self.state is not None or self._held or self._held_there:
                 await self._beat(connection)
                 if self._looks % _FORGET_EVERY == 1:
                     await statements.forget_dead(connection)
+        if self._on_others is not None:
+            told, self._on_others = self._on_others, None
+            told(mirror)
         if self._listening is None:
             await self._listen()
 
@@ -210,14 +216,16 @@ class Link:
 
     async def _begin(self) -> None:
         """Brings the schema up to date, and gives records that are empty what the data directory holds."""
-        database = Database(self._url, PATIENCE_SECONDS)
+        database = Database(self._url, PATIENCE_SECONDS, logs_outages=False)  # `_lost` tells
         try:
             await upgrade(database)
             async with database.writing() as connection:
                 await connection.execute(select(func.pg_advisory_xact_lock(statements.lock_of(""))))
-                if not (await statements.state(connection)).revision and (found := list(self._adopt())):
-                    await statements.write(connection, found)
-                    log.info("records_moved", changes=len(found))
+                if not (await statements.state(connection)).revision:
+                    self._on_others = None
+                    if found := list(self._adopt()):
+                        await statements.write(connection, found)
+                        log.info("records_moved", changes=len(found))
         except BaseException:
             await database.close()
             raise

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from models import rollouts
+import structlog
+
 from models.errors import Conflict, RepositoryError, Unreachable
 from models.storage import durable
 from models.storage.journal import Entry, History, line_of
 from models.storage.layout import Layout
 from models.storage.records import FileRecords
 from service.errors import DosirakError
+from service.records.local import changes_of, unread
 from service.records.mirror import JOURNAL, Mirror
 from service.records.presence import MOST_CLOCK_SECONDS, Identity, Instance
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from service.records.link import Link
 
+log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 LEASE_SECONDS: Final = 1.0
 """How long a load waits until its lease is told."""
@@ -78,7 +81,11 @@ class SharedRecords:
         return self._read().history(name)
 
     def append(self, name: str, entry: Entry) -> None:
-        self._write((JOURNAL, name, line_of(entry).decode()))
+        self.extend(name, (entry,))
+
+    def extend(self, name: str, entries: Iterable[Entry]) -> None:
+        """Adds entries to a model's journal, all or none. The caller holds the model's lock."""
+        self._write(*((JOURNAL, name, line_of(entry).decode()) for entry in entries))
 
     def documents(self, kind: str) -> list[str]:
         return self._read().documents(kind)
@@ -120,7 +127,9 @@ class SharedRecords:
 
     @property
     def database_id(self) -> str:
-        """Returns the id that the database was given when its tables were made. Raises Unreachable."""
+        """Returns the id that the database was given when its tables were made, as soon as it is known. Raises
+        Unreachable."""
+        self.wait()
         return self._read().database_id
 
     @property
@@ -156,9 +165,9 @@ class SharedRecords:
             url,
             self._layout.data_dir,
             self.identity,
-            adopt=lambda: changes_of(files),
             on_mirror=self._take_mirror,
-            **options,
+            on_others=lambda mirror: self._warn_of_unread(unread(files, mirror)),
+            **{"adopt": lambda: changes_of(files), **options},
         )
         self._following = self._loop.create_task(self._link.follow())
         self._started.set()
@@ -172,6 +181,10 @@ class SharedRecords:
         self._mirror = mirror
         self._has_mirror.set()
 
+    def _warn_of_unread(self, models: list[str]) -> None:
+        if models and self.identity.role == "server":
+            log.warning("journals_not_read", models=models, to_do="`dosirak store push` moves them into the database")
+
     def _read(self) -> Mirror:
         if self._mirror is None and self.identity.role == "command":
             self.wait()
@@ -179,8 +192,8 @@ class SharedRecords:
             raise self._unreachable()
         return self._mirror
 
-    def _write(self, change: tuple[str, str, str | None]) -> None:
-        self._call(self._link.write(self._locked_connection(), [change]))
+    def _write(self, *changes: tuple[str, str, str | None]) -> None:
+        self._call(self._link.write(self._locked_connection(), list(changes)))
 
     def _locked_connection(self) -> AsyncConnection:
         connection: AsyncConnection | None = getattr(self._locks, "connection", None)
@@ -208,13 +221,3 @@ class SharedRecords:
     def _unreachable(self) -> Unreachable:
         reason = self._link.failure or "there is no answer"
         return Unreachable(f"The shared records cannot be had now ({reason}); nothing was changed, try again")
-
-
-def changes_of(files: FileRecords) -> Iterator[tuple[str, str, str | None]]:
-    """Yields what a data directory holds of records, as changes."""
-    for name in files.names():
-        for entry in files.history(name).entries:
-            yield JOURNAL, name, line_of(entry).decode()
-    for document in files.documents(rollouts.ROLLOUTS):
-        content = files.document(rollouts.ROLLOUTS, document)
-        yield rollouts.ROLLOUTS, document, None if content is None else content.decode()
