@@ -23,6 +23,7 @@ from models import __version__
 from models.manifest import Manifest
 from models.repository import Repository
 from models.starter import demo_is_wanted, missing_of
+from models.store.contents import SharedContents
 from service.answers import Answers, Conversations
 from service.api import handlers
 from service.api.auth import Auth
@@ -231,11 +232,16 @@ def create_app(
         deployments, metrics, conversations, max_in_progress=settings.max_in_progress, guard=guard, tasks=tasks
     )
     stored_files = Files(
-        settings.data_dir / "files", conversations.store, settings.files_max_bytes, settings.files_total_bytes
+        settings.data_dir / "files",
+        conversations.store,
+        settings.files_max_bytes,
+        settings.files_total_bytes,
+        _shared_contents(deployments.repository),
     )
     lane = Lane(
         conversations.store,
-        (stored_files.contents, Contents(settings.data_dir / "batches")),
+        stored_files,
+        Contents(settings.data_dir / "batches"),
         (LineAnswers(app), line),
         Lookout(partial(load_of, deployments, answers), is_stopping, metrics.batch_line, metrics.batches),
         LaneLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
@@ -279,6 +285,14 @@ def create_app(
     app.add_middleware(Drain)  # added last, so outermost
     metrics.serving(__version__)
     return app
+
+
+def _shared_contents(repository: Repository) -> SharedContents | None:
+    """Returns the contents of files that instances share; None for an instance with a database or a store of its own:
+    another's files would be without rows."""
+    if repository.mirror is None or not repository.records.shared:
+        return None
+    return SharedContents(repository.mirror.store.remote)
 
 
 def _add_routes(app: FastAPI, metrics: Metrics, has_key: bool) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,32 +21,35 @@ from models.store.shared_store import blob
 
 PART_BYTES: Final = 8 << 20
 AT_ONCE: Final = 4
+READ_ONLY: Final = 0o444
 TRIES: Final = 3
 """How often a blob is read before the version is given up: what is wrong on the way may be right the next time."""
 
 
-def fetch(remote: Remote, sha256: str, size: int, path: Path) -> None:
-    """Writes a blob to `path`, read-only and on disk. Raises Corrupt where its content is not that of its name after
-    all tries, and NotFound; `path` is not there then."""
+def fetch(remote: Remote, sha256: str, size: int, path: Path, source: str | None = None, mode: int = READ_ONLY) -> None:
+    """Writes a blob, or the object `source`, to `path`, on disk and with `mode`. Raises Corrupt where its content is
+    not of that sha256 after all tries, and NotFound; `path` is not there then."""
+    source = source or blob(sha256)
     for _ in range(TRIES):
         try:
-            if _fetched(remote, sha256, size, path):
-                path.chmod(0o444)
+            if _fetched(remote, source, (sha256, size), path, mode):
+                path.chmod(mode)
                 return
         except BaseException:
             path.unlink(missing_ok=True)
             raise
     path.unlink(missing_ok=True)
-    raise Corrupt(f"the store's blob {sha256} is not what was published ({TRIES} tries): restore it from a copy")
+    raise Corrupt(f"the store's {source} is not what was published ({TRIES} tries): restore it from a copy")
 
 
-def _fetched(remote: Remote, sha256: str, size: int, path: Path) -> bool:
+def _fetched(remote: Remote, source: str, wanted: tuple[str, int], path: Path, mode: int) -> bool:
+    sha256, size = wanted
     digest, read = hashlib.sha256(), 0
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode | stat.S_IWUSR)
     try:
         with ThreadPoolExecutor(1) as syncing:
             synced = syncing.submit(os.fdatasync, descriptor)
-            for part in _parts(partial(_copied, remote, blob(sha256), descriptor), size):
+            for part in _parts(partial(_copied, remote, source, descriptor), size):
                 digest.update(part)
                 read += len(part)
                 if synced.done():

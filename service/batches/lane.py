@@ -11,14 +11,17 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from models.errors import RepositoryError
 from service.batches.answering import Answer, Encode
 from service.batches.journal import Journal, JournalInUse
 from service.batches.room import Load, Moment, wait_seconds
 from service.batches.run import BatchRun, Means
 from service.errors import Conflict, DosirakError, NotFound
 from service.files.contents import Contents
+from service.files.files import Files
 from service.sessions import OPEN, BatchClaim, StoredBatch
 from service.tasks import BackgroundTasks
 from service.tasks.cancelling import cancelled
@@ -32,6 +35,8 @@ RENEW_SECONDS: Final = 0.5
 _JOURNAL: Final = ".journal"
 MOST_DEFECTS: Final = 5
 """A batch that shows a defect of this service so often fails: others wait behind it."""
+TAKE_OVER: Final = timedelta(minutes=5)
+"""How long a batch waits for the instance with its answers so far, before another one answers all its lines again."""
 LOST_SECONDS: Final = 5.0
 """A claim that could not be renewed for so long is given up, a second before others may have it."""
 
@@ -61,16 +66,16 @@ class Lane:
     def __init__(
         self,
         store: Callable[[], Awaitable[SessionStore]],
-        contents: tuple[Contents, Contents],
+        files: Files,
+        journals: Contents,
         answer: tuple[Answer, Encode],
         lookout: Lookout,
         limits: LaneLimits,
         endpoints: tuple[str, ...],
     ) -> None:
-        """`contents` are those of files and those of journals."""
         self.endpoints = endpoints
         self._store = store
-        self._files, self._journals = contents
+        self._files, self._journals = files, journals
         self._answer, self._encode = answer
         self._lookout = lookout
         self._limits = limits
@@ -93,9 +98,10 @@ class Lane:
         self._woken.clear()
         store = await self._store()
         await self._sweep(store)
+        brought = await self._files.brought()
 
-        def is_ours(batch: StoredBatch) -> bool:  # its file is here, or nobody has it in time
-            return self._files.has(batch.input_file_id) or batch.expires_at <= store.now()
+        def is_ours(batch: StoredBatch) -> bool:
+            return self._is_ours(batch, batch.input_file_id in brought, store.now())
 
         claim = await store.batches.claim(secrets.token_urlsafe(16), is_ours)
         self._lookout.tell(await store.batches.present())
@@ -107,6 +113,16 @@ class Lane:
                 return
         else:
             await self._work_on(store, claim)
+
+    def _is_ours(self, batch: StoredBatch, can_bring: bool, now: datetime) -> bool:
+        """Returns whether this instance may work on the batch: where it alone has the file, where nobody has begun, and
+        where whoever has begun, and so has answers in a journal, shows no sign of life for TAKE_OVER."""
+        if batch.expires_at <= now:
+            return True
+        if not can_bring:
+            return self._files.contents.has(batch.input_file_id)
+        is_begun = batch.status != "validating" and not self._journals.has(f"{batch.id}{_JOURNAL}")
+        return not is_begun or batch.lease_until + TAKE_OVER <= now
 
     async def _work_on(self, store: SessionStore, claim: BatchClaim) -> None:
         path = self._journals.path(f"{claim.batch.id}{_JOURNAL}")
@@ -125,8 +141,8 @@ class Lane:
             await working
         except (Conflict, NotFound):
             return  # another instance has the batch, or its owner was erased
-        except (DosirakError, OSError):
-            raise  # the database or the disk: a later pass goes on
+        except (DosirakError, RepositoryError, OSError):
+            raise  # the database, the store or the disk: a later pass goes on
         except Exception:
             self._defects[claim.batch.id] += 1
             if self._defects[claim.batch.id] >= MOST_DEFECTS:

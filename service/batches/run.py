@@ -22,8 +22,7 @@ from service.batches.journal import Entry, Journal
 from service.batches.lines import Line, Wrong, check, numbered, parsed
 from service.batches.room import LOOK_SECONDS
 from service.errors import NotFound
-from service.files.contents import Contents
-from service.files.files import OUTPUT
+from service.files.files import OUTPUT, Files
 from service.sessions import BatchClaim, StoredFile
 from service.tasks.cancelling import cancelled
 
@@ -46,7 +45,7 @@ class Means:
     the time until the next look."""
 
     store: SessionStore
-    contents: Contents
+    files: Files
     answer: Answer
     encode: Encode
     wait_seconds: Callable[[int], float]
@@ -64,7 +63,7 @@ class BatchRun:
         self.batch = claim.batch
         self._journal = journal
         self._means = means
-        self._path: Path = means.contents.path(claim.batch.input_file_id)
+        self._path: Path = means.files.contents.path(claim.batch.input_file_id)
         self._pending: list[Entry] = []
         self._writing = asyncio.Lock()
         self._stopped = False
@@ -80,7 +79,7 @@ class BatchRun:
     async def work(self) -> None:
         """Does what is left of the batch; returns early where the server stops or the claim is lost. Raises Conflict
         where the claim is lost, NotFound where the batch is gone."""
-        if not self._path.is_file():
+        if not await self._means.files.has(self.batch.owner, self.batch.input_file_id):
             await self._fail([Wrong("input_file_missing", "The content of the input file is not there any more")])
         if self.batch.status == "validating":
             await self._validate()
@@ -187,7 +186,7 @@ class BatchRun:
             self.batch = await self._means.store.batches.end(self._claim, status, files, **changes)
         except NotFound:  # no row will ever name these contents
             for file in files:
-                await asyncio.to_thread(self._means.contents.remove, file.id)
+                await self._means.files.forget(file.id, file.sha256)
             raise
         self._tell()
 
@@ -203,14 +202,15 @@ class BatchRun:
     async def _file(self, kind: str, lines: Callable[[], Iterator[bytes]]) -> StoredFile | None:
         """Writes the content of an output file. Returns its row, which is not stored yet; None where the file would be
         empty."""
-        id = f"file-{_digest(self.batch.id, kind)}"
-        size = await asyncio.to_thread(lambda: self._means.contents.write(id, lines()))
+        id, files = f"file-{_digest(self.batch.id, kind)}", self._means.files
+        size, sha256 = await asyncio.to_thread(lambda: files.contents.write(id, lines()))
         if not size:
-            await asyncio.to_thread(self._means.contents.remove, id)
+            await files.forget(id, None)
             return None
+        shared = await files.share(id, sha256)
         now = self._means.now()
         expires_at = now + timedelta(seconds=self.batch.facts.output_seconds)
-        return StoredFile(id, OUTPUT, f"{self.batch.id}_{kind}.jsonl", size, now, expires_at)
+        return StoredFile(id, OUTPUT, f"{self.batch.id}_{kind}.jsonl", size, now, expires_at, shared)
 
     async def _advance(self, status: str, **changes: Any) -> None:
         self.batch = await self._means.store.batches.advance(self._claim, status, **changes)

@@ -8,10 +8,11 @@ The module knows no owners and no database. Its calls block: the event loop asks
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -26,13 +27,20 @@ class Draft:
 
     def __init__(self, directory: Path) -> None:
         self.size = 0
+        self._digest = hashlib.sha256()
         self._directory = directory
         self._path = directory / f".{uuid.uuid4().hex}{TEMPORARY}"
         self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def write(self, data: bytes) -> None:
         self._file.write(data)
+        self._digest.update(data)
         self.size += len(data)
+
+    @property
+    def sha256(self) -> str:
+        """Returns that of what was written."""
+        return self._digest.hexdigest()
 
     def finish(self, id: str) -> None:
         """Makes what was written the content of `id`, durably; it takes the place of an earlier one."""
@@ -69,8 +77,8 @@ class Contents:
             return [each.name for each in os.scandir(self._directory) if not each.name.endswith(TEMPORARY)]
         return []
 
-    def write(self, id: str, lines: Iterable[bytes]) -> int:
-        """Makes `lines` the content of `id`, durably. Returns its size."""
+    def write(self, id: str, lines: Iterable[bytes]) -> tuple[int, str]:
+        """Makes `lines` the content of `id`, durably. Returns its size and sha256."""
         draft = self.draft()
         try:
             for line in lines:
@@ -78,7 +86,18 @@ class Contents:
             draft.finish(id)
         finally:
             draft.discard()
-        return draft.size
+        return draft.size, draft.sha256
+
+    def take(self, id: str, write: Callable[[Path], None]) -> None:
+        """Makes the content of `id` of the file that `write` makes, durably."""
+        make_directory(self._directory)
+        aside = self._directory / f".{uuid.uuid4().hex}{TEMPORARY}"
+        try:
+            write(aside)
+            aside.replace(self.path(id))
+            sync(self._directory)
+        finally:
+            aside.unlink(missing_ok=True)
 
     def remove(self, id: str) -> None:
         self.path(id).unlink(missing_ok=True)

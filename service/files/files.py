@@ -1,18 +1,22 @@
 """Files joins the rows of files and their contents: a file is there with both or not at all.
 
-Contents lie in this instance's data directory. Another instance with the same database knows the file, not its content.
+Contents lie in this instance's data directory. Where instances share a database and a store they lie in the store too,
+and an instance brings those that it is asked for. Without a store an instance knows files whose content another has.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from service.errors import TooLarge, Unavailable
-from service.files.contents import Contents, Draft
+import models.errors
+from models.errors import Corrupt, StoreUnavailable
+from models.store.contents import SharedContents
+from service.errors import NotFound, TooLarge, Unavailable
+from service.files.contents import STRAY_SECONDS, Contents, Draft
 from service.sessions import StoredFile, check_room, new_file_id
 
 if TYPE_CHECKING:
@@ -52,14 +56,21 @@ class Files:
     """The event loop owns Files. `max_bytes` bounds one upload; `total_bytes` bounds uploads by all files together."""
 
     def __init__(
-        self, directory: Path, store: Callable[[], Awaitable[SessionStore]], max_bytes: int, total_bytes: int
+        self,
+        directory: Path,
+        store: Callable[[], Awaitable[SessionStore]],
+        max_bytes: int,
+        total_bytes: int,
+        shared: SharedContents | None = None,
     ) -> None:
+        """`shared` are the contents of all instances, None where there is no store that they share."""
         self.contents = Contents(directory)
         self.max_bytes = max_bytes
         self.total_bytes = total_bytes
         self.arriving = 0
         """Bytes of uploads that have no row yet."""
         self._store = store
+        self._shared = shared
 
     def check_size(self, size: int) -> None:
         """Raises TooLarge for a file of more than `max_bytes`."""
@@ -89,7 +100,9 @@ class Files:
     async def keep(self, owner: str, draft: Draft, filename: str, purpose: str, seconds: float) -> StoredFile:
         id, store = new_file_id(), await self._store()
         await asyncio.to_thread(draft.finish, id)
+        sha256 = None
         try:
+            sha256 = await self.share(id, draft.sha256)
             return await store.files.add(
                 owner,
                 id,
@@ -98,10 +111,26 @@ class Files:
                 size=draft.size,
                 seconds=seconds,
                 most_bytes=self.total_bytes,
+                sha256=sha256,
             )
         except Exception:
-            await asyncio.to_thread(self.contents.remove, id)
+            await self.forget(id, sha256)
             raise
+
+    async def share(self, id: str, sha256: str) -> str | None:
+        """Gives a content that is here to all instances. Returns the sha256 that the file's row gets, None where there
+        is no store. Raises StoreUnavailable."""
+        if self._shared is None:
+            return None
+        await asyncio.to_thread(self._shared.put, id, sha256, self.contents.path(id))
+        return sha256
+
+    async def forget(self, id: str, sha256: str | None) -> None:
+        """Removes the content of a file without a row. What the store does not let go now, a later sweep removes."""
+        await asyncio.to_thread(self.contents.remove, id)
+        if self._shared is not None and sha256 is not None:
+            with suppress(StoreUnavailable):
+                await asyncio.to_thread(self._shared.remove, id, sha256)
 
     async def get(self, owner: str, id: str) -> StoredFile:
         return await (await self._store()).files.get(owner, id)
@@ -113,16 +142,49 @@ class Files:
         return await store.files.all(owner, purpose=purpose, after=after, limit=limit, newest_first=newest_first)
 
     async def path(self, owner: str, id: str) -> tuple[StoredFile, Path]:
-        """Returns the file and where its content is. Raises NotFound, and Unavailable where another instance has it."""
+        """Returns the file and where its content is, brought from the store where it was not here. Raises NotFound,
+        and Unavailable, with what is missing, where the content cannot be had; StoreUnavailable."""
         file = await self.get(owner, id)
         if not await asyncio.to_thread(self.contents.has, id):
-            raise Unavailable("The content of this file is on another instance: ask the one that took the upload")
+            await self._bring(file)
         return file, self.contents.path(id)
+
+    async def has(self, owner: str, id: str) -> bool:
+        """Returns whether the content is here, or could be brought. Raises StoreUnavailable."""
+        if await asyncio.to_thread(self.contents.has, id):
+            return True
+        try:
+            await self._bring(await self.get(owner, id))
+        except (NotFound, Unavailable):
+            return False
+        return True
+
+    async def brought(self) -> set[str]:
+        """Returns the ids of the files of open batches that this instance can bring."""
+        return set() if self._shared is None else await (await self._store()).files.in_store()
 
     async def delete(self, owner: str, id: str) -> None:
         """Deletes a file. Raises NotFound, and Conflict while a batch reads it."""
-        await (await self._store()).files.delete(owner, id)
-        await asyncio.to_thread(self.contents.remove, id)
+        file = await (await self._store()).files.delete(owner, id)
+        await self.forget(id, file.sha256)
+
+    async def _bring(self, file: StoredFile) -> None:
+        shared, sha256 = self._shared, file.sha256
+        if sha256 is None:
+            raise Unavailable(
+                "The content of this file is on another instance alone, the one that took the upload: ask that one, or "
+                "set DOSIRAK_STORE_URL on every instance and upload the file again"
+            )
+        if shared is None:
+            raise Unavailable(
+                "The content of this file is in a store, and this instance has none: set its DOSIRAK_STORE_URL"
+            )
+        try:
+            await asyncio.to_thread(
+                self.contents.take, file.id, lambda path: shared.bring(file.id, sha256, file.bytes, path)
+            )
+        except (models.errors.NotFound, Corrupt) as error:
+            raise Unavailable(f"The content of this file cannot be had: {error}; upload it again") from None
 
     async def expire(self) -> None:
         """Waits, then makes one sweep: the work of a background task."""
@@ -135,3 +197,5 @@ class Files:
         await store.files.remove_expired()
         known, _ = await store.files.present()
         await asyncio.to_thread(self.contents.sweep, known)
+        if self._shared is not None:
+            await asyncio.to_thread(self._shared.sweep, known.items(), STRAY_SECONDS)

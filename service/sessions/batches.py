@@ -51,6 +51,7 @@ class StoredBatches:
             mine.now,
             mine.now + WINDOW,
             replace(facts, times=times),
+            mine.now,
         )
         row = {"id": made.id, "status": made.status, "input_file_id": input_file_id, "created_at": made.created_at}
         rest = {"expires_at": made.expires_at, "claim": None, "lease_until": mine.now, "facts": asdict(made.facts)}
@@ -191,4 +192,6 @@ class StoredBatches:
 
 def batch_of(row: Row[Any]) -> StoredBatch:
     moments: tuple[datetime, datetime] = row.created_at, row.expires_at
-    return StoredBatch(row.id, row.owner, row.status, row.input_file_id, *moments, BatchFacts(**row.facts))
+    return StoredBatch(
+        row.id, row.owner, row.status, row.input_file_id, *moments, BatchFacts(**row.facts), row.lease_until
+    )

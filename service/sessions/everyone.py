@@ -23,8 +23,15 @@ async def bytes_of_files(connection: AsyncConnection) -> int:
     return int((await connection.execute(select(func.coalesce(func.sum(counted), 0)))).scalar_one())
 
 
-async def ids_of_files(connection: AsyncConnection) -> set[str]:
-    return set((await connection.execute(select(files.c.id))).scalars())
+async def contents_of_files(connection: AsyncConnection) -> dict[str, str | None]:
+    """Returns the ids of all files, each with the sha256 of its content where that lies in the store."""
+    return {row.id: row.sha256 for row in await connection.execute(select(files.c.id, files.c.sha256))}
+
+
+async def inputs_in_store(connection: AsyncConnection) -> set[str]:
+    reading = select(files.c.id).join(batches, batches.c.input_file_id == files.c.id)
+    wanted = reading.where(batches.c.status.in_(OPEN), files.c.sha256.is_not(None))
+    return set((await connection.execute(wanted)).scalars())
 
 
 async def remove_expired(connection: AsyncConnection, now: datetime) -> None:

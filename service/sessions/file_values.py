@@ -21,7 +21,8 @@ def new_batch_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file's row. `expires_at` None keeps it until it is deleted."""
+    """A file's row. `expires_at` None keeps it until it is deleted. `sha256` is that of a content which lies in the
+    store of all instances; None where one instance alone has it."""
 
     id: str
     purpose: str
@@ -29,6 +30,7 @@ class StoredFile:
     bytes: int
     created_at: datetime
     expires_at: datetime | None
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class BatchFacts:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch's row."""
+    """A batch's row. `lease_until` is the end of the last claim, and before the first one when the batch was made."""
 
     id: str
     owner: str
@@ -59,6 +61,7 @@ class StoredBatch:
     created_at: datetime
     expires_at: datetime
     facts: BatchFacts
+    lease_until: datetime
 
 
 @dataclass(frozen=True, slots=True)

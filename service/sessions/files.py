@@ -34,12 +34,13 @@ class StoredFiles:
         size: int,
         seconds: float | None,
         most_bytes: int | None = None,
+        sha256: str | None = None,
     ) -> StoredFile:
         """Stores the row of a file whose content is on the disk. `most_bytes` bounds all files of every owner together.
         Raises StorageFull past it, QuotaExceeded past the number of files of one owner."""
         mine = self._owned(owner)
         expires_at = None if seconds is None else mine.now + timedelta(seconds=seconds)
-        file = StoredFile(id, purpose, filename, size, mine.now, expires_at)
+        file = StoredFile(id, purpose, filename, size, mine.now, expires_at, sha256)
         async with self._database.writing() as connection:
             await self._database.lock(connection, "files")
             await connection.execute(mine.delete("files").where(mine.columns("files").id == id))
@@ -79,8 +80,8 @@ class StoredFiles:
         return [file_of(row) for row in rows[:limit]], len(rows) > limit
 
     @uninterrupted
-    async def delete(self, owner: str, id: str) -> None:
-        """Deletes a file's row. Raises NotFound, and Conflict while a batch reads the file."""
+    async def delete(self, owner: str, id: str) -> StoredFile:
+        """Deletes a file's row, and returns it. Raises NotFound, and Conflict while a batch reads the file."""
         mine = self._owned(owner)
         async with self._database.writing() as connection:
             row = await mine.named(connection, "files", id, "file_id", lock=True)
@@ -90,12 +91,19 @@ class StoredFiles:
             if batch is not None:
                 raise Conflict(f"{batch} reads this file: cancel it, or wait for its end", param="file_id")
             await connection.execute(mine.delete("files").where(mine.columns("files").number == row.number))
+            return file_of(row)
 
     @uninterrupted
-    async def present(self) -> tuple[set[str], int]:
-        """Returns the ids of every owner's files, and the bytes of all, as the limit counts them."""
+    async def present(self) -> tuple[dict[str, str | None], int]:
+        """Returns the ids of every owner's files with their sha256, and the bytes of all, as the limit counts them."""
         async with self._database.reading() as connection:
-            return await everyone.ids_of_files(connection), await everyone.bytes_of_files(connection)
+            return await everyone.contents_of_files(connection), await everyone.bytes_of_files(connection)
+
+    @uninterrupted
+    async def in_store(self) -> set[str]:
+        """Returns the ids of the files that open batches read and whose contents lie in the store."""
+        async with self._database.reading() as connection:
+            return await everyone.inputs_in_store(connection)
 
     @uninterrupted
     async def remove_expired(self) -> None:
@@ -105,4 +113,4 @@ class StoredFiles:
 
 
 def file_of(row: Row[Any]) -> StoredFile:
-    return StoredFile(row.id, row.purpose, row.filename, row.bytes, row.created_at, row.expires_at)
+    return StoredFile(row.id, row.purpose, row.filename, row.bytes, row.created_at, row.expires_at, row.sha256)

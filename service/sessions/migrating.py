@@ -13,7 +13,7 @@ from sqlalchemy import Connection, inspect, text
 from service.sessions.database import Database
 from service.sessions.unusable import UnusableDatabase
 
-HEAD: Final = "0009"
+HEAD: Final = "0010"
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 

@@ -29,7 +29,7 @@ _METHODS: Final[dict[Operation, tuple[str, ...]]] = {
     ),
     "maintain": (
         *("sweep", "erase", "erase_owner", "remove_expired"),
-        *("claim", "advance", "end", "release", "present", "open_ids"),
+        *("claim", "advance", "end", "release", "present", "open_ids", "in_store"),
     ),
 }
 OPERATIONS: Final[dict[str, Operation]] = {name: kind for kind, names in _METHODS.items() for name in names}

@@ -242,6 +242,7 @@ files = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("expires_at", Moment),
+    Column("sha256", Text),
     Index("files_newest", "owner", "created_at", "id"),
     Index("files_expiry", "expires_at"),
     sqlite_autoincrement=True,

@@ -190,7 +190,7 @@ async def test_an_erased_owner_s_batch_leaves_nothing(serve: Serve, tmp_path: Pa
         await until(lambda: not list((tmp_path / "batches").iterdir()))
         await until(lambda: not world.engine.alive)
         assert await store.batches.present() == {}
-        assert (await store.files.present())[0] == set()
+        assert (await store.files.present())[0] == {}
         again = await create(world, jsonl([request("a")]))
         assert (await ended(world, again))["request_counts"]["completed"] == 1, "the lane goes on"
 
@@ -213,7 +213,7 @@ async def test_an_owner_erased_while_the_output_is_written_gets_no_file(
         await create(world, jsonl([request("a")]))
         await until(lambda: len(seen) == 2)
         await until(lambda: not list((tmp_path / "batches").iterdir()))
-        assert (await (await sessions(world)).files.present())[0] == set()
+        assert (await (await sessions(world)).files.present())[0] == {}
         assert not (tmp_path / "files" / seen[0].id).exists()
 
 

@@ -79,7 +79,7 @@ async def test_files_and_batches_are_their_owner_s(store: SessionStore) -> None:
     with pytest.raises(Conflict, match=batch.id):
         await store.files.delete("ann", "file-1")
     await store.erase_owner("ann")
-    assert await store.files.present() == (set(), 0) and await store.batches.present() == {}
+    assert await store.files.present() == ({}, 0) and await store.batches.present() == {}
 
 
 async def test_pages_in_both_orders_and_the_limits(store: SessionStore, clock: Clock) -> None:
@@ -99,4 +99,4 @@ async def test_pages_in_both_orders_and_the_limits(store: SessionStore, clock: C
     assert refused.value.numbers == {"max_total_bytes": 4 * 4096 + 4999, "needed_bytes": 4 * 4096 + 5000}
     clock.move(61)
     await store.files.remove_expired()
-    assert (await store.files.present())[0] == {"f0", "f2", "f3"}
+    assert (await store.files.present())[0] == {"f0": None, "f2": None, "f3": None}
