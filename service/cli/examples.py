@@ -80,6 +80,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "store init": ("dosirak store init file:///mnt/models", "dosirak store init s3://models/dosirak"),
     "store push": ("DOSIRAK_STORE_URL=file:///mnt/models dosirak store push",),
+    "store bind": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store bind",),
     "store verify": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store verify",),
     "store status": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store status --json",),
     "guard hash": ("dosirak guard hash contracts.txt letters.txt --output sensitive.grams",),
