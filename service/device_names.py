@@ -57,3 +57,11 @@ def placed(devices: Sequence[str], count: int, busy: Iterable[str]) -> tuple[str
         found.append(least_loaded(devices, taken)[0])
         taken.append(found[-1])
     return tuple(found)
+
+
+def for_replicas(devices: Sequence[str], count: int, busy: Iterable[str]) -> tuple[str, ...]:
+    """Returns the devices of `count` replicas, in order; of a single replica all devices, its own first, for a model
+    that one device does not hold. () where no devices are named."""
+    if not devices:
+        return ()
+    return tuple(least_loaded(devices, busy)) if count == 1 else placed(devices, count, busy)

@@ -22,7 +22,7 @@ from models.repository import Repository
 from models.storage.leases import Lease
 from service.deployments.engine_options import EngineOptions
 from service.deployments.memory import loaded_bytes
-from service.device_names import least_loaded, placed
+from service.device_names import for_replicas
 from service.engine.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
 from service.engine_client.client import Engine, EngineFailed, EngineState
 from service.engines.kinds import DOSIRAK
@@ -107,12 +107,10 @@ class SharedEngines:
 
     def _placed(self, options: EngineOptions) -> tuple[str, ...]:
         """Returns the devices as `EngineOptions` has them; () where the settings name none, or not for this engine."""
-        if not self._devices or options.kind.name != DOSIRAK:
+        if options.kind.name != DOSIRAK:
             return ()
         busy = [device for group in self._groups.values() for device in group.devices]
-        if options.replicas == 1:
-            return tuple(least_loaded(self._devices, busy))
-        return placed(self._devices, options.replicas, busy)
+        return for_replicas(self._devices, options.replicas, busy)
 
     def _promised_bytes(self) -> int:
         loaded = [group.engine.info for group in self._groups.values()]

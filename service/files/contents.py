@@ -29,7 +29,7 @@ class Draft:
         self.size = 0
         self._digest = hashlib.sha256()
         self._directory = directory
-        self._path = directory / f".{uuid.uuid4().hex}{TEMPORARY}"
+        self._path = _aside(directory)
         self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def write(self, data: bytes) -> None:
@@ -47,8 +47,7 @@ class Draft:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._path.replace(self._directory / id)
-        sync(self._directory)
+        _name(self._path, self._directory / id)
 
     def discard(self) -> None:
         """Removes what was written; after `finish` it does nothing."""
@@ -91,11 +90,10 @@ class Contents:
     def take(self, id: str, write: Callable[[Path], None]) -> None:
         """Makes the content of `id` of the file that `write` makes, durably."""
         make_directory(self._directory)
-        aside = self._directory / f".{uuid.uuid4().hex}{TEMPORARY}"
+        aside = _aside(self._directory)
         try:
             write(aside)
-            aside.replace(self.path(id))
-            sync(self._directory)
+            _name(aside, self.path(id))
         finally:
             aside.unlink(missing_ok=True)
 
@@ -109,3 +107,13 @@ class Contents:
                 with contextlib.suppress(FileNotFoundError):
                     if each.name not in known and time.time() - each.stat().st_mtime > STRAY_SECONDS:
                         Path(each.path).unlink()
+
+
+def _aside(directory: Path) -> Path:
+    """Returns where a content lies until it has its name."""
+    return directory / f".{uuid.uuid4().hex}{TEMPORARY}"
+
+
+def _name(aside: Path, path: Path) -> None:
+    aside.replace(path)
+    sync(path.parent)

@@ -17,7 +17,7 @@ from models.storage.leases import Lease
 from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config
 from service.deployments.memory import ENGINE_BYTES, loaded_bytes
-from service.device_names import placed
+from service.device_names import for_replicas
 from service.engine_client.client import EngineClient
 from service.engine_client.engine import Engine
 from service.engine_client.replicas import Replicas
@@ -34,8 +34,8 @@ Make = Callable[[Candidate, Manifest], Engine]
 
 def engine_of(settings: Settings, repository: Repository, candidate: Candidate, manifest: Manifest) -> Engine:
     """Returns the engine that a server with the candidate's settings would have, not yet started."""
-    applied, devices = candidate.applied(settings), settings.device_list
-    options = EngineOptions(candidate.replicas, devices=devices and placed(devices, candidate.replicas, ()))
+    applied = candidate.applied(settings)
+    options = EngineOptions(candidate.replicas, devices=for_replicas(settings.device_list, candidate.replicas, ()))
 
     def replica(number: int, packed_weights: str) -> EngineClient:
         config = engine_config(applied, repository, manifest, 0, options.of_replica(number), packed_weights)

@@ -15,7 +15,7 @@ from models.manifest import Manifest
 from models.repository import Repository
 from service.deployments.deployments import Deployments
 from service.deployments.engine_options import EngineOptions
-from service.device_names import absent, parse_devices, placed
+from service.device_names import absent, for_replicas, parse_devices, placed
 from service.engine.messages import EngineConfig
 from service.engines.kinds import kind_of
 from service.host import num_gpus
@@ -107,6 +107,12 @@ def test_replicas_go_to_the_devices_with_the_fewest() -> None:
     assert placed(TWO, 3, ()) == ("cuda:0", "cuda:1", "cuda:0")
     assert placed(TWO, 1, ["cuda:0"]) == ("cuda:1",)
     assert placed(TWO, 2, ["cuda:1", "cuda:1"]) == ("cuda:0", "cuda:0")
+
+
+def test_a_single_replica_has_the_other_devices_behind_its_own() -> None:
+    assert for_replicas(TWO, 1, ["cuda:0"]) == ("cuda:1", "cuda:0")
+    assert for_replicas(TWO, 2, ["cuda:1", "cuda:1"]) == ("cuda:0", "cuda:0")
+    assert for_replicas((), 1, ()) == for_replicas((), 2, ()) == ()
 
 
 class OnDevice(InProcessEngine):

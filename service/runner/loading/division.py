@@ -8,27 +8,21 @@ divided. It is arithmetic: the library (`device_map`) puts the layers there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
-from models.manifest import ADAPTER_FILES, QUANTIZED
+from models.manifest import QUANTIZED
 from service.engine.messages import EngineConfig
 from service.runner.forwards.forward import CannotServe
+from service.runner.loading.model_work import weight_files
 
 RESERVED_BYTES: Final = 1 << 30
 """Of each device, beside the weights: activations, the libraries' own, a little KV cache."""
 
 
-def file_bytes(directory: str) -> int:
-    """Returns the bytes of a version's weights, without those of its adapter."""
-    paths = Path(directory).glob("*.safetensors")
-    return sum(path.stat().st_size for path in paths if path.name not in ADAPTER_FILES)
-
-
 def num_devices(config: EngineConfig, free: Sequence[int]) -> int:
     """Returns how many devices, from the first on, the version's layers go to; `free` are the bytes that each has.
     Raises CannotServe, which says what to do, where they do not hold it."""
-    needed = file_bytes(config.model_dir)
+    needed = sum(path.stat().st_size for path in weight_files(config.model_dir))
     if len(free) == 1 and needed <= free[0]:
         return 1
     count = next((n for n in range(1, len(free) + 1) if needed <= sum(free[:n]) - n * RESERVED_BYTES), 0)

@@ -49,7 +49,7 @@ def model_work(directory: str, shapes: Sequence[LayerShape], kv_bytes: int, floa
     that is not 8-bit takes `float_bytes`. Returns zeros for a version whose files do not say it."""
     try:
         config = _config(Path(directory))
-        tensors = [tensor for path in _files(Path(directory)) for tensor in read_header(path)]
+        tensors = [tensor for path in weight_files(directory) for tensor in read_header(path)]
         return _work(config, tensors, shapes, kv_bytes, float_bytes)
     except (OSError, ValueError, InvalidSource):
         return ModelWork()
@@ -125,8 +125,9 @@ def _config(directory: Path) -> Mapping[str, object]:
     return {**whole, **part} if isinstance(part, dict) else dict(whole)
 
 
-def _files(directory: Path) -> list[Path]:
-    return [path for path in sorted(directory.glob("*.safetensors")) if path.name not in ADAPTER_FILES]
+def weight_files(directory: str | Path) -> list[Path]:
+    """Returns the files of a version's weights, without those of its adapter."""
+    return [path for path in sorted(Path(directory).glob("*.safetensors")) if path.name not in ADAPTER_FILES]
 
 
 def _size(config: Mapping[str, object], names: Sequence[str], default: int = 0) -> int:
