@@ -115,6 +115,10 @@ async def test_a_vllm_that_cannot_serve_is_a_conflict_with_the_command(tmp_path:
         assert (await client.get("/v1/deployments")).json()["data"] == []
 
 
+async def steps(client: httpx.AsyncClient) -> int:
+    return int((await client.get("/v1/batching")).json()["data"][0]["steps"])
+
+
 @pytest.mark.parametrize(
     ("asked", "status", "same"),
     [({}, 200, True), ({"do_sample": True, "seed": 3}, 200, False), ({"presence_penalty": 0.5}, 503, False)],
@@ -123,15 +127,17 @@ async def test_an_answer_whose_vllm_was_killed_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], status: int, same: bool
 ) -> None:
     """A greedy answer goes on as it was, a sampled one by another draw, and one with penalties is to be sent again."""
-    monkeypatch.setenv("FAKE_VLLM_STEP_SECONDS", "0.01")
+    monkeypatch.setenv("FAKE_VLLM_STEP_SECONDS", "0.03")
     async with with_vllm(tmp_path, engine="vllm") as client:
         assert (await client.post("/v1/deployments", json={"model": "demo:1"})).status_code == 202
         pid = (await ready(client))["replicas"][0]["pid"]
-        body = {"inputs": "a", "parameters": {"max_new_tokens": 40, "details": True, **asked}}
+        body = {"inputs": "a", "parameters": {"max_new_tokens": 40, "ignore_eos": True, "details": True, **asked}}
         alone = (await client.post("/generate", json=body)).json()
         assert "replayed" not in alone["timings"]
+        before = await steps(client)
         killed = asyncio.create_task(client.post("/generate", json=body))
-        while (await client.get("/v1/batching")).json()["data"][0]["steps"] < 45:
+        while await steps(client) < before + 5:
+            assert not killed.done()
             await asyncio.sleep(0.01)
         os.kill(pid, signal.SIGKILL)
         told = await killed
