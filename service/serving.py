@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from service.host import has_torch, num_gpus
-from service.records import open_repository
+from service.records import leave, open_repository
 from service.settings import Settings, child_environment, visible_gpus
 from service.starting import checks, process
 from service.starting.address import address, authorization
@@ -56,6 +56,7 @@ class _Serving:
             self._warn(checks.check_space(repository, directory))
             if self.settings.preload and has_torch():
                 checks.check_model(repository, self.settings.default_model)
+            leave()  # the child has its own connections to the database
             return self._run_child(listening)
 
     def _run_child(self, listening: str) -> int:

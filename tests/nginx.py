@@ -8,17 +8,22 @@ import subprocess
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import httpx
 
 from loadtest.bench.running import free_port
-from tests.fake_instance import Instance
 
 ROOT = Path(__file__).parents[1]
 CONFIGURATION = ROOT / "docker" / "nginx" / "nginx.conf"
 TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 LINE = "server dosirak-a:3000 max_fails=1 fail_timeout=2s;"
 """As `instances.conf` has it for its first instance."""
+
+
+class Instance(Protocol):
+    @property
+    def port(self) -> int: ...
 
 
 def missing() -> str | None:

@@ -67,6 +67,20 @@ class Server:
     def sql(self, statement: str, database: str = "postgres") -> str:
         return self._run("psql", "-h", str(self.directory), "-U", "postgres", "-d", database, "-Atc", statement)
 
+    @property
+    def pid(self) -> int:
+        return int((self._data / "postmaster.pid").read_text().splitlines()[0])
+
+    def log_statements(self) -> None:
+        """Has every statement logged from now on, so that `statements` counts them."""
+        self.sql("ALTER SYSTEM SET log_statement = 'all'")
+        self.sql("SELECT pg_reload_conf()")
+
+    def statements(self) -> int:
+        """How many were sent since `log_statements`, by all clients."""
+        lines = (self.directory / "log").read_text().splitlines()
+        return sum("LOG:  statement:" in line or "LOG:  execute " in line for line in lines)
+
     def new_database(self) -> str:
         """Its URL."""
         name = f"t{uuid.uuid4().hex}"

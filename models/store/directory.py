@@ -128,7 +128,10 @@ class DirectoryRemote:
             yield
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            raise StoreUnavailable(f"The store does not take or give {path}: {reason}") from None
+            raise StoreUnavailable(
+                f"The store does not take or give {path}: {reason}; see that the directory of DOSIRAK_STORE_URL is "
+                "mounted and can be written, then try again"
+            ) from None
 
 
 def _fill(descriptor: int, buffer: memoryview, start: int) -> int:

@@ -6,11 +6,11 @@ Credentials, region and endpoint come from the variables of AWS (`AWS_ACCESS_KEY
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -29,6 +29,9 @@ _RETRY: Final = timedelta(seconds=20)
 _PART_BYTES: Final = 16 << 20
 _SENTENCE: Final = 200
 """The most characters of the library's error that a sentence of ours shows."""
+_KINDS: Final = {"kind: Connect": "there is no connection", "kind: Timeout": "there is no answer in time"}
+"""What the library's details say of a request that got no answer."""
+Result = TypeVar("Result")
 
 
 class S3Remote:
@@ -67,9 +70,12 @@ class S3Remote:
             obstore.put(self._bucket, path, data)
 
     def create(self, path: str, data: bytes) -> bool:
+        def put() -> None:
+            obstore.put(self._bucket, path, data, mode="create", use_multipart=False)
+
         with self._reaching(path):
             try:
-                obstore.put(self._bucket, path, data, mode="create", use_multipart=False)
+                _twice(put)
             except AlreadyExistsError:
                 return False
         return True
@@ -88,8 +94,7 @@ class S3Remote:
 
     def list(self, prefix: str) -> list[StoredObject]:
         with self._reaching(prefix):
-            pages = obstore.list(self._bucket, prefix)
-            return [_object(each) for page in pages for each in page]
+            return _twice(lambda: [_object(each) for page in obstore.list(self._bucket, prefix) for each in page])
 
     def delete(self, path: str) -> None:
         with self._reaching(path):
@@ -100,8 +105,30 @@ class S3Remote:
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
-            reason = str(error).split("\n", 1)[0][:_SENTENCE]
-            raise StoreUnavailable(f"The store does not take or give {path}: {reason}") from None
+            raise StoreUnavailable(
+                f"The store does not take or give {path}: {_reason(error)}; see that DOSIRAK_STORE_URL, "
+                "AWS_ENDPOINT_URL and the credentials are right and the store answers, then try again"
+            ) from None
+
+
+def _twice(call: Callable[[], Result]) -> Result:
+    """Calls once more where the library does not: a creation whose answer did not come in time, a list that was cut."""
+    try:
+        return call()
+    except AlreadyExistsError:
+        raise
+    except BaseError:
+        return call()
+
+
+def _reason(error: Exception) -> str:
+    """Returns what the library says without the address and the tries that it says first."""
+    line, _, details = str(error).partition("\n")
+    for kind, reason in _KINDS.items():
+        if kind in details:
+            return reason
+    before, _, reason = line.partition(" - ")
+    return (reason or before.removeprefix("Generic S3 error: "))[:_SENTENCE]
 
 
 def _object(about: ObjectMeta) -> StoredObject:

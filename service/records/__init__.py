@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,9 @@ from service.settings import Settings
 if TYPE_CHECKING:
     from service.records.link import Adopt
 
-__all__ = ["Identity", "Instance", "Moved", "SharedRecords", "database_id", "open_repository", "push"]
+__all__ = ["Identity", "Instance", "Moved", "SharedRecords", "database_id", "leave", "open_repository", "push"]
+_of_this_command: dict[tuple[str, Path], SharedRecords] = {}
+"""One command opens its records once, however often it asks for the repository."""
 
 
 def open_repository(settings: Settings, role: Role = "command") -> Repository:
@@ -42,6 +43,13 @@ def open_repository(settings: Settings, role: Role = "command") -> Repository:
         if records is not None and role == "server":  # it would go on saying that this instance is there
             records.close()
         raise
+
+
+def leave() -> None:
+    """Ends the connections of this command's records, as before it waits for a server that has its own. The repository
+    that it opened changes nothing any more; a later `open_repository` gives another one."""
+    while _of_this_command:
+        _of_this_command.popitem()[1].close()
 
 
 def push(settings: Settings) -> tuple[list[str], Moved]:
@@ -79,15 +87,15 @@ def _unmoved(settings: Settings) -> Iterator[SharedRecords | None]:
 def _records(settings: Settings, role: Role) -> SharedRecords | None:
     if not settings.shares_records:
         return None
-    opened = _of_command if role == "command" else _opened
-    return opened(settings.session_database, settings.data_dir, role)
+    url, data_dir = settings.session_database, settings.data_dir
+    if role == "server":
+        return _opened(url, data_dir, role)
+    if (url, data_dir) not in _of_this_command:
+        _of_this_command[url, data_dir] = _opened(url, data_dir, role)
+    return _of_this_command[url, data_dir]
 
 
 def _opened(url: str, data_dir: Path, role: Role, **link: Adopt) -> SharedRecords:
     layout = Layout(data_dir)
     layout.make()
     return SharedRecords(url, layout, Identity(role, __version__), **link)
-
-
-_of_command = cache(_opened)
-"""One command opens its records once, however often it asks for the repository."""

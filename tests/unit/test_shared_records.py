@@ -15,14 +15,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from models import rollouts
 from models.errors import Conflict, NotFound, RepositoryError, Stale, Unreachable
 from models.repository import Repository
 from models.rollouts import Rollout, RolloutLimits
 from models.storage.layout import Layout
-from service.records import Identity, SharedRecords
+from service.records import Identity, SharedRecords, leave, open_repository
 from service.records.presence import LIVING_SECONDS, clock_error
+from service.settings import Settings
 from tests import postgres
 from tests.sessions import needs_postgresql
 from tests.versions import publish
@@ -162,7 +164,7 @@ import sys, time
 from pathlib import Path
 from models.repository import Repository
 from models.storage.layout import Layout
-from service.records import Identity, SharedRecords
+from service.records import Identity, SharedRecords, leave, open_repository
 layout = Layout(Path(sys.argv[2]))
 repository = Repository(layout.data_dir, records=SharedRecords(sys.argv[1], layout, Identity("server", "1.0")))
 repository.records.wait()
@@ -294,6 +296,23 @@ def test_the_time_of_a_slow_answer_is_no_error_of_the_clock() -> None:
     assert clock_error(105.0, asked=100.0, answered=110.0) == 0
     assert clock_error(97.0, asked=100.0, answered=110.0) == 3
     assert clock_error(112.5, asked=100.0, answered=110.0) == -2.5
+
+
+def test_a_command_that_leaves_has_no_connection(url: str, tmp_path: Path) -> None:
+    """As `dosirak serve` does before it waits for its server."""
+    database = url.partition("@/")[2].partition("?")[0]
+    counted = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}'"
+    settings = Settings(data_dir=tmp_path, database_url=SecretStr(url))
+    repository = open_repository(settings)
+    publish(repository, "one")
+    assert open_repository(settings).records is repository.records
+    assert int(postgres.server().sql(counted)) > 0
+    leave()
+    within(5, lambda: postgres.server().sql(counted) == "0")
+    with pytest.raises(Unreachable):
+        repository.promote("demo", "production", "1", "late")
+    open_repository(settings).promote("demo", "production", "1", "again")
+    leave()
 
 
 def test_a_change_needs_the_lock(pair: tuple[Repository, Repository]) -> None:
