@@ -95,6 +95,9 @@ EVENTS: Final[tuple[type[BaseModel], ...]] = (
     LiveEvent,
 )
 """The models of one event's data, or of one line, one for each kind of stream."""
+TEXT: Final = "text/plain"
+PROBES: Final = ("/livez", "/readyz", "/healthz")
+"""BentoML answers these itself where it serves, in text."""
 REFERENCE: Final = "#/components/schemas/{model}"
 NATIVE_ERROR: Final = {
     "type": "object",
@@ -205,3 +208,5 @@ def _document_errors(operation: dict[str, Any], path: str) -> None:
     for status, text in {**ERRORS, invalid: INVALID}.items():
         content = {"schema": schema, "example": error_example(status, dialect)}
         operation["responses"][str(status)] = {"description": text, "content": {"application/json": content}}
+    if path in PROBES:
+        operation["responses"]["503"]["content"][TEXT] = {"schema": {"type": "string"}}

@@ -12,7 +12,7 @@ from service.api.bodies import json_body
 from service.api.deps import Service, ServiceDep, Text
 from service.api.docs_page import POLICY, SCRIPT, page
 from service.api.encoding import json_response
-from service.api.openapi import takes
+from service.api.openapi import TEXT, takes
 from service.api.schemas.answers.base import Status
 from service.api.schemas.answers.operations import Batching, DeploymentList, DeploymentShown, Info
 from service.api.schemas.base import MAX_SEQUENCES, MAX_STOPS
@@ -27,9 +27,12 @@ from service.metrics import CONTENT_TYPE, VLLM
 router = APIRouter(tags=["operations"])
 DEPLOYMENT: Final = json_body(DeploymentBody)
 PAGE_POLICY: Final = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
+PROBE: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "Yes; under BentoML as an empty line.", "content": {TEXT: {"schema": {"type": "string"}}}}
+}
 
 
-@router.get("/livez", response_model=Status)
+@router.get("/livez", response_model=Status, responses=PROBE)
 async def livez() -> Response:
     """Returns 200 while the process answers. Under BentoML its own route of this name answers instead, as for the next
     two."""
@@ -37,8 +40,8 @@ async def livez() -> Response:
 
 
 @router.get("/health", response_model=Status)
-@router.get("/readyz", response_model=Status)
-@router.get("/healthz", response_model=Status)
+@router.get("/readyz", response_model=Status, responses=PROBE)
+@router.get("/healthz", response_model=Status, responses=PROBE)
 async def health(service: ServiceDep) -> Response:
     """Returns 200 when a request for the default model would be served now and the session database can be used, else
     503."""
