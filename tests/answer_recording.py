@@ -185,7 +185,10 @@ def stored(ask: Scribe) -> None:
 
 
 def files_and_batches(ask: Scribe) -> None:
-    upload = {"data": {"purpose": "batch"}, "files": {"file": ("requests.jsonl", json.dumps(BATCH_LINE).encode())}}
+    upload: Json = {
+        "data": {"purpose": "batch"},
+        "files": {"file": ("requests.jsonl", json.dumps(BATCH_LINE).encode())},
+    }
     file = ask("POST /v1/files", **upload)["id"]
     body = {**EXAMPLES["BatchBody"], "input_file_id": file}
     of = {"batch_id": ask("POST /v1/batches", body=body)["id"]}
