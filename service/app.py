@@ -247,7 +247,8 @@ def create_app(
         LaneLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
         tuple(each for each in ENDPOINTS if each in {route.path for route in _routes()}),
     )
-    described = cache(lambda: document(app))
+    keyed = settings.admin_key is not None
+    described = cache(lambda: document(app, keyed=keyed, open_metrics=settings.open_metrics))
     app.state.deployments = deployments
     app.state.idle_reports = IdleReports(deployments.repository, jobs, deployments.activity, deployments.served, tasks)
     app.state.tasks = tasks
@@ -270,7 +271,7 @@ def create_app(
         described,
     )
     handlers.install(app)
-    _add_routes(app, metrics, has_key=settings.admin_key is not None)
+    _add_routes(app, metrics, has_key=keyed)
     app.add_middleware(
         Auth,
         admin_key=settings.admin_key,

@@ -196,7 +196,8 @@ def files_and_batches(ask: Scribe) -> None:
     ask.until("GET /v1/batches/{batch_id}", "status", "cancelled", "completed", places=of)
     of = {"batch_id": ask("POST /v1/batches", body=body)["id"]}
     done = ask.until("GET /v1/batches/{batch_id}", "status", "completed", places=of)
-    ask("GET /v1/files/{file_id}/content", places={"file_id": done["output_file_id"]})
+    for part in ({}, {"Range": "bytes=0-"}):
+        ask("GET /v1/files/{file_id}/content", places={"file_id": done["output_file_id"]}, headers=part)
     ask("GET /v1/batches")
     ask("GET /v1/files")
     for method in ("GET", "DELETE"):

@@ -31,7 +31,7 @@ async def conforms(response: httpx.Response) -> None:
         return
     text = (await response.aread()).decode()
     kind = response.headers["content-type"].partition(";")[0]
-    declared = route.responses.get(200, {}).get("content", {})
+    declared = route.responses.get(response.status_code, {}).get("content", {})
     if kind == EVENT_STREAM:
         name = declared[EVENT_STREAM]["schema"]["title"]
         for data in _events(text):

@@ -187,8 +187,9 @@ def takes(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": reference}}}}
 
 
-def document(app: FastAPI) -> dict[str, Any]:
-    """Returns the OpenAPI document: every route, its body, and every error status in its dialect."""
+def document(app: FastAPI, *, keyed: bool = False, open_metrics: bool = False) -> dict[str, Any]:
+    """Returns the OpenAPI document: every route, its body, and every error status in its dialect. A server that is
+    `keyed` says where it asks for the key; with `open_metrics` not for its metrics."""
     found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, schemas = models_json_schema([(model, "validation") for model in (*MODELS, *EVENTS)], ref_template=REFERENCE)
     components = found.setdefault("components", {}).setdefault("schemas", {})
@@ -196,7 +197,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     for path, methods in found["paths"].items():
         for operation in methods.values():
             _document_errors(operation, path)
-    add_facts(found)
+    add_facts(found, keyed, open_metrics)
     return found
 
 
@@ -207,6 +208,7 @@ def _document_errors(operation: dict[str, Any], path: str) -> None:
     operation["responses"].pop("422", None)  # FastAPI's own words, which this server does not use
     for status, text in {**ERRORS, invalid: INVALID}.items():
         content = {"schema": schema, "example": error_example(status, dialect)}
-        operation["responses"][str(status)] = {"description": text, "content": {"application/json": content}}
+        own = operation["responses"].get(str(status), {}).get("content", {})  # a library's text, say
+        operation["responses"][str(status)] = {"description": text, "content": {"application/json": content, **own}}
     if path in PROBES:
         operation["responses"]["503"]["content"][TEXT] = {"schema": {"type": "string"}}

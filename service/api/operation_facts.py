@@ -64,6 +64,12 @@ TRACEPARENT: Final = {
     "another form is ignored.",
     "schema": {"type": "string"},
 }
+TRACESTATE: Final = {
+    "name": "tracestate",
+    "in": "header",
+    "description": "What tracing systems noted of the trace (W3C); the span keeps it. Read beside `traceparent` only.",
+    "schema": {"type": "string"},
+}
 _READ: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     (
         "GET",
@@ -77,32 +83,75 @@ _READ: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ),
     (
         "POST",
-        r"/|/generate(_stream)?|/v1/chat/completions",
+        r"/|/generate(_stream)?|/v1/(chat/completions|context/preview|messages|responses)",
         {
             "name": "if-match",
             "in": "header",
-            "description": "With `session_id`: the ETag that the session was last told with; 412 where it has changed.",
+            "description": "With a session or conversation: the ETag that it was last told with; 412 where it has "
+            "changed.",
             "schema": {"type": "string"},
+        },
+    ),
+    (
+        "GET",
+        r"/v1/files/\{file_id\}/content",
+        {
+            "name": "Range",
+            "in": "header",
+            "description": "`bytes=100-`, say: the part of the file that is wanted, which comes with 206.",
+            "schema": {"type": "string"},
+        },
+    ),
+    (
+        "GET",
+        r"/v1/files/\{file_id\}/content",
+        {
+            "name": "If-Range",
+            "in": "header",
+            "description": "The ETag of the part that the client has; where it is another, the whole file comes.",
+            "schema": {"type": "string"},
+        },
+    ),
+    (
+        "POST",
+        r"/v2/models/.*/infer",
+        {
+            "name": "Inference-Header-Content-Length",
+            "in": "header",
+            "description": "Bytes of the JSON at the body's beginning; the binary tensors follow it. Absent, the whole "
+            "body is JSON.",
+            "schema": {"type": "integer", "minimum": 0},
         },
     ),
 )
 """Headers that handlers read themselves: methods and paths as patterns."""
 
 
-def add_facts(document: dict[str, Any]) -> None:
-    """Adds the facts to every operation of a document."""
+def add_facts(document: dict[str, Any], keyed: bool, open_metrics: bool) -> None:
+    """Adds the facts to every operation of a document. `keyed`: the server has a key; `open_metrics`: it lets everyone
+    read its metrics then."""
     document["components"]["securitySchemes"] = SCHEMES
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             _add(operation, method.upper(), path)
+            is_open = keyed and open_metrics and path == "/metrics"
+            _secure(operation, None if is_open else scope_of(method.upper(), path), keyed)
+
+
+def _secure(operation: dict[str, Any], scope: str | None, keyed: bool) -> None:
+    """Says how to show the key: not at all where `scope` is None, and on its own machine only where there is none."""
+    if scope is None:
+        operation["security"] = []
+        for status in ("401", "403"):
+            del operation["responses"][status]
+        return
+    operation["security"] = [*([] if keyed else [{}]), *({name: [scope]} for name in SCHEMES)]
 
 
 def _add(operation: dict[str, Any], method: str, path: str) -> None:
-    scope = scope_of(method, path)
-    operation["security"] = [{}, *({name: [scope]} for name in SCHEMES)] if scope else []
     parameters = operation.setdefault("parameters", [])
-    parameters += [REQUEST_ID, TRACEPARENT]
+    parameters += [REQUEST_ID, TRACEPARENT, TRACESTATE]
     parameters += [header for verb, paths, header in _READ if verb == method and re.fullmatch(paths, path)]
     if method == "POST" and REPEATED.fullmatch(path):
         parameters.append(IDEMPOTENCY_KEY)

@@ -19,25 +19,13 @@ from models.repository import Repository
 from service.api.body_examples import EXAMPLES
 from service.api.edge import POLLED
 from tests.api.fields.parameters import PARAMETERS, Parameter
-from tests.api.fields.stage import TALK, Stage, staged
+from tests.api.fields.stage import TALK, Stage, addressed, staged
 from tests.fake_service import publish, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-EVERYWHERE = {"X-Request-Id", "traceparent"}
+EVERYWHERE = {"X-Request-Id", "traceparent", "tracestate"}
 ONCE = "Idempotency-Key"
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": []}}'
-PLACES = {
-    **{
-        name: f"<{name.removesuffix('_id')}>"
-        for name in ("session_id", "message_id", "response_id", "completion_id", "conversation_id")
-    },
-    "name": "other",
-    "alias": "<changed>",
-    "version": "<version>",
-    "id": "demo",
-    "model": "demo",
-    "file_id": "<file>",
-}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -100,9 +88,7 @@ async def test_it_acts(stage: Stage, case: Parameter) -> None:
 
 async def ask(stage: Stage, case: Parameter, added: dict[str, str]) -> httpx.Response:
     method, path = case.operation.split(" ")
-    for name, mark in PLACES.items():
-        if f"{{{name}}}" in path:
-            path = path.replace(f"{{{name}}}", await made(stage, mark))
+    path = await addressed(stage, path)
     if path.endswith("/rollout"):
         await stage.post(path, {"candidate": "3", "weight": 10, "override": True}, "PUT")
     beside = {name: text for name, text in case.beside.items() if name != case.name}
@@ -111,14 +97,6 @@ async def ask(stage: Stage, case: Parameter, added: dict[str, str]) -> httpx.Res
     params = await stage.filled({**({} if case.is_header else added), **({} if as_headers else beside)})
     body = await stage.filled(case.body) if case.body is not None else None
     return await stage.world.client.request(method, path, params=params, headers=headers, json=body)
-
-
-async def made(stage: Stage, mark: str) -> str:
-    if mark in ("<completion>", "<conversation>", "<response>"):
-        return stage.made[mark.strip("<>")]
-    if mark == "<version>":
-        return str(publish(Repository(stage.world.settings.data_dir), "other").version)
-    return str(await stage.filled(mark))
 
 
 async def ended(stage: Stage, path: str) -> None:

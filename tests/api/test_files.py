@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from service.api.draining import MOST_BYTES
@@ -197,9 +196,25 @@ def test_a_name_is_no_way_out(tmp_path: Path) -> None:
 
 
 async def test_range(serve: Serve) -> None:
+    """Every status is one that the document has, with the text that it says."""
     async with serve() as world:
-        made = await upload(world)
-        response: httpx.Response = await world.client.get(
-            f"/v1/files/{made['id']}/content", headers={"Range": "bytes=2-5"}
-        )
-        assert (response.status_code, response.content) == (206, LINES[2:6])
+        path = f"/v1/files/{(await upload(world))['id']}/content"
+        told = (await world.client.get("/openapi.json")).json()["paths"]["/v1/files/{file_id}/content"]["get"]
+        whole = await world.client.get(path)
+        found = {}
+        for asked in ("bytes=2-5", "bytes=0-1,4-5", "lines=1", "bytes=99999-"):
+            response = await world.client.get(path, headers={"Range": asked})
+            kind = response.headers["content-type"].partition(";")[0]
+            assert kind in told["responses"][str(response.status_code)]["content"], asked
+            found[asked] = (response.status_code, kind)
+            if asked == "bytes=2-5":
+                assert response.content == LINES[2:6]
+        assert found == {
+            "bytes=2-5": (206, "application/x-ndjson"),
+            "bytes=0-1,4-5": (206, "multipart/byteranges"),
+            "lines=1": (400, "text/plain"),
+            "bytes=99999-": (416, "text/plain"),
+        }
+        for tag, status in ((whole.headers["etag"], 206), ('"another"', 200)):
+            part = await world.client.get(path, headers={"Range": "bytes=2-5", "If-Range": tag})
+            assert part.status_code == status

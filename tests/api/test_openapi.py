@@ -99,6 +99,8 @@ async def test_every_error_has_an_example_of_its_schema(shared: World) -> None:
     for _, operation in operations(document):
         for status, told in operation["responses"].items():
             if status >= "400":
+                if status == "416":  # of a library, without a body
+                    continue
                 content = told["content"][JSON]
                 check[content["schema"]["$ref"].rsplit("/", 1)[1]].validate(content["example"])
 

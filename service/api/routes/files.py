@@ -40,6 +40,15 @@ FORM: Final = {
         },
     }
 }
+_PLAIN: Final = {"text/plain": {"schema": {"type": "string"}}}
+PARTS: Final[dict[int | str, dict[str, Any]]] = {
+    206: {
+        "description": "The part that `Range` names; several parts as multipart.",
+        "content": {each: {"schema": {"type": "string"}} for each in (NDJSON, "multipart/byteranges")},
+    },
+    400: {"description": "`Range` is no range.", "content": _PLAIN},
+    416: {"description": "The file is shorter than `Range` says; see Content-Range.", "content": _PLAIN},
+}
 
 
 @router.post("", response_model=FileShown, openapi_extra=FORM)
@@ -76,9 +85,9 @@ async def get_file(service: ServiceDep, owner: OwnerDep, file_id: str) -> Respon
     return json_response(_shown(await service.files.get(owner, file_id)))
 
 
-@router.get("/{file_id}/content", response_class=Response, responses=lines(NDJSON))
+@router.get("/{file_id}/content", response_class=Response, responses={**lines(NDJSON), **PARTS})
 async def get_content(service: ServiceDep, owner: OwnerDep, file_id: str) -> Response:
-    """The bytes of a file; `Range` is served."""
+    """Returns the bytes of a file; with the header `Range` a part of them, so that a download can go on."""
     file, path = await service.files.path(owner, file_id)
     return FileResponse(path, media_type=NDJSON, filename=file.filename)
 

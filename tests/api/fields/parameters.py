@@ -57,6 +57,10 @@ def fewer(found: Any, without: Any) -> bool:
     return 0 < len(data(found)) < len(data(without))
 
 
+def longer(found: Any, without: Any) -> bool:
+    return len(found) > len(without) > 0 and without in found
+
+
 def none(found: Any, without: Any) -> bool:
     return not data(found) and len(data(without)) > 0
 
@@ -87,6 +91,9 @@ def if_match(operation: str, body: Mapping[str, Any] | None = None) -> Parameter
     return Parameter(operation, "if-match", '"977"', status=412, is_header=True, body=body)
 
 
+TURN: Final = {"role": "user", "content": "hi"}
+TENSORS: Final = {"inputs": [{"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["hi"]}]}
+CONTENT: Final = "get /v1/files/{file_id}/content"
 COMPLETIONS: Final = "get /v1/chat/completions"
 MODEL: Final = "/v1/repository/models/{name}"
 ALIAS: Final = f"{MODEL}/aliases/{{alias}}"
@@ -98,6 +105,8 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(COMPLETIONS, "metadata", {"metadata[order]": "7"}, fewer),
     *page(f"{COMPLETIONS}/{{completion_id}}/messages", order="desc"),
     *page("get /v1/files", order="asc"),
+    Parameter(CONTENT, "Range", "bytes=2-5", lambda found, without: found == without[2:6], status=206, is_header=True),
+    Parameter(CONTENT, "If-Range", '"x"', is_header=True, beside={"Range": "bytes=2-5"}, shows=longer),
     Parameter("get /v1/files", "purpose", "batch_output", none),
     Parameter("get /v1/responses/{response_id}", "stream", "true", status=400),
     *page("get /v1/responses/{response_id}/input_items", order="asc"),
@@ -147,8 +156,21 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         is_header=True,
     ),
     *(
-        if_match(f"post {path}", {"session_id": "<session>", "messages": [{"role": "user", "content": "hi"}]})
-        for path in ("/", "/generate", "/generate_stream", "/v1/chat/completions")
+        if_match(f"post {path}", {"session_id": "<session>", "messages": [TURN]})
+        for path in ("/", "/generate", "/generate_stream", "/v1/chat/completions", "/v1/context/preview")
+    ),
+    if_match("post /v1/messages", {"session_id": "<session>", "messages": [TURN], "max_tokens": 2}),
+    if_match("post /v1/responses", {"conversation": "<conversation>", "input": "hi", "max_output_tokens": 2}),
+    *(
+        Parameter(
+            f"post /v2/models/{{model}}{version}/infer",
+            "Inference-Header-Content-Length",
+            "5",
+            status=400,
+            is_header=True,
+            body=TENSORS,
+        )
+        for version in ("", "/versions/{version}")
     ),
     Parameter("get /tokenizer_info", "model", "nobody", status=404),
     Parameter("get /metrics", "compat", "vllm", lambda found, without: "vllm:" in found and "vllm:" not in without),

@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from models.repository import Repository
 from service.engine.messages import Request
-from tests.fake_service import World
+from tests.fake_service import World, publish
 from tests.tools import REASONING
 
 TEMPLATE: Final = """{%- for document in documents or [] %}
@@ -158,3 +159,32 @@ MAKERS: Final = {
     "<alias>": _candidate,
     "<unloaded>": _model,
 }
+PLACES: Final = {
+    **{
+        name: f"<{name.removesuffix('_id')}>"
+        for name in ("session_id", "message_id", "response_id", "completion_id", "conversation_id")
+    },
+    "name": "other",
+    "alias": "<changed>",
+    "version": "<version>",
+    "id": "demo",
+    "model": "demo",
+    "file_id": "<file>",
+}
+"""What stands in paths."""
+
+
+async def addressed(stage: Stage, path: str) -> str:
+    """Returns the path with names of things that are there."""
+    for name, mark in PLACES.items():
+        if f"{{{name}}}" in path:
+            path = path.replace(f"{{{name}}}", await _placed(stage, mark))
+    return path
+
+
+async def _placed(stage: Stage, mark: str) -> str:
+    if (made := stage.made.get(mark.strip("<>"))) and mark in ("<completion>", "<conversation>", "<response>"):
+        return made
+    if mark == "<version>":
+        return str(publish(Repository(stage.world.settings.data_dir), "other").version)
+    return str(await stage.filled(mark))
