@@ -817,8 +817,9 @@ export type TokenEvent = { "index": number; "token": TokenShown; "reasoning"?: (
 end. */
 export type TokenShown = { "id": (number | null); "text": string; "logprob": (number | null); "special": boolean };
 
-/** Its key decides the answer: `inputs` gives TGI's, `prompt` or `messages` vLLM's. */
-export type TokenizeBody = { "inputs"?: (string | null); "prompt"?: (string | null); "messages"?: ((ChatMessage)[] | null); "model"?: (string | null); "add_special_tokens"?: boolean; "add_generation_prompt"?: boolean };
+/** Its key decides the answer: `inputs` gives TGI's, `prompt` or `messages` vLLM's. The template places `tools` as
+for an answer; `strict` of a tool is no token. */
+export type TokenizeBody = { "inputs"?: (string | null); "prompt"?: (string | null); "messages"?: ((ChatMessage)[] | null); "model"?: (string | null); "add_special_tokens"?: boolean; "add_generation_prompt"?: boolean; "tools"?: ((ToolFields)[] | null) };
 
 export type TokenizeCount = { "count": number; "max_model_len": number; "tokens": (number)[] };
 

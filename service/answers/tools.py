@@ -20,12 +20,7 @@ def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> Gen
         return request
     tokenizer = deployment.tokenizer
     form = format_of(tokenizer.template_texts)
-    if not tokenizer.with_options(request.chat_options).places_tools:
-        raise UnsupportedField(
-            f"`tools` cannot act: the chat template of {deployment.manifest.reference} places no tools; describe them "
-            "in a message, or use a version whose template does",
-            param="tools",
-        )
+    check_placed(tokenizer.with_options(request.chat_options), deployment)
     if not use.is_forced and request.grammar is None:
         if not use.is_strict:
             return request
@@ -33,6 +28,16 @@ def with_forced_calls(request: GenerationRequest, deployment: Deployment) -> Gen
     calls = use.grammar(form, marks_of(form, tokenizer))
     whole = calls if use.is_forced or request.grammar is None else request.grammar.or_else(calls)
     return replace(request, grammar=whole)
+
+
+def check_placed(tokenizer: Tokenizer, deployment: Deployment) -> None:
+    """Raises UnsupportedField where the template of the deployment does not place the tools of its tokenizer."""
+    if not tokenizer.places_tools:
+        raise UnsupportedField(
+            f"`tools` cannot act: the chat template of {deployment.manifest.reference} places no tools; describe them "
+            "in a message, or use a version whose template does",
+            param="tools",
+        )
 
 
 def marks_of(form: ToolFormat, tokenizer: Tokenizer) -> dict[str, int]:

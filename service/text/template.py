@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, cast
 
 import jinja2
@@ -119,6 +119,13 @@ class ChatTemplate:
             """The variables that a request can set."""
         except (jinja2.TemplateError, RecursionError, SyntaxError, TooMuch) as error:
             raise InvalidRequest("The version's chat template does not compile; fix it and import it again.") from error
+
+    @cached_property
+    def places_tools(self) -> bool:
+        """Whether the template writes a chat with a tool differently. Raises InvalidRequest where it refuses one."""
+        chat, now = [{"role": "user", "content": "a"}], datetime.now()
+        tool = {"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {}}}}
+        return self.render(chat, (), True, now, [tool]) != self.render(chat, (), True, now)
 
     def render(
         self,

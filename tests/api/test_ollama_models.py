@@ -20,7 +20,7 @@ from service.deployments import deployments as module
 from service.deployments.deployment import DeploymentState
 from tests.api.ollama import CHAT, refused
 from tests.fake_service import INFO, WINDOW, World, publish, serving
-from tests.tools import REASONING
+from tests.tools import REASONING, WITH_TOOLS
 from tests.waiting import until
 
 
@@ -90,14 +90,22 @@ async def test_show(world: World, body: dict[str, Any]) -> None:
     )
 
 
-async def test_a_version_whose_template_marks_reasoning_can_think(tmp_path: Path) -> None:
+async def test_a_template_says_whether_a_version_thinks_and_calls_tools(tmp_path: Path) -> None:
     publish(Repository(tmp_path), chat_template=REASONING + "{{ '' if true else '</think>' }}")
     publish(Repository(tmp_path), "other", chat_template="{% broken")
+    publish(Repository(tmp_path), "calling", chat_template=WITH_TOOLS)
+    publish(Repository(tmp_path), "unread", chat_template=WITH_TOOLS + "{{ '' if true else '<function=' }}")
+    publish(
+        Repository(tmp_path), "refusing", chat_template="{% if tools %}{{ raise_exception('no tools') }}{% endif %}"
+    )
     async with serving(tmp_path) as world:
         shown = (await world.client.post("/api/show", json={"model": "demo:1"})).json()
         tags = {each["name"]: each for each in (await world.client.get("/api/tags")).json()["models"]}
     assert shown["capabilities"] == tags["demo:1"]["capabilities"] == ["completion", "thinking"]
     assert tags["other:1"]["capabilities"] == ["completion"], "a template that cannot be read"
+    assert tags["calling:1"]["capabilities"] == ["completion", "tools"]
+    assert tags["unread:1"]["capabilities"] == ["completion"], "calls that cannot be read"
+    assert tags["refusing:1"]["capabilities"] == ["completion"]
 
 
 async def test_show_of_what_is_not_there(world: World) -> None:

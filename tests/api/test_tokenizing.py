@@ -12,6 +12,7 @@ from tests.api.conftest import Serve
 from tests.api.reading import error
 from tests.fake_service import World, over_http, publish, serving
 from tests.tokenizers import CHAT_TEMPLATE
+from tests.tools import WITH_TOOLS
 
 TEXTS = ["", "도시락 box", "😀👩‍👩‍👧‍👦 \n\n\t", "<s>a<|im_end|>", "<think>도구"]
 
@@ -97,3 +98,25 @@ async def test_a_key_is_needed_where_one_is_set(serve: Serve) -> None:
     async with serve(admin_key="secret") as world:
         error(await world.client.get("/tokenizer_info"), 401, "unauthorized")
         error(await world.client.post("/detokenize", json={"tokens": [1]}), 401, "unauthorized")
+
+
+TOOL = {"type": "function", "function": {"name": "look", "description": "of a city"}}
+
+
+async def test_tools_are_counted_as_for_an_answer(tmp_path: Path) -> None:
+    publish(Repository(tmp_path), chat_template=WITH_TOOLS)
+    chat = {"messages": [{"role": "user", "content": "hi"}]}
+    async with serving(tmp_path) as world:
+        asked = await world.client.post("/tokenize", json={**chat, "tools": [TOOL]})
+        answer = await world.client.post("/v1/chat/completions", json={**chat, "tools": [TOOL], "max_tokens": 1})
+        plain = await world.client.post("/tokenize", json={**chat, "tools": []})
+        assert asked.json()["count"] == answer.json()["usage"]["prompt_tokens"] > plain.json()["count"]
+        assert asked.json()["tokens"] == list(world.engine.requests[-1].token_ids)
+        twice = await world.client.post("/tokenize", json={**chat, "tools": [TOOL, TOOL]})
+        assert "two functions 'look'" in error(twice, 422, "invalid_request")["error"]
+
+
+async def test_tools_that_cannot_act_are_refused(world: World) -> None:
+    for body in ({"prompt": "hi"}, {"messages": [{"role": "user", "content": "hi"}]}):
+        answer = await world.client.post("/tokenize", json={**body, "tools": [TOOL]})
+        assert "`tools`" in error(answer, 422, "unsupported_field")["error"]

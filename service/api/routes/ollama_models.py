@@ -26,10 +26,13 @@ from service.errors import InvalidRequest
 from service.reasoning import form_of
 from service.text.files import read_chat_template
 from service.text.template import ChatTemplate
+from service.tools import format_of
 
 router = APIRouter(tags=["ollama"])
 SHOW: Final = json_body(OllamaShowBody, any_type=True)
 COMPLETION: Final = ("completion",)
+NAMED_TOKENS: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
+"""Variables of templates whose texts decide nothing here."""
 A_CENTURY: Final = timedelta(days=36_525)
 """Ollama's clients read an end that is more than 20 years ahead as for ever."""
 IN_MEMORY: Final = (DeploymentState.READY, DeploymentState.DRAINING)
@@ -94,18 +97,29 @@ def _model(deployments: Deployments, name: str, manifest: Manifest) -> dict[str,
 
 def _capabilities(deployments: Deployments, manifest: Manifest) -> tuple[str, ...]:
     """Returns what the version can do, in Ollama's words. Reads its template, once for each digest."""
-    thinks = _thinks(manifest.digest, deployments.repository.path(manifest))
-    return (*COMPLETION, "thinking") if thinks else COMPLETION
+    return (*COMPLETION, *_template_capabilities(manifest.digest, deployments.repository.path(manifest)))
 
 
 @lru_cache(maxsize=1024)
-def _thinks(digest: str, directory: Path) -> bool:
-    """Returns whether the version's template marks a reasoning part; False for a template that cannot be read: loading
-    the version says why."""
+def _template_capabilities(digest: str, directory: Path) -> tuple[str, ...]:
+    """Returns `tools` where the version's template places them and writes calls that can be read, and `thinking` where
+    it marks a reasoning part; nothing for a template that cannot be read: loading the version says why."""
     try:
         source = read_chat_template(directory)
-        return source is not None and form_of(ChatTemplate(source, {}).literals) is not None
+        template = None if source is None else ChatTemplate(source, dict.fromkeys(NAMED_TOKENS, ""))
     except (InvalidRequest, OSError):
+        return ()
+    if template is None:
+        return ()
+    tools = ("tools",) if _takes_tools(template) else ()
+    return (*tools, "thinking") if form_of(template.literals) is not None else tools
+
+
+def _takes_tools(template: ChatTemplate) -> bool:
+    try:
+        format_of(template.literals)
+        return template.places_tools
+    except InvalidRequest:
         return False
 
 

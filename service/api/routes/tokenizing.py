@@ -9,14 +9,17 @@ from typing import Any, Final
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from service.answers.tools import check_placed
 from service.api.bodies import json_body
 from service.api.deps import ServiceDep, Text
+from service.api.dialects.tools import use_of
 from service.api.encoding import json_response
 from service.api.openapi import takes
 from service.api.schemas.answers.native import ChatTokens, Detokenized, TextToken, TokenizeCount, TokenizerInfo
 from service.api.schemas.native import ChatTokenizeBody, DetokenizeBody, TokenizeBody
 from service.deployments.deployment import Deployment
 from service.errors import InvalidRequest
+from service.text.messages import ChatOptions
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter(tags=["tokenize"])
@@ -40,10 +43,21 @@ def _tokenized(deployment: Deployment, body: TokenizeBody) -> Any:
         return [_row(*row) for row in rows]
     if body.messages is not None:
         chat = [each.message() for each in body.messages]
-        ids = tokenizer.render_chat(chat, add_generation_prompt=body.add_generation_prompt)
+        ids = _with_tools(deployment, body).render_chat(chat, add_generation_prompt=body.add_generation_prompt)
     else:
         ids = tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
     return {"count": len(ids), "max_model_len": deployment.window, "tokens": ids}
+
+
+def _with_tools(deployment: Deployment, body: TokenizeBody) -> Tokenizer:
+    """Returns the tokenizer for chats with the body's tools. Raises InvalidRequest for two of one name, and
+    UnsupportedField where the template places none."""
+    use = use_of(tuple(each.tool() for each in body.tools or ()), "auto", None, is_parallel=True)
+    if use is None:
+        return deployment.tokenizer
+    tokenizer = deployment.tokenizer.with_options(ChatOptions(use.tools))
+    check_placed(tokenizer, deployment)
+    return tokenizer
 
 
 @router.post("/detokenize", response_model=Detokenized, openapi_extra=takes(DetokenizeBody))

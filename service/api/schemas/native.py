@@ -37,6 +37,7 @@ from service.api.schemas.base import (
     wrong,
 )
 from service.api.schemas.grammars import GrammarFields
+from service.api.schemas.tools import Tools
 from service.settings import MAX_REPLICAS
 
 MAX_PROFILE_STEPS = 1000
@@ -206,7 +207,8 @@ class GenerateBody(GenerationFields):
 
 
 class TokenizeBody(Wire):
-    """Its key decides the answer: `inputs` gives TGI's, `prompt` or `messages` vLLM's."""
+    """Its key decides the answer: `inputs` gives TGI's, `prompt` or `messages` vLLM's. The template places `tools` as
+    for an answer; `strict` of a tool is no token."""
 
     inputs: str | None = None
     prompt: str | None = None
@@ -214,6 +216,7 @@ class TokenizeBody(Wire):
     model: ModelReference | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
+    tools: Tools | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> TokenizeBody:
@@ -221,6 +224,8 @@ class TokenizeBody(Wire):
             raise wrong("inputs", "or prompt or messages: send exactly one of them")
         if self.messages is None and not self.add_generation_prompt:
             raise unsupported("add_generation_prompt", "is about a chat: send messages, or remove it")
+        if self.messages is None and self.tools:
+            raise unsupported("tools", "are about a chat: send messages, or remove them")
         if self.messages is not None and not self.add_special_tokens:
             raise unsupported(
                 "add_special_tokens", "cannot act: a chat's template writes its special tokens; remove it"

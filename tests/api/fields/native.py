@@ -178,8 +178,10 @@ TOKENIZE: Final = Table(
         acts("add_special_tokens", False, "status", 422, prompt=None, messages=HI),
         acts("add_generation_prompt", False, "answer.count", lambda count: count < 15, prompt=None, messages=HI),
         refuses("add_generation_prompt", False),
+        *(TOOLS[0], TOOLS[4]),
+        *(replace(case, at="", shows=ANYTHING) for case in TOOLS[1:4]),
     ),
-    beside={"messages": {"prompt": None, "messages": HI}},
+    beside={each: {"prompt": None, "messages": HI} for each in ("messages", "tools")},
 )
 DETOKENIZE: Final = Table(
     native.DetokenizeBody,
