@@ -2,11 +2,13 @@
 
     python -m loadtest.crashes --rounds 100                            on SQLite
     python -m loadtest.crashes --rounds 100 --postgres --instances 2   two services on one PostgreSQL of its own
+    python -m loadtest.crashes --rounds 50 --postgres --instances 2 --one --store --nginx
+                                                                       one of both, through nginx, with a store
 
 Clients add numbered turns to sessions, some to the same session at once, on any of the services, streaming or not.
 SIGKILL ends the services and their engines under load, and the test starts them again. A client sends a turn again,
 with its Idempotency-Key, until it is answered. In the end the test reads every session and compares it (`histories`).
-Exit status 1 if a turn was lost, doubled, out of order or torn.
+Exit status 1 if a turn was lost, doubled, out of order or torn, or if there were fewer turns than kills.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -34,10 +36,14 @@ import psutil
 
 from loadtest.bench.running import free_port
 from loadtest.histories import History, Turn, differences
+from tests import nginx, postgres
+from tests.stores import fresh_store
 
 START_SECONDS = 120.0
 END_SECONDS = 120.0
 RETRY_SECONDS = 0.1
+KEY = "key"
+"""Of services behind a balancer: without one they answer their own machine's names alone."""
 ROUTES = ("/generate", "/generate_stream")
 
 
@@ -46,14 +52,14 @@ class Service:
 
     def __init__(self, data_dir: Path, database: str = "", settings: Mapping[str, str] | None = None) -> None:
         """`settings` are variables of the server's environment, before ours."""
-        port = str(free_port())
-        self.url = f"http://127.0.0.1:{port}"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
         self.data_dir = data_dir
         self.is_up = False
         self._process: subprocess.Popen[bytes] | None = None
         self._log = data_dir.with_suffix(".log")
         self._command = [sys.executable, "-m", "bentoml", "serve", "service.bento:Dosirak"]
-        self._command += ["--host", "127.0.0.1", "--port", port]
+        self._command += ["--host", "127.0.0.1", "--port", str(self.port)]
         self._environment = {
             **os.environ,
             "DOSIRAK_DATA_DIR": str(data_dir),
@@ -104,6 +110,8 @@ class Load:
     client: aiohttp.ClientSession
     services: Sequence[Service]
     draw: random.Random
+    through: str = ""
+    """The balancer before the services, if there is one: clients then ask it, and know nothing of the services."""
     histories: list[History] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     replayed: int = 0
@@ -140,15 +148,15 @@ class Load:
 
     async def _post(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
         """Returns the body, or the last event of a stream; nothing if the server was killed or refuses for now."""
-        service = await self._one_that_is_up()
+        url = self.through or (await self._one_that_is_up()).url
         try:
-            async with self.client.post(service.url + path, json=body, headers=headers) as response:
+            async with self.client.post(url + path, json=body, headers=headers) as response:
                 raw = await response.read()
                 self.replayed += "Idempotent-Replayed" in response.headers
         except (aiohttp.ClientError, OSError, TimeoutError):
             await asyncio.sleep(RETRY_SECONDS)
             return {}
-        told = _last(raw)
+        told = _last(raw) if response.content_type != "text/html" else {}  # nginx's own 502
         if response.status >= 400 or "code" in told:
             self.refused[f"{response.status} {told.get('code')}"] += 1
             await asyncio.sleep(RETRY_SECONDS)
@@ -165,7 +173,7 @@ class Load:
         cursor: str | None = ""
         while cursor is not None:
             parameters = {"limit": "100", **({"cursor": cursor} if cursor else {})}
-            url = f"{self.draw.choice(self.services).url}/v1/sessions/{session}/messages"
+            url = f"{self.through or self.draw.choice(self.services).url}/v1/sessions/{session}/messages"
             async with self.client.get(url, params=parameters) as response:
                 page = await response.json()
             messages += page["data"]
@@ -187,36 +195,71 @@ class Outcome:
     wrong: list[str]
 
 
-async def run(rounds: int, clients: int, turns: int, folder: Path, database: str = "", instances: int = 1) -> Outcome:
-    """Runs the rounds. One round is a kill of one service or more, after `turns` at most."""
-    services = [Service(folder / f"data-{number}", database) for number in range(instances)]
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`instances` services on `database`, and on a store where `store_url` is one. A round is a kill after `turns` at
+    most: of `one` service, or of one or more. `is_balanced`: nginx stands before them."""
+
+    rounds: int
+    folder: Path
+    clients: int = 24
+    turns: int = 120
+    instances: int = 1
+    database: str = ""
+    store_url: str = ""
+    one: bool = False
+    is_balanced: bool = False
+    seed: int = 0
+
+
+async def run(plan: Plan) -> Outcome:
+    """Runs the rounds."""
+    settings = {"DOSIRAK_STORE_URL": plan.store_url} if plan.store_url else {}
+    if plan.is_balanced:
+        settings["DOSIRAK_ADMIN_KEY"] = KEY
+    services = [Service(plan.folder / f"data-{number}", plan.database, settings) for number in range(plan.instances)]
     limits = aiohttp.ClientTimeout(total=END_SECONDS)
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    async with aiohttp.ClientSession(connector=connector, timeout=limits) as client:
-        load, talks, kills = Load(client, services, random.Random(0)), list[asyncio.Task[None]](), 0
-        try:
-            await _start(client, services)
-            for number in range(rounds):
-                stop, started, before = asyncio.Event(), time.monotonic(), load.answered
-                talks += [asyncio.create_task(load.group(size, stop)) for size in _groups(clients)]
-                killed = await _crash(load, turns, stop)
-                kills += killed
-                spent, answered = time.monotonic() - started, load.answered - before
-                print(f"round {number + 1}: {answered} turns, {killed} killed, {spent:.1f} s", flush=True)
-            await _ended(talks)
-            wrong = [each for known in load.histories for each in differences(known, await load.read(known.session))]
-        finally:
-            for talk in talks:
-                talk.cancel()
-            await asyncio.gather(*(service.kill() for service in services))
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with aiohttp.ClientSession(connector=connector, timeout=limits, headers=headers) as client:
+        load, talks, kills = Load(client, services, random.Random(plan.seed)), list[asyncio.Task[None]](), 0
+        with ExitStack() as stack:
+            stack.callback(lambda: [talk.cancel() for talk in talks])
+            try:
+                await _start(client, services)
+                if plan.is_balanced:
+                    load.through = stack.enter_context(_balanced(plan.folder, services))
+                for number in range(plan.rounds):
+                    stop, started, before = asyncio.Event(), time.monotonic(), load.answered
+                    talks += [asyncio.create_task(load.group(size, stop)) for size in _groups(plan.clients)]
+                    killed = await _crash(load, plan, stop)
+                    kills += killed
+                    spent, answered = time.monotonic() - started, load.answered - before
+                    print(f"round {number + 1}: {answered} turns, {killed} killed, {spent:.1f} s", flush=True)
+                await _ended(talks)
+                wrong = [
+                    each for known in load.histories for each in differences(known, await load.read(known.session))
+                ]
+            finally:
+                await asyncio.gather(*(service.kill() for service in services))
     print(f"{load.replayed} answers were replays; refused for the time being: {dict(load.refused) or 'none'}")
     return Outcome(kills, load.answered, wrong)
 
 
-async def _crash(load: Load, turns: int, stop: asyncio.Event) -> int:
+@contextmanager
+def _balanced(folder: Path, services: Sequence[Service]) -> Iterator[str]:
+    """Yields the address of an nginx before the services."""
+    balancer = nginx.Nginx(folder / "balancer", services)
+    try:
+        yield balancer.url
+    finally:
+        balancer.end()
+
+
+async def _crash(load: Load, plan: Plan, stop: asyncio.Event) -> int:
     """Kills services, waits until they serve again, and returns how many were killed."""
-    await _loaded(load, turns)
-    victims = load.draw.sample(load.services, load.draw.randint(1, len(load.services)))
+    await _loaded(load, plan.turns)
+    victims = load.draw.sample(load.services, 1 if plan.one else load.draw.randint(1, len(load.services)))
     await asyncio.gather(*(service.kill() for service in victims))
     stop.set()
     await asyncio.gather(*(service.start(load.client) for service in victims))
@@ -263,25 +306,41 @@ def main() -> int:
     parser.add_argument("--instances", type=int, default=1, help="services on one database")
     parser.add_argument("--database", default="", help="URL of an empty PostgreSQL database; else SQLite")
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL that is started for this")
+    parser.add_argument("--one", action="store_true", help="each round kills one service, and the others go on")
+    parser.add_argument("--store", action="store_true", help="versions come from a store, a directory")
+    parser.add_argument("--nginx", action="store_true", help="clients ask an nginx before the services")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments and the services that are killed")
     options = parser.parse_args()
     if options.instances > 1 and not options.database and not options.postgres:
         parser.error("several services need --postgres or --database: SQLite is one service's")
-    database = _own_postgres() if options.postgres else options.database
+    if options.nginx and (why := nginx.missing()) is not None:
+        raise SystemExit(why)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        outcome = asyncio.run(
-            run(options.rounds, options.clients, options.turns, Path(folder), database, options.instances)
-        )
+        outcome = asyncio.run(run(_plan(options, Path(folder))))
     spent = (time.monotonic() - started) / options.rounds
     each = f"{outcome.answered / options.rounds:.0f} turns and {spent:.1f} s a round"
     wrong = f"{len(outcome.wrong)} wrong"
     print("\n".join([*outcome.wrong, f"{outcome.answered} turns over {outcome.kills} kills, {each}, {wrong}"]))
-    return 1 if outcome.wrong else 0
+    return int(bool(outcome.wrong) or outcome.answered < outcome.kills)
+
+
+def _plan(options: argparse.Namespace, folder: Path) -> Plan:
+    return Plan(
+        rounds=options.rounds,
+        folder=folder,
+        clients=options.clients,
+        turns=options.turns,
+        instances=options.instances,
+        database=_own_postgres() if options.postgres else options.database,
+        store_url=fresh_store("directory", folder) if options.store else "",
+        one=options.one,
+        is_balanced=options.nginx,
+        seed=options.seed,
+    )
 
 
 def _own_postgres() -> str:
-    from tests import postgres  # needs its binaries
-
     if (missing := postgres.missing()) is not None:
         raise SystemExit(missing)
     return postgres.server().new_database()

@@ -23,6 +23,8 @@ from tests.waiting import block_until
 
 KEY: Final = {"Authorization": "Bearer key"}
 VERSIONS: Final = ("1", "2")
+START_SECONDS: Final = 400.0
+"""The first one makes the demo model's second version, which takes a busy machine minutes."""
 ALIAS: Final = "/v1/repository/models/demo/aliases/production"
 
 
@@ -52,7 +54,7 @@ class Instance:
     def start(self) -> None:
         command, log = python("-m", "service.cli", "serve"), self.directory.with_suffix(".log")
         self.server = starting(command, self.directory, log, self.port, ROOT, **self.settings)
-        until_ready(self.server)
+        until_ready(self.server, START_SECONDS)
 
     def end(self) -> None:
         if self.server is not None:

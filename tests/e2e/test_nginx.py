@@ -6,7 +6,11 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count, pairwise
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -173,6 +177,45 @@ async def test_of_what_a_dead_instance_had_only_a_post_with_a_key_is_sent_again(
         world.again(dead)
         replayed = await say(client, LONG, Idempotency_Key=key)
     assert replayed.headers["idempotent-replayed"] == "true" and replayed.content == taken_over.content
+
+
+class Busy(BaseHTTPRequestHandler):
+    """An instance that cannot take a request with a key now, and others can."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(503 if "Idempotency-Key" in self.headers else 200)
+        self.send_header("Content-Length", "0")
+        self.send_header("X-Instance", "busy")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_instances_that_answer_503_stay_in_use(tmp_path: Path) -> None:
+    """As where the database is away: turns are 503, and what needs no database goes on."""
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Busy) for _ in range(2)]
+    threads = [Thread(target=each.serve_forever, args=(0.05,), daemon=True) for each in servers]
+    for thread in threads:
+        thread.start()
+    balancer = Nginx(tmp_path / "balancer", [Listening(each.server_port) for each in servers])
+    try:
+        for _ in range(5):
+            refused = httpx.post(f"{balancer.url}/generate", json={}, headers={"Idempotency-Key": uuid.uuid4().hex})
+            taken = httpx.post(f"{balancer.url}/generate", json={})
+            assert (refused.status_code, taken.status_code) == (503, 200)
+            assert "x-instance" in refused.headers, "the instance's own sentence"
+    finally:
+        balancer.end()
+        for each in servers:
+            each.shutdown()
+            each.server_close()
+
+
+@dataclass(frozen=True)
+class Listening:
+    port: int
 
 
 @pytest.mark.nightly

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.crashes import run
+from loadtest.crashes import Plan, run
+from tests import nginx
 from tests.e2e.server import ROOT, Server, python
 from tests.sessions import needs_postgresql, new_database
+from tests.stores import fresh_store
 
 
 @pytest.mark.nightly
 async def test_turns_survive_kills(tmp_path: Path) -> None:
-    outcome = await run(rounds=4, clients=8, turns=20, folder=tmp_path)
+    outcome = await run(Plan(rounds=4, clients=8, turns=20, folder=tmp_path))
     assert outcome.wrong == []
     assert outcome.answered >= 8 * 4, "each client has one in each round"
 
@@ -23,9 +25,30 @@ async def test_turns_survive_kills(tmp_path: Path) -> None:
 @needs_postgresql
 async def test_turns_of_two_services_on_one_database_survive_kills(tmp_path: Path) -> None:
     database = new_database("postgresql", tmp_path)
-    outcome = await run(rounds=1, clients=8, turns=20, folder=tmp_path, database=database, instances=2)
+    outcome = await run(Plan(rounds=1, clients=8, turns=20, folder=tmp_path, database=database, instances=2))
     assert outcome.wrong == []
     assert outcome.answered >= 8, "each client has one"
+
+
+@pytest.mark.nightly
+@needs_postgresql
+@pytest.mark.skipif(nginx.missing() is not None, reason=str(nginx.missing()))
+async def test_turns_survive_where_one_of_two_is_killed_behind_nginx(tmp_path: Path) -> None:
+    """With a store, and more rounds by `python -m loadtest.crashes`."""
+    plan = Plan(
+        rounds=3,
+        clients=8,
+        turns=20,
+        folder=tmp_path,
+        database=new_database("postgresql", tmp_path),
+        instances=2,
+        store_url=fresh_store("directory", tmp_path),
+        one=True,
+        is_balanced=True,
+    )
+    outcome = await run(plan)
+    assert outcome.wrong == [] and outcome.kills == 3
+    assert outcome.answered >= 8 * 3, "each client has one in each round"
 
 
 def test_chat_from_a_pipe(served: Server) -> None:

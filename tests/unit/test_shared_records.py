@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from models import rollouts
 from models.errors import Conflict, NotFound, RepositoryError, Stale, Unreachable
@@ -288,8 +289,11 @@ def test_instances_are_listed_with_what_they_tell(opened: Open) -> None:
 
 @pytest.mark.parametrize(("ahead", "sentence"), [(3.5, r"3\.\d s ahead of"), (-4.0, r"[34]\.\d s behind"), (1.5, None)])
 def test_a_clock_that_is_apart_makes_an_instance_unfit(opened: Open, ahead: float, sentence: str | None) -> None:
-    unfit = records_of(opened("one", clock=lambda: time.time() + ahead)).unfit
+    with capture_logs() as logged:
+        unfit = records_of(opened("one", clock=lambda: time.time() + ahead)).unfit
     assert (unfit is None) if sentence is None else re.search(sentence, unfit or "")
+    told = [each["ahead_seconds"] for each in logged if each["event"] == "clock_apart"]
+    assert told == [] if sentence is None else len(told) == 1 and abs(told[0] - ahead) < 0.5
 
 
 def test_the_time_of_a_slow_answer_is_no_error_of_the_clock() -> None:
