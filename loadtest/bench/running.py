@@ -139,16 +139,16 @@ class Served:
         self.ready_seconds = 0.0
 
     @classmethod
-    async def start(cls, launch: Launch, dialect: Dialect, port: int) -> Served:
+    async def start(cls, launch: Launch, dialect: Dialect, port: int, patience: float = START_SECONDS) -> Served:
         started = time.perf_counter()
         served = cls(launch, await launch.start(piped=False), dialect, port)
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(patience):
                 while not await served._ready():  # noqa: ASYNC110 - another process's state
                     await asyncio.sleep(0.05)
         except TimeoutError:
             await served.end()
-            raise Failed(f"not ready within {START_SECONDS:.0f} s: {launch.last_words()}") from None
+            raise Failed(f"not ready within {patience:.0f} s: {launch.last_words()}") from None
         except BaseException:
             await served.end()
             raise
@@ -198,6 +198,10 @@ class Served:
                 token_ids += new
                 times += [at] * len(new)
         return Told(asked.at, times, token_ids)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def resident(self) -> int:
         return family_resident(self._process.pid)

@@ -78,8 +78,10 @@ def worker_of(settings: Settings, kind: EngineKind, threads: int = 0) -> Worker:
     """Returns the process of an engine of this kind; `threads` as in EngineConfig."""
     if kind.name == VLLM:
         cores = usable_cpus()[: threads or None]
-        env = vllm_environment(engine_environment(), settings.data_dir, kind, cores)
-        return Worker(VLLM_WORKER, str(vllm_python(settings.vllm_python)), env)
+        python = vllm_python(settings.vllm_python)
+        return Worker(
+            VLLM_WORKER, str(python), vllm_environment(engine_environment(), settings.data_dir, kind, cores, python)
+        )
     return Worker(WORKER, sys.executable, engine_environment())
 
 

@@ -17,6 +17,7 @@ from models import __version__
 from models.manifest import Manifest
 from service.engines.vllm.releases import installed, refusal
 from service.errors import Conflict, InvalidRequest, UnsupportedField
+from service.host import has_gpu, usable_cores
 
 DOSIRAK: Final = "dosirak"
 VLLM: Final = "vllm"
@@ -151,12 +152,12 @@ def require_vllm(python: Path) -> None:
 
 
 def vllm_environment(
-    given: Mapping[str, str], data_dir: Path, kind: EngineKind, cores: Sequence[int]
+    given: Mapping[str, str], data_dir: Path, kind: EngineKind, cores: Sequence[int], python: Path
 ) -> dict[str, str]:
-    """Returns the environment of a vLLM worker. Its PYTHONPATH is a directory that has this project's `service` alone:
-    the libraries beside it are those of another interpreter. vLLM gets its core in that process, sends no reports to
-    its makers, looks at no model hub, keeps its compiled code in the data directory, and on a CPU divides the `cores`
-    among its ranks."""
+    """Returns the environment of a vLLM worker that `python` runs. Its PYTHONPATH is a directory that has this
+    project's `service` alone: the libraries beside it are those of another interpreter. vLLM gets its core in that
+    process, sends no reports to its makers, looks at no model hub, keeps its compiled code in the data directory, and
+    on a CPU divides the `cores` among its ranks."""
     home = data_dir / "engines" / "vllm"
     ranks = kind.options.get("tensor_parallel", 1) * kind.options.get("pipeline_parallel", 1)
     share = max(1, len(cores) // ranks)
@@ -173,7 +174,19 @@ def vllm_environment(
         "VLLM_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, each)) for each in bound),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
+        **(_threads_of_one(given, cores, python) if ranks == 1 else {}),
     }
+
+
+def _threads_of_one(given: Mapping[str, str], cores: Sequence[int], python: Path) -> dict[str, str]:
+    """Returns what vLLM sets for ranks that it starts as processes, and cannot set for a core in its own: the number of
+    OpenMP threads; and where they have every core of the host, one on each, which takes one OpenMP library for all."""
+    threads = {"OMP_NUM_THREADS": str(len(cores))}
+    libraries = sorted(python.parent.parent.glob("lib/python*/site-packages/torch/lib/libgomp*.so*"))
+    if has_gpu() or not libraries or len(cores) < usable_cores():
+        return threads  # of several replicas each has a part of the cores, and all would sit on the same ones
+    preloads = [each for each in (given.get("LD_PRELOAD"), str(libraries[0])) if each]
+    return {**threads, "LD_PRELOAD": ":".join(preloads), "GOMP_CPU_AFFINITY": " ".join(map(str, cores))}
 
 
 def _library(library: Path) -> Path:

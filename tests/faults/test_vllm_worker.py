@@ -39,7 +39,7 @@ def client_of(tmp_path: Path, policy: RestartPolicy = DEFAULT_POLICY, **given: s
     )
     python = interpreter(tmp_path, has_vllm=bool(given.pop("has_vllm", True)))
     environment = vllm_environment(
-        {**os.environ, **{name: str(value) for name, value in given.items()}}, tmp_path, kind, [0]
+        {**os.environ, **{name: str(value) for name, value in given.items()}}, tmp_path, kind, [0], python
     )
     return EngineClient(config, module=VLLM_WORKER, interpreter=str(python), env=environment, restart_policy=policy)
 

@@ -91,14 +91,16 @@ async def firsts(client: EngineClient, asked: list[tuple[int, ...]]) -> list[tup
 @pytest.mark.parametrize(("version", "agreement", "apart"), [("1", 0.95, 0.15), ("2", 0.9, 0.5)])
 async def test_first_tokens_and_logprobs_are_ours(data: Path, version: str, agreement: float, apart: float) -> None:
     """In int8 vLLM has the head in bf16 and rounds activations elsewhere: its tokens differ more often."""
-    asked = prompts(data, 60)
+    asked = prompts(data, 120)
     async with engine(data, version, "dosirak") as own:
         ours = await firsts(own, asked)
     async with engine(data, version, "vllm") as other:
         theirs = await firsts(other, asked)
     same = [(our, their) for our, their in zip(ours, theirs, strict=True) if our[0] == their[0]]
+    furthest = max(abs(our[1] - their[1]) for our, their in same)
+    print(f"{len(same)} of {len(asked)} first tokens are ours, and their logprobs within {furthest:.3f}")
     assert len(same) >= agreement * len(asked)
-    assert max(abs(our[1] - their[1]) for our, their in same) <= apart
+    assert furthest <= apart
 
 
 async def test_what_holds_of_a_stream(data: Path) -> None:

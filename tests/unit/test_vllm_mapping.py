@@ -13,6 +13,7 @@ import pytest
 from models.checkpoint.safetensors_file import read_header
 from models.manifest import Manifest, ModelReference, precision_of
 from service.engine.messages import EngineConfig, Request, SamplingParams, TokenLogprobs
+from service.engines import kinds
 from service.engines.kinds import EngineKind, kind_of, require_servable, require_vllm
 from service.engines.vllm import mapping
 from service.engines.vllm.adapters import configuration, written_for_peft
@@ -228,3 +229,26 @@ def test_an_interpreter_without_vllm_is_a_conflict_with_the_command(tmp_path: Pa
     for python in (interpreter(tmp_path, has_vllm=False), tmp_path / "nowhere"):
         with pytest.raises(Conflict, match="make vllm"):
             require_vllm(python)
+
+
+def test_threads_of_a_core_in_its_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM sets these for ranks that are processes; in our worker's process it sets nothing."""
+    monkeypatch.setattr(kinds, "has_gpu", lambda: False)
+    monkeypatch.setattr(kinds, "usable_cores", lambda: 2)
+    python, library = tmp_path / "bin" / "python", tmp_path / "lib/python3.11/site-packages/torch/lib/libgomp.so.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+
+    def variables(cores: list[int], **options: int) -> dict[str, str]:
+        given = {"LD_PRELOAD": "mine.so", "OMP_NUM_THREADS": "9"}
+        return kinds.vllm_environment(given, tmp_path, kind_of("vllm", options), cores, python)
+
+    alone = variables([1, 3])
+    assert alone["LD_PRELOAD"] == f"mine.so:{library}"
+    assert (alone["OMP_NUM_THREADS"], alone["GOMP_CPU_AFFINITY"]) == ("2", "1 3")
+    a_part = variables([1])
+    assert a_part["OMP_NUM_THREADS"] == "1" and "GOMP_CPU_AFFINITY" not in a_part, "another replica has the other core"
+    ranks = variables([1, 3], tensor_parallel=2)
+    assert ranks["LD_PRELOAD"] == "mine.so" and ranks["VLLM_CPU_OMP_THREADS_BIND"] == "1|3"
+    library.unlink()
+    assert "GOMP_CPU_AFFINITY" not in variables([1, 3])
