@@ -36,13 +36,13 @@ EVENTS = ["created", "in_progress", "output_item.added", "content_part.added", "
 EVENTS += ["output_text.done", "content_part.done", "output_item.done", "completed"]
 
 
-async def found_by_node(name: str, url: str) -> dict[str, Any]:
+async def found_by_node(name: str, url: str, *more: str) -> dict[str, Any]:
     try:
         await asyncio.to_thread(environments.build, environments.NODE)
     except environments.NotBuilt as error:
         pytest.skip(str(error))
     script = shutil.copy(SCRIPTS / name, environments.BUILT / environments.NODE)
-    found: dict[str, Any] = json.loads(await called("node", str(script), url, PATH=os.environ["PATH"]))
+    found: dict[str, Any] = json.loads(await called("node", str(script), url, *more, PATH=os.environ["PATH"]))
     return found
 
 

@@ -40,7 +40,11 @@ def _missing() -> str:
     return ""
 
 
-pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(_missing()), reason=_missing() or "vLLM is there")]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(bool(_missing()), reason=_missing() or "vLLM is there"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,9 @@ def price_of(menu: str) -> str:
 price = tool("price")(price_of)
 
 
-def main(url: str) -> dict[str, Any]:
-    address: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": "none", "max_retries": 0}
+def main(url: str, *, plain: bool = False) -> dict[str, Any]:
+    """`plain`: without what needs a grammar, or a model that calls tools."""
+    address: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": "none", "max_retries": 0, "temperature": 0}
     chat = ChatOpenAI(model="demo", stream_usage=True, **address)
     asked = [SystemMessage("You sell lunch boxes."), HumanMessage("안녕하세요")]
     found: dict[str, Any] = {}
@@ -39,6 +40,17 @@ def main(url: str) -> dict[str, Any]:
     whole = sum(parts[1:], parts[0])
     found["stream"] = [len(parts) > 3, whole.content, whole.usage_metadata["output_tokens"]]
     found["batch"] = [each.content for each in chat.batch([asked, "불고기 도시락 두 개"])]
+    found["completion"] = OpenAI(model="demo", max_tokens=200, **address).invoke("안녕하세요")
+    found["retried"] = ChatOpenAI(model="demo", **{**address, "max_retries": 2}).invoke("다시 안녕하세요").content
+    try:
+        chat.invoke("a" * 9000)
+    except openai.BadRequestError as error:
+        found["too long"] = error.code
+    return found if plain else found | with_tools(chat)
+
+
+def with_tools(chat: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     found["structured"] = {
         method: chat.with_structured_output(Order, method=method).invoke("불고기 도시락 두 개").model_dump()
         for method in ("function_calling", "json_mode", "json_schema")
@@ -46,12 +58,6 @@ def main(url: str) -> dict[str, Any]:
     found["tools"] = tool_loop(chat)
     parts = list(chat.bind_tools([price]).stream("비빔밥 얼마예요?"))
     found["streamed call"] = [[each["name"], each["args"]] for each in sum(parts[1:], parts[0]).tool_calls]
-    found["completion"] = OpenAI(model="demo", max_tokens=200, **address).invoke("안녕하세요")
-    found["retried"] = ChatOpenAI(model="demo", **{**address, "max_retries": 2}).invoke("다시 안녕하세요").content
-    try:
-        chat.invoke("a" * 9000)
-    except openai.BadRequestError as error:
-        found["too long"] = error.code
     return found
 
 
@@ -66,4 +72,4 @@ def tool_loop(chat: Any) -> list[Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1]), ensure_ascii=False))
+    print(json.dumps(main(sys.argv[1], plain="plain" in sys.argv), ensure_ascii=False))

@@ -22,7 +22,8 @@ class Order(BaseModel):
     count: int
 
 
-def main(url: str) -> dict[str, Any]:
+def main(url: str, *, plain: bool = False) -> dict[str, Any]:
+    """`plain`: without what needs a grammar, or a model that calls tools."""
     found: dict[str, Any] = {}
     providers = {
         "openai/demo": f"{url}/v1",
@@ -33,26 +34,34 @@ def main(url: str) -> dict[str, Any]:
     }
     for model, base in providers.items():
         asked: dict[str, Any] = {"model": model, "api_base": base, "api_key": "none", "messages": CHAT}
+        if not model.startswith("triton"):  # which has no such parameter, and is greedy
+            asked["temperature"] = 0
         answer = litellm.completion(**asked, max_tokens=200)
         found[model] = [answer.choices[0].message.content, answer.usage.completion_tokens]
         if not model.startswith("triton"):
             parts = list(litellm.completion(**asked, stream=True, stream_options={"include_usage": True}))
             text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
             found[f"{model} stream"] = [len(parts) > 3, text]
-    openai: dict[str, Any] = {"model": "openai/demo", "api_base": f"{url}/v1", "api_key": "none"}
-    found["tools"] = tool_loop(openai)
-    order: list[Any] = [{"role": "user", "content": "불고기 도시락 두 개"}]
-    structured = litellm.completion(**openai, messages=order, response_format=Order)
-    found["structured"] = json.loads(structured.choices[0].message.content)
+    openai: dict[str, Any] = {"model": "openai/demo", "api_base": f"{url}/v1", "api_key": "none", "temperature": 0}
+    if not plain:
+        found["tools"] = tool_loop(openai)
+        order: list[Any] = [{"role": "user", "content": "불고기 도시락 두 개"}]
+        structured = litellm.completion(**openai, messages=order, response_format=Order)
+        found["structured"] = json.loads(structured.choices[0].message.content)
     again: list[Any] = [{"role": "user", "content": "다시 안녕하세요"}]
     found["retried"] = litellm.completion(**openai, messages=again, max_retries=2).choices[0].message.content
     found["errors"] = [
         refused(**openai, messages=[{"role": "user", "content": "a" * 9000}]),
         refused(**{**openai, "model": "openai/nope"}, messages=CHAT),
-        refused(**openai, messages=CHAT, temperature=9),
+        refused(**{**openai, "temperature": 9}, messages=CHAT),
     ]
     text = litellm.text_completion(
-        model="text-completion-openai/demo", api_base=f"{url}/v1", api_key="none", prompt="안녕하세요", max_tokens=200
+        model="text-completion-openai/demo",
+        api_base=f"{url}/v1",
+        api_key="none",
+        prompt="안녕하세요",
+        max_tokens=200,
+        temperature=0,
     )
     found["text"] = text.choices[0].text
     return found
@@ -76,4 +85,4 @@ def refused(**asked: Any) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1]), ensure_ascii=False))
+    print(json.dumps(main(sys.argv[1], plain="plain" in sys.argv), ensure_ascii=False))

@@ -18,26 +18,33 @@ class Order(BaseModel):
     count: int
 
 
-async def main(url: str) -> dict[str, Any]:
-    model = OpenAIChatModel("demo", provider=OpenAIProvider(base_url=f"{url}/v1", api_key="none"))
+async def main(url: str, *, plain: bool = False) -> dict[str, Any]:
+    """`plain`: without what needs a grammar, or a model that calls tools."""
+    provider = OpenAIProvider(base_url=f"{url}/v1", api_key="none")
+    model = OpenAIChatModel("demo", provider=provider, settings={"temperature": 0, "max_tokens": 200})
     found: dict[str, Any] = {}
-    plain = Agent(model, system_prompt="You sell lunch boxes.", instructions="Be brief.")
-    first = await plain.run("안녕하세요")
+    agent = Agent(model, system_prompt="You sell lunch boxes.", instructions="Be brief.")
+    first = await agent.run("안녕하세요")
     found["plain"] = [first.output, first.usage.output_tokens]
-    again = await plain.run("안녕하세요, 다시요", message_history=first.all_messages())
+    again = await agent.run("안녕하세요, 다시요", message_history=first.all_messages())
     found["history"] = [again.output, len(again.all_messages())]
-    async with plain.run_stream("안녕하세요") as stream:
+    async with agent.run_stream("안녕하세요") as stream:
         parts = [part async for part in stream.stream_text(delta=True, debounce_by=None)]
     found["stream"] = [len(parts) > 3, "".join(parts)]
+    try:
+        await agent.run("a" * 9000)
+    except ModelHTTPError as error:
+        found["too long"] = [error.status_code, error.body["code"]]
+    return found if plain else found | await structured(model)
+
+
+async def structured(model: OpenAIChatModel) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for kind in (ToolOutput, NativeOutput, PromptedOutput):
         agent = Agent(model, output_type=kind(Order))
         found[kind.__name__] = (await agent.run("불고기 도시락 두 개")).output.model_dump()
     found["tools"] = await with_tools(model)
     found["validated"] = await validated(model)
-    try:
-        await plain.run("a" * 9000)
-    except ModelHTTPError as error:
-        found["too long"] = [error.status_code, error.body["code"]]
     return found
 
 
@@ -69,4 +76,4 @@ async def validated(model: OpenAIChatModel) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(sys.argv[1])), ensure_ascii=False))
+    print(json.dumps(asyncio.run(main(sys.argv[1], plain="plain" in sys.argv)), ensure_ascii=False))
