@@ -152,7 +152,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engines.vllm.releases",
         "service.host",
     },
-    "service.engines.kinds": {"models", "service.errors", "service.engines.vllm.releases"},
+    "service.engines.kinds": {"models", "service.errors", "service.engines.vllm.releases", "service.host"},
     "service.runner.native.build": set(),
     "service.runner.kv_size": set(),
     "service.grammars.matching": set(),
