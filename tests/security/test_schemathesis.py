@@ -3,45 +3,16 @@ failure of the server's own."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from pathlib import Path
 
 import pytest
 
-from service.metrics import Metrics
 from tests.e2e.server import free_port, python, running
 from tests.fake_service import over_http, serving
+from tests.security.examine import examine, server_errors
 
-CONFIGURATION = Path(__file__).parent / "schemathesis.toml"
 SHORT = ("--phases=fuzzing", "--max-examples=6", "--seed=1", "--generation-deterministic")
 LONG = ("--max-examples=100", "--max-time=1800", "--generation-database=none")
-
-
-async def examine(url: str, log: Path, *options: str) -> None:
-    """Run schemathesis against a server; a failed check is an assertion with its report."""
-    command = (sys.executable, "-m", "schemathesis.cli", f"--config-file={CONFIGURATION}", "run", f"{url}/openapi.json")
-    quiet = ("--no-color", "--warnings=off", "--continue-on-failure")
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *command, *quiet, *options, stdout=output, stderr=output, cwd=log.parent
-        )
-        try:
-            code = await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-    assert code == 0, _end_of(log)
-
-
-def _end_of(report: Path) -> str:
-    return report.read_text()[-20_000:]
-
-
-def server_errors(metrics: Metrics) -> dict[str, float]:
-    """Answers with status 500, by route."""
-    [requests] = [each for each in metrics.registry.collect() if each.name == "dosirak_http_requests"]
-    return {each.labels["route"]: each.value for each in requests.samples if each.labels.get("status") == "500"}
 
 
 async def test_a_few_requests_for_every_route(tmp_path: Path) -> None:
