@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -74,7 +74,7 @@ async def main() -> None:
     key = (f"--header=Authorization: Bearer {KEY}",) if given.key else ()
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "log"
-        settings = {"admin_key": KEY} if given.key else {}
+        settings: dict[str, Any] = {"admin_key": KEY} if given.key else {}
         async with serving(Path(directory) / "data", worker="tests.fake_job", **settings) as world:
             async with over_http(world) as url:
                 try:
