@@ -6,10 +6,13 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import httpx
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.ui.browser import Window, needs_browser
 from tests.ui.chatting import say, session_of, settled, stored, table
@@ -110,23 +113,53 @@ def test_a_refused_message_stays_in_the_box_and_leaves_no_session(shown: Window)
     expect(page.get_by_role("alert")).to_be_empty()
 
 
+LONG = {"max_new_tokens": 1900, "min_new_tokens": 1900}
+
+
+def _long(route: Route) -> None:
+    """Asks for an answer that no early end token ends."""
+    body = route.request.post_data_json
+    body["parameters"] |= LONG
+    route.continue_(post_data=json.dumps(body))
+
+
+# A person's click, without the half second until a test has seen that there is something to stop.
+STOPS_AT_ONCE = """new MutationObserver((_, watching) => {
+  const text = [...document.querySelectorAll('article .text')].at(-1)?.textContent ?? '';
+  const stop = [...document.querySelectorAll('button')].find(button => button.textContent === 'Stop');
+  if (document.querySelectorAll('article').length < 4 || !text || text.includes('Waiting') || stop.disabled) return;
+  watching.disconnect();
+  stop.click();
+}).observe(document.body, {subtree: true, childList: true, characterData: true})"""
+
+
+@contextmanager
+def _crowd(base: str, answers: int = 4) -> Iterator[None]:
+    """Long answers beside it: alone, 1,900 tokens of the demo model are there within a second."""
+    with ThreadPoolExecutor(answers) as pool:
+        asked = [
+            pool.submit(httpx.post, f"{base}/generate", json={"inputs": "Hello", "parameters": LONG}, timeout=240)
+            for _ in range(answers)
+        ]
+        yield
+        assert all(each.result().status_code == 200 for each in asked)
+
+
 def test_stop_ends_an_answer_and_the_session_keeps_nothing_of_it(shown: Window) -> None:
     page = shown.open("playground")
     say(page, "My name is Mina.")
-    page.get_by_role("spinbutton", name="Temperature").fill("50")
-    page.get_by_role("spinbutton", name="Most new tokens").fill("1500")
+    page.route("**/generate", _long)
+    page.evaluate(STOPS_AT_ONCE)
     page.get_by_role("textbox", name="Message").fill("Tell me everything.")
-    page.get_by_role("button", name="Send").click()
-    expect(page.get_by_role("article")).to_have_count(4)
-    answer = page.get_by_role("article").last
-    expect(answer.locator(".text")).not_to_contain_text("Waiting for the first token", timeout=60_000)
-    page.get_by_role("button", name="Stop").click()
-    expect(answer).to_contain_text("stopped")
+    with _crowd(shown.base):
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("article")).to_have_count(4)
+        answer = page.get_by_role("article").last
+        expect(answer).to_contain_text("stopped", timeout=60_000)
     assert len(answer.locator(".text").inner_text()) > 1
     expect(page.get_by_role("status")).to_contain_text("keeps nothing of a stopped answer")
     assert [message["role"] for message in stored(shown, session_of(page))] == ["user", "assistant"]
-    page.get_by_role("spinbutton", name="Temperature").fill("")
-    page.get_by_role("spinbutton", name="Most new tokens").fill("")
+    page.unroute("**/generate")
     answer.get_by_role("button", name="Regenerate").click()
     expect(page.get_by_role("status")).to_contain_text("kept in the session: 4", timeout=60_000)
     expect(page.get_by_role("article")).to_have_count(4)
