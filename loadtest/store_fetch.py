@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from models.store.fetching import AT_ONCE, PART_BYTES, fetch
+from models.store.fetching import AT_ONCE, PART_BYTES, copy_part, fetch
 from models.store.remote import Remote
 from models.store.shared_store import SharedStore, blob
 
@@ -31,7 +31,7 @@ def own(remote: Remote, path: str, size: int, target: Path) -> None:
     try:
 
         def copy(start: int) -> None:
-            os.pwrite(descriptor, remote.read(path, start, min(size, start + PART_BYTES)), start)
+            copy_part(remote, path, descriptor, start, min(size, start + PART_BYTES))
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(copy, range(0, size, PART_BYTES)))

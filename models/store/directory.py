@@ -48,6 +48,9 @@ class DirectoryRemote:
             finally:
                 os.close(descriptor)
 
+    def file(self, path: str) -> Path:
+        return self._root / path
+
     def put(self, path: str, data: bytes) -> None:
         with self._reaching(path), self._aside(path) as aside:
             durable.write(aside, data)

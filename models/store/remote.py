@@ -40,6 +40,9 @@ class Remote(Protocol):
     def read(self, path: str, start: int, end: int) -> memoryview:
         """Returns the bytes from `start` to before `end`; fewer where the object is shorter. Raises NotFound."""
 
+    def file(self, path: str) -> Path | None:
+        """Returns where an object lies as a file of this machine, or would lie; None where objects are no files."""
+
     def put(self, path: str, data: bytes) -> None:
         """Writes an object, in place of an earlier one."""
 

@@ -65,6 +65,9 @@ class S3Remote:
             except FileNotFoundError:
                 raise NotFound(f"The store has no {path}") from None
 
+    def file(self, path: str) -> None:
+        """Objects of a bucket are no files."""
+
     def put(self, path: str, data: bytes) -> None:
         with self._reaching(path):
             obstore.put(self._bucket, path, data)

@@ -118,7 +118,7 @@ LONG = {"max_new_tokens": 1900, "min_new_tokens": 1900}
 
 def _long(route: Route) -> None:
     """Asks for an answer that no early end token ends."""
-    body = route.request.post_data_json
+    body = json.loads(route.request.post_data or "")
     body["parameters"] |= LONG
     route.continue_(post_data=json.dumps(body))
 

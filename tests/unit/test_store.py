@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,10 +187,35 @@ def test_the_next_try_is_fetched(url: str, tmp_path: Path, monkeypatch: pytest.M
         return memoryview(bytes(len(part))) if start == 14 and reads.count(14) == 1 else part
 
     monkeypatch.setattr(remote, "read", torn)
+    monkeypatch.setattr(remote, "file", lambda path: None)
     with_remote(second, remote)
     second.fetch(manifest)
     assert weights(second).read_bytes() == weights(first).read_bytes()
     assert reads.count(0) == 2
+
+
+@pytest.mark.parametrize("problem", ["refused", "half", "torn once"])
+def test_where_the_kernel_does_not_copy_parts_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    monkeypatch.setattr(fetching, "PART_BYTES", 7)
+    url, calls, copy = fresh_store("directory", tmp_path), list[int](), os.copy_file_range
+    first, second = instance(tmp_path, "a", url), instance(tmp_path, "b", url)
+    manifest = publish(first, "a text of more than one part" * 9)
+    second.refresh()
+
+    def bad(source: int, target: int, count: int, at: int, to: int) -> int:
+        calls.append(at)
+        if problem == "refused":
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        if problem == "half":
+            return copy(source, target, min(count, 3), at, to) if at % 7 == 0 else 0
+        return os.pwrite(target, bytes(count), to) if calls == [0] else copy(source, target, count, at, to)
+
+    monkeypatch.setattr(os, "copy_file_range", bad)
+    second.fetch(manifest)
+    second.verify(manifest)
+    assert calls
 
 
 def _cached(repository: Repository) -> set[str]:
