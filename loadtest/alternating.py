@@ -14,7 +14,9 @@ def in_turns(pairs: int) -> Iterator[bool]:
 
 
 def processor_seconds(pid: int, without: str = "") -> float:
-    """Returns what a server's processes have taken, but for those with `without` among their words."""
+    """Returns what a server's processes have taken, but for those with `without` among their words, if there is one."""
     server = psutil.Process(pid)
-    family = [each for each in (server, *server.children(recursive=True)) if without not in each.cmdline()]
+    family = [server, *server.children(recursive=True)]
+    if without:  # PostgreSQL's processes have empty words
+        family = [each for each in family if without not in each.cmdline()]
     return sum(times.user + times.system for times in (each.cpu_times() for each in family))

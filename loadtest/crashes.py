@@ -39,7 +39,7 @@ from loadtest.histories import History, Turn, differences
 from tests import nginx, postgres
 from tests.stores import fresh_store
 
-START_SECONDS = 120.0
+START_SECONDS = 400.0
 END_SECONDS = 120.0
 RETRY_SECONDS = 0.1
 KEY = "key"

@@ -238,7 +238,7 @@ async def test_postgresql_away_stops_changes_and_turns_alone_and_all_comes_back_
         stop.set()
         await asyncio.gather(*talks)
         assert stateless.wrong == []
-        assert {status.partition(" ")[0] for status in load.refused} == {"503"}, load.refused
+        assert load.refused.keys() <= {"503 unavailable", "200 unavailable"}, "the latter: a stream that had begun"
         for history in load.histories:
             assert history.answered == len(history.turns)
             assert differences(history, await load.read(history.session)) == []
