@@ -35,7 +35,8 @@ from loadtest.checkpoints import DEMO, WIDE, Shape
 from models.repository import Repository
 from service.deployments.engine_options import EngineOptions
 from service.deployments.engines import engine_config, worker_of
-from service.engines.kinds import VLLM, kind_of, require_vllm, vllm_python
+from service.engines.kinds import kind_of, require_vllm, vllm_python
+from service.engines.options import VLLM
 from service.engines.vllm.mapping import engine_arguments
 from service.host import processor_name
 from service.settings import Settings

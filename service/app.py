@@ -195,7 +195,9 @@ def create(
         default_replicas=settings.given_replicas,
         devices=settings.device_list,
         default_draft=settings.draft_model,
-        kinds=Kinds(settings.engine, vllm_python(settings.vllm_python), settings.kv_cache_dtype),
+        kinds=Kinds(
+            settings.engine, vllm_python(settings.vllm_python), settings.kv_cache_dtype, settings.trusted_network
+        ),
         preload=settings.preload,
         load_timeout=settings.load_timeout_seconds,
         drain_timeout=settings.drain_seconds,

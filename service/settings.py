@@ -24,6 +24,7 @@ from models.manifest import DEFAULT_ALIAS
 from models.store.place import StorePlace, require_store_url
 from service.collector_url import checked_url, standard_traces_url, traces_url
 from service.device_names import CUDA, parse_devices
+from service.engines.places import checked_network
 from service.origins import EVERY, origins_of
 
 MIB = 1024 * 1024
@@ -66,6 +67,17 @@ class Settings(BaseSettings):
     )
     vllm_python: Path | None = Field(
         default=None, description="Python interpreter that has vLLM; `.venv-vllm/bin/python`, by `make vllm`, if unset."
+    )
+    trusted_network: str | None = Field(
+        default=None,
+        description="Network of the nodes of one engine, as `10.1.0.0/16`: vLLM's nodes run what anyone on it sends "
+        "them. Where unset, an engine stays on one host.",
+    )
+    node_port: int = Field(
+        default=3010, ge=1, le=65535, description="Port of the trusted network where the nodes of an engine join it."
+    )
+    node_wait_seconds: float = Field(
+        default=300.0, gt=0, description="Longest wait for the nodes of an engine to join it."
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Where models run; auto takes CUDA if present."
@@ -267,6 +279,11 @@ class Settings(BaseSettings):
         if value % 8:
             raise ValueError("must be a multiple of 8")
         return value
+
+    @field_validator("trusted_network")
+    @classmethod
+    def _network_that_can_be(cls, value: str | None) -> str | None:
+        return checked_network(value) if value else None
 
     @field_validator("devices")
     @classmethod

@@ -143,6 +143,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.engine_client": {"service.errors", "service.engine.frames", "service.engine.messages"},
     "service.engines.vllm.releases": set(),
     "service.engines.vllm": {  # in vLLM's interpreter, which has none of this project's libraries
+        "service.child_process",
         "service.engine",
         "service.engine.grammar_loading",
         "service.engine.messages",
@@ -152,7 +153,14 @@ ALLOWED: dict[str, set[str]] = {
         "service.engines.vllm.releases",
         "service.host",
     },
-    "service.engines.kinds": {"models", "service.errors", "service.engines.vllm.releases", "service.host"},
+    "service.engines.places": {"service.errors"},
+    "service.engines": {
+        "models",
+        "service.engines.places",
+        "service.engines.vllm.releases",
+        "service.errors",
+        "service.host",
+    },
     "service.runner.native.build": set(),
     "service.runner.kv_size": set(),
     "service.grammars.matching": set(),
@@ -259,7 +267,8 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine.messages",
         "service.engine.scheduling.cost",
         "service.device_names",
-        "service.engines.kinds",
+        "service.engines",
+        "service.engines.places",
         "service.host",
         "service.text",
         "service.tasks",
@@ -354,7 +363,8 @@ ALLOWED: dict[str, set[str]] = {
         "service.instances",
         "service.records",
         "models",
-        "service.engines.kinds",
+        "service.engines",
+        "service.engines.places",
         "service.errors",
         "service.settings",
         "service.metrics",
@@ -632,6 +642,7 @@ def test_a_vllm_worker_needs_nothing_of_ours_but_msgspec() -> None:
     script = (
         "import sys, service.engines.vllm.worker, service.engines.vllm.mapping, service.engines.vllm.tally\n"
         "import service.engines.vllm.weights, service.engines.vllm.adapters, service.engine.validation\n"
+        "import service.engines.vllm.memory, service.engines.vllm.ranks\n"
         "found = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names\n"
         "print(*sorted(name for name in found if not name.startswith('_')))"
     )

@@ -17,6 +17,7 @@ from service.cli import guard, models, store
 from service.cli.completion import complete_reference
 from service.cli.doctor import doctor
 from service.cli.examples import COMMON, put_examples
+from service.cli.node import node
 from service.cli.serve import serve
 from service.cli.settings import settings_or_exit
 from service.cli.terminal import console, repository
@@ -57,6 +58,7 @@ def demo_versions() -> list[str]:
 
 
 app.command()(serve)
+app.command()(node)
 app.command()(tune)
 
 

@@ -83,6 +83,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "store bind": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store bind",),
     "store verify": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store verify",),
     "store status": ("DOSIRAK_STORE_URL=s3://models/dosirak dosirak store status --json",),
+    "node": (
+        "dosirak node --rank 1 --head 10.1.0.5",
+        "DOSIRAK_TRUSTED_NETWORK=10.1.0.0/16 dosirak node --rank 2 --head head.example.org",
+    ),
     "guard hash": ("dosirak guard hash contracts.txt letters.txt --output sensitive.grams",),
     "guard check": ("dosirak guard check answer.txt --file guard.toml", "dosirak guard check - --file guard.toml"),
 }

@@ -32,7 +32,8 @@ from service.deployments.rollouts import WITHDRAW, Rollouts
 from service.deployments.routing import Router
 from service.deployments.wanted import Wanted, WantedDeployments
 from service.engine_client.engine import Engine
-from service.engines.kinds import DOSIRAK, EngineKind
+from service.engines.kinds import EngineKind
+from service.engines.options import DOSIRAK
 from service.errors import Conflict, DosirakError, NoEngine, NotFound, Unavailable
 from service.tasks import BackgroundTasks, KeptTask
 
@@ -230,7 +231,7 @@ class Deployments:
         replicas: int | None = None,
         draft: str | None = None,
         engine: str | None = None,
-        engine_options: Mapping[str, int] | None = None,
+        engine_options: Mapping[str, int | str] | None = None,
     ) -> Deployment:
         """Begins to load a version, with the version `draft` as its draft model and on the engine of this name, or
         returns its existing deployment; it stays until it is unloaded by name. A failed deployment is tried again.
@@ -398,7 +399,7 @@ class Deployments:
             if manifest.name == self._router.default_name:
                 drafting = draft or self._drafts.default(manifest)
                 wanted = EngineOptions(replicas or self._replicas(wanted.kind), drafting, wanted.kind)
-            self._kinds.require(wanted.kind, manifest, self.repository, wanted.draft)
+            self._kinds.require(wanted.kind, manifest, self.repository, wanted.draft, wanted.replicas)
             return wanted
 
         return self._loaded.begin_loading(manifest, options)

@@ -25,7 +25,7 @@ from service.deployments.memory import loaded_bytes
 from service.device_names import for_replicas
 from service.engine.messages import EngineInfo, EngineStats, Profile, Profiled, Request, StepOutput, StepRecord
 from service.engine_client.client import Engine, EngineFailed, EngineState
-from service.engines.kinds import DOSIRAK
+from service.engines.options import DOSIRAK
 from service.errors import Unavailable
 
 EngineFactory = Callable[[Manifest, int, EngineOptions], Engine]

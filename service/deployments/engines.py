@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from models import __version__
 from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.repository import Repository
 from service.deployments.engine_options import DEFAULT_OPTIONS, EngineOptions
-from service.engine.messages import DraftConfig, EngineConfig
+from service.engine.messages import DraftConfig, EngineConfig, NodesConfig
 from service.engine_client.process import WORKER
-from service.engines.kinds import VLLM, VLLM_WORKER, EngineKind, vllm_environment, vllm_python
+from service.engines.environment import threads_of_one, vllm_environment
+from service.engines.kinds import VLLM_WORKER, EngineKind, vllm_python
+from service.engines.options import VLLM
+from service.engines.places import LOOPBACK, place_in
 from service.host import usable_cores, usable_cpus
 from service.settings import Settings, engine_environment
 
@@ -62,6 +66,8 @@ def engine_config(
         draft=None if options.draft is None else _draft(repository, options.draft),
         digest=manifest.digest,
         options=dict(options.kind.of(manifest).options),
+        executor=options.kind.executor,
+        nodes=_nodes(settings, manifest) if options.kind.nodes > 1 else None,
     )
 
 
@@ -78,11 +84,26 @@ def worker_of(settings: Settings, kind: EngineKind, threads: int = 0) -> Worker:
     """Returns the process of an engine of this kind; `threads` as in EngineConfig."""
     if kind.name == VLLM:
         cores = usable_cpus()[: threads or None]
-        python = vllm_python(settings.vllm_python)
-        return Worker(
-            VLLM_WORKER, str(python), vllm_environment(engine_environment(), settings.data_dir, kind, cores, python)
-        )
+        place = place_in(settings.trusted_network) if kind.leaves_host and settings.trusted_network else LOOPBACK
+        python, env = vllm_python(settings.vllm_python), engine_environment()
+        if kind.ranks == 1:
+            env |= threads_of_one(env, cores, python)
+        env = vllm_environment(env, settings.data_dir, kind.local_ranks, cores, place)
+        return Worker(VLLM_WORKER, str(python), env)
     return Worker(WORKER, sys.executable, engine_environment())
+
+
+def _nodes(settings: Settings, manifest: Manifest) -> NodesConfig:
+    """Returns where the other hosts join. Raises Conflict where this host is not in the trusted network."""
+    network = settings.trusted_network or LOOPBACK.address
+    return NodesConfig(
+        address=place_in(network).address,
+        network=network,
+        port=settings.node_port,
+        wait_seconds=settings.node_wait_seconds,
+        reference=manifest.reference,
+        software=__version__,
+    )
 
 
 def _draft(repository: Repository, manifest: Manifest) -> DraftConfig:

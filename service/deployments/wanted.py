@@ -21,7 +21,7 @@ class Wanted(msgspec.Struct, frozen=True):
     replicas: int | None = None
     draft: str | None = None
     engine: str | None = None
-    engine_options: Mapping[str, int] | None = None
+    engine_options: Mapping[str, int | str] | None = None
 
 
 class WantedDeployments:

@@ -41,7 +41,6 @@ from service.engine.messages import (
     Fatal,
     FromEngine,
     LoadAdapter,
-    Loading,
     Profile,
     Ready,
     Request,
@@ -53,6 +52,7 @@ from service.engine.messages import (
     UnloadAdapter,
 )
 from service.engine.profiling import Profiler
+from service.engine.report import Report
 
 _NEWS_SECONDS: Final = 0.25  # steps without outputs send their stats this often
 _READ_BYTES: Final = 1 << 20
@@ -95,8 +95,8 @@ class Core(profiling.Engine, Protocol):
         ...
 
 
-BuildCore = Callable[[EngineConfig, Callable[[str, float], None]], tuple[Core, EngineInfo]]
-"""(config, progress(phase, fraction)) -> the core and the facts of the loaded engine."""
+BuildCore = Callable[[EngineConfig, Report], tuple[Core, EngineInfo]]
+"""(config, report(phase, fraction)) -> the core and the facts of the loaded engine."""
 
 
 class Frames(Protocol):
@@ -288,7 +288,7 @@ def run_process(prepare: Callable[[], BuildCore], argv: list[str]) -> int:
 
 def _serve(build: BuildCore, channel: Channel) -> None:
     config = channel.receive_start()
-    core, info = build(config, lambda phase, fraction: channel.send(Loading(phase, fraction)))
+    core, info = build(config, Report(channel))
     loop = EngineLoop(core, channel, config.heartbeat_seconds)
     gc.collect()
     gc.freeze()  # loaded objects live as long as the process: never scan them again

@@ -190,6 +190,18 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     record: str = ""
 
 
+class NodesConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the other hosts of an engine join it: at `port` of `address`, an address of this host in the trusted
+    `network`. They have `wait_seconds` to come. `reference` names the version, `software` is this project's release."""
+
+    address: str
+    network: str
+    port: int
+    wait_seconds: float
+    reference: str
+    software: str
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine process needs to know. It is resolved already: nothing here reads the environment.
 
@@ -207,7 +219,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `peaks` is the file of this host's measured peaks; "" keeps none.
     `adapters` are (name, directory) of the adapters to load at once; `LoadAdapter` brings others. `heartbeat_seconds`
     lie between two Heartbeat frames. `digest` is the version's, for files that an engine writes of it. `options` are
-    those of the deployment's engine, resolved.
+    those of the deployment's engine, resolved; `executor` is how it starts several ranks.
     """
 
     model_dir: str
@@ -239,6 +251,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_seconds: float = 1.0
     digest: str = ""
     options: dict[str, int] = {}
+    executor: str = "mp"
+    nodes: NodesConfig | None = None
 
 
 class Limit(msgspec.Struct, frozen=True, array_like=True):

@@ -6,53 +6,32 @@ module knows names, numbers and manifests; it starts no engine.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from models import __version__
 from models.manifest import Manifest
+from service.engines.options import DOSIRAK, MP, RAY, VLLM, resolved
+from service.engines.places import SETTING
 from service.engines.vllm.releases import installed, refusal
 from service.errors import Conflict, InvalidRequest, UnsupportedField
-from service.host import has_gpu, usable_cores
 
-DOSIRAK: Final = "dosirak"
-VLLM: Final = "vllm"
 KINDS: Final = (DOSIRAK, VLLM)
 VLLM_WORKER: Final = "service.engines.vllm.worker"
 VLLM_BYTES: Final = 2_500_000_000
 """What a process of vLLM takes beside weights and cache: its libraries, and its compiled code."""
+RANK_BYTES: Final = 1_000_000_000
+"""The same of each further process, where a host has several ranks."""
 _VLLM_PRECISIONS: Final = ("bf16", "fp32", "int8")
 _TRANSPOSED: Final = "gpt2"
 """vLLM transposes this family's weights when it loads them; our int8 versions have them transposed already."""
 _ROOT: Final = Path(__file__).parents[2]
 
 
-class Option(NamedTuple):
-    """The least, the most and the default of an engine's option."""
-
-    least: int
-    most: int
-    default: int
-
-
-OPTIONS: Final[Mapping[str, Mapping[str, Option]]] = MappingProxyType(
-    {
-        DOSIRAK: {},
-        VLLM: {
-            "tensor_parallel": Option(1, 64, 1),
-            "pipeline_parallel": Option(1, 64, 1),
-            "enforce_eager": Option(0, 1, 0),
-            "max_loras": Option(0, 64, 0),
-            "max_lora_rank": Option(1, 512, 64),
-        },
-    }
-)
-_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The ranks that vLLM can be started for."""
+RAY_ON_CPU: Final = "current platform cpu does not support ray."
 _ADAPTERS: Final = 4
 """Room for adapters where the version that is loaded first has one."""
 _GUARANTEES: Final[Mapping[str, Mapping[str, bool | str]]] = MappingProxyType(
@@ -69,6 +48,26 @@ class EngineKind:
 
     name: str = DOSIRAK
     options: Mapping[str, int] = field(default_factory=dict)
+    executor: str = MP
+
+    @property
+    def ranks(self) -> int:
+        """Returns the processes that share the model."""
+        return self.options.get("tensor_parallel", 1) * self.options.get("pipeline_parallel", 1)
+
+    @property
+    def nodes(self) -> int:
+        """Returns the hosts that they run on, this one included."""
+        return self.options.get("nodes", 1)
+
+    @property
+    def local_ranks(self) -> int:
+        return self.ranks // self.nodes
+
+    @property
+    def leaves_host(self) -> bool:
+        """Returns whether its ranks talk over a network."""
+        return self.nodes > 1 or self.executor == RAY
 
     @property
     def guarantees(self) -> Mapping[str, bool | str]:
@@ -79,7 +78,9 @@ class EngineKind:
     @property
     def own_bytes(self) -> int:
         """Returns the memory that the engine takes beside weights and cache, more than our own does."""
-        return VLLM_BYTES if self.name == VLLM else 0
+        if self.name != VLLM:
+            return 0
+        return VLLM_BYTES + (self.local_ranks * RANK_BYTES if self.ranks > 1 else 0)
 
     def shown(self, version: str) -> dict[str, object]:
         """Returns `engine` of a deployment; `version` is that of the loaded engine, if it says one."""
@@ -90,31 +91,31 @@ class EngineKind:
         """Returns the kind with room for adapters, if the version has one."""
         if self.name != VLLM or not manifest.has_adapter or self.options.get("max_loras"):
             return self
-        return EngineKind(self.name, {**self.options, "max_loras": _ADAPTERS})
+        return replace(self, options={**self.options, "max_loras": _ADAPTERS})
 
 
-def kind_of(name: str, options: Mapping[str, int] | None) -> EngineKind:
-    """Returns the engine of this name with these options. Raises InvalidRequest, which names what there is."""
+def kind_of(name: str, options: Mapping[str, int | str] | None) -> EngineKind:
+    """Returns the engine of this name with these options. Raises InvalidRequest, which names what there is, and
+    UnsupportedField for options that do not go together."""
     if name not in KINDS:
         raise InvalidRequest(f"There is no engine {name[:40]!r}; there are: {', '.join(KINDS)}", param="engine")
-    known = OPTIONS[name]
-    for option, value in (options or {}).items():
-        limit = known.get(option)
-        if limit is None:
-            there = f"there are: {', '.join(known)}" if known else "it has none"
-            raise InvalidRequest(f"The engine {name} has no option {option[:40]!r}; {there}", param="engine_options")
-        if not limit.least <= value <= limit.most:
-            raise InvalidRequest(
-                f"`engine_options.{option}` is {value}; it must be from {limit.least} to {limit.most}",
-                param="engine_options",
-            )
-    resolved = {**{option: limit.default for option, limit in known.items()}, **(options or {})}
-    if (rank := resolved.get("max_lora_rank", 1)) not in _RANKS:
-        raise InvalidRequest(
-            f"`engine_options.max_lora_rank` is {rank}; vLLM takes {', '.join(map(str, _RANKS))}",
+    return EngineKind(name, *resolved(name, options or {}))
+
+
+def require_place(kind: EngineKind, trusted_network: str | None, *, has_gpu: bool) -> None:
+    """Raises UnsupportedField for Ray where there is no GPU, and Conflict for an engine whose ranks would talk over a
+    network that nobody said is trusted."""
+    if kind.executor == RAY and not has_gpu:
+        raise UnsupportedField(
+            f'vLLM refuses Ray on CPUs ("{RAY_ON_CPU}"): leave out `executor`, or set it to {MP}',
             param="engine_options",
         )
-    return EngineKind(name, resolved)
+    if kind.leaves_host and trusted_network is None:
+        raise Conflict(
+            "vLLM's nodes send each other pickles in the clear, so whoever reaches their ports runs code: set "
+            f"{SETTING} to the network of the nodes alone, as 10.1.0.0/16, on each of them",
+            param="engine_options",
+        )
 
 
 def require_servable(kind: EngineKind, manifest: Manifest, *, has_encoder: bool, kv_cache_dtype: str) -> None:
@@ -122,6 +123,11 @@ def require_servable(kind: EngineKind, manifest: Manifest, *, has_encoder: bool,
     if kind.name != VLLM:
         return
     instead = "load it with our own engine"
+    if kind.nodes > 1 and manifest.has_adapter:
+        raise UnsupportedField(
+            f"{manifest.reference} is an adapter, and an engine of several nodes takes none: load it on one host",
+            param="engine_options",
+        )
     if has_encoder:
         raise UnsupportedField(f"{manifest.reference} has an encoder, and vLLM serves decoders here: {instead}")
     if manifest.precision not in _VLLM_PRECISIONS:
@@ -149,53 +155,3 @@ def require_vllm(python: Path) -> None:
     refused = refusal(installed(str(python)))
     if refused:
         raise Conflict(refused, param="engine")
-
-
-def vllm_environment(
-    given: Mapping[str, str], data_dir: Path, kind: EngineKind, cores: Sequence[int], python: Path
-) -> dict[str, str]:
-    """Returns the environment of a vLLM worker that `python` runs. Its PYTHONPATH is a directory that has this
-    project's `service` alone: the libraries beside it are those of another interpreter. vLLM gets its core in that
-    process, sends no reports to its makers, looks at no model hub, keeps its compiled code in the data directory, and
-    on a CPU divides the `cores` among its ranks."""
-    home = data_dir / "engines" / "vllm"
-    ranks = kind.options.get("tensor_parallel", 1) * kind.options.get("pipeline_parallel", 1)
-    share = max(1, len(cores) // ranks)
-    bound = [cores[rank * share % len(cores) :][:share] for rank in range(ranks)]
-    return {
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        **given,
-        "PYTHONPATH": str(_library(home / "lib")),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_DO_NOT_TRACK": "1",
-        "VLLM_CACHE_ROOT": str(home / "cache"),
-        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-        "VLLM_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, each)) for each in bound),
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        **(_threads_of_one(given, cores, python) if ranks == 1 else {}),
-    }
-
-
-def _threads_of_one(given: Mapping[str, str], cores: Sequence[int], python: Path) -> dict[str, str]:
-    """Returns what vLLM sets for ranks that it starts as processes, and cannot set for a core in its own: the number of
-    OpenMP threads; and where they have every core of the host, one on each, which takes one OpenMP library for all."""
-    threads = {"OMP_NUM_THREADS": str(len(cores))}
-    libraries = sorted(python.parent.parent.glob("lib/python*/site-packages/torch/lib/libgomp*.so*"))
-    if has_gpu() or not libraries or len(cores) < usable_cores():
-        return threads  # of several replicas each has a part of the cores, and all would sit on the same ones
-    preloads = [each for each in (given.get("LD_PRELOAD"), str(libraries[0])) if each]
-    return {**threads, "LD_PRELOAD": ":".join(preloads), "GOMP_CPU_AFFINITY": " ".join(map(str, cores))}
-
-
-def _library(library: Path) -> Path:
-    """Returns a directory with a link to this project's `service`; makes it where it is missing or old."""
-    library.mkdir(parents=True, exist_ok=True)
-    link, ours = library / "service", _ROOT / "service"
-    if not link.is_symlink() or link.readlink() != ours:
-        fresh = library / f"service.{os.getpid()}"
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(ours)
-        fresh.replace(link)
-    return library

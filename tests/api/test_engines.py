@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from service.settings import Settings
 from tests.fake_service import URL, publish, serving
 from tests.fake_vllm import interpreter
 from tests.waiting import until
+
+TWO_NODES = {"tensor_parallel": 2, "nodes": 2}
 
 
 @asynccontextmanager
@@ -92,9 +95,14 @@ async def test_a_version_is_served_by_vllm(tmp_path: Path, by_setting: bool) -> 
     ("asked", "status", "told"),
     [
         ({"engine": "tgi"}, 422, "dosirak, vllm"),
-        ({"engine": "vllm", "engine_options": {"nodes": 2}}, 422, "tensor_parallel"),
+        ({"engine": "vllm", "engine_options": {"hosts": 2}}, 422, "tensor_parallel"),
+        ({"engine": "vllm", "engine_options": {"executor": "ray"}}, 422, "current platform cpu does not support ray"),
         ({"engine_options": {"tensor_parallel": 2}}, 422, "it has none"),
         ({"engine": "vllm", "draft": "other:1"}, 422, "draft"),
+        ({"engine": "vllm", "engine_options": {"nodes": 2}}, 422, "multiple of the nodes"),
+        ({"engine": "vllm", "engine_options": TWO_NODES}, 409, "set DOSIRAK_TRUSTED_NETWORK"),
+        ({"engine": "vllm", "engine_options": {**TWO_NODES, "max_loras": 1}}, 422, "takes no adapters"),
+        ({"engine": "vllm", "engine_options": {**TWO_NODES, "executor": "ray"}}, 422, "leave out `nodes`"),
     ],
 )
 async def test_what_there_is_not(tmp_path: Path, asked: dict[str, Any], status: int, told: str) -> None:
@@ -103,6 +111,30 @@ async def test_what_there_is_not(tmp_path: Path, asked: dict[str, Any], status: 
         refused = await client.post("/v1/deployments", json={"model": "demo:1", **asked})
         assert refused.status_code == status and told in refused.json()["error"], refused.text
         assert (await client.get("/v1/deployments")).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("network", "asked", "state", "told"),
+    [
+        ("192.0.2.0/24", {}, "failed", "No address of this host lies in DOSIRAK_TRUSTED_NETWORK=192.0.2.0/24"),
+        ("127.0.0.0/8", {}, "failed", "the nodes of rank 1 did not come within 0.3 s"),
+        ("127.0.0.0/8", {"replicas": 2}, "refused", "set `replicas` to 1"),
+    ],
+)
+async def test_an_engine_whose_nodes_cannot_come_says_why(
+    tmp_path: Path, network: str, asked: dict[str, Any], state: str, told: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with with_vllm(tmp_path, trusted_network=network, node_wait_seconds=0.3, node_port=port) as client:
+        body = {"model": "demo:1", "engine": "vllm", "engine_options": TWO_NODES, **asked}
+        response = await client.post("/v1/deployments", json=body)
+        if response.status_code == 202:
+            shown = await ready(client)
+            assert shown["state"] == state and told in shown["error"]
+        else:
+            assert state == "refused" or network == "192.0.2.0/24"
+            assert told in response.json()["error"]
 
 
 @pytest.mark.parametrize(("release", "told"), [("", "not installed"), ("0.31.9", "vLLM 0.31.9 was not tested")])

@@ -25,8 +25,8 @@ from models.starter import WEIGHTS
 from tests.clients.outcomes import CLIENTS, GRAMMARS, STATES, Outcomes, is_refused
 from tests.e2e.server import Server, free_port, python, running, stream, text_of
 from tests.golden.adapters import train
-from tests.golden.test_vllm import _missing
 from tests.tools import WITH_TOOLS
+from tests.vllm_engines import missing
 
 RANK, ALPHA = 8, 4
 VLLM: Final = {"engine": "vllm", "engine_options": {"max_loras": 2, "max_lora_rank": RANK}}
@@ -42,7 +42,7 @@ PLACES_TOOLS: Final = (
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(2 * START_SECONDS),
-    pytest.mark.skipif(bool(_missing()), reason=_missing() or "vLLM is there"),
+    pytest.mark.skipif(bool(missing()), reason=missing() or "vLLM is there"),
 ]
 
 

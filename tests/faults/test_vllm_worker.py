@@ -12,12 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from service.engine.messages import EngineConfig, FinishReason, Profile, Request, SamplingParams, StepOutput
 from service.engine_client.client import EngineClient, EngineFailed
 from service.engine_client.restart_policy import DEFAULT_POLICY, RestartPolicy
-from service.engines.kinds import VLLM_WORKER, kind_of, vllm_environment
+from service.engines.environment import vllm_environment
+from service.engines.kinds import VLLM_WORKER, kind_of
 from service.errors import EngineKilled
 from tests.fake_vllm import DIE, HANG, RAISE, expected, interpreter
 from tests.fakes import tokens_of
@@ -25,8 +27,9 @@ from tests.fakes import tokens_of
 QUICK = RestartPolicy(hang_seconds=0.5, backoff_seconds=0.02, unforecast_step_seconds=0.5)
 
 
-def client_of(tmp_path: Path, policy: RestartPolicy = DEFAULT_POLICY, **given: str | bool) -> EngineClient:
-    kind = kind_of("vllm", {"max_loras": 2} if given.pop("adapters", False) else None)
+def client_of(tmp_path: Path, policy: RestartPolicy = DEFAULT_POLICY, **given: str | bool | int) -> EngineClient:
+    options = {"max_loras": 2 if given.pop("adapters", False) else 0}
+    kind = kind_of("vllm", {**options, "tensor_parallel": int(given.pop("tensor_parallel", 1))})
     config = EngineConfig(
         model_dir="m",
         precision=str(given.pop("precision", "bf16")),
@@ -39,14 +42,14 @@ def client_of(tmp_path: Path, policy: RestartPolicy = DEFAULT_POLICY, **given: s
     )
     python = interpreter(tmp_path, has_vllm=bool(given.pop("has_vllm", True)))
     environment = vllm_environment(
-        {**os.environ, **{name: str(value) for name, value in given.items()}}, tmp_path, kind, [0], python
+        {**os.environ, **{name: str(value) for name, value in given.items()}}, tmp_path, kind.local_ranks, [0]
     )
     return EngineClient(config, module=VLLM_WORKER, interpreter=str(python), env=environment, restart_policy=policy)
 
 
 @asynccontextmanager
 async def engine(
-    tmp_path: Path, policy: RestartPolicy = DEFAULT_POLICY, **given: str | bool
+    tmp_path: Path, policy: RestartPolicy = DEFAULT_POLICY, **given: str | bool | int
 ) -> AsyncIterator[EngineClient]:
     client = client_of(tmp_path, policy, **given)
     await client.start()
@@ -192,6 +195,30 @@ async def test_what_vllm_cannot_compute_ends_its_request_alone(tmp_path: Path) -
         assert tokens_of(await answer(client, request_of("b", [2]))) == expected([2], 8)
         profiled = await client.profile(Profile("p", str(tmp_path), 3))
         assert "not recorded" in profiled.error
+
+
+async def test_all_ranks_of_a_host_end_together_and_start_again(tmp_path: Path) -> None:
+    async with engine(tmp_path, tensor_parallel=2, FAKE_VLLM_STEP_SECONDS="0.02") as client:
+        process = psutil.Process(client.pid)
+        first = _ranks(process)
+        assert len(first) == 2 and client.info is not None
+        assert client.info.memory_bytes > 1.5 * process.memory_info().rss
+        outputs = list[StepOutput]()
+        async for output in client.generate(request_of("a", [3, 4], 60)):
+            outputs.append(output)
+            if output.token_ids and len(tokens_of(outputs)) == 7:
+                first[1].kill()
+        assert tokens_of(outputs) == expected([3, 4], 60) and client.restarts == 1
+        _, left = await asyncio.to_thread(psutil.wait_procs, [process, *first], 5)
+        assert not left, "the others ended as well"
+        second = _ranks(psutil.Process(client.pid))
+        kill(client)
+        _, left = await asyncio.to_thread(psutil.wait_procs, second, 5)
+        assert not left, "the kernel ends the ranks of a killed engine"
+
+
+def _ranks(engine: psutil.Process) -> list[psutil.Process]:
+    return [each for each in engine.children() if "spawn_main" in " ".join(each.cmdline())]
 
 
 async def test_a_start_that_cannot_be_says_why(tmp_path: Path) -> None:

@@ -5,84 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from models.importing import import_source
-from models.manifest import Manifest
-from models.quantize import quantize
-from models.repository import Repository
-from service.deployments.engine_options import EngineOptions
-from service.deployments.engines import engine_config, worker_of
-from service.engine.messages import FinishReason, Request, SamplingParams, StepOutput
+from service.engine.messages import FinishReason, StepOutput
 from service.engine_client.client import EngineClient
-from service.engines.kinds import kind_of, require_vllm, vllm_python
-from service.errors import Conflict
-from service.settings import Settings
-from service.text.tokenizer import Tokenizer
 from tests.fakes import tokens_of
+from tests.vllm_engines import NIGHTLY, answer, engine, prompts, repository_at, request_of
 
-ROOT = Path(__file__).parents[2]
-DEMO = ROOT / "models" / "demo" / "weights"
-HELD_OUT = ROOT / "models" / "demo" / "held_out" / "en.jsonl"
-
-
-def _missing() -> str:
-    try:
-        require_vllm(vllm_python(Settings().vllm_python))
-    except Conflict as error:
-        return error.message
-    return ""
-
-
-pytestmark = [
-    pytest.mark.nightly,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(bool(_missing()), reason=_missing() or "vLLM is there"),
-]
+pytestmark = [*NIGHTLY, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository whose `demo:1` is bf16 and `demo:2` int8; what vLLM compiles is kept for all tests."""
-    directory = tmp_path_factory.mktemp("vllm")
-    repository = Repository(directory)
-    quantize(repository, import_source(repository, str(DEMO), "demo"))
-    return directory
-
-
-@asynccontextmanager
-async def engine(data: Path, version: str, name: str, **options: int) -> AsyncIterator[EngineClient]:
-    settings, repository = Settings(data_dir=data, kv_cache_bytes=1 << 28), Repository(data)
-    manifest: Manifest = repository.get("demo", version)
-    kind = kind_of(name, options or None)
-    config = engine_config(settings, repository, manifest, 0, EngineOptions(kind=kind))
-    worker = worker_of(settings, kind, config.threads)
-    client = EngineClient(config, module=worker.module, interpreter=worker.interpreter, env=worker.env)
-    await client.start()
-    try:
-        yield client
-    finally:
-        await client.stop()
-
-
-def prompts(data: Path, count: int) -> list[tuple[int, ...]]:
-    tokenizer = Tokenizer.load(Repository(data).path(Repository(data).get("demo", "1")))
-    text = HELD_OUT.read_text(encoding="utf-8")
-    return [tuple(tokenizer.encode(text[start : start + 160])) for start in range(0, 200 * count, 200)]
-
-
-def request_of(id: str, prompt: tuple[int, ...], max_tokens: int = 1, **params: Any) -> Request:
-    return Request(id, prompt, SamplingParams(max_tokens=max_tokens, **params))
-
-
-async def answer(client: EngineClient, request: Request) -> list[StepOutput]:
-    return [output async for output in client.generate(request)]
+    return repository_at(tmp_path_factory.mktemp("vllm"))
 
 
 async def firsts(client: EngineClient, asked: list[tuple[int, ...]]) -> list[tuple[int, float]]:
@@ -137,13 +77,3 @@ async def test_what_holds_of_a_stream(data: Path) -> None:
                 os.kill(client.pid, signal.SIGKILL)
         assert tokens_of(outputs) == alone and client.restarts == 1
         assert client.stats.cost
-
-
-@pytest.mark.parametrize("option", ["tensor_parallel", "pipeline_parallel"])
-async def test_two_ranks_of_one_host(data: Path, option: str) -> None:
-    asked = prompts(data, 20)
-    async with engine(data, "1", "vllm") as one:
-        expected = await firsts(one, asked)
-    async with engine(data, "1", "vllm", **{option: 2}) as two:
-        found = await firsts(two, asked)
-    assert sum(a[0] == b[0] for a, b in zip(expected, found, strict=True)) >= 0.95 * len(asked)

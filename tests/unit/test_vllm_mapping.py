@@ -13,7 +13,7 @@ import pytest
 from models.checkpoint.safetensors_file import read_header
 from models.manifest import Manifest, ModelReference, precision_of
 from service.engine.messages import EngineConfig, Request, SamplingParams, TokenLogprobs
-from service.engines import kinds
+from service.engines import environment
 from service.engines.kinds import EngineKind, kind_of, require_servable, require_vllm
 from service.engines.vllm import mapping
 from service.engines.vllm.adapters import configuration, written_for_peft
@@ -194,13 +194,18 @@ def test_the_cost_line_learns_from_vllms_steps() -> None:
     ("name", "options", "told"),
     [
         ("tgi", None, "dosirak, vllm"),
-        ("vllm", {"nodes": 2}, "tensor_parallel, pipeline_parallel"),
+        ("vllm", {"hosts": 2}, "tensor_parallel, pipeline_parallel, nodes, .*, executor"),
+        ("vllm", {"nodes": 2}, "multiple of the nodes"),
+        ("vllm", {"executor": "dask"}, "'dask'; there are: mp, ray"),
+        ("vllm", {"executor": 1}, "is 1; there are: mp, ray"),
+        ("vllm", {"nodes": "two"}, "'two'; it must be from 1 to 64"),
+        ("vllm", {"nodes": 65}, "from 1 to 64"),
         ("dosirak", {"tensor_parallel": 2}, "it has none"),
         ("vllm", {"tensor_parallel": 0}, "from 1 to 64"),
         ("vllm", {"max_lora_rank": 7}, "8, 16"),
     ],
 )
-def test_engines_and_options_that_there_are_not(name: str, options: dict[str, int] | None, told: str) -> None:
+def test_engines_and_options_that_there_are_not(name: str, options: dict[str, int | str] | None, told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         kind_of(name, options)
 
@@ -233,22 +238,23 @@ def test_an_interpreter_without_vllm_is_a_conflict_with_the_command(tmp_path: Pa
 
 def test_threads_of_a_core_in_its_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM sets these for ranks that are processes; in our worker's process it sets nothing."""
-    monkeypatch.setattr(kinds, "has_gpu", lambda: False)
-    monkeypatch.setattr(kinds, "usable_cores", lambda: 2)
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    monkeypatch.setattr(environment, "usable_cores", lambda: 2)
     python, library = tmp_path / "bin" / "python", tmp_path / "lib/python3.11/site-packages/torch/lib/libgomp.so.1"
     library.parent.mkdir(parents=True)
     library.touch()
 
-    def variables(cores: list[int], **options: int) -> dict[str, str]:
-        given = {"LD_PRELOAD": "mine.so", "OMP_NUM_THREADS": "9"}
-        return kinds.vllm_environment(given, tmp_path, kind_of("vllm", options), cores, python)
+    given = {"LD_PRELOAD": "mine.so", "OMP_NUM_THREADS": "9"}
+
+    def variables(cores: list[int]) -> dict[str, str]:
+        return environment.threads_of_one(given, cores, python)
 
     alone = variables([1, 3])
     assert alone["LD_PRELOAD"] == f"mine.so:{library}"
     assert (alone["OMP_NUM_THREADS"], alone["GOMP_CPU_AFFINITY"]) == ("2", "1 3")
     a_part = variables([1])
     assert a_part["OMP_NUM_THREADS"] == "1" and "GOMP_CPU_AFFINITY" not in a_part, "another replica has the other core"
-    ranks = variables([1, 3], tensor_parallel=2)
+    ranks = environment.vllm_environment(given, tmp_path, 2, [1, 3])
     assert ranks["LD_PRELOAD"] == "mine.so" and ranks["VLLM_CPU_OMP_THREADS_BIND"] == "1|3"
     library.unlink()
     assert "GOMP_CPU_AFFINITY" not in variables([1, 3])

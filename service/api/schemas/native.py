@@ -256,7 +256,7 @@ class DeploymentBody(Wire):
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None
     draft: ModelReference | None = None
     engine: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    engine_options: Annotated[dict[str, int], Field(max_length=64)] | None = None
+    engine_options: Annotated[dict[str, int | str], Field(max_length=64)] | None = None
 
 
 class ProfileBody(Wire):

@@ -8,9 +8,10 @@ tensor or pipeline parallelism, vLLM starts the processes of the other ranks and
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm import EngineArgs, LLMEngine, SamplingParams, __version__
@@ -18,19 +19,22 @@ from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from service.engine.grammar_loading import CompiledGrammars
 from service.engine.messages import EngineConfig, EngineInfo, EngineStats, FinishReason, Request, StepOutput, StepRecord
 from service.engine.profiling import Part, Recorder
+from service.engine.report import Report
 from service.engine.validation import check_request
 from service.engines.vllm import mapping
 from service.engines.vllm.adapters import written_for_peft
+from service.engines.vllm.memory import rank_cache_bytes, resident_bytes
+from service.engines.vllm.rendezvous import gathered
+from service.engines.vllm.step_logger import StepLogger
 from service.engines.vllm.tally import StepFacts, Tally
 from service.engines.vllm.weights import written_for_vllm
-from service.host import available_memory
 
-_MAX_CPU_CACHE: Final = 4 << 30
-_CACHE_SHARE: Final = 0.4
+_CAUSE_SECONDS: Final = 1.0
 NO_ADAPTERS: Final = (
     "this engine was started without room for adapters: unload the version, and load it with "
     '"engine_options": {"max_loras": 4}'
@@ -48,38 +52,10 @@ class _Live:
     sequences: int = 0
 
 
-@dataclass(slots=True)
-class _Steps:
-    """vLLM's stat logger of this engine: it keeps what was told of the last step."""
-
-    facts: StepFacts = field(default_factory=StepFacts)
-
-    def record(self, scheduler_stats: Any, iteration_stats: Any, **_: object) -> None:
-        facts = self.facts = StepFacts()
-        if scheduler_stats is not None:
-            facts.running = scheduler_stats.num_running_reqs
-            facts.waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
-            facts.kv_usage = scheduler_stats.kv_cache_usage
-            facts.queried = scheduler_stats.prefix_cache_stats.queries
-            facts.hits = scheduler_stats.prefix_cache_stats.hits
-            if (details := scheduler_stats.iteration_details) is not None:
-                facts.prefill_tokens, facts.prefill_sequences = details.num_ctx_tokens, details.num_ctx_requests
-                facts.decode_tokens = details.num_generation_tokens
-                facts.decode_sequences = details.num_generation_requests
-        if iteration_stats is not None:
-            facts.preempted = iteration_stats.num_preempted_reqs
-
-    def log_engine_initialized(self) -> None: ...
-
-    def log(self) -> None: ...
-
-    def record_sleep_state(self, *_: object) -> None: ...
-
-
 class VllmCore:
     """One thread calls it, but for `read_adapter` and `forecast_seconds`."""
 
-    def __init__(self, engine: Any, steps: _Steps, tally: Tally, config: EngineConfig, vocab_size: int) -> None:
+    def __init__(self, engine: Any, steps: StepLogger, tally: Tally, config: EngineConfig, vocab_size: int) -> None:
         self.grammars = CompiledGrammars(None)
         self.parts: tuple[Part, ...] = ()
         self._engine = engine
@@ -142,7 +118,7 @@ class VllmCore:
             self._in_step = True
             kv_tokens = self._kv_tokens()
             started = time.monotonic()
-            computed = self._engine.step()
+            computed = self._computed()
             seconds = time.monotonic() - started
             self._in_step = False
             facts, self._steps.facts = self._steps.facts, StepFacts()
@@ -155,6 +131,14 @@ class VllmCore:
             self._tally.rest()
         self._free_adapters()
         return ended + outputs
+
+    def _computed(self) -> list[Any]:
+        try:
+            return list(self._engine.step())
+        except Exception:
+            if mapping.num_ranks(self._config) > 1:  # another rank may have died of itself: who watches it says so
+                time.sleep(_CAUSE_SECONDS)
+            raise
 
     @property
     def stats(self) -> EngineStats:
@@ -247,23 +231,27 @@ class VllmCore:
         )
 
 
-def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[VllmCore, EngineInfo]:
+def build(config: EngineConfig, report: Report) -> tuple[VllmCore, EngineInfo]:
     """Starts vLLM as `config` says. vLLM does not tell how far it is; the phases are ours."""
     started = time.monotonic()
-    progress("writing weights for vLLM", 0.0)
+    report("writing weights for vLLM", 0.0)
     model_dir = written_for_vllm(config.model_dir, config.precision, config.offload_directory, config.digest)
-    progress("starting vLLM", 0.1)
-    arguments = mapping.engine_arguments(config, model_dir, _kv_bytes(config))
+    rank_bytes = rank_cache_bytes(config, is_cpu=current_platform.is_cpu())
+    arguments = mapping.engine_arguments(config, model_dir, rank_bytes)
+    arguments |= gathered(config, rank_bytes, report)
+    report("starting vLLM", 0.1)
     wanted = EngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
-    steps = _Steps()
+    steps = StepLogger()
     engine = LLMEngine.from_vllm_config(wanted, stat_loggers=[lambda *_: steps])
-    progress("starting vLLM", 1.0)
+    if mapping.has_stages(config):
+        engine.collective_rpc("prepare_stage")
+    report("starting vLLM", 1.0)
     cache, vocab_size = wanted.cache_config, wanted.model_config.get_vocab_size()
     tally = Tally(cache.num_gpu_blocks, wanted.scheduler_config.max_num_batched_tokens)
     core = VllmCore(engine, steps, tally, config, vocab_size)
     for name, directory in config.adapters:
         core.read_adapter(name, directory)()
-    total = cache.kv_cache_memory_bytes or 0
+    total = (cache.kv_cache_memory_bytes or 0) * mapping.num_ranks(config)
     info = EngineInfo(
         pid=os.getpid(),
         device=current_platform.device_type,
@@ -272,7 +260,7 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple
         forward="vllm",
         version=__version__,
         threads=config.threads,
-        memory_bytes=_resident_bytes(),
+        memory_bytes=resident_bytes(),
         load_seconds=time.monotonic() - started,
         block_size=cache.block_size,
         blocks_total=cache.num_gpu_blocks,
@@ -285,13 +273,13 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple
     return core, info
 
 
-def _kv_bytes(config: EngineConfig) -> int:
-    """Returns the bytes of the KV cache; 0 lets vLLM choose, by what a GPU has free."""
-    if config.kv_cache_bytes or not current_platform.is_cpu():
-        return config.kv_cache_bytes
-    return max(1 << 26, min(_MAX_CPU_CACHE, int(_CACHE_SHARE * (available_memory() - config.promised_bytes))))
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def headless(
+    config: EngineConfig, model_dir: str, cache_bytes: int, of_node: dict[str, Any], began: Callable[[], None]
+) -> None:
+    """Starts this node's ranks, calls `began` when they serve, and never returns: the ranks end with this process."""
+    arguments = mapping.engine_arguments(config, model_dir, cache_bytes) | of_node
+    wanted = EngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT, headless=True)
+    executor = MultiprocExecutor(wanted, monitor_workers=False)
+    began()
+    threading.Event().wait()
+    executor.shutdown()

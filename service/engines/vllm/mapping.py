@@ -26,6 +26,9 @@ LIMITS: Final = (
 )
 """Of vLLM's sampling parameters, as its 0.32 checks them; `typical_p` it does not have."""
 HIGHEST_PRIORITY: Final = 9
+RANK: Final = "service.engines.vllm.rank.Rank"
+"""What vLLM's ranks get besides their own methods, by name: vLLM imports it in each of them."""
+_MULTIPROCESSING: Final = "mp"
 _SEED_BITS: Final = 63
 
 
@@ -35,9 +38,19 @@ class Logprob(Protocol):
     logprob: float
 
 
+def num_ranks(config: EngineConfig) -> int:
+    """Returns the processes that share the model, on all nodes."""
+    return config.options.get("tensor_parallel", 1) * config.options.get("pipeline_parallel", 1)
+
+
+def has_stages(config: EngineConfig) -> bool:
+    """Returns whether the layers are divided among ranks that we have a hand in (`rank.Rank`)."""
+    return config.options.get("pipeline_parallel", 1) > 1 and config.executor == _MULTIPROCESSING
+
+
 def engine_arguments(config: EngineConfig, model_dir: str, kv_bytes: int) -> dict[str, Any]:
-    """Returns the arguments of vLLM's `EngineArgs`. `model_dir` holds the weights as vLLM reads them; `kv_bytes` 0 lets
-    vLLM choose."""
+    """Returns the arguments of vLLM's `EngineArgs`. `model_dir` holds the weights as vLLM reads them; `kv_bytes`, of
+    each rank, 0 lets vLLM choose."""
     options = config.options
     adapters = options.get("max_loras", 0)
     arguments: dict[str, Any] = {
@@ -58,11 +71,20 @@ def engine_arguments(config: EngineConfig, model_dir: str, kv_bytes: int) -> dic
         "enable_logging_iteration_details": True,
         "disable_log_stats": False,
     }
+    if config.executor != _MULTIPROCESSING:
+        arguments["distributed_executor_backend"] = config.executor
+    elif num_ranks(config) > 1:
+        arguments |= {"distributed_executor_backend": _MULTIPROCESSING, "worker_extension_cls": RANK}
     if kv_bytes:
         arguments["kv_cache_memory_bytes"] = kv_bytes
     if adapters:
         arguments |= {"max_loras": adapters, "max_lora_rank": options["max_lora_rank"]}
     return arguments
+
+
+def node_arguments(count: int, rank: int, head: str, port: int) -> dict[str, Any]:
+    """Returns the further arguments of one of `count` hosts; vLLM's store is at the head."""
+    return {"nnodes": count, "node_rank": rank, "master_addr": head, "master_port": port}
 
 
 def can_go_on(request: Request) -> bool:

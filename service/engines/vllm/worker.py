@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 
 from service.engine.loop import Core, run_process
 from service.engine.messages import EngineConfig, EngineInfo
+from service.engine.report import Report
+from service.engines.vllm import ranks
 from service.engines.vllm.releases import here, refusal
 
 
-def build(config: EngineConfig, progress: Callable[[str, float], None]) -> tuple[Core, EngineInfo]:
-    """Builds vLLM's core. Raises RuntimeError for a release that was not tested, before it is imported."""
+def build(config: EngineConfig, report: Report) -> tuple[Core, EngineInfo]:
+    """Builds vLLM's core, which from then on ends with any of its ranks. Raises RuntimeError for a release that was not
+    tested, before it is imported."""
     if refused := refusal(here()):
         raise RuntimeError(refused)
-    progress("importing vLLM", 0.0)
+    report("importing vLLM", 0.0)
     from service.engines.vllm.core import build as build_core
 
-    return build_core(config, progress)
+    built = build_core(config, report)
+    ranks.watch(report.end)
+    return built
 
 
 if __name__ == "__main__":

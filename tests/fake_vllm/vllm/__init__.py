@@ -12,6 +12,8 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
 __version__ = "0.32.0"
 VOCABULARY = 97
 DIE, HANG, RAISE = 90, 91, 92
@@ -23,13 +25,21 @@ class EngineArgs:
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments
 
-    def create_engine_config(self, usage_context: object) -> Any:
+    def create_engine_config(self, usage_context: object, headless: bool = False) -> Any:
         given = self.arguments
         return SimpleNamespace(
             cache_config=SimpleNamespace(
                 num_gpu_blocks=BLOCKS, block_size=BLOCK_SIZE, kv_cache_memory_bytes=given["kv_cache_memory_bytes"]
             ),
             scheduler_config=SimpleNamespace(max_num_batched_tokens=given["max_num_batched_tokens"]),
+            parallel_config=SimpleNamespace(
+                ranks=given["tensor_parallel_size"] * given["pipeline_parallel_size"],
+                extension=given.get("worker_extension_cls", ""),
+                nnodes=given.get("nnodes", 1),
+                node_rank=given.get("node_rank", 0),
+                master_addr=given.get("master_addr", ""),
+                master_port=given.get("master_port", 0),
+            ),
             model_config=SimpleNamespace(get_vocab_size=lambda: VOCABULARY, model=given["model"]),
         )
 
@@ -42,14 +52,19 @@ class SamplingParams:
 
 
 class LLMEngine:
-    def __init__(self, logger: Any) -> None:
+    def __init__(self, logger: Any, executor: MultiprocExecutor) -> None:
         self._logger = logger
+        self._executor = executor
+        self.called: list[str] = []
         self._requests: dict[str, SimpleNamespace] = {}
         self.adapters: set[int] = set()
 
     @classmethod
     def from_vllm_config(cls, config: Any, stat_loggers: list[Any]) -> LLMEngine:
-        return cls(stat_loggers[0](config, 0))
+        return cls(stat_loggers[0](config, 0), MultiprocExecutor(config))
+
+    def collective_rpc(self, method: str) -> None:
+        self.called.append(method)
 
     def add_request(
         self, request_id: str, prompt: dict[str, Any], params: SamplingParams, lora_request: Any, priority: int
@@ -80,6 +95,7 @@ class LLMEngine:
 
     def step(self) -> list[Any]:
         time.sleep(STEP_SECONDS)
+        self._executor.compute()
         begun = [each for each in self._requests.values() if not each.made]
         details = SimpleNamespace(
             num_ctx_tokens=sum(each.prompt for each in begun),
