@@ -14,7 +14,8 @@ from tests.published_schemas import wrong
 
 MANIFESTS = Path(__file__).parents[2] / "docker" / "kubernetes"
 FILES = ("kubernetes-1.34.json", "leader-worker-set.json")
-OURS = {"app.kubernetes.io/name": "dosirak-nodes"}
+NAME = "dosirak-nodes"
+OURS = {"app.kubernetes.io/name": NAME}
 HEAD = {**OURS, "leaderworkerset.sigs.k8s.io/worker-index": "0"}
 
 
@@ -24,7 +25,7 @@ def objects() -> list[dict[str, Any]]:
 
 
 def templates(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    group = named(objects, "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
+    group = named(objects, "LeaderWorkerSet", NAME)["spec"]["leaderWorkerTemplate"]
     return [group["leaderTemplate"], group["workerTemplate"]]
 
 
@@ -78,16 +79,16 @@ def test_the_pods_have_settings_and_the_node_its_rank_and_head(objects: list[dic
     (node,) = templates(objects)[1]["spec"]["containers"]
     words = "dosirak node --rank $(LWS_WORKER_INDEX) --head $(LWS_LEADER_ADDRESS)"
     assert " ".join(node["command"]) == words
-    assert named(objects, "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]["restartPolicy"] == "None"
+    assert named(objects, "LeaderWorkerSet", NAME)["spec"]["leaderWorkerTemplate"]["restartPolicy"] == "None"
 
 
 def test_nobody_but_these_pods_reaches_a_port_of_vllms(objects: list[dict[str, Any]]) -> None:
-    nodes = named(objects, "NetworkPolicy", "dosirak-nodes")["spec"]
+    nodes = named(objects, "NetworkPolicy", NAME)["spec"]
     assert nodes["podSelector"]["matchLabels"] == OURS and set(nodes["policyTypes"]) == {"Ingress", "Egress"}
     assert nodes["ingress"] == [{"from": [{"podSelector": {"matchLabels": OURS}}]}]
     assert nodes["egress"][0] == {"to": [{"podSelector": {"matchLabels": OURS}}]}
     assert all(rule.get("ports") for rule in nodes["egress"][1:])
     clients = named(objects, "NetworkPolicy", "dosirak-nodes-clients")["spec"]
-    assert clients["podSelector"]["matchLabels"] == HEAD == named(objects, "Service")["spec"]["selector"]
+    assert clients["podSelector"]["matchLabels"] == HEAD == named(objects, "Service", NAME)["spec"]["selector"]
     (rule,) = clients["ingress"]
     assert rule["ports"] == [{"port": "http", "protocol": "TCP"}]
