@@ -136,7 +136,7 @@ def test_two_hosts_answer_as_one(tmp_path: Path, namespaces: tuple[str, str]) ->
     head = Head(namespaces[0])
     with ExitStack() as hosts:
         hosts.enter_context(within(namespaces[0], tmp_path / "head", ["service.cli", "serve"], **serving))
-        while not head.ask("/livez"):
+        while not head.ask("/info"):
             time.sleep(0.5)
         head.load(enforce_eager=1)
         expected = head.tokens()
