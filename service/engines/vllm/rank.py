@@ -18,12 +18,11 @@ class Rank:
     """What each rank has besides its own methods, for `collective_rpc`."""
 
     model_runner: Any
-    parallel_config: Any
 
     def prepare_stage(self) -> None:
         """Makes the buffers of a pipeline's later stages. vLLM 0.32 makes them in a first pass, which it leaves out
         on CPUs where nothing is compiled; then the first step would fail."""
-        if self.parallel_config.pipeline_parallel_size > 1 and self.model_runner.intermediate_tensors is None:
+        if getattr(self.model_runner, "intermediate_tensors", ()) is None:
             self.model_runner._dummy_run(1)
 
 
