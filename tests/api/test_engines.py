@@ -116,7 +116,7 @@ async def test_what_there_is_not(tmp_path: Path, asked: dict[str, Any], status: 
 @pytest.mark.parametrize(
     ("network", "asked", "state", "told"),
     [
-        ("192.0.2.0/24", {}, "failed", "No address of this host lies in DOSIRAK_TRUSTED_NETWORK=192.0.2.0/24"),
+        ("198.51.100.0/24", {}, "failed", "No address of this host lies in DOSIRAK_TRUSTED_NETWORK=198.51.100.0/24"),
         ("127.0.0.0/8", {}, "failed", "the nodes of rank 1 did not come within 0.3 s"),
         ("127.0.0.0/8", {"replicas": 2}, "refused", "set `replicas` to 1"),
     ],
@@ -133,7 +133,7 @@ async def test_an_engine_whose_nodes_cannot_come_says_why(
             shown = await ready(client)
             assert shown["state"] == state and told in shown["error"]
         else:
-            assert state == "refused" or network == "192.0.2.0/24"
+            assert state == "refused" or network == "198.51.100.0/24"
             assert told in response.json()["error"]
 
 
