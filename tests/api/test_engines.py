@@ -30,7 +30,9 @@ TWO_NODES = {"tensor_parallel": 2, "nodes": 2}
 async def with_vllm(directory: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     """The real app, whose vLLM is the fake one."""
     data = directory / "data"
-    publish(Repository(data))
+    repository = Repository(data)
+    publish(repository)
+    repository.promote("demo", "production", "1", "no first start publishes more beside it")
     python = settings.pop("vllm_python", None) or interpreter(directory)
     given = {"preload": False, "idle_reports": False, "drain_seconds": 0, **settings}
     app = create(Settings(data_dir=data, vllm_python=python, **given))
