@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 Kind = Literal["cut", "cut after", "500", "slow down", "truncated", "delayed"]
 """What happens: the connection ends before the call is passed on, or after it was done and before its answer; a status;
-half of the answer; a second in which nothing comes."""
-DELAY_SECONDS: Final = 1.0
+half of the answer; seconds in which nothing comes."""
+DELAY_SECONDS: Final = 6.0
 ERRORS: Final = {
     "500": (500, b"<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>"),
     "slow down": (503, b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"),

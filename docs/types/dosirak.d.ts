@@ -199,7 +199,7 @@ export type DeletedResponse = { "id": string; "object": "response"; "deleted": t
 /** `replicas` is the number of engine processes, which share the version's weights and one queue. `draft` is a small
 version with the same tokens that makes drafts for it. `engine` is the engine that serves it, `dosirak` or `vllm`,
 with options of its own. */
-export type DeploymentBody = { "model": string; "replicas"?: (number | null); "draft"?: (string | null); "engine"?: (string | null); "engine_options"?: (Record<string, number | string> | null) };
+export type DeploymentBody = { "model": string; "replicas"?: (number | null); "draft"?: (string | null); "engine"?: (string | null); "engine_options"?: (Record<string, (number | string)> | null) };
 
 export type DeploymentList = { "data": (DeploymentShown)[] };
 

@@ -23,6 +23,7 @@ ALWAYS = 1000
 TRIES = 3
 KINDS: tuple[Kind, ...] = ("cut", "cut after", "500", "slow down", "truncated", "delayed")
 OF_PUSHES = tuple(kind for kind in KINDS if kind != "truncated")  # of a write the answer has no content
+QUICK = tuple(pytest.param(kind, marks=[pytest.mark.nightly] if kind == "delayed" else []) for kind in KINDS)
 CONTENT = "weights " * 1000
 
 
@@ -52,7 +53,7 @@ def is_whole_or_absent(tmp_path: Path, url: str, version: str) -> bool:
     return bool(found)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK)
 def test_a_fetch_whose_calls_die_is_tried_again(url: str, faults: Faults, tmp_path: Path, kind: Kind) -> None:
     first, second = instance(tmp_path, "a", url), instance(tmp_path, "b", url)
     manifest = publish(first, CONTENT)

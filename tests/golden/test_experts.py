@@ -106,9 +106,8 @@ def test_experts_of_a_layer_have_the_same_bits(repository: Repository, parent: M
 
 def test_experts_that_are_no_whole_panels_are_computed_by_the_library(tmp_path: Path) -> None:
     """Each expert's layers are native ones then, and their sums close to the library's."""
-    config = transformers.MixtralConfig(
-        **GROUPED | {"vocab_size": VOCABULARY, "intermediate_size": 40, "num_hidden_layers": 1}, num_local_experts=3
-    )
+    sizes = {"vocab_size": VOCABULARY, "intermediate_size": 40, "hidden_size": 36, "head_dim": 16}
+    config = transformers.MixtralConfig(**GROUPED | sizes | {"num_hidden_layers": 1}, num_local_experts=3)
     torch.manual_seed(3)
     family(config).from_config(config).save_pretrained(tmp_path)
     loaded = Loaded.of(tmp_path, "fp32", max_model_len=100)
