@@ -19,30 +19,21 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
-import msgspec
-
 from loadtest.alternating import in_turns
-from loadtest.session_turns import QUESTION, publish
+from loadtest.session_turns import ENGINE, publish, turn
 from service.logs import configure_logging
 from service.settings import Settings
 from tests import postgres
-from tests.fake_service import INFO, World, serving
+from tests.fake_service import World, serving
 
 GOAL_MS: Final = 8.0
 WARMING: Final = 10
 """Turns that are not counted: connections are made, statements prepared."""
-ENGINE: Final = {"info": msgspec.structs.replace(INFO, blocks_total=256)}  # room for the window
 KINDS: Final = ("SQLite", "PostgreSQL")
 
 
 async def timed_turn(world: World, session: str) -> float:
-    """Returns the milliseconds of one turn."""
-    body = {"session_id": session, "messages": [{"role": "user", "content": QUESTION}]}
-    began = time.perf_counter()
-    response = await world.client.post("/generate", json={**body, "parameters": {"max_new_tokens": 4}})
-    spent = time.perf_counter() - began
-    response.raise_for_status()
-    return spent * 1000
+    return await turn(world, session, time.perf_counter, new_tokens=4)
 
 
 async def measure(folder: Path, turns: int) -> dict[str, list[float]]:

@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -34,6 +35,7 @@ GOAL: Final = 2.0
 SESSIONS: Final = "/v1/sessions"
 QUESTION: Final = "내일 점심에 불고기 도시락 두 개를 땅콩 없이 배달해 주시면 얼마예요? And one salad, please."
 ANSWER: Final = "네, 불고기 도시락 두 개와 샐러드 하나는 모두 이만오천 원이고, 내일 열두 시까지 배달해 드릴게요. " * 2
+ENGINE: Final = {"info": msgspec.structs.replace(INFO, blocks_total=256)}  # room for the window
 FILES: Final = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
 
@@ -65,12 +67,14 @@ async def imported(world: World, lines: bytes) -> str:
     return str(response.json()["id"])
 
 
-async def turn(world: World, session: str) -> float:
-    """CPU milliseconds of this process."""
+async def turn(
+    world: World, session: str, clock: Callable[[], float] = time.process_time, new_tokens: int = 16
+) -> float:
+    """Returns the milliseconds of one turn by a clock in seconds: CPU time of this process, if not another one."""
     body = {"session_id": session, "messages": [{"role": "user", "content": QUESTION}]}
-    started = time.process_time()
-    response = await world.client.post("/generate", json={**body, "parameters": {"max_new_tokens": 16}})
-    spent = time.process_time() - started
+    started = clock()
+    response = await world.client.post("/generate", json={**body, "parameters": {"max_new_tokens": new_tokens}})
+    spent = clock() - started
     response.raise_for_status()
     return spent * 1000
 
@@ -90,8 +94,7 @@ async def page(world: World, session: str) -> float:
 
 async def measure(directory: Path, sizes: list[int], turns: int) -> bool:
     settings: dict[str, Any] = {"sessions_max_messages": 100_000}
-    engine = {"info": msgspec.structs.replace(INFO, blocks_total=256)}  # room for the window
-    async with serving(directory, engine=engine, **settings) as world:
+    async with serving(directory, engine=ENGINE, **settings) as world:
         sessions = {size: await imported(world, lines_of(size)) for size in sizes}
         spent: dict[int, list[float]] = {size: [] for size in sizes}
         firsts = {size: await turn(world, sessions[size]) for size in sizes}

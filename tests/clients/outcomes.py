@@ -1,4 +1,4 @@
-"""What every client finds at a running server, call by call, as data: whatever engine serves, it is the same.
+"""This module gives what every client finds at a running server, call by call, as data: the same of any engine.
 
 Calls are greedy, so that the answers of two engines can be compared. A call that is refused has its refusal as its
 outcome. The server's version must have a template that places tools, and the name `demo`.
