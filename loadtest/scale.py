@@ -153,9 +153,9 @@ async def check(costs: UnitCosts, rate: float, seconds: float) -> bool:
     print("| instances | | measured | simulated | off by |\n|---:|---|---:|---:|---:|")
     for count in (1, 2):
         habits = Habits(pause=4, system=0, swing=0, vocabulary=CHECK_VOCABULARY, hears=False)
-        measured, shapes = await measure(costs, count, rate * count, seconds, habits)
+        measured, shapes = await measure(costs, count, rate, seconds, habits)
         instances = [Instance(number, shape) for number, shape in enumerate(shapes)]
-        chats = arrivals(Random(SEED), rate * count, seconds, habits)
+        chats = arrivals(Random(SEED), rate, seconds, habits)
         simulated = Simulation(instances, policy("hash", Random(SEED))).run(chats)
         for name, there, here in (
             ("tokens a second", measured.tokens_a_second, simulated.tokens_a_second),
@@ -184,11 +184,16 @@ async def measure(
                 await until_ready(client)
             window = costs.engine.window
             await real.day(clients, arrivals(Random(SEED + 1), rate, 6.0, habits), window)  # fits the lines
+            base = replace(costs.shape(KV_BYTES), window=window - real.WINDOW_LEFT)
+            lines = [real.DaysLines() for _ in clients]
+            listening = [asyncio.create_task(each.listen(client)) for each, client in zip(lines, clients, strict=True)]
             outcome = await real.day(clients, arrivals(Random(SEED), rate, seconds, habits), window)
-            base = costs.shape(KV_BYTES)
-            window -= real.WINDOW_LEFT
-            shapes = [replace(base, line=await real.fitted_line(each), window=window) for each in clients]
-            return outcome, shapes
+            for each in listening:
+                each.cancel()
+            shapes = [replace(base, line=each.last, lines=each.lines) for each in lines]
+            return outcome, [
+                await real.calibrated(client, shape) for client, shape in zip(clients, shapes, strict=True)
+            ]
 
 
 def main() -> int:
@@ -202,8 +207,8 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=500, help="of a simulated run; 0 runs none")
     parser.add_argument("--images", type=Path)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--rate", type=float, default=2.0, help="of a check: turns a second an instance")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of a check")
+    parser.add_argument("--rate", type=float, default=1.0, help="of a check: turns a second, on all instances")
+    parser.add_argument("--seconds", type=float, default=150.0, help="of a check")
     options = parser.parse_args()
     costs = unit_costs.read(options.costs or unit_costs.newest())
     if options.check:

@@ -15,13 +15,14 @@ import asyncio
 import datetime
 import gc
 import platform
+import socket
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import psutil
@@ -32,7 +33,8 @@ from models.repository import Repository
 from models.starter import WEIGHTS, publish_demo
 from service.deployments.engines import engine_config
 from service.engine.core import EngineCore
-from service.engine.messages import Request, SamplingParams
+from service.engine.loop import Channel
+from service.engine.messages import Request, SamplingParams, Step
 from service.engine.worker import build_scheduler
 from service.logs import configure_logging
 from service.runner.loading.building import build_runner
@@ -52,6 +54,8 @@ FIRST_ID: Final = 300
 TELLING_SECONDS: Final = 10.5
 """An idle backend of PostgreSQL tells its counters after ten seconds."""
 KV_BYTES: Final = 1 << 28
+FRAME_BYTES: Final = 1 << 20
+"""More than a frame of MAX_STEPS steps has."""
 
 
 def engine_costs(settings: Settings, reference: str) -> EngineCosts:
@@ -62,7 +66,9 @@ def engine_costs(settings: Settings, reference: str) -> EngineCosts:
     core = EngineCore(runner, build_scheduler(config, runner, info.blocks_total), time.process_time, info.work)
     gc.collect()
     draw = Random(1)
-    rates = {streams: _decoding(core, streams, draw, runner.vocab_size) for streams in STREAMS}
+    decoding = {streams: _decoding(core, streams, draw, runner.vocab_size) for streams in STREAMS}
+    few, many = min(STREAMS), max(STREAMS)
+    each = (decoding[many].beside - decoding[few].beside) / (many - few)
     prefill = _prefilling(core, draw, runner.vocab_size, manifest.context_window)
     a, b, c, d = core.stats.cost
     return EngineCosts(
@@ -70,27 +76,43 @@ def engine_costs(settings: Settings, reference: str) -> EngineCosts:
         threads=info.threads,
         line=(a, b, c, d),
         line_error=core.stats.cost_error,
-        tokens_a_second=rates,
+        loop=(decoding[few].beside - each * few, each),
+        tokens_a_second={streams: streams / found.whole for streams, found in decoding.items()},
         prompt_tokens_a_second=prefill,
         kv_bytes_a_token=info.kv_bytes_per_block // info.block_size,
         window=manifest.context_window,
     )
 
 
-def _decoding(core: EngineCore, streams: int, draw: Random, vocabulary: int) -> float:
-    """Returns the tokens a second of the processor while all streams decode."""
+class Decoding(NamedTuple):
+    """Medians of decode steps, in seconds of the processor."""
+
+    whole: float
+    beside: float
+    """What the loop of an engine process does beside the step that the cost line knows."""
+
+
+def _decoding(core: EngineCore, streams: int, draw: Random, vocabulary: int) -> Decoding:
+    """Returns what a step takes while all streams decode, as an engine process runs it: inbox, step, news."""
     for number in range(streams):
         prompt = tuple(draw.randrange(FIRST_ID, vocabulary) for _ in range(PROMPT))
         core.add(Request(f"{streams}-{number}", prompt, SamplingParams(max_tokens=STEPS * 4)))
-    seconds = list[float]()
-    while len(seconds) < STEPS and core.has_work:
-        began = time.process_time()
-        core.step()
-        if core.stats.step_tokens == core.stats.step_sequences == streams:
-            seconds.append(time.process_time() - began)
+    ours, theirs = socket.socketpair()
+    channel, seconds, beside = Channel(ours.detach()), list[float](), list[float]()
+    with theirs:
+        while len(seconds) < STEPS and core.has_work:
+            began = time.process_time()
+            channel.receive(0.0)
+            outputs = core.step()
+            channel.send(Step(tuple(outputs), core.stats, core.take_steps()))
+            ended = time.process_time()
+            theirs.recv(FRAME_BYTES)
+            if core.stats.step_tokens == core.stats.step_sequences == streams:
+                seconds.append(ended - began)
+                beside.append(ended - began - core.stats.step_seconds)
     core.abort([f"{streams}-{number}" for number in range(streams)])
     core.step()
-    return streams / median(seconds)
+    return Decoding(median(seconds), median(beside))
 
 
 def _prefilling(core: EngineCore, draw: Random, vocabulary: int, window: int) -> float:

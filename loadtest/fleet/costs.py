@@ -18,6 +18,9 @@ class EngineCosts(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     line: Line
     line_error: float
+    loop: tuple[float, float] = (0.0, 0.0)
+    """Seconds of a step that the line does not know: its end, its news and their frame. Constant, per sequence; 0 where
+    it was not measured, as before 2026-11-26."""
     tokens_a_second: dict[int, float]
     """Of answers, by the number of streams, behind prompts of 128 tokens."""
     prompt_tokens_a_second: float
@@ -67,7 +70,7 @@ class UnitCosts(msgspec.Struct, frozen=True, kw_only=True):
         size = 16
         blocks = kv_cache_bytes // (size * self.engine.kv_bytes_a_token)
         engine, api = self.engine, self.api
-        return Shape(engine.line, api.turn_seconds, api.event_seconds, blocks, size, engine.window)
+        return Shape(engine.line, engine.loop, api.turn_seconds, api.event_seconds, blocks, size, engine.window)
 
 
 def newest() -> Path:

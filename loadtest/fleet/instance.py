@@ -6,8 +6,10 @@ that the API process, one core, hands out one token event after the other.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
@@ -26,15 +28,24 @@ class Shape:
     """What one instance is: how long its steps take, and what its API process spends, in seconds."""
 
     line: Line
+    loop: tuple[float, float]
+    """Seconds of a step that the line does not know: constant, per sequence."""
     turn_seconds: float
     event_seconds: float
     blocks: int
     block_size: int = 16
     window: int = 2048
     max_num_seqs: int = 64
+    way_seconds: float = 0.0
+    """Of a turn outside of the engine and the API process: its client, and the way there and back."""
 
-    def predict(self, work: Work) -> float:
-        a, b, c, d = self.line
+    lines: Sequence[tuple[float, Line]] = ()
+    """Lines that follow `line`, each from its second of the day on, earliest first: a host is not always as fast."""
+
+    def predict(self, work: Work, now: float = 0.0) -> float:
+        """Returns the seconds of a step that begins at `now`."""
+        past = bisect_right(self.lines, now, key=itemgetter(0))
+        a, b, c, d = self.lines[past - 1][1] if past else self.line
         return a + b * work.tokens + c * work.kv_tokens + d * work.attention
 
 
@@ -54,7 +65,7 @@ class TimedRunner:
     adapters: frozenset[str] = field(default_factory=frozenset)
 
     def run(self, batch: Batch) -> Sequence[SampledToken | None]:
-        seconds = self.shape.predict(Work.of(batch))
+        seconds = self.shape.predict(Work.of(batch), self.now)
         self.now += seconds
         self.busy += seconds
         return [SampledToken(1 + len(item.sequence.token_ids)) if item.samples else None for item in batch.scheduled]
@@ -91,9 +102,9 @@ class Instance:
         self.core = EngineCore(self.runner, build_scheduler(config, self.runner, shape.blocks), lambda: self.runner.now)
 
     def accept(self, now: float) -> float:
-        """Returns when the API process has a request's prompt ready, which arrives now."""
+        """Returns when the API process has a request's prompt ready, which is asked now."""
         self.in_flight += 1
-        return self._api(now, self.shape.turn_seconds)
+        return self._api(now + self.shape.way_seconds, self.shape.turn_seconds)
 
     def add(self, request: Request) -> None:
         self.core.add(request)
@@ -102,7 +113,8 @@ class Instance:
         """Computes one batch from `now` on. Returns when it is done, and its news."""
         self.runner.now = now
         outputs = self.core.step()
-        return self.runner.now, outputs
+        constant, each = self.shape.loop
+        return self.runner.now + constant + each * len(outputs), outputs
 
     def hand_out(self, done: float, tokens: int) -> float:
         """Returns when the API process has handed out `tokens` of a step that was done then."""

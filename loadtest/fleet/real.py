@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, Final
 
 import aiohttp
 
 from loadtest.fleet.balancing import weight
 from loadtest.fleet.chats import Chat
-from loadtest.fleet.instance import Line
+from loadtest.fleet.instance import Line, Shape
 from loadtest.fleet.simulation import Outcome
+from service.engine.scheduling.cost import Work, chunk_attention
 
 WINDOW_LEFT = 2
 """Tokens that a prompt and its answer leave free, for what the server's tokenizer adds."""
+TEMPERATURE: Final = 2.0
+"""The highest: no answer repeats itself, so none has drafts, which the simulation does not know."""
+LONE_TURNS: Final = 40
+LONE_PROMPT: Final = 16
+LONE_TOKENS: Final = 128
+COEFFICIENTS: Final = ("constant_seconds", "seconds_per_token", "seconds_per_kv_token", "seconds_per_attention_pair")
 
 
 async def day(servers: Sequence[aiohttp.ClientSession], chats: Iterable[tuple[float, Chat]], window: int) -> Outcome:
@@ -39,7 +49,13 @@ async def day(servers: Sequence[aiohttp.ClientSession], chats: Iterable[tuple[fl
 
 
 async def _turn(server: aiohttp.ClientSession, prompt: Sequence[int], answer: int, outcome: Outcome) -> None:
-    body = {"model": "demo", "prompt": list(prompt), "max_tokens": answer, "temperature": 1.0, "ignore_eos": True}
+    body = {
+        "model": "demo",
+        "prompt": list(prompt),
+        "max_tokens": answer,
+        "temperature": TEMPERATURE,
+        "ignore_eos": True,
+    }
     asked, first, last = time.perf_counter(), None, b""
     options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     async with server.post("/v1/completions", json={**body, **options}) as response:
@@ -55,10 +71,51 @@ async def _turn(server: aiohttp.ClientSession, prompt: Sequence[int], answer: in
     outcome.answers.append(ended - asked)
 
 
-async def fitted_line(server: aiohttp.ClientSession) -> Line:
-    """Returns the cost line that the server's engine has fitted."""
-    async with server.get("/v1/batching") as response:
-        cost = (await response.json())["data"][0]["cost"]
-    names = ("constant_seconds", "seconds_per_token", "seconds_per_kv_token", "seconds_per_attention_pair")
-    a, b, c, d = (float(cost[name]) for name in names)
-    return a, b, c, d
+async def calibrated(server: aiohttp.ClientSession, shape: Shape) -> Shape:
+    """Returns the shape with what lone turns take besides their steps and the API process's own seconds, on this host
+    and now: the loop's seconds of each step, and the way's of each turn."""
+    short, long, steps = Outcome(), Outcome(), DaysLines()
+    listening = asyncio.create_task(steps.listen(server))
+    for number in range(LONE_TURNS):
+        prompt = [number + token for token in range(1, LONE_PROMPT + 1)]
+        await _turn(server, prompt, 1, short)
+        await _turn(server, prompt, 1 + LONE_TOKENS, long)
+    await asyncio.sleep(1.0)  # until the last event
+    listening.cancel()
+    decode = median(steps.decode_seconds)
+    loop = max(0.0, (long.answer(50) - short.answer(50)) / LONE_TOKENS - decode)
+    prefill = shape.predict(Work(LONE_PROMPT, attention=chunk_attention(0, LONE_PROMPT)), math.inf)
+    way = max(0.0, short.answer(50) - prefill - loop - shape.turn_seconds - shape.event_seconds)
+    return replace(shape, loop=(max(0.0, loop - shape.loop[1]), shape.loop[1]), way_seconds=way)
+
+
+class DaysLines:
+    """The cost lines of a day, one for each second in which a server computed, from its live events. A line that the
+    engine fitted is taken times the measured seconds of that second's steps by the predicted ones, for a line weighs a
+    delayed step little, and a day contains it whole."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.lines: list[tuple[float, Line]] = []
+        self.decode_seconds: list[float] = []
+        """Of the steps that computed one token."""
+
+    async def listen(self, server: aiohttp.ClientSession) -> None:
+        """Returns never: cancel it at the day's end."""
+        async with server.get("/v1/live", timeout=aiohttp.ClientTimeout()) as response:
+            async for told in response.content:
+                if told.startswith(b"data: "):
+                    self._add(json.loads(told[6:]))
+
+    def _add(self, told: Mapping[str, Any]) -> None:
+        version, ended = told["versions"][0], time.perf_counter() - self._began
+        self.decode_seconds += [step["seconds"] for step in version["steps"] if step["tokens"] == 1]
+        predicted = sum(step["predicted_seconds"] for step in version["steps"])
+        if predicted:
+            slower = sum(step["seconds"] for step in version["steps"]) / predicted
+            a, b, c, d = (slower * (version["cost"][name] or 0.0) for name in COEFFICIENTS)
+            self.lines.append((ended - told["interval_seconds"], (a, b, c, d)))
+
+    @property
+    def last(self) -> Line:
+        return self.lines[-1][1]

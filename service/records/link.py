@@ -22,6 +22,7 @@ from service.records import statements
 from service.records.mirror import Mirror
 from service.records.presence import BEAT_SECONDS, MOST_CLOCK_SECONDS, Identity, Instance, clock_error
 from service.sessions.database import Database, translated
+from service.sessions.failures import reason
 from service.sessions.migrating import upgrade
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ class Link:
         self._looks = 0
         self.reachable: bool | None = None
         """None before the first look has ended."""
-        self.failure = ""
         self.clock_seconds = 0.0
         """How far this clock is ahead of the database's, at least; negative where it is behind."""
         self.state: str | None = None
@@ -284,12 +284,11 @@ class Link:
     def _reached(self) -> None:
         if self.reachable is False:
             log.info("records_reached")
-        self.reachable, self.failure = True, ""
+        self.reachable = True
 
     def _lost(self, error: Exception) -> None:
-        self.failure = str(error) or type(error).__name__
         if self.reachable is not False:
-            log.error("records_unreachable", reason=self.failure)
+            log.error("records_unreachable", reason=reason(error.__cause__ or error))
         self.reachable = False
         self._held_there = None
         listening, self._listening = self._listening, None

@@ -219,5 +219,7 @@ class SharedRecords:
             self._loop.call_soon_threadsafe(work)
 
     def _unreachable(self) -> Unreachable:
-        reason = self._link.failure or "there is no answer"
-        return Unreachable(f"The shared records cannot be had now ({reason}); nothing was changed, try again")
+        return Unreachable(
+            "The shared records cannot be had now, for the database of DOSIRAK_DATABASE_URL does not answer: "
+            "nothing was changed, try again"
+        )

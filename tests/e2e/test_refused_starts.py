@@ -51,6 +51,15 @@ def test_a_bucket_that_does_not_answer(tmp_path: Path) -> None:
     assert said.endswith("the credentials are right and the store answers, then try again") and "\n" not in said
 
 
+def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
+    url, port = f"file://{tmp_path}/store", free_port()
+    SharedStore.init(url)
+    database = f"postgresql+asyncpg://127.0.0.1:{port}/nobody"
+    logged, said = refusal(tmp_path / "data", DOSIRAK_STORE_URL=url, DOSIRAK_DATABASE_URL=database).splitlines()
+    assert "records_unreachable" in logged and str(port) in logged, "the database's own words are in the log"
+    assert said.startswith("error: The shared records cannot be had now, for the database of DOSIRAK_DATABASE_URL ")
+
+
 @needs_postgresql
 def test_a_store_of_another_database(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store"

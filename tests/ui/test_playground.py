@@ -152,7 +152,7 @@ def _crowd(base: str, answers: int = 32) -> Iterator[None]:
 def test_stop_ends_an_answer_and_the_session_keeps_nothing_of_it(shown: Window) -> None:
     page = shown.open("playground")
     say(page, "My name is Mina.")
-    page.route("**/generate", _long)
+    page.route("**/generate_stream", _long)
     page.evaluate(STOPS_AT_ONCE)
     page.get_by_role("textbox", name="Message").fill("Tell me everything.")
     with _crowd(shown.base):
@@ -163,10 +163,36 @@ def test_stop_ends_an_answer_and_the_session_keeps_nothing_of_it(shown: Window) 
     assert len(answer.locator(".text").inner_text()) > 1
     expect(page.get_by_role("status")).to_contain_text("keeps nothing of a stopped answer")
     assert [message["role"] for message in stored(shown, session_of(page))] == ["user", "assistant"]
-    page.unroute("**/generate")
+    page.unroute("**/generate_stream")
     answer.get_by_role("button", name="Regenerate").click()
     expect(page.get_by_role("status")).to_contain_text("kept in the session: 4", timeout=60_000)
     expect(page.get_by_role("article")).to_have_count(4)
+
+
+def test_an_answer_that_was_whole_before_the_stop_reached_the_server_is_shown_as_the_session_has_it(
+    shown: Window,
+) -> None:
+    page = shown.open("playground")
+    say(page, "My name is Mina.")
+    page.route("**/generate_stream", _answered_but_stopped)
+    page.get_by_role("textbox", name="Message").fill("What is my name?")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("status")).to_contain_text("kept in the session: 4", timeout=60_000)
+    held = stored(shown, session_of(page))
+    assert [message["role"] for message in held] == ["user", "assistant"] * 2
+    expect(page.get_by_role("article").last).to_contain_text(held[-1]["content"])
+    expect(page.get_by_role("article").last).not_to_contain_text("stopped")
+    page.unroute("**/generate_stream")
+    page.get_by_role("article").last.get_by_role("button", name="Regenerate").click()
+    expect(page.get_by_role("article").last).not_to_contain_text("Waiting", timeout=60_000)
+    assert len(stored(shown, session_of(page))) == 4
+
+
+def _answered_but_stopped(route: Route) -> None:
+    """The server answers whole; the person stops before a byte of it is there."""
+    route.fetch()
+    route.request.frame.page.get_by_role("button", name="Stop").click()
+    route.abort("aborted")
 
 
 def test_regenerate_replaces_the_last_answer_and_branches_off_an_earlier_one(shown: Window) -> None:

@@ -106,6 +106,7 @@ export class Chat {
         if (isNew) await this.#forget();
         throw error;
       }
+      if (await this.#holdsAnother(before)) state = '';
     } finally {
       this.ending = null;
       items.filter(item => item.state === 'waiting').forEach(item => { item.state = state; });
@@ -120,6 +121,15 @@ export class Chat {
     const changed = Object.fromEntries(Object.entries(wanted).filter(([name, value]) => value && value !== this.session[name]));
     if (Object.keys(changed).length) this.session = await ask(session(this.session.id), {method: 'PATCH', body: changed});
     this.onChange();
+  }
+
+  // The server may have had the whole answer before the stop reached it: then the session holds it, and it is shown.
+  async #holdsAnother(before) {
+    const held = this.session ? await messages(this.session.id).catch(() => []) : [];
+    const known = before.findLast(item => item.role === 'assistant' && !item.state);
+    if (!held.length || held.at(-1).answer_id === known?.answer) return false;
+    this.items = held.map(stored(functionsOf(held)));
+    return true;
   }
 
   // A refused first message leaves no empty session.
