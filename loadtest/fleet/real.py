@@ -105,9 +105,10 @@ class DaysLines:
         async with server.get("/v1/live", timeout=aiohttp.ClientTimeout()) as response:
             async for told in response.content:
                 if told.startswith(b"data: "):
-                    self._add(json.loads(told[6:]))
+                    self.add(json.loads(told[6:]))
 
-    def _add(self, told: Mapping[str, Any]) -> None:
+    def add(self, told: Mapping[str, Any]) -> None:
+        """Takes an event of `/v1/live`."""
         version, ended = told["versions"][0], time.perf_counter() - self._began
         self.decode_seconds += [step["seconds"] for step in version["steps"] if step["tokens"] == 1]
         predicted = sum(step["predicted_seconds"] for step in version["steps"])

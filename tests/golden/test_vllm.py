@@ -13,6 +13,7 @@ import pytest
 
 from service.engine.messages import FinishReason, StepOutput
 from service.engine_client.client import EngineClient
+from service.machine import processor
 from tests.fakes import tokens_of
 from tests.vllm_engines import NIGHTLY, answer, engine, prompts, repository_at, request_of
 
@@ -32,9 +33,13 @@ async def firsts(client: EngineClient, asked: list[tuple[int, ...]]) -> list[tup
     return [(each[0].token_ids[0], each[0].logprobs[0].logprob) for each in answers]
 
 
-@pytest.mark.parametrize(("version", "agreement", "apart"), [("1", 0.95, 0.15), ("2", 0.9, 0.5)])
+INT8 = (0.9, 0.5) if "avx512_vnni" in processor().features else (0.8, 1.5)
+
+
+@pytest.mark.parametrize(("version", "agreement", "apart"), [("1", 0.95, 0.15), ("2", *INT8)])
 async def test_first_tokens_and_logprobs_are_ours(data: Path, version: str, agreement: float, apart: float) -> None:
-    """In int8 vLLM has the head in bf16 and rounds activations elsewhere: its tokens differ more often."""
+    """In int8 vLLM has the head in bf16 and rounds activations elsewhere: its tokens differ more often. On AVX2 alone
+    vLLM's int8 is further from bf16 than ours: 105 and 111 of 120 first tokens, logprobs within 0.97 and 0.40."""
     asked = prompts(data, 120)
     async with engine(data, version, "dosirak") as own:
         ours = await firsts(own, asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from xml.etree import ElementTree
@@ -16,11 +17,12 @@ from loadtest.fleet.chats import Chat, Habits, arrivals
 from loadtest.fleet.drawing import lines, short
 from loadtest.fleet.growth import CEILINGS, need
 from loadtest.fleet.instance import Instance, Shape
+from loadtest.fleet.real import COEFFICIENTS, DaysLines
 from loadtest.fleet.simulation import Outcome, Simulation
 from service.engine.messages import Request, SamplingParams
 from service.engine.scheduling.cost import Work
 
-SHAPE = Shape((0.001, 1e-4, 1e-8, 1e-9), turn_seconds=0.002, event_seconds=5e-5, blocks=2000)
+SHAPE = Shape((0.001, 1e-4, 1e-8, 1e-9), (2e-4, 1e-5), turn_seconds=0.002, event_seconds=5e-5, blocks=2000)
 HABITS = Habits(answer=20, question=40, pause=2)
 
 
@@ -46,18 +48,41 @@ def test_the_turns_of_a_lost_instance_are_answered_elsewhere(name: str) -> None:
     assert len(run(name, lost_at=2.0).answers) == asked_turns()
 
 
-def test_one_request_takes_what_the_line_says() -> None:
+def test_one_request_takes_what_the_line_says_and_the_loop_and_the_way_besides() -> None:
     """A prompt of 32 tokens and 3 of an answer: a step over the prompt, and two over one token each."""
-    instance = Instance(0, SHAPE)
+    instance = Instance(0, replace(SHAPE, way_seconds=0.5))
     ready = instance.accept(1.0)
-    assert ready == pytest.approx(1.002)
+    assert ready == pytest.approx(1.502)
     instance.add(Request("a", tuple(range(1, 33)), SamplingParams(max_tokens=3)))
     now, told = ready, 0
     while instance.core.has_work:
         now, outputs = instance.step(now)
         told += sum(len(output.token_ids) for output in outputs)
     steps = (Work(32, 0, 32 * 16.5), Work(1, 33), Work(1, 34))
-    assert told == 3 and now - ready == pytest.approx(sum(map(SHAPE.predict, steps)))
+    loop = 3 * (2e-4 + 1e-5)
+    assert told == 3 and now - ready == pytest.approx(loop + sum(map(SHAPE.predict, steps)))
+
+
+def test_a_step_takes_what_the_line_of_its_second_says() -> None:
+    """A day whose host slows down at the second second and is back at the third."""
+    slow = (0.003, 3e-4, 3e-8, 3e-9)
+    shape = replace(SHAPE, lines=((2.0, slow), (3.0, SHAPE.line)))
+    work = Work(8, 100, 50.0)
+    calm = SHAPE.predict(work)
+    assert [shape.predict(work, now) / calm for now in (0.0, 1.99, 2.0, 2.99, 3.0, 99.0)] == pytest.approx(
+        [1, 1, 3, 3, 1, 1]
+    )
+
+
+def test_the_lines_of_a_day_are_those_of_the_seconds_that_computed_made_as_slow_as_their_steps_were() -> None:
+    day = DaysLines()
+    cost = dict(zip(COEFFICIENTS, (0.001, 1e-4, 1e-8, None), strict=True))
+    step = {"tokens": 1, "predicted_seconds": 0.002, "seconds": 0.003}
+    for steps in ([step, step | {"tokens": 9}], []):
+        day.add({"interval_seconds": 1.0, "versions": [{"cost": cost, "steps": steps}]})
+    ((_, line),) = day.lines
+    assert line == day.last == pytest.approx((0.0015, 1.5e-4, 1.5e-8, 0.0))
+    assert day.decode_seconds == [0.003]
 
 
 def test_warm_caches_and_short_queues_are_what_policies_are_for() -> None:
