@@ -50,6 +50,7 @@ async def test_info_describes_the_host_and_measures_nothing(world: World, monkey
     assert body["host"].keys() == msgspec.json.schema(Host)["$defs"]["Host"]["properties"].keys()
     assert body["host"]["memory"]["total"] >= body["host"]["memory"]["available"] > 0
     assert body["measured"] is None, "the doctor never ran"
+    assert body["engine"]["version"] == body["version"]
     directory = Path(body["settings"]["data_dir"])
     measured.keep(msgspec.structs.replace(MEASURED, processor=processor().name), directory)
     assert (await world.client.get("/info")).json()["measured"]["memory_read_gb_s"] == 40.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+import msgspec
 from fastapi import APIRouter
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 
@@ -68,6 +69,8 @@ async def info(service: ServiceDep) -> Response:
     manifest = service.deployments.resolve(None)
     deployment = _serving(service, manifest.reference)
     engine = deployment.engine.info if deployment else None
+    if engine is not None and not engine.version:
+        engine = msgspec.structs.replace(engine, version=service.version)
     settings = service.settings
     host = await asyncio.to_thread(describe, settings)
     shown: dict[str, Any] = {
