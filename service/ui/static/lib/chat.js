@@ -26,8 +26,7 @@ export async function messages(id) {
 }
 
 // An item is a message: {role, text, calls?, called?, message?, answer?, model, receipt, tokens, state}; `called` is the
-// function whose result it is; `state` is '' for what the
-// session holds, else 'waiting' or 'stopped'. `options` of a turn: {model, policy, parameters, context}.
+// function whose result it is; `state` is '' for what the session holds, else 'waiting' or 'stopped'. `options` of a turn: {model, policy, parameters, context}.
 export class Chat {
   items = [];
   session = null;
@@ -106,7 +105,7 @@ export class Chat {
         if (isNew) await this.#forget();
         throw error;
       }
-      if (await this.#holdsAnother(before)) state = '';
+      if (await this.#kept(before)) state = '';
     } finally {
       this.ending = null;
       items.filter(item => item.state === 'waiting').forEach(item => { item.state = state; });
@@ -123,8 +122,8 @@ export class Chat {
     this.onChange();
   }
 
-  // The server may have had the whole answer before the stop reached it: then the session holds it, and it is shown.
-  async #holdsAnother(before) {
+  // The whole answer may have been there before the stop: then the session holds it.
+  async #kept(before) {
     const held = this.session ? await messages(this.session.id).catch(() => []) : [];
     const known = before.findLast(item => item.role === 'assistant' && !item.state);
     if (!held.length || held.at(-1).answer_id === known?.answer) return false;
