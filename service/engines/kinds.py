@@ -84,8 +84,11 @@ class EngineKind:
 
     def shown(self, version: str) -> dict[str, object]:
         """Returns `engine` of a deployment; `version` is that of the loaded engine, if it says one."""
-        own = __version__ if self.name == DOSIRAK else None
-        return {"name": self.name, "version": version or own, "guarantees": dict(self.guarantees)}
+        return {"name": self.name, "version": self.version(version), "guarantees": dict(self.guarantees)}
+
+    def version(self, told: str) -> str | None:
+        """Returns the engine's version: what the loaded engine says, else this project's for our own engine."""
+        return told or (__version__ if self.name == DOSIRAK else None)
 
     def of(self, manifest: Manifest) -> EngineKind:
         """Returns the kind with room for adapters, if the version has one."""

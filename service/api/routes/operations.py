@@ -69,8 +69,8 @@ async def info(service: ServiceDep) -> Response:
     manifest = service.deployments.resolve(None)
     deployment = _serving(service, manifest.reference)
     engine = deployment.engine.info if deployment else None
-    if engine is not None and not engine.version:
-        engine = msgspec.structs.replace(engine, version=service.version)
+    if deployment and engine:
+        engine = msgspec.structs.replace(engine, version=deployment.kind.version(engine.version) or "")
     settings = service.settings
     host = await asyncio.to_thread(describe, settings)
     shown: dict[str, Any] = {

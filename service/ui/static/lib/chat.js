@@ -26,7 +26,8 @@ export async function messages(id) {
 }
 
 // An item is a message: {role, text, calls?, called?, message?, answer?, model, receipt, tokens, state}; `called` is the
-// function whose result it is; `state` is '' for what the session holds, else 'waiting' or 'stopped'. `options` of a turn: {model, policy, parameters, context}.
+// function whose result it is; `state` is '' for what the session holds, else 'waiting' or 'stopped'. `options` of a
+// turn: {model, policy, parameters, context}.
 export class Chat {
   items = [];
   session = null;
