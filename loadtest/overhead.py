@@ -52,6 +52,9 @@ class FreeRunner:
     def unload_adapter(self, name: str) -> None:
         raise ValueError("this runner has no adapters")
 
+    def windows(self) -> None:
+        """All layers have the same blocks."""
+
     def recorder(self, kind: str) -> Recorder:
         raise ValueError("this runner records nothing")
 

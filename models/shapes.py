@@ -95,6 +95,11 @@ class Shape:
         return self.layers * self.layer_weights + (1 if self.tied else 2) * self.head_weights + norms + biases
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        """No layer has a sliding window."""
+        return ()
+
+    @property
     def kv_layers(self) -> int:
         """Layers that keep keys and values."""
         return self.layers

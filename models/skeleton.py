@@ -45,7 +45,8 @@ class Skeleton:
     `tied` maps a weight name that checkpoints may omit to the one it shares.
     `unread` are patterns of names that checkpoints may hold and no model reads, such as the masks of older ones.
     `kv_heads` of `head_dim` numbers are the keys of one token in each of `kv_layers`, and again its values, in a
-    decoder with ordinary attention; 0 heads where the family names none and keeps something else."""
+    decoder with ordinary attention; 0 heads where the family names none and keeps something else. `windows` are the
+    tokens that a token sees in each of these layers, None for all; () where all layers see all."""
 
     linears: dict[str, Linear]
     experts: dict[str, Linear]
@@ -59,6 +60,7 @@ class Skeleton:
     kv_layers: int
     kv_heads: int
     head_dim: int
+    windows: tuple[int | None, ...]
     is_encoder_decoder: bool
 
     @property
@@ -123,6 +125,7 @@ def build(directory: Path) -> Skeleton:
         kv_layers=layers,
         kv_heads=heads,
         head_dim=width,
+        windows=_windows(config, layers),
         is_encoder_decoder=bool(config.is_encoder_decoder),
     )
 
@@ -191,6 +194,15 @@ def _context_window(config: PreTrainedConfig) -> int:
     if config.is_encoder_decoder:
         return _RELATIVE_POSITIONS
     raise InvalidSource("config.json does not say how many positions the model has; add max_position_embeddings")
+
+
+def _windows(config: PreTrainedConfig, layers: int) -> tuple[int | None, ...]:
+    """The sliding window of each layer. A family without types of layers has it in all of them or in none."""
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or window < 1 or getattr(config, "use_sliding_window", True) is False:
+        return ()
+    types = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 
 def _kept_for_a_token(config: PreTrainedConfig) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from models.manifest import QUANTIZED
 from service.deployments.memory import loaded_bytes
-from service.runner.kv_size import LayerShape, block_bytes, choose_num_blocks
+from service.runner.kv_size import Demand, KVBytes, LayerShape, block_bytes, choose_blocks, window_of
 from service.settings import Settings
 
 LIBRARIES_BYTES: Final = 288 << 20
@@ -32,7 +32,8 @@ _KV_VALUE_BYTES: Final = {"fp32": 4}
 class Sizes(Protocol):
     """Sizes of a model without weights: `models.skeleton.Skeleton` of any served architecture, or `models.shapes.Shape`
     of a Llama-shaped one, which needs no torch. `kv_heads` of `head_dim` numbers are kept for each token in each of
-    `kv_layers`, as keys and again as values; `largest_matrix` is in weights."""
+    `kv_layers`, as keys and again as values; `windows` are those of layers with a sliding window (`Skeleton.windows`).
+    `largest_matrix` is in weights."""
 
     @property
     def parameters(self) -> int: ...
@@ -46,6 +47,8 @@ class Sizes(Protocol):
     def kv_heads(self) -> int: ...
     @property
     def head_dim(self) -> int: ...
+    @property
+    def windows(self) -> tuple[int | None, ...]: ...
     def weight_bytes(self, precision: str) -> int: ...
 
 
@@ -103,7 +106,7 @@ def needs_of(sizes: Sizes, files: Files, precision: str, settings: Settings, fre
 
 def kv_bytes_per_token(sizes: Sizes, precision: str, settings: Settings) -> float:
     """Returns the bytes of one token's keys and values in all layers."""
-    return _block_bytes(sizes, precision, settings) / settings.block_size
+    return block_bytes(_layers(sizes), settings.block_size, _value_bytes(precision, settings)) / settings.block_size
 
 
 def _bytes_a_weight(precision: str, other_dtype: bool) -> int:
@@ -115,18 +118,22 @@ def _bytes_a_weight(precision: str, other_dtype: bool) -> int:
 def _kv_cache(sizes: Sizes, precision: str, settings: Settings, free: int) -> tuple[int, int]:
     """Returns the bytes and the positions of the cache that an engine would choose; of none where not one block
     fits, or where a model keeps something else for its tokens."""
-    size = _block_bytes(sizes, precision, settings)
-    wanted = settings.max_num_seqs * sizes.context_window
-    if not size:
+    layers = _layers(sizes)
+    size = KVBytes.of(layers, settings.block_size, _value_bytes(precision, settings))
+    demand = Demand(settings.max_num_seqs, sizes.context_window, settings.max_num_batched_tokens, settings.block_size)
+    if not size.whole:
         return 0, 0
     try:
-        blocks = choose_num_blocks(settings.kv_cache_bytes, size, wanted, settings.block_size, free)
+        blocks = choose_blocks(settings.kv_cache_bytes, size, window_of(layers), demand, free)
     except MemoryError:
         return 0, 0
-    return blocks * size, blocks * settings.block_size
+    return blocks.bytes_of(size), blocks.blocks * settings.block_size
 
 
-def _block_bytes(sizes: Sizes, precision: str, settings: Settings) -> int:
-    layers = (LayerShape(sizes.kv_heads, sizes.head_dim, sizes.head_dim),) * sizes.kv_layers
-    value = 1 if settings.kv_cache_dtype == "int8" else _KV_VALUE_BYTES.get(precision, 2)
-    return block_bytes(layers, settings.block_size, value)
+def _layers(sizes: Sizes) -> list[LayerShape]:
+    shape = sizes.kv_heads, sizes.head_dim, sizes.head_dim
+    return [LayerShape(*shape, window) for window in sizes.windows or (None,) * sizes.kv_layers]
+
+
+def _value_bytes(precision: str, settings: Settings) -> int:
+    return 1 if settings.kv_cache_dtype == "int8" else _KV_VALUE_BYTES.get(precision, 2)

@@ -21,6 +21,7 @@ from typing import Any
 
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
 from service.engine.blocks.block_manager import BlockManager
+from service.engine.blocks.window import WindowPool
 from service.engine.core import Clock, EngineCore, ModelRunner
 from service.engine.messages import (
     EngineInfo,
@@ -128,7 +129,13 @@ class FakeRunner:
     adapters: set[str] = field(default_factory=set)
     batches: list[list[tuple[str, int]]] = field(default_factory=list)
     num_disk_blocks: int = 0
+    window: int = 0
+    """With window blocks: the last tokens that a token also sees in these; else 0."""
+    num_window_blocks: int = 0
+    step_tokens: int = 9
+    window_kv: dict[tuple[int, int], tuple[str, int, int]] = field(default_factory=dict)
     disk_blocks: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
+    windows_on_disk: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
     fails: Callable[[BlockCopy], bool] = lambda copy: False
     took: Callable[[int, int], None] = lambda tokens, copies: None
     """Called with the tokens, or the copies, of every step: where a test lets time pass."""
@@ -150,6 +157,11 @@ class FakeRunner:
     def unload_adapter(self, name: str) -> None:
         self.adapters.remove(name)
 
+    def windows(self) -> WindowPool | None:
+        if not self.window:
+            return None
+        return WindowPool(self.num_window_blocks, self.window, self.block_size, self.step_tokens)
+
     def recorder(self, kind: str) -> FakeRecorder:
         return FakeRecorder(kind)
 
@@ -166,13 +178,27 @@ class FakeRunner:
                 failed.append(each)
                 held = [_RUBBISH] * self.block_size
                 self.disk_blocks.pop(each.disk_block, None)
+                self.windows_on_disk.pop(each.disk_block, None)
             elif each.restores:
                 assert each.disk_block in self.disk_blocks, "a disk block that holds nothing"
                 held = self.disk_blocks[each.disk_block]
             else:
                 held = self.disk_blocks[each.disk_block] = [self.kv[each.block, at] for at in range(self.block_size)]
             self.kv |= {(each.block, at): one for at, one in enumerate(held) if each.restores}
+            self._copy_window(each)
         return failed
+
+    def _copy_window(self, copy: BlockCopy) -> None:
+        nothing = [_RUBBISH] * self.block_size
+        if copy.window_block is None:
+            if not copy.restores:
+                self.windows_on_disk.pop(copy.disk_block, None)
+        elif copy.restores:
+            held = self.windows_on_disk.get(copy.disk_block, nothing)
+            self.window_kv |= {(copy.window_block, at): one for at, one in enumerate(held)}
+        elif copy.disk_block in self.disk_blocks:
+            held = [self.window_kv[copy.window_block, at] for at in range(self.block_size)]
+            self.windows_on_disk[copy.disk_block] = held
 
     def run(self, batch: Batch) -> list[SampledToken | None]:
         missing = {item.sequence.request.adapter for item in batch.scheduled} - self.adapters - {""}
@@ -188,13 +214,24 @@ class FakeRunner:
         sequence = item.sequence
         for position, token in enumerate(item.token_ids, sequence.num_computed_tokens):
             self.kv[self._slot(sequence, position)] = (_owner(sequence.request), position, token)
+            if self.window:
+                self.window_kv[self._window_slot(sequence, position)] = self.kv[self._slot(sequence, position)]
 
-    def _read(self, sequence: Sequence, length: int) -> list[int]:
-        context = []
+    def _read(self, sequence: Sequence, length: int, row: int | None = None) -> list[int]:
+        """The tokens of the first positions, as the row at position `row` sees them; by default the last one."""
+        context, row = [], length - 1 if row is None else row
         for position in range(length):
-            owner, written_at, token = self.kv[self._slot(sequence, position)]
-            context.append(token if (owner, written_at) == (_owner(sequence.request), position) else -1)
+            held = owner, written_at, token = self.kv[self._slot(sequence, position)]
+            right = (owner, written_at) == (_owner(sequence.request), position)
+            if self.window and position > row - self.window:
+                right &= self.window_kv[self._window_slot(sequence, position)] == held
+            context.append(token if right else -1)
         return context
+
+    def _window_slot(self, sequence: Sequence, position: int) -> tuple[int, int]:
+        block = sequence.window_table[position // self.block_size]
+        assert 0 <= block < self.num_window_blocks, "no window block for what a token sees"
+        return block, position % self.block_size
 
     def _slot(self, sequence: Sequence, position: int) -> tuple[int, int]:
         return sequence.block_table[position // self.block_size], position % self.block_size
@@ -262,8 +299,8 @@ class EncodingRunner(FakeRunner):
             written = (_owner(sequence.request), position, _encoded(sequence.request))
             self.kv[self._slot(sequence, position)] = written
 
-    def _read(self, sequence: Sequence, length: int) -> list[int]:
-        held, slots = super()._read(sequence, length), sequence.num_encoder_slots
+    def _read(self, sequence: Sequence, length: int, row: int | None = None) -> list[int]:
+        held, slots = super()._read(sequence, length, row), sequence.num_encoder_slots
         is_whole = held[:slots] == [_encoded(sequence.request)] * slots
         assert tuple(held[slots : slots + len(DECODER_START)]) == DECODER_START
         return [*(sequence.request.token_ids if is_whole else [-1]), *held[slots + len(DECODER_START) :]]

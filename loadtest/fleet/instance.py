@@ -79,6 +79,9 @@ class TimedRunner:
     def unload_adapter(self, name: str) -> None:
         """There is none."""
 
+    def windows(self) -> None:
+        """All layers have the same blocks."""
+
     def recorder(self, kind: str) -> Any:
         raise ValueError("a simulated model is not profiled")
 

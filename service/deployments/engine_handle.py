@@ -114,7 +114,7 @@ class SharedEngines:
 
     def _promised_bytes(self) -> int:
         loaded = [group.engine.info for group in self._groups.values()]
-        return sum(info.blocks_total * info.kv_bytes_per_block for info in loaded if info)
+        return sum(info.kv_cache_bytes for info in loaded if info)
 
 
 @dataclass(slots=True, eq=False)

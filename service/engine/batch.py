@@ -66,11 +66,13 @@ class Scheduled(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """One copy of a block's content to a disk block of the offload file; back from there if `restores`."""
+    """One copy of a block's content to a disk block of the offload file; back from there if `restores`. The content
+    of its window block is part of the copy if it has one."""
 
     block: int
     disk_block: int
     restores: bool = False
+    window_block: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

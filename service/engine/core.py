@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from service.engine.batch import Batch, BlockCopy, SampledToken
+from service.engine.blocks.window import WindowPool
 from service.engine.constraint import Grammars
 from service.engine.draft_model import DraftModel
 from service.engine.grammar_loading import CompiledGrammars
@@ -39,6 +40,11 @@ class ModelRunner(Protocol):
     """Whether a row's results are the same, bit for bit, with drafts behind it. If not, drafts could change tokens."""
     num_disk_blocks: int
     """The number of blocks that its offload file holds; 0 without one."""
+
+    def windows(self) -> WindowPool | None:
+        """Returns a new pool of the window blocks of its layers with a sliding window; None if all layers have the same
+        blocks."""
+        ...
 
     @property
     def draft_model(self) -> DraftModel | None:

@@ -202,6 +202,10 @@ class NodesConfig(msgspec.Struct, frozen=True, kw_only=True):
     software: str
 
 
+MIN_PREFILL_TOKENS = 8
+"""Of a prompt in a step beside decodes: few enough for a slow machine, enough rows for a fast kernel."""
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine process needs to know. It is resolved already: nothing here reads the environment.
 
@@ -254,6 +258,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     executor: str = "mp"
     nodes: NodesConfig | None = None
 
+    @property
+    def step_tokens(self) -> int:
+        """The most tokens of a step: the configured number, or the least prefill beside a full batch if that is
+        more."""
+        return max(self.max_num_batched_tokens, self.max_num_seqs + MIN_PREFILL_TOKENS)
+
 
 class Limit(msgspec.Struct, frozen=True, array_like=True):
     """The least and the most of a sampling parameter."""
@@ -281,7 +291,11 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     blocks_total: int
     kv_bytes_per_block: int
-    """Of the model and of its draft model."""
+    """In all layers, of the model and of its draft model."""
+    window_blocks_total: int = 0
+    """The number of blocks of the layers with a sliding window, where that is another one."""
+    window_bytes_per_block: int = 0
+    """In the layers with a sliding window; a part of `kv_bytes_per_block`."""
     vocab_size: int = 0
     """Rows of the embedding: token ids run from 0 to this, excluded."""
     no_embeddings: str = ""
@@ -296,6 +310,13 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     peaks: Peaks | None = None
     no_peaks: str = ""
     """Why the peaks are not known; "" if they are."""
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        """The bytes of the KV cache when it is full."""
+        elsewhere = self.kv_bytes_per_block - self.window_bytes_per_block
+        in_windows = (self.window_blocks_total or self.blocks_total) * self.window_bytes_per_block
+        return self.blocks_total * elsewhere + in_windows
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):

@@ -45,6 +45,8 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
+    window_table: list[int] = field(default_factory=list)
+    """The window blocks of the same tokens, as far as the next token sees them; empty where no layer has any."""
     scheduled_at: float | None = None
     first_token_at: float | None = None
     num_preemptions: int = 0

@@ -10,21 +10,18 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from service.engine.blocks.block_manager import BlockManager
 from service.engine.blocks.offload import Offload
 from service.engine.core import EngineCore, ModelRunner
 from service.engine.loop import run_process
-from service.engine.messages import EngineConfig, EngineInfo
+from service.engine.messages import MIN_PREFILL_TOKENS, EngineConfig, EngineInfo
 from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.work import ModelWork
 
 BuildRunner = Callable[[EngineConfig, Callable[[str, float], None]], tuple[ModelRunner, EngineInfo]]
 """(config, progress(phase, fraction)) -> the runner and the facts of the loaded engine."""
-
-_MIN_PREFILL_TOKENS: Final = 8  # beside decodes: small enough for a slow machine, enough rows for a fast kernel
 
 
 def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int, work: ModelWork | None = None) -> EngineCore:
@@ -33,13 +30,12 @@ def build_core(config: EngineConfig, runner: ModelRunner, num_blocks: int, work:
 
 
 def build_scheduler(config: EngineConfig, runner: ModelRunner, num_blocks: int) -> Scheduler:
-    """Returns a scheduler. Raises the maximum of a step, if needed, to the least prefill beside a full batch."""
-    max_tokens = max(config.max_num_batched_tokens, config.max_num_seqs + _MIN_PREFILL_TOKENS)
-    policy = BatchingPolicy(max_tokens, _MIN_PREFILL_TOKENS, config.inter_token_latency_target)
+    """Returns a scheduler over the runner's blocks."""
+    policy = BatchingPolicy(config.step_tokens, MIN_PREFILL_TOKENS, config.inter_token_latency_target)
     offload = Offload(runner.num_disk_blocks if config.prefix_caching else 0)
     size = config.block_size
     worth = partial(policy.block_seconds, block_size=size)
-    blocks = BlockManager(num_blocks, size, config.prefix_caching, offload, worth)
+    blocks = BlockManager(num_blocks, size, config.prefix_caching, offload, worth, runner.windows())
     speculation = config.speculation and runner.verifies_drafts
     return Scheduler(
         blocks,

@@ -169,7 +169,7 @@ class DraftModel:
         greedy = SamplerRow(SamplingParams(max_tokens=1), 0)
         for rows in _TRIAL_ROWS * _TRIALS:
             started = time.perf_counter()
-            logits = self.forward(self._step([((0,), 0, (self.cache.scratch_block,))] * rows, [True] * rows))
+            logits = self.forward(self._step([((0,), 0, (self.cache.num_blocks,))] * rows, [True] * rows))
             self._sampler.sample(self._fitted(logits[:rows]), [greedy] * rows)
             self.cost.observe(Work(rows, rows), time.perf_counter() - started)
 

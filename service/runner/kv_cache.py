@@ -3,6 +3,7 @@
 layer tensor   [ num_blocks + 1, kv_heads, block_size, head_dim ]
 8-bit            [ .., head_dim + 4 ]: codes, then the row's scale as the four bytes of an fp32
 scratch block    num_blocks: padding rows write there, padding of a block table reads there (and is masked)
+window layers    if the cache has window blocks, a layer with a sliding window has num_window_blocks + 1 instead
 
 Each row (one token, one head) is quantized by itself. So stored values do not depend on the batch either.
 """
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 
 from models.loading import DTYPES
+from service.engine.blocks.window import WindowPool
 from service.engine.messages import EngineConfig
+from service.engine.sequence import Sequence as TokenSequence
 from service.host import available_memory
-from service.runner.kv_size import SCALE_BYTES, LayerShape, block_bytes
+from service.runner.kv_size import SCALE_BYTES, LayerShape, block_bytes, window_of
 from service.runner.memory import lazy_zeros
 
 
@@ -45,10 +48,15 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
         layer_devices: Sequence[torch.device] | None = None,
+        num_window_blocks: int = 0,
+        step_tokens: int = 1,
     ) -> None:
-        """The model takes tokens on `device`; its layers lie there, or on `layer_devices`."""
+        """The model takes tokens on `device`; its layers lie there, or on `layer_devices`. With `num_window_blocks` the
+        layers with a window have so many blocks, and a step has `step_tokens` at most."""
         self.shapes = tuple(shapes)
         self.num_blocks = num_blocks
+        self.num_window_blocks = num_window_blocks
+        self._step_tokens = step_tokens
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
@@ -56,21 +64,41 @@ class KVCache:
         self.is_divided = len(set(devices)) > 1
         self.device_names = ",".join(dict.fromkeys(map(str, devices)))
 
-        def blocks(heads: int, dim: int, device: torch.device) -> Tensor:
-            shape = (num_blocks + 1, heads, block_size, dim + (SCALE_BYTES if dtype is torch.int8 else 0))
+        def blocks(layer: int, dim: int) -> Tensor:
+            device, width = devices[layer], dim + (SCALE_BYTES if dtype is torch.int8 else 0)
+            shape = (self.blocks_of(layer) + 1, self.shapes[layer].kv_heads, block_size, width)
             on_host = device.type == "cpu"
             return lazy_zeros(shape, dtype) if on_host else torch.zeros(shape, dtype=dtype, device=device)
 
-        placed = tuple(zip(self.shapes, devices, strict=True))
-        self.keys = [blocks(shape.kv_heads, shape.key_dim, device) for shape, device in placed]
-        self.values = [blocks(shape.kv_heads, shape.value_dim, device) for shape, device in placed]
+        self.keys = [blocks(layer, shape.key_dim) for layer, shape in enumerate(self.shapes)]
+        self.values = [blocks(layer, shape.value_dim) for layer, shape in enumerate(self.shapes)]
 
-    @property
-    def scratch_block(self) -> int:
-        return self.num_blocks
+    def has_window_blocks(self, layer: int) -> bool:
+        """Whether the layer's keys and values lie in window blocks."""
+        return self.num_window_blocks > 0 and self.shapes[layer].window is not None
+
+    def blocks_of(self, layer: int) -> int:
+        """Returns the number of the layer's blocks, which is also its scratch block."""
+        return self.num_window_blocks if self.has_window_blocks(layer) else self.num_blocks
+
+    def windows(self) -> WindowPool | None:
+        """Returns a new pool of the window blocks; None if there are none."""
+        window = window_of(self.shapes)
+        if not self.num_window_blocks or window is None:
+            return None
+        return WindowPool(self.num_window_blocks, window, self.block_size, self._step_tokens)
+
+    def lend(self, sequence: TokenSequence, num_tokens: int, first: int = 0) -> None:
+        """Gives a sequence that no block manager knows the blocks from `first` on, and the window blocks in turn. The
+        tokens that a window sees, and those of a step, must fit into the window blocks."""
+        blocks = range(first, first - -num_tokens // self.block_size)
+        sequence.block_table = list(blocks)
+        if self.num_window_blocks:
+            sequence.window_table = [block % self.num_window_blocks for block in blocks]
 
     @property
     def block_bytes(self) -> int:
+        """Bytes of a block in all layers."""
         return bytes_per_block(self.shapes, self.block_size, self.dtype)
 
     def write(self, layer: int, key: Tensor, value: Tensor, rows: Tensor) -> None:

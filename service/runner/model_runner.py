@@ -12,6 +12,7 @@ from torch import Tensor
 
 from models.loading import LowRankWeights, load_adapter
 from service.engine.batch import Batch, BlockCopy, SampledToken, Scheduled
+from service.engine.blocks.window import WindowPool
 from service.engine.constraint import Grammars
 from service.engine.messages import Request, SamplingParams, TokenLogprobs
 from service.engine.profiling import Part
@@ -56,6 +57,10 @@ class ModelRunner:
         self.adapters: set[str] = set()
         self.verifies_drafts = forward.invariant and device.type == "cpu"
 
+    def windows(self) -> WindowPool | None:
+        """Returns a new pool of the cache's window blocks, if it has any."""
+        return self.cache.windows()
+
     @torch.inference_mode()
     def read_adapter(self, name: str, directory: str) -> Callable[[], None]:
         """Reads the adapter of the version in `directory`; any thread may call it, beside steps. What it returns makes
@@ -82,7 +87,8 @@ class ModelRunner:
     def _trial(self, adapter: str) -> Step:
         """Two tokens in the block that nobody reads."""
         sequence = Sequence.of(Request("trial", (0, 0), SamplingParams(max_tokens=1), adapter=adapter))
-        sequence.block_table = [self.cache.scratch_block]
+        sequence.block_table = [self.cache.num_blocks]
+        sequence.window_table = [self.cache.num_window_blocks]
         return pack(Batch((Scheduled(sequence, 2),)), self.cache, self._rules, self._device)
 
     def recorder(self, kind: str) -> TraceRecorder:

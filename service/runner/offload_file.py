@@ -2,7 +2,7 @@
 
 It knows the numbers of blocks, in memory and on disk, and bytes. It knows no contents or sequences.
 
-disk_block   | layer 0 keys | layer 0 values | layer 1 keys | ..    bytes as they lie in memory
+disk_block   | layer 0 keys | layer 0 values | layer 1 keys | .. | layers with window blocks ..    bytes as in memory
 
 The file has no name: no other process can open it, and it ends with the process, also after a crash.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
@@ -36,13 +36,11 @@ class OffloadFile:
         """Makes the file in `directory`: at most `max_bytes`, and at most a tenth of the free bytes there. Raises
         OSError."""
         self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - lives as long as this
-        self._blocks = [tensor.view(len(tensor), -1).view(torch.uint8) for tensor in _tensors(cache)]
-        self._on_host = cache.device.type == "cpu"
-        self._views = [tensor.numpy() for tensor in self._blocks] if self._on_host else []  # quick to index
-        self._block_bytes = sum(tensor.shape[1] for tensor in self._blocks)
+        self._halves = [_Half(cache, in_windows) for in_windows in (False, True)]
+        self._block_bytes = sum(half.num_bytes for half in self._halves)
         disk = os.fstatvfs(self._file.fileno())
         self.num_disk_blocks = min(max_bytes, int(disk.f_bavail * disk.f_frsize * FREE_DISK_SHARE)) // self._block_bytes
-        self._checksums: dict[int, int] = {}
+        self._checksums: dict[tuple[int, bool], int] = {}
 
     def copy(self, copies: Iterable[BlockCopy]) -> list[BlockCopy]:
         """Makes copies one after the other and returns the ones that failed. A failed copy left a disk block that is
@@ -50,37 +48,46 @@ class OffloadFile:
         return [each for each in copies if not (self._restore(each) if each.restores else self._save(each))]
 
     def _save(self, copy: BlockCopy) -> bool:
-        self._checksums.pop(copy.disk_block, None)
-        parts = self._parts(copy.block) if self._on_host else [_bytes(torch.cat(self._rows(copy.block)).cpu())]
-        if self._moved(os.pwritev, parts, copy.disk_block):
-            self._checksums[copy.disk_block] = _checksum(parts)
-        return copy.disk_block in self._checksums
+        for half in self._halves:
+            self._checksums.pop((copy.disk_block, half.in_windows), None)
+        return all(self._save_half(half, block, copy.disk_block) for half, block in self._given(copy))
 
     def _restore(self, copy: BlockCopy) -> bool:
-        read = torch.empty(0 if self._on_host else self._block_bytes, dtype=torch.uint8)
-        parts = self._parts(copy.block) if self._on_host else [_bytes(read)]
-        known = copy.disk_block in self._checksums and self._moved(os.preadv, parts, copy.disk_block)
-        if not known or _checksum(parts) != self._checksums[copy.disk_block]:
-            for row in self._rows(copy.block):  # bits that are no number would reach its next owner: KVCache.write
-                row.zero_()
+        return all(self._restore_half(half, block, copy.disk_block) for half, block in self._given(copy))
+
+    def _given(self, copy: BlockCopy) -> list[tuple[_Half, int]]:
+        """Returns the halves of the copy's block, each with the block that holds it."""
+        full, in_windows = self._halves
+        if copy.window_block is None:
+            return [(full, copy.block)]
+        return [(full, copy.block), (in_windows, copy.window_block)]
+
+    def _save_half(self, half: _Half, block: int, disk_block: int) -> bool:
+        parts = half.parts(block)
+        if not self._moved(os.pwritev, parts, self._offset(half, disk_block)):
             return False
-        if not self._on_host:
-            sent, at = read.to(self._blocks[0].device), 0
-            for row in self._rows(copy.block):
-                row.copy_(sent[at : at + len(row)])
-                at += len(row)
+        self._checksums[disk_block, half.in_windows] = _checksum(parts)
         return True
 
-    def _rows(self, block: int) -> list[Tensor]:
-        return [tensor[block] for tensor in self._blocks]
+    def _restore_half(self, half: _Half, block: int, disk_block: int) -> bool:
+        key = disk_block, half.in_windows
+        read = torch.empty(0 if half.on_host else half.num_bytes, dtype=torch.uint8)
+        parts = half.parts(block) if half.on_host else [_bytes(read)]
+        known = key in self._checksums and self._moved(os.preadv, parts, self._offset(half, disk_block))
+        if not known or _checksum(parts) != self._checksums[key]:
+            for row in half.rows(block):  # bits that are no number would reach its next owner: KVCache.write
+                row.zero_()
+            return False
+        if not half.on_host:
+            half.take(read, block)
+        return True
 
-    def _parts(self, block: int) -> list[memoryview]:
-        """Returns the parts on the host as views, not copies."""
-        return [view[block].data for view in self._views]
+    def _offset(self, half: _Half, disk_block: int) -> int:
+        return disk_block * self._block_bytes + (self._halves[0].num_bytes if half.in_windows else 0)
 
-    def _moved(self, move: Move, parts: list[memoryview], disk_block: int) -> bool:
+    def _moved(self, move: Move, parts: list[memoryview], offset: int) -> bool:
         """Returns whether all bytes were moved."""
-        offset, rest = disk_block * self._block_bytes, iter(parts)
+        rest = iter(parts)
         try:
             while some := list(islice(rest, _PARTS_A_CALL)):
                 size = sum(len(part) for part in some)
@@ -92,10 +99,33 @@ class OffloadFile:
         return True
 
 
-def _tensors(cache: KVCache) -> Iterator[Tensor]:
-    for keys, values in zip(cache.keys, cache.values, strict=True):
-        yield keys
-        yield values
+class _Half:
+    """The bytes of the layers with blocks, or of those with window blocks: tensors [blocks, bytes] uint8."""
+
+    def __init__(self, cache: KVCache, in_windows: bool) -> None:
+        self.in_windows = in_windows
+        layers = [at for at in range(len(cache.shapes)) if cache.has_window_blocks(at) == in_windows]
+        tensors = [tensor for at in layers for tensor in (cache.keys[at], cache.values[at])]
+        self.blocks = [tensor.view(len(tensor), -1).view(torch.uint8) for tensor in tensors]
+        self.on_host = cache.device.type == "cpu"
+        self._views = [tensor.numpy() for tensor in self.blocks] if self.on_host else []  # quick to index
+        self.num_bytes = sum(tensor.shape[1] for tensor in self.blocks)
+
+    def rows(self, block: int) -> list[Tensor]:
+        return [tensor[block] for tensor in self.blocks]
+
+    def parts(self, block: int) -> list[memoryview]:
+        """Returns the parts; on the host as views, not copies."""
+        if self.on_host:
+            return [view[block].data for view in self._views]
+        return [_bytes(torch.cat(self.rows(block)).cpu())] if self.blocks else []
+
+    def take(self, read: Tensor, block: int) -> None:
+        """Writes the bytes read from the file into the block, on another device."""
+        sent, at = read.to(self.blocks[0].device) if self.blocks else read, 0
+        for row in self.rows(block):
+            row.copy_(sent[at : at + len(row)])
+            at += len(row)
 
 
 def _bytes(row: Tensor) -> memoryview:

@@ -108,7 +108,7 @@ def _chunks(
     known = (*decoder_start, *token_ids[half:])
     sequence = Sequence.of(request, known, runner.cache.block_size)
     slots, last = sequence.num_encoder_slots, sequence.num_tokens - 1
-    sequence.block_table = list(range(-(-sequence.num_tokens // runner.cache.block_size)))
+    runner.cache.lend(sequence, sequence.num_tokens)
     while sequence.num_computed_tokens < last:
         start = max(sequence.num_computed_tokens, slots)
         end = min(start + CHUNK, last)

@@ -100,12 +100,12 @@ def pack(batch: Batch, cache: KVCache, rules: RowRules, device: torch.device) ->
     state_rows: list[range | None] = []
     for item in batch.scheduled:
         sequence, start = item.sequence, item.sequence.num_computed_tokens
-        tokens, table = item.token_ids, sequence.block_table
+        tokens, table, window_table = item.token_ids, sequence.block_table, sequence.window_table
         if slots := sequence.num_encoder_slots:
             encoded.append(_encoded(sequence, table))
             tokens, start = tokens[max(0, slots - start) :], max(0, start - slots)
             table = table[slots // cache.block_size :]
-        packed = SequenceRows(len(token_ids), len(tokens), start, table)
+        packed = SequenceRows(len(token_ids), len(tokens), start, table, window_table)
         token_ids += tokens
         positions += range(start, start + packed.count)
         sequences.append(packed)

@@ -241,9 +241,9 @@ class Loaded:
     ) -> EngineCore:
         """A fresh scheduler over the runner's blocks; fewer `blocks` make it preempt."""
         offload = Offload(self.runner.num_disk_blocks)
-        manager = BlockManager(
-            blocks or self.info.blocks_total, self.info.block_size, caching, offload, lambda index: 1e9
-        )
+        total, windows = blocks or self.info.blocks_total, self.runner.windows()
+        manager = BlockManager(total, self.info.block_size, caching, offload, lambda index: 1e9, windows)
+        budget = min(budget, self.config.step_tokens)
         policy = BatchingPolicy(max(budget, self.config.max_num_seqs + MIN_PREFILL), MIN_PREFILL, 1e9)
         speculation = speculation and self.runner.verifies_drafts
         config = self.config

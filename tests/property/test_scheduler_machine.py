@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -35,9 +36,10 @@ from tests.fakes import (
     make_request,
     tokens_of,
 )
-from tests.property.test_blocks_machine import UNSHRUNK, Disordered, Hasty, Leaky, Saltless, prompts
+from tests.property.test_blocks_machine import UNSHRUNK, Blind, Disordered, Hasty, Leaky, Saltless, prompts
 
 BLOCKS, BLOCK_SIZE = 10, 4
+WINDOW, WINDOW_BLOCKS = 6, 26  # as many as two long sequences and a step of nine tokens can need, and some
 MIN_PREFILL = 3  # divides no block
 SETTINGS = settings(deadline=None, max_examples=drawn(40, 80), stateful_step_count=40)
 
@@ -65,17 +67,22 @@ class SchedulerMachine(RuleBasedStateMachine):
     has_encoder: bool = False
     num_disk_blocks: int = 0
     is_slow: bool = False
+    num_blocks: int = BLOCKS
+    window: int = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
         policy = BatchingPolicy(9, MIN_PREFILL, 0.5 if self.is_slow else 1e9)
-        pool = self.blocks(BLOCKS, BLOCK_SIZE, offload=Offload(self.num_disk_blocks))
+        self.runner = EncodingRunner(BLOCK_SIZE) if self.has_encoder else FakeRunner(BLOCK_SIZE)
+        self.runner.window, self.runner.num_window_blocks = self.window, WINDOW_BLOCKS
+        pool = self.blocks(
+            self.num_blocks, BLOCK_SIZE, offload=Offload(self.num_disk_blocks), windows=self.runner.windows()
+        )
         start = DECODER_START if self.has_encoder else ()
         scheduler = self.scheduler_type(
             pool, policy, max_num_seqs=4, max_model_len=1024, speculation=True, decoder_start=start
         )
-        self.runner = EncodingRunner(BLOCK_SIZE) if self.has_encoder else FakeRunner(BLOCK_SIZE)
         self.runner.took = self.took
         self.core = EngineCore(self.runner, scheduler, self.clock)
         self.requests: dict[str, Request] = {}
@@ -118,7 +125,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def check_held(self, sequence: Sequence) -> None:
         """Of every position that counts as computed, the token of that sequence."""
         start, end = sequence.num_encoder_slots, sequence.num_computed_tokens
-        assert FakeRunner._read(self.runner, sequence, end)[start:] == sequence.token_ids[start:end]
+        assert FakeRunner._read(self.runner, sequence, end, end)[start:] == sequence.token_ids[start:end]
 
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
@@ -137,7 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.core.scheduler.check_integrity()
         stats = self.core.stats
         used = {block for sequence in self.core.scheduler.running for block in sequence.block_table}
-        assert stats.blocks_free + stats.blocks_cached + len(used) == BLOCKS
+        assert stats.blocks_free + stats.blocks_cached + len(used) == self.num_blocks
         for sequence in self.core.scheduler.running:
             self.check_shared(sequence)
 
@@ -160,7 +167,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.core.has_work
         for request in self.requests.values():
             self.check_end(request)
-        assert self.core.scheduler.blocks.num_available == BLOCKS
+        assert self.core.scheduler.blocks.num_available == self.num_blocks
 
     def ended(self, id: str) -> bool:
         return any(output.finish_reason for output in self.outputs[id])
@@ -247,8 +254,8 @@ class Hoarding(BlockManager):
 class Partial(BlockManager):
     """Takes what is left of an encoder's input."""
 
-    def match(self, sequence: Sequence) -> Prefix:
-        return super().match(replace(sequence, num_encoder_slots=0, block_hashes=self._rooted(sequence)))
+    def match(self, sequence: Sequence, most: int = sys.maxsize) -> Prefix:
+        return super().match(replace(sequence, num_encoder_slots=0, block_hashes=self._rooted(sequence)), most)
 
     def _rooted(self, sequence: Sequence) -> list[bytes]:
         return [self._hash(sequence, index) for index in range((sequence.num_tokens - 1) // BLOCK_SIZE)]
@@ -271,6 +278,7 @@ def machine_of(
     encoder: bool = False,
     disk_blocks: int = 0,
     slow: bool = False,
+    windows: bool = False,
 ) -> type[SchedulerMachine]:
     class Machine(SchedulerMachine):
         is_slow = slow
@@ -278,6 +286,7 @@ def machine_of(
         blocks = planted
         scheduler_type = scheduler
         has_encoder = encoder
+        window, num_blocks = (WINDOW, 40) if windows else (0, BLOCKS)
 
     return Machine
 
@@ -287,6 +296,18 @@ def machine_of(
 def test_scheduler(scheduler: type[Scheduler], disk_blocks: int, encoder: bool) -> None:
     machine = machine_of(scheduler=scheduler, encoder=encoder, disk_blocks=disk_blocks)
     run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize(("scheduler", "disk_blocks"), [(Scheduler, 0), (Scheduler, 8), (Guessing, 60)])
+def test_with_sliding_windows(scheduler: type[Scheduler], disk_blocks: int, slow: bool) -> None:
+    machine = machine_of(scheduler=scheduler, disk_blocks=disk_blocks, slow=slow, windows=True)
+    run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+def test_a_planted_defect_of_windows_is_found() -> None:
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine_of(Blind, windows=True), settings=UNSHRUNK)
 
 
 @pytest.mark.parametrize(("planted", "scheduler"), [(Partial, Scheduler), (BlockManager, Chopping)])
@@ -328,7 +349,7 @@ def test_a_planted_defect_of_the_spill_is_found(planted: type[BlockManager], sch
 
 @pytest.mark.parametrize("planted", [Leaky, Saltless])
 def test_a_planted_defect_is_found(planted: type[BlockManager]) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, KeyError)):
         run_state_machine_as_test(machine_of(planted), settings=UNSHRUNK)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from service.runner.forwards.attention import KV_TILE, AttentionPlan, AttentionSpec, SequenceRows, matmul_dtype
 from service.runner.kv_cache import KVCache, bytes_per_block, decode, encode
-from service.runner.kv_size import LayerShape, choose_num_blocks
+from service.runner.kv_size import Demand, KVBlocks, KVBytes, LayerShape, choose_blocks
 from service.runner.row_blocks import bmm_row_quantum
 from tests.effort import drawn
 from tests.kernels import KERNELS, use
@@ -229,9 +229,10 @@ def test_blocks_hold_what_was_written() -> None:
     ids=["by bytes", "by need", "by memory"],
 )
 def test_number_of_blocks(kv_cache_bytes: int, tokens: int, free: int, blocks: int) -> None:
-    assert choose_num_blocks(kv_cache_bytes, 100, tokens, 16, free) == blocks
+    demand = Demand(1, tokens, 64, 16)
+    assert choose_blocks(kv_cache_bytes, KVBytes(100), None, demand, free) == KVBlocks(blocks)
 
 
 def test_no_block_fits() -> None:
     with pytest.raises(MemoryError, match="at least 100 bytes"):
-        choose_num_blocks(99, 100, 64, 16, 10**9)
+        choose_blocks(99, KVBytes(60, 40), 32, Demand(1, 64, 64, 16), 10**9)

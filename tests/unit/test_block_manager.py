@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import pytest
 
 from service.engine.blocks.block_manager import BlockManager, BrokenBlocks
+from service.engine.blocks.window import NoWindowBlock, WindowPool
 from service.engine.sequence import Sequence
 from tests.fakes import make_request
+from tests.property.test_blocks_machine import Unreserved
 
 
 def sequence(id: str, token_ids: Iterable[int], salt: str = "") -> Sequence:
@@ -204,3 +206,75 @@ def test_a_prefix_is_known_by_adapter() -> None:
     assert len(blocks.match(sequence("b", adapter="one"))) == 2
     for other in ({}, {"adapter": "two"}, {"cache_salt": "one"}, {"adapter": "one", "cache_salt": "x"}):
         assert blocks.match(sequence("c", **other)) == []
+
+
+def windowed(num_blocks: int = 12, places: int = 6, window: int = 6) -> tuple[BlockManager, WindowPool]:
+    """Blocks of four tokens, and window blocks for what a token sees: its own and five before it. Nothing is
+    reserved."""
+    pool = Unreserved(places, window, 4, 1)
+    return BlockManager(num_blocks, 4, windows=pool), pool
+
+
+def test_a_sequence_keeps_window_blocks_for_what_its_next_token_sees() -> None:
+    blocks, pool = windowed()
+    a = sequence("a", range(40))
+    for _ in range(5):
+        assert blocks.allocate(a, 8)
+        blocks.mark_computed(a, 8)
+        blocks.check_integrity()
+    assert a.block_table == list(range(10)) and len(a.window_table) == 10
+    assert pool.first_seen(40) == 8, "tokens 35 to 39 lie in blocks 8 and 9"
+    assert [pool.place_of(block) is not None for block in a.block_table[8:]] == [True, True]
+    assert sum(pool.place_of(block) is not None for block in range(12)) == 6, "the others' places are used again"
+
+
+def test_the_end_of_a_chat_is_found_again_and_its_middle_is_not() -> None:
+    blocks, _ = windowed(places=4)
+    a = computed(blocks, "a", range(12))
+    for start in (12, 20):  # further turns
+        blocks.allocate(a, 8)
+        a.token_ids += range(start, start + 8)
+        blocks.mark_computed(a, 8)
+    blocks.free(a)
+    assert blocks.match(sequence("b", range(29))) == [0, 1, 2, 3, 4, 5, 6]
+    assert blocks.match(sequence("c", [*range(16), 99])) == [], "the window before token 16 is gone"
+    assert blocks.match(sequence("b", range(29)), most=6) == [0, 1, 2, 3, 4, 5], "blocks 4 and 5 are there"
+    assert blocks.match(sequence("b", range(29)), most=4) == [], "a cut that ends behind a gap"
+
+
+def test_what_lost_its_window_blocks_is_replaced_by_what_has_them() -> None:
+    blocks, _ = windowed(places=5)
+    blocks.free(computed(blocks, "system", range(8)))
+    blocks.free(computed(blocks, "other", range(100, 117)))
+    assert blocks.match(sequence("a", range(9))) == []
+    a = computed(blocks, "a", range(9))
+    blocks.free(a)
+    assert len(blocks.match(sequence("b", range(9)))) == 2
+    blocks.check_integrity()
+
+
+def test_more_than_the_window_blocks_is_a_defect() -> None:
+    blocks, _ = windowed(places=2)
+    with pytest.raises(NoWindowBlock):
+        blocks.allocate(sequence("a", range(12)), 12)
+    with pytest.raises(ValueError, match="a window of 0 tokens"):
+        WindowPool(2, 0, 4, 1)
+    with pytest.raises(ValueError, match="11 window blocks are too few for one sequence and 8 tokens a step"):
+        WindowPool(11, 6, 4, 8)
+
+
+def test_a_sequence_waits_for_the_window_blocks_that_it_may_need() -> None:
+    blocks = BlockManager(100, 4, windows=WindowPool(26, 6, 4, 8))
+    a, b, c, d = (sequence(name, range(40)) for name in "abcd")
+    for each in (a, b, c):
+        each.max_num_tokens = 100
+    d.max_num_tokens = 10
+    assert [blocks.allocate(each, 8) for each in (a, b)] == [True, True], "ten each, and two for a step"
+    assert not blocks.allocate(c, 8) and c.block_table == []
+    assert not blocks.allocate(d, 8), "seven for a short one"
+    blocks.free(a)
+    assert blocks.allocate(d, 8)
+    assert not blocks.allocate(c, 8)
+    blocks.free(d)
+    assert blocks.allocate(c, 8)
+    blocks.check_integrity()

@@ -40,7 +40,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Offloa
 
     def made(cache: KVCache, max_bytes: int = 1 << 20) -> OffloadFile:
         file = OffloadFile(cache, str(tmp_path), max_bytes)
-        file._on_host = request.param
+        for half in file._halves:
+            half.on_host = request.param
         return file
 
     return made
@@ -133,3 +134,20 @@ def test_a_read_that_fails(make: Callable[..., OffloadFile], monkeypatch: pytest
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         OffloadFile(cache_of(), str(tmp_path / "missing"), 1 << 20)
+
+
+def test_window_blocks_come_back_where_they_were_saved(make: Callable[..., OffloadFile]) -> None:
+    shapes = [LayerShape(2, 8, 6), LayerShape(2, 8, 6, window=20)]
+    cache = KVCache(shapes, BLOCKS, 8, torch.float32, torch.device("cpu"), num_window_blocks=3)
+    for tensor in (*cache.keys, *cache.values):
+        tensor.normal_()
+    assert [len(tensor) for tensor in cache.keys] == [BLOCKS + 1, 4]
+    file = make(cache)
+    full, window = cache.keys[0][1].clone(), cache.values[1][2].clone()
+    assert file.copy([BlockCopy(1, 4, False, 2), BlockCopy(2, 0)]) == []
+    assert file.copy([BlockCopy(3, 4, True, 0), BlockCopy(4, 0, True)]) == []
+    assert torch.equal(cache.keys[0][3], full) and torch.equal(cache.values[1][0], window)
+    assert file.copy([BlockCopy(3, 0, True, 1)]) == [BlockCopy(3, 0, True, 1)], "saved without"
+    assert not cache.keys[1][1].any(), "what could not be read is zeros"
+    file.copy([BlockCopy(2, 4)])
+    assert file.copy([BlockCopy(3, 4, True, 1)]), "the disk block has another content now"

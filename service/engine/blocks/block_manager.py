@@ -11,11 +11,15 @@ written over, other prompts can use its content.
 
 Only full blocks are shared, and a full block is never written again. So nothing is ever copied on write. The content of
 an evicted block may move to the offload file. It comes back into a block when a prompt begins with it.
+
+Layers with a sliding window keep their part of a block in a window block, which the block has only for a while
+(see `window`). A prefix can be used again where the blocks that its next token sees have their window blocks.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -25,6 +29,7 @@ from typing import Final
 from service.engine.batch import BlockCopy
 from service.engine.blocks.eviction import EvictionPolicy
 from service.engine.blocks.offload import Offload
+from service.engine.blocks.window import WindowPool
 from service.engine.sequence import Sequence
 
 Prefix = SequenceOf[int | None]
@@ -41,7 +46,8 @@ class BrokenBlocks(AssertionError):
 
 
 class BlockManager:
-    """Owns every block, and `block_table`, `block_hashes` and `num_computed_tokens` of each sequence."""
+    """Owns every block, and `block_table`, `window_table`, `block_hashes` and `num_computed_tokens` of each
+    sequence."""
 
     def __init__(
         self,
@@ -50,9 +56,10 @@ class BlockManager:
         prefix_caching: bool = True,
         offload: Offload | None = None,
         worth: Worth = lambda index: 1.0,
+        windows: WindowPool | None = None,
     ) -> None:
-        """Without `offload` the content of an evicted block is lost. Raises ValueError unless both numbers are
-        positive."""
+        """Without `offload` the content of an evicted block is lost. Without `windows` every layer keeps what is in the
+        blocks. Raises ValueError unless both numbers are positive."""
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"need at least one block of one token, got {num_blocks} of {block_size}")
         self.num_blocks = num_blocks
@@ -61,6 +68,9 @@ class BlockManager:
         self._free: deque[int] = deque(range(num_blocks))
         self._cached = EvictionPolicy()
         self._worth = worth
+        self._windows = windows
+        self._window_starts: dict[str, int] = {}
+        """The index of the first block that a sequence sees: from there on its blocks have window blocks."""
         self.offload = Offload(0) if offload is None else offload
         self._ref_counts = [0] * num_blocks
         self._hash_of: dict[int, bytes] = {}
@@ -90,8 +100,9 @@ class BlockManager:
         blocks already taken are included. The content of each block that holds something may have to be saved."""
         return self.offload.forecast(restored, max(0, restored + taken - len(self._free)))
 
-    def match(self, sequence: Sequence) -> Prefix:
-        """Returns the blocks with the longest known part of the next tokens of `sequence`. It takes nothing yet.
+    def match(self, sequence: Sequence, most: int = sys.maxsize) -> Prefix:
+        """Returns the blocks with the longest known part of the next tokens of `sequence`, at most `most`. It takes
+        nothing yet.
 
         The blocks are full ones and never hold all tokens, because the last token must be computed to sample from it.
         An encoder's input is known whole or not at all. A sequence in the middle of a block gets no blocks.
@@ -109,7 +120,24 @@ class BlockManager:
             if block is None and content not in self.offload:
                 break
             blocks.append(block)
-        return blocks if first or len(blocks) * self.block_size >= sequence.num_encoder_slots else []
+        if not first and len(blocks) * self.block_size < sequence.num_encoder_slots:
+            return []
+        return self.usable(sequence, blocks, most)
+
+    def usable(self, sequence: Sequence, prefix: Prefix, most: int) -> Prefix:
+        """Returns the longest beginning of `prefix` (from `match`), of at most `most` blocks, behind which `sequence`
+        can go on: all blocks that the next token sees have window blocks, in memory or in the offload file."""
+        end = min(len(prefix), most)
+        if self._windows is None:
+            return prefix[:end]
+        first, at = sequence.num_computed_tokens // self.block_size, end - 1
+        while at >= max(0, self._windows.first_seen((first + end) * self.block_size) - first):
+            block, content = prefix[at], sequence.block_hashes[first + at]
+            there = content in self.offload.windows if block is None else self._windows.place_of(block) is not None
+            if not there:
+                end = at  # what ends behind this block, and before the old end, sees it too
+            at -= 1
+        return prefix[:end]
 
     def allocate(
         self, sequence: Sequence, num_tokens: int, prefix: Prefix = (), reserve: int = 0, ahead: int = 0
@@ -117,9 +145,10 @@ class BlockManager:
         """Gives `sequence` slots for its next `num_tokens` tokens, behind `prefix` (from `match`). Promises it the
         blocks for `ahead` more tokens; the new promise replaces the old one.
 
-        All or nothing: returns False and changes nothing if fewer than `reserve` available blocks would be left. A
-        sequence always gets promised blocks. With a prefix, `num_computed_tokens` moves to the prefix's end. Offloaded
-        parts are in their blocks, and can be matched, once the copies are made.
+        All or nothing: returns False and changes nothing if fewer than `reserve` available blocks would be left, or if
+        there are too few window blocks for one more sequence. A sequence always gets promised blocks. With a prefix,
+        `num_computed_tokens` moves to the prefix's end. Offloaded parts are in their blocks, and can be matched, once
+        the copies are made.
         """
         promise = self._promises.get(sequence.request.id, 0)
         held = len(sequence.block_table) + len(prefix)
@@ -131,13 +160,16 @@ class BlockManager:
         num_taken = num_new + sum(1 for block in prefix if block is None or self._ref_counts[block] == 0)
         if num_taken + num_ahead - promise + reserve > self.num_available:
             return False
+        if self._windows is not None and not self._windows.reserve(sequence.request.id, sequence.max_num_tokens):
+            return False
         table = self._tables.setdefault(sequence.request.id, sequence.block_table)
         self._promise(sequence, num_ahead)
+        self._pass_window(sequence, start)
         self._hold(sequence, prefix)
         for index, block in enumerate(prefix, len(table)):
-            self._take(table, self._restored(sequence, index) if block is None else block)
+            self._take(sequence, self._restored(sequence, index) if block is None else block)
         for _ in range(num_new):
-            self._take(table, self._fresh_block())
+            self._take(sequence, self._see(sequence, len(table), self._fresh_block()))
         sequence.num_computed_tokens = start
         return True
 
@@ -147,13 +179,11 @@ class BlockManager:
         first = sequence.num_computed_tokens // self.block_size
         sequence.num_computed_tokens += num_tokens
         last = sequence.num_computed_tokens // self.block_size
-        if first == last or not self._prefix_caching:
+        if first == last:
             return
-        for index in range(first, last):
-            content = self._hash(sequence, index)
-            if content not in self._block_of:  # else another block holds the same content; this block stays private
-                self._block_of[content] = sequence.block_table[index]
-                self._hash_of[sequence.block_table[index]] = content
+        for index in range(first, last) if self._prefix_caching else ():
+            self._learn(sequence.block_table[index], self._hash(sequence, index))
+        self._pass_window(sequence, sequence.num_computed_tokens)
 
     def free(self, sequence: Sequence) -> None:
         """Takes every block from `sequence`. Then its table is empty and all its tokens must be computed.
@@ -163,6 +193,9 @@ class BlockManager:
         self._give_back(sequence, 0)
         sequence.num_computed_tokens = 0
         self._tables.pop(sequence.request.id, None)
+        self._window_starts.pop(sequence.request.id, None)
+        if self._windows is not None:
+            self._windows.give_back(sequence.request.id)
         self._promise(sequence, 0)
 
     def trim(self, sequence: Sequence) -> None:
@@ -219,10 +252,35 @@ class BlockManager:
             self._cached.is_sound() and self.offload.is_sound(), "the ranking of cached or offloaded blocks is broken"
         )
         _require(not any(block in self._hash_of for block in self._free), "a free block with a hash")
+        if self._windows is not None:
+            seen = Counter(block for id, table in self._tables.items() for block in table[self._window_starts[id] :])
+            _require(self._windows.is_sound(dict(seen)), "the window blocks are not what sequences see")
+            _require(all(self._windows.place_of(block) is None for block in self._free), "a free block with a window")
 
-    def _take(self, table: list[int], block: int) -> None:
+    def _take(self, sequence: Sequence, block: int) -> None:
         self._ref_counts[block] += 1
-        table.append(block)
+        if self._windows is not None:
+            place = self._windows.place_of(block) if self._sees(sequence, len(sequence.block_table)) else None
+            sequence.window_table.append(self._windows.scratch if place is None else place)
+        sequence.block_table.append(block)
+
+    def _sees(self, sequence: Sequence, index: int) -> bool:
+        return index >= self._window_starts.get(sequence.request.id, 0)
+
+    def _see(self, sequence: Sequence, index: int, block: int) -> int:
+        """Returns the block, which has a window block from now on if the sequence sees it."""
+        if self._windows is not None and self._sees(sequence, index):
+            self._windows.require(block)
+        return block
+
+    def _pass_window(self, sequence: Sequence, position: int) -> None:
+        """Releases what the sequence's token at `position`, and all behind it, do not see any more."""
+        if self._windows is None:
+            return
+        table, start = sequence.block_table, self._window_starts.get(sequence.request.id, 0)
+        self._window_starts[sequence.request.id] = first = self._windows.first_seen(position)
+        for index in range(start, min(first, len(table))):
+            self._windows.release(table[index])
 
     def _promise(self, sequence: Sequence, num_blocks: int) -> None:
         before = self._promises.pop(sequence.request.id, 0)
@@ -231,23 +289,31 @@ class BlockManager:
         self._num_promised += num_blocks - before
 
     def _hold(self, sequence: Sequence, prefix: Prefix) -> None:
-        """Protects the prefix's blocks from eviction, before any eviction."""
+        """Protects the prefix's blocks from eviction, before any eviction. Raises BrokenBlocks for a block that the
+        next token sees and that has lost its window block."""
         for index, block in enumerate(prefix, len(sequence.block_table)):
             if block is None:
                 self.offload.hold(self._hash(sequence, index))
             else:
                 self._cached.discard(self._hash_of[block])
+                if self._windows is not None and self._sees(sequence, index):
+                    _require(self._windows.place_of(block) is not None, f"block {block} has lost its window block")
+                    self._windows.require(block)
 
     def _give_back(self, sequence: Sequence, keep: int) -> None:
         table = sequence.block_table
         while len(table) > keep:
             block = table.pop()
+            if self._windows is not None:
+                sequence.window_table.pop()
+                if self._sees(sequence, len(table)):
+                    self._windows.release(block)
             self._ref_counts[block] -= 1
             if self._ref_counts[block] > 0:
                 continue
             content = self._hash_of.get(block)
             if content is None:
-                self._free.append(block)
+                self._make_free(block)
             else:
                 index = len(table)
                 parent = sequence.block_hashes[index - 1] if index else _NOTHING
@@ -259,14 +325,36 @@ class BlockManager:
         ranked = self._cached.pop()
         block = self._block_of.pop(ranked.content)
         del self._hash_of[block]
-        self.offload.save(ranked, block)
+        self.offload.save(ranked, block, self._window_block(block))
+        if self._windows is not None:
+            self._windows.drop(block)
         return block
 
+    def _window_block(self, block: int) -> int | None:
+        return None if self._windows is None else self._windows.place_of(block)
+
+    def _make_free(self, block: int) -> None:
+        if self._windows is not None:
+            self._windows.drop(block)
+        self._free.append(block)
+
     def _restored(self, sequence: Sequence, index: int) -> int:
-        block, content = self._fresh_block(), self._hash(sequence, index)
-        self.offload.restore(content, block)
+        block, content = self._see(sequence, index, self._fresh_block()), self._hash(sequence, index)
+        self.offload.restore(content, block, self._window_block(block))
         self._block_of[content], self._hash_of[block] = block, content
         return block
+
+    def _learn(self, block: int, content: bytes) -> None:
+        """Makes a computed block matchable. If another block holds the same content, this block stays private, unless
+        the other one has lost its window block."""
+        known = self._block_of.get(content)
+        if known is not None:
+            if self._windows is None or self._windows.place_of(known) is not None:
+                return
+            self._unlearn(known)
+            if self._cached.discard(content) is not None:
+                self._make_free(known)
+        self._block_of[content], self._hash_of[block] = block, content
 
     def _unlearn(self, block: int) -> None:
         content = self._hash_of.pop(block, None)

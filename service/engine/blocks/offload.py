@@ -27,6 +27,8 @@ class Offload:
     def __init__(self, num_disk_blocks: int) -> None:
         self.num_disk_blocks = num_disk_blocks
         self.num_restored = 0
+        self.windows: set[bytes] = set()
+        """The contents here whose window block is here too."""
         self.max_copies = sys.maxsize
         """A content is saved only while fewer copies than this are pending. Restoring has no limit here."""
         self._free: list[int] = []
@@ -68,14 +70,14 @@ class Offload:
         each = self.copy_seconds
         return each * (self.num_pending + restored + self._share_saved * evicted) if each else 0.0
 
-    def save(self, ranked: EvictionCandidate, block: int) -> None:
-        """Saves the content of `block`, which is about to be written over, to a disk block. It does so if the step has
-        room for a copy, and if saving and restoring is forecast to take less than computing the content, or if a
-        content of this file lies behind it."""
+    def save(self, ranked: EvictionCandidate, block: int, window_block: int | None = None) -> None:
+        """Saves the content of `block`, which is about to be written over, and of its window block, to a disk block. It
+        does so if the step has room for a copy, and if saving and restoring is forecast to take less than computing the
+        content, or if a content of this file lies behind it."""
         if not self.num_disk_blocks or (self.num_pending >= self.max_copies and ranked.content not in self):
             return
         before = self._order
-        self._save(ranked, block)
+        self._save(ranked, block, window_block)
         self._share_saved += _SHARE_RATE * ((self._order > before) - self._share_saved)
 
     def hold(self, content: bytes) -> None:
@@ -84,10 +86,10 @@ class Offload:
         if held is not None:
             self._held[content] = held
 
-    def restore(self, content: bytes, block: int) -> None:
-        """Restores a held content into `block`."""
+    def restore(self, content: bytes, block: int, window_block: int | None = None) -> None:
+        """Restores a held content into `block`, and into its window block if it has one."""
         disk_block = self._disk_block_of[content]
-        self._add(BlockCopy(block, disk_block, restores=True))
+        self._add(BlockCopy(block, disk_block, True, window_block))
         self._unread.pop(disk_block, None)
         self.num_restored += 1
         held = self._held.pop(content)
@@ -138,10 +140,13 @@ class Offload:
         )
         unread = {disk_block: self._copies[order].disk_block for disk_block, order in self._unread.items()}
         pending = unread.keys() <= self._content_in.keys() and all(one == other for one, other in unread.items())
+        whole &= self.windows <= self._disk_block_of.keys()
         return whole and pending and ranked == set(self._disk_block_of) and self._kept.is_sound() and not self._held
 
-    def _save(self, ranked: EvictionCandidate, block: int) -> None:
+    def _save(self, ranked: EvictionCandidate, block: int, window_block: int | None) -> None:
         content = ranked.content
+        if window_block is not None and content in self and content not in self.windows:
+            self.drop(content)  # more of it is known now
         known = self._kept.discard(content) is not None
         if not known and not self._pays(ranked):
             return
@@ -156,7 +161,9 @@ class Offload:
         disk_block = self._free.pop() if self._free else self._fresh
         self._fresh = max(self._fresh, disk_block + 1)
         self._disk_block_of[content], self._content_in[disk_block] = disk_block, content
-        self._unread[disk_block] = self._add(BlockCopy(block, disk_block))
+        if window_block is not None:
+            self.windows.add(content)
+        self._unread[disk_block] = self._add(BlockCopy(block, disk_block, False, window_block))
 
     def _pays(self, ranked: EvictionCandidate) -> bool:
         if self._pause:
@@ -175,6 +182,7 @@ class Offload:
     def _vacate(self, content: bytes) -> None:
         """Frees the disk block of a content. A pending copy into it that no copy reads is dropped."""
         disk_block = self._disk_block_of.pop(content)
+        self.windows.discard(content)
         del self._content_in[disk_block]
         self._free.append(disk_block)
         superseded = self._unread.pop(disk_block, None)

@@ -29,7 +29,7 @@ class Prefill:
         if unwanted <= sequence.num_computed_tokens:
             return ()
         size = self._blocks.block_size
-        return self._blocks.match(sequence)[: unwanted // size - sequence.num_computed_tokens // size]
+        return self._blocks.match(sequence, unwanted // size - sequence.num_computed_tokens // size)
 
     def admit(self, sequence: Sequence, budget: StepBudget, reserve: int) -> int | None:
         """Works as `advance`, for a sequence without blocks. It leaves `reserve` available blocks over."""
@@ -60,12 +60,16 @@ class Prefill:
 
     def _restorable(self, sequence: Sequence, known: Prefix, budget: StepBudget) -> Prefix:
         """Returns as much of `known` as the step has time to copy, if each restored block evicts another block. An
-        encoder's input comes back whole, because it is computed whole."""
+        encoder's input comes back whole, because it is computed whole. Where only the whole can be used, because of
+        what a sliding window sees, it comes back in a step without another prefill."""
         if None not in known or sequence.num_computed_tokens < sequence.num_encoder_slots:
             return known
         room = budget.copies(2 * self._blocks.offload.copy_seconds, self._blocks.copy_seconds(0, 0))
         offloaded = [index for index, block in enumerate(known) if block is None]
-        return known[: offloaded[room]] if room < len(offloaded) else known
+        if room >= len(offloaded):
+            return known
+        part = self._blocks.usable(sequence, known, offloaded[room])
+        return known if not part and offloaded[room] and budget.is_whole else part
 
     def _chunk(self, sequence: Sequence, start: int, prefix: Prefix, budget: StepBudget) -> int:
         """Returns the chunk's tokens: all that remain behind `start` if the budget allows, else the budget's rest, or 0

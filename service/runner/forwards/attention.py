@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -66,12 +66,14 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True)
 class SequenceRows:
-    """`count` packed rows from `row` on: the positions from `start` on of the sequence with this block table."""
+    """`count` packed rows from `row` on: the positions from `start` on of the sequence with this block table.
+    `window_table` is that of the layers with window blocks, if the cache has any."""
 
     row: int
     count: int
     start: int
     block_table: Seq[int]
+    window_table: Seq[int] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -117,12 +119,21 @@ class BatchedQueries:
 
 class AttentionPlan:
     """One step's indices: where new keys go and which rows look at which blocks. Each is made at its first use, and
-    every layer uses them."""
+    every layer uses them; layers with window blocks use those of `windowed`."""
 
     def __init__(
-        self, cache: KVCache, sequences: Seq[SequenceRows], num_rows: int, row_quantum: int, device: torch.device
+        self,
+        cache: KVCache,
+        sequences: Seq[SequenceRows],
+        num_rows: int,
+        row_quantum: int,
+        device: torch.device,
+        in_windows: bool = False,
     ) -> None:
+        """With `in_windows` the tables are of window blocks."""
         self.cache = cache
+        self._in_windows = in_windows
+        self._scratch_block = cache.num_window_blocks if in_windows else cache.num_blocks
         self.sequences = tuple(sequences)
         self.row_quantum = row_quantum
         self.device = device
@@ -135,20 +146,33 @@ class AttentionPlan:
         if device == self.device:
             return self
         if device not in self._elsewhere:
-            plan = AttentionPlan(self.cache, self.sequences, self.num_rows, self.row_quantum, device)
-            self._elsewhere[device] = plan
+            rows = self.sequences, self.num_rows, self.row_quantum
+            self._elsewhere[device] = AttentionPlan(self.cache, *rows, device, self._in_windows)
         return self._elsewhere[device]
+
+    @cached_property
+    def windowed(self) -> AttentionPlan:
+        """The plan of the layers with window blocks; this one if the cache has none."""
+        if self._in_windows or not self.cache.num_window_blocks:
+            return self
+        sequences = [replace(each, block_table=each.window_table) for each in self.sequences]
+        return AttentionPlan(self.cache, sequences, self.num_rows, self.row_quantum, self.device, True)
+
+    def of(self, layer: int) -> AttentionPlan:
+        """Returns the plan of a layer."""
+        return self.windowed if self.cache.has_window_blocks(layer) else self
 
     @cached_property
     def slots(self) -> Tensor:
         """The slot of each row's keys and values [rows]."""
-        return torch.tensor(_slots(self.sequences, self.num_rows, self.cache), device=self.device)
+        slots = _slots(self.sequences, self.num_rows, self.cache.block_size, self._scratch_block)
+        return torch.tensor(slots, device=self.device)
 
     @cached_property
     def batched_queries(self) -> list[BatchedQueries]:
         return [
-            *_decode_queries(self.sequences, self.cache, self.device),
-            *_prefill_queries(self.sequences, self.cache, self.device),
+            *_decode_queries(self.sequences, self.cache.block_size, self._scratch_block, self.device),
+            *_prefill_queries(self.sequences, self.cache.block_size, self._scratch_block, self.device),
         ]
 
     @cached_property
@@ -157,7 +181,7 @@ class AttentionPlan:
         short, because its sequence would see the next one's blocks."""
         joined = array("q")
         for sequence in self.sequences:
-            blocks = _blocks(sequence, self.cache)
+            blocks = _blocks(sequence, self.cache.block_size)
             if len(sequence.block_table) < blocks:
                 known = len(sequence.block_table)
                 raise ValueError(f"a block table of {known} blocks for a sequence that fills {blocks}")
@@ -170,17 +194,19 @@ class AttentionPlan:
         rows, at = [], 0
         for sequence in self.sequences:
             rows.append((sequence.row, sequence.count, sequence.start, at))
-            at += _blocks(sequence, self.cache)
+            at += _blocks(sequence, self.cache.block_size)
         return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         """Writes key and value [rows, kv_heads, dim] and returns [rows, heads, value_dim] for query [rows, heads, dim].
         Padding rows get zeros."""
-        self.write(layer, key, value)
-        return self.look(layer, query, spec)
+        plan = self.of(layer)
+        plan.write(layer, key, value)
+        return plan.look(layer, query, spec)
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Writes key and value [rows, kv_heads, dim] into the slots of the rows' positions."""
+        """Writes key and value [rows, kv_heads, dim] into the slots of the rows' positions. This is the layer's plan
+        (see `of`)."""
         heads = key.shape[1]
         if heads not in self._slot_rows:
             self._slot_rows[heads] = self.cache.slot_rows(self.slots, heads)
@@ -188,7 +214,7 @@ class AttentionPlan:
 
     def look(self, layer: int, query: Tensor, spec: AttentionSpec) -> Tensor:
         """Returns [rows, heads, value_dim] for query [rows, heads, dim], from the keys and values up to each row's
-        position."""
+        position. This is the layer's plan (see `of`)."""
         kernels = library() if self.device.type == "cpu" and self.cache.dtype in KINDS else None
         if kernels is not None:
             struct = heads_struct(self.cache, layer, query.shape[1], spec)
@@ -258,18 +284,17 @@ def _mix(weights: Tensor, values: Tensor) -> Tensor:
     return total
 
 
-def _slots(sequences: Seq[SequenceRows], num_rows: int, cache: KVCache) -> list[int]:
-    size = cache.block_size
-    slots = [cache.scratch_block * size] * num_rows
+def _slots(sequences: Seq[SequenceRows], num_rows: int, size: int, scratch_block: int) -> list[int]:
+    slots = [scratch_block * size] * num_rows
     for sequence in sequences:
         for i, position in enumerate(range(sequence.start, sequence.start + sequence.count), sequence.row):
             slots[i] = sequence.block_table[position // size] * size + position % size
     return slots
 
 
-def _blocks(sequence: SequenceRows, cache: KVCache) -> int:
+def _blocks(sequence: SequenceRows, block_size: int) -> int:
     """Returns the number of blocks that hold the sequence up to its last row."""
-    return -(-(sequence.start + sequence.count) // cache.block_size)
+    return -(-(sequence.start + sequence.count) // block_size)
 
 
 def _kv_tiles(end: int) -> int:
@@ -283,14 +308,16 @@ def _padded_length(end: int) -> int:
     return KV_TILE * (power * 3 // 4 if tiles <= power * 3 // 4 else power)
 
 
-def _table(sequence: SequenceRows, length: int, cache: KVCache) -> list[int]:
+def _table(sequence: SequenceRows, length: int, block_size: int, scratch_block: int) -> list[int]:
     """Returns the block table, cut or filled with the scratch block, for `length` positions."""
-    needed = -(-length // cache.block_size)
-    used = list(sequence.block_table[: min(needed, _blocks(sequence, cache))])
-    return used + [cache.scratch_block] * (needed - len(used))
+    needed = -(-length // block_size)
+    used = list(sequence.block_table[: min(needed, _blocks(sequence, block_size))])
+    return used + [scratch_block] * (needed - len(used))
 
 
-def _decode_queries(sequences: Seq[SequenceRows], cache: KVCache, device: torch.device) -> list[BatchedQueries]:
+def _decode_queries(
+    sequences: Seq[SequenceRows], block_size: int, scratch_block: int, device: torch.device
+) -> list[BatchedQueries]:
     """Returns single rows, grouped by padded context length."""
     buckets: dict[int, list[SequenceRows]] = {}
     for sequence in sequences:
@@ -300,11 +327,13 @@ def _decode_queries(sequences: Seq[SequenceRows], cache: KVCache, device: torch.
     for length, members in sorted(buckets.items()):
         most = max(1, MAX_BATCHED_POSITIONS // length)
         for first in range(0, len(members), most):
-            batched.append(_batched(members[first : first + most], length, cache, device))
+            batched.append(_batched(members[first : first + most], length, block_size, scratch_block, device))
     return batched
 
 
-def _prefill_queries(sequences: Seq[SequenceRows], cache: KVCache, device: torch.device) -> list[BatchedQueries]:
+def _prefill_queries(
+    sequences: Seq[SequenceRows], block_size: int, scratch_block: int, device: torch.device
+) -> list[BatchedQueries]:
     batched = []
     for sequence in sequences:
         if sequence.count == 1:
@@ -312,14 +341,17 @@ def _prefill_queries(sequences: Seq[SequenceRows], cache: KVCache, device: torch
         for first in range(0, sequence.count, QUERY_TILE):
             count = min(QUERY_TILE, sequence.count - first)
             tile = SequenceRows(sequence.row + first, count, sequence.start + first, sequence.block_table)
-            batched.append(_batched([tile], _kv_tiles(tile.start + count) * KV_TILE, cache, device))
+            length = _kv_tiles(tile.start + count) * KV_TILE
+            batched.append(_batched([tile], length, block_size, scratch_block, device))
     return batched
 
 
-def _batched(members: Seq[SequenceRows], length: int, cache: KVCache, device: torch.device) -> BatchedQueries:
+def _batched(
+    members: Seq[SequenceRows], length: int, block_size: int, scratch_block: int, device: torch.device
+) -> BatchedQueries:
     count = members[0].count
     offsets = torch.arange(count)
     rows = torch.tensor([sequence.row for sequence in members])[:, None] + offsets
     positions = torch.tensor([sequence.start for sequence in members])[:, None] + offsets
-    blocks = torch.tensor([_table(sequence, length, cache) for sequence in members])
+    blocks = torch.tensor([_table(sequence, length, block_size, scratch_block) for sequence in members])
     return BatchedQueries(rows.reshape(-1).to(device), positions.to(device), blocks.to(device), length)

@@ -236,11 +236,12 @@ class _BlockLayer(LayerInBlocks):  # type: ignore[no-untyped-call]
         """Stores new keys [1, heads, n, dim] and returns all keys of the sequence, the new ones included."""
         cache, sequence, heads = self.cache, self.sequence, key_states.shape[1]
         size, end = cache.block_size, sequence.start + sequence.count
+        table = sequence.window_table if cache.has_window_blocks(self.layer) else sequence.block_table
         device = key_states.device
-        slots = [sequence.block_table[p // size] * size + p % size for p in range(sequence.start, end)]
+        slots = [table[p // size] * size + p % size for p in range(sequence.start, end)]
         rows = cache.slot_rows(torch.tensor(slots, device=device), heads)
         cache.write(self.layer, key_states[0].transpose(0, 1), value_states[0].transpose(0, 1), rows)
-        blocks = torch.tensor([list(sequence.block_table[: -(-end // size)])], device=device)
+        blocks = torch.tensor([list(table[: -(-end // size)])], device=device)
         keys, values = cache.gather(self.layer, cache.block_rows(blocks, heads), heads)
         return keys[None, :, :end].to(key_states.dtype), values[None, :, :end].to(value_states.dtype)
 

@@ -101,7 +101,7 @@ class Outline(msgspec.Struct, frozen=True):
     @property
     def shapes(self) -> tuple[LayerShape, ...]:
         """The cached shape of each layer."""
-        return (LayerShape(self.kv_heads, self.head_dim, self.head_dim),) * len(self.layers)
+        return tuple(LayerShape(self.kv_heads, self.head_dim, self.head_dim, layer.window) for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,7 +28,7 @@ from service.runner.forwards.attention import KV_TILE, matmul_dtype
 from service.runner.forwards.decoder import FusedDecoder
 from service.runner.forwards.forward import CannotServe, Forward
 from service.runner.kv_cache import KVCache, bytes_per_block, free_bytes, kv_dtype
-from service.runner.kv_size import LayerShape, choose_num_blocks
+from service.runner.kv_size import Demand, KVBlocks, KVBytes, LayerShape, choose_blocks, window_of
 from service.runner.linear import (
     DenseLinear,
     Int8Linear,
@@ -52,6 +52,7 @@ from service.runner.native.linear import NativeLinear
 from service.runner.offload_file import OffloadFile
 from service.runner.peaks import peaks_of, products_dtype
 from service.runner.row_blocks import RowBlocks, bmm_row_quantum, divide_rows, row_blocks
+from service.runner.scoring import CHUNK
 from service.runner.step import RowRules
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def _from_library(
     attention = model.config._attn_implementation
     reference = observe(model, device)
     release(model)
-    cache = _make_cache(config, reference.shapes, reference.devices)
+    cache = _make_cache(config, _with_windows(reference.shapes, model), reference.devices)
     progress("forward", 0.8)
     if model.config.is_encoder_decoder:
         forward, passed_over = choose_forward((_seq2seq(config, model, cache),), reference, cache, _precision(config))
@@ -220,17 +221,33 @@ def _apart(whole: Blueprint) -> Blueprint:
     return whole if mapped_alone else replace(whole, embedding=whole.embedding.clone())
 
 
+def _with_windows(shapes: tuple[LayerShape, ...], model: transformers.PreTrainedModel) -> tuple[LayerShape, ...]:
+    """Returns the shapes with the layers' sliding windows, where the model's outline is known."""
+    try:
+        known = outline_of(model).shapes
+    except CannotServe:
+        return shapes
+    return known if tuple(replace(each, window=None) for each in known) == shapes else shapes
+
+
 def _make_cache(config: EngineConfig, shapes: tuple[LayerShape, ...], devices: Sequence[torch.device]) -> KVCache:
     """Returns the cache, whose layers lie on these devices."""
     dtype, block_size = kv_dtype(config), config.block_size
-    num_blocks = config.kv_cache_blocks or choose_num_blocks(
+    blocks = KVBlocks(config.kv_cache_blocks) if config.kv_cache_blocks else _choose_blocks(config, shapes, devices)
+    windows = blocks.window_blocks, config.step_tokens
+    return KVCache(shapes, blocks.blocks, block_size, dtype, devices[0], devices, *windows)
+
+
+def _choose_blocks(config: EngineConfig, shapes: Sequence[LayerShape], devices: Sequence[torch.device]) -> KVBlocks:
+    dtype, block_size = kv_dtype(config), config.block_size
+    size = KVBytes.of(shapes, block_size, dtype.itemsize)
+    return choose_blocks(
         config.kv_cache_bytes,
-        bytes_per_block(shapes, block_size, dtype) + draft_block_bytes(config),
-        config.max_num_seqs * config.max_model_len,
-        block_size,
+        replace(size, full=size.full + draft_block_bytes(config)),
+        window_of(shapes) if len(set(devices)) == 1 else None,
+        Demand(config.max_num_seqs, config.max_model_len, max(config.step_tokens, CHUNK), block_size),
         _kv_room(config, [bytes_per_block([shape], block_size, dtype) for shape in shapes], devices),
     )
-    return KVCache(shapes, num_blocks, block_size, dtype, devices[0], devices)
 
 
 def _kv_room(config: EngineConfig, layer_bytes: Sequence[int], devices: Sequence[torch.device]) -> int:
@@ -307,6 +324,8 @@ def _info(
         vocab_size=runner.vocab_size,
         no_embeddings=runner.no_states,
         kv_bytes_per_block=bytes_of_block + (draft.cache.block_bytes if draft else 0),
+        window_blocks_total=cache.num_window_blocks,
+        window_bytes_per_block=KVBytes.of(cache.shapes, cache.block_size, cache.dtype.itemsize).window,
         packed_weights=packed_weights,
         work=model_work(config.model_dir, cache.shapes, bytes_of_block // cache.block_size, float_bytes),
         peaks=peaks,
@@ -331,5 +350,6 @@ def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowR
     compute = str(matmul_dtype(DTYPES[config.dtype], device)).removeprefix("torch.")
     blocks = f"torch blocks {compute}" if native is None else "native blocks"
     blocks += ", int8 keys and values" if cache.dtype is torch.int8 else ""
+    blocks += f", windows in {cache.num_window_blocks} of {cache.num_blocks} blocks" if cache.num_window_blocks else ""
     attention = f"attention: {blocks}" if forward.attends else "attention: library, per sequence"
     return (linear, attention, *(() if native is None else (f"native kernels: {native.level}",)))

@@ -116,7 +116,7 @@ def verify(forward: Forward, reference: Reference, cache: KVCache, tolerance: fl
     request = Request("probe", reference.encoder_ids or reference.token_ids, SamplingParams(max_tokens=1))
     sequence = Sequence.of(request, reference.token_ids if reference.encoder_ids else (), cache.block_size)
     tokens, slots, room = sequence.token_ids, sequence.num_encoder_slots, cache.num_blocks * cache.block_size
-    sequence.block_table = list(range(min(cache.num_blocks, -(-len(tokens) // cache.block_size))))
+    cache.lend(sequence, min(len(tokens), room))
     for (first, last), logits in zip(pairwise(CUTS), reference.logits, strict=True):
         if slots + last > room:
             break

@@ -7,7 +7,7 @@ products.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ctypes import POINTER, cast
+from ctypes import POINTER, c_void_p, cast
 from typing import Final
 
 import torch
@@ -118,11 +118,13 @@ class NativeDecoder(nn.Module):
         state_rows = NO_ROWS if step.final is None else step.final.rows
         states = torch.empty(len(state_rows), self.embedding.shape[1])
         read = (step.logit_rows, state_rows)
-        tensors = (step.token_ids, step.positions, *read, plan.tables, plan.sequence_rows, logits, states)
+        tables = (c_void_p * 2)(address(plan.tables), address(plan.windowed.tables))
+        given = map(address, (step.token_ids, step.positions, *read))
+        rest = map(address, (plan.sequence_rows, logits, states))
         numbers = (len(step.token_ids), len(plan.sequences), *map(len, read), len(plan.tables))
         owners = torch.full((len(step.token_ids) if step.adapter_rows else 0,), -1)
         adapters = self._adapters_struct(step, owners)
-        self._library.step(self._struct, StepStruct(*numbers, *map(address, tensors), adapters))
+        self._library.step(self._struct, StepStruct(*numbers, *given, tables, *rest, adapters))
         if step.final is not None:
             step.final.states = states
         return logits

@@ -133,6 +133,11 @@ void attend_kv_tile(const Heads& h, const int64_t* table, int64_t head, int64_t 
     });
 }
 
+// Returns the first KV tile that the row at `position`, or a later one, sees.
+inline int64_t first_kv_tile(const Heads& h, int64_t position) {
+    return h.window ? std::max<int64_t>(0, position - h.window + 1) / KV_TILE : 0;
+}
+
 template <class E, class T>
 void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, int64_t head, const Rows& query,
                        Scratch<T>& s, int64_t from, int64_t to, float* partials) {
@@ -152,8 +157,8 @@ void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, 
     }
     const RowBlocks<T> blocks(rows);
     if (!partials) s.clear(rows, wide);
-    for (int64_t c = from; c < to; c++) {
-        attend_kv_tile<E>(h, work.tables + sequence.table, head, position, c * KV_TILE, blocks, rows, s);
+    for (int64_t c = std::max(from, first_kv_tile(h, position)); c < to; c++) {
+        attend_kv_tile<E>(h, work.tables[h.in_windows] + sequence.table, head, position, c * KV_TILE, blocks, rows, s);
         if (partials) {
             float* at = partials + (c - from) * rows * (wide + 2);
             std::copy_n(s.partial, rows * wide, at);
@@ -223,7 +228,7 @@ void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out
         const QueryTile& tile = work.tiles[t];
         const int64_t rows = tile.count * queries_per_kv, size = rows * (wide + 2);
         s.clear(rows, wide);
-        for (int64_t c = 0; c < work.kv_tiles(tile); c++) {
+        for (int64_t c = first_kv_tile(h, work.begin(tile)); c < work.kv_tiles(tile); c++) {
             const float* at = shared + begins[t] + (head * work.kv_tiles(tile) + c) * size;
             for (int64_t r = 0; r < rows; r++)
                 merge(&s.total[r * wide], &s.total_most[r], &s.total_weight[r], at + r * wide, at[rows * wide + r],

@@ -40,8 +40,16 @@ inline const char* refuse_step(const Model& model, const Step& step) {
     for (int64_t r = 0; adapters.owners && r < step.rows; r++)
         if (adapters.owners[r] < -1 || adapters.owners[r] >= adapters.count)
             return "a row has an adapter that is not there";
-    const Heads& h = model.layer[0].heads;  // the layers share one cache
-    return refuse_attention(h, step.sequence, step.sequences, step.tables, step.table_entries, step.rows);
+    bool checked[2] = {};  // layers with the same table share one cache
+    for (int64_t i = 0; i < model.layers; i++) {
+        const Heads& h = model.layer[i].heads;
+        if (checked[h.in_windows]) continue;
+        checked[h.in_windows] = true;
+        const int64_t* tables = step.tables[h.in_windows];
+        if (const char* reason = refuse_attention(h, step.sequence, step.sequences, tables, step.table_entries, step.rows))
+            return reason;
+    }
+    return nullptr;
 }
 
 }  // namespace dosirak

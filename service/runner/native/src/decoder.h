@@ -57,13 +57,15 @@ public:
         last_ = read == step.rows
                     ? all_
                     : HiddenRows{space.read.floats(read * model.hidden), read, read_.rows.data(), read_.owners.data()};
-        slots_.assign(rows, -1);
-        for (int64_t s = 0; s < step.sequences; s++)
-            for (int64_t i = 0; i < step.sequence[s].count; i++) {
-                const int64_t position = step.sequence[s].start + i;
-                const int64_t block = step.tables[step.sequence[s].table + position / h.block_size];
-                slots_[step.sequence[s].row + i] = block * h.block_size + position % h.block_size;
-            }
+        for (const int kind : {0, 1}) {
+            slots_[kind].assign(rows, -1);
+            for (int64_t s = 0; s < step.sequences; s++)
+                for (int64_t i = 0; i < step.sequence[s].count; i++) {
+                    const int64_t position = step.sequence[s].start + i;
+                    const int64_t block = step.tables[kind][step.sequence[s].table + position / h.block_size];
+                    slots_[kind][step.sequence[s].row + i] = block * h.block_size + position % h.block_size;
+                }
+        }
     }
 
     void run(int thread) {  // by every thread of the team
@@ -212,8 +214,9 @@ private:
         }
         if (layer.key_norm.weight) normalize(key, layer.key_norm, key, dim, (float)model_.eps);
         rotate(key, cos, sin, model_.rotary);
-        if (slots_[row] < 0) return;
-        const int64_t block = slots_[row] / h.block_size, offset = slots_[row] % h.block_size;
+        const int64_t slot = slots_[h.in_windows][row];
+        if (slot < 0) return;
+        const int64_t block = slot / h.block_size, offset = slot % h.block_size;
         const int64_t at = (block * h.kv_heads + head) * h.block_size + offset;
         if (h.kind == INT8) clean(key, dim);  // codes cannot hold NaN
         clean(value, h.value_dim);
@@ -339,7 +342,7 @@ private:
     float *plain_ = nullptr, *low_rank_ = nullptr;
     char* codes_;
     std::vector<int64_t> head_owners_;
-    std::vector<int64_t> slots_;
+    std::vector<int64_t> slots_[2];  // of blocks, and of window blocks
     static thread_local int thread_;
 };
 

@@ -11,6 +11,7 @@ struct Heads {  // mirrored in library.py
     int64_t heads, kv_heads, key_dim, value_dim;
     int64_t blocks, block_size, kind;  // of the cache
     int64_t window;            // 0: all positions
+    int64_t in_windows;        // which of a step's tables: 0 for blocks, 1 for window blocks
     double scale, softcap;     // 0: none
     void *keys, *values;       // [blocks, kv_heads, block_size, dim]; 8-bit rows are followed by their fp32 scale
     int64_t reach;      // no row is at a later position, if there is a

@@ -51,7 +51,8 @@ struct Marks {  // mirrored in library.py
 
 struct Step {  // mirrored in library.py
     int64_t rows, sequences, logit_rows, state_rows, table_entries;
-    const int64_t *token_ids, *positions, *logit_row, *state_row, *tables;
+    const int64_t *token_ids, *positions, *logit_row, *state_row;
+    const int64_t* tables[2];  // of blocks, and of window blocks: the same if the cache has none
     const SequenceRows* sequence;
     float* logits;  // [logit_rows, vocabulary]
     float* states;  // [state_rows, hidden], behind the final norm

@@ -98,7 +98,8 @@ EXPORT const char* dosirak_attend(const Heads* heads, const SequenceRows* sequen
     static thread_local Buffer partials;
     const Heads& h = *heads;
     if (const char* reason = refuse_attention(h, sequences, count, tables, entries, rows)) return reason;
-    const Work work(sequences, count, tables, h.heads / h.kv_heads, h.kv_heads, threads);
+    const int64_t* const both[2] = {tables, tables};
+    const Work work(sequences, count, both, h.heads / h.kv_heads, h.kv_heads, threads);
     float* shared = work.split ? partials.floats(partials_size(h, work)) : nullptr;
 #pragma omp parallel num_threads(threads)
     attend(h, work, {query, h.heads * h.key_dim}, {out, h.heads * h.value_dim}, shared);
