@@ -43,8 +43,8 @@ check: $(READY)  ## format, lint, types, architecture
 test: $(READY) $(KERNELS)  ## all tests, WORKERS=3 at a time; prints what was skipped and why
 	$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder
 
-# Tests that draw at random, and draw more often here (tests/effort.py).
-DRAWING := tests/property tests/golden tests/unit/test_attention.py tests/unit/test_gguf.py tests/unit/test_int4.py
+# Tests with more cases and more random draws here (tests/effort.py).
+DRAWING := tests/property tests/golden tests/unit
 
 clients: $(READY) $(KERNELS)  ## every client that people bring, also those that need an environment of their own (2 GB)
 	$(BIN)/python -m tests.clients.environments

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeVar
 
 IS_THOROUGH: Final = bool(os.environ.get("THOROUGH"))
+
+
+T = TypeVar("T")
+
+
+def usual(cases: Iterable[T], *some: T) -> list[T]:
+    """Returns the cases of a parametrized test: `some` of them, and all when the run is thorough. Raises ValueError for
+    one that is none of them."""
+    everything = list(cases)
+    if unknown := [case for case in some if case not in everything]:
+        raise ValueError(f"no cases: {unknown}")
+    return everything if IS_THOROUGH else list(some)
 
 
 def drawn(usual: int, thorough: int) -> int:

@@ -12,8 +12,12 @@ import shutil
 import subprocess
 import tempfile
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from threading import Lock
+
+from tests import migrated
 
 _ROOTS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 _ACCOUNTS = ("postgres", "nobody")
@@ -46,6 +50,8 @@ class Server:
         found = binaries()
         assert found is not None
         self._binaries = found
+        self._template = ""
+        self._making_template = Lock()
         self.directory = Path(tempfile.mkdtemp(prefix="pg-"))
         self.directory.chmod(0o755)
         self._data = self.directory / "data"
@@ -57,7 +63,8 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        options = f"-c listen_addresses= -k {self.directory} -c max_connections=200"
+        # a test ends the server, never the machine: what is written need not reach the disk
+        options = f"-c listen_addresses= -k {self.directory} -c max_connections=200 -c fsync=off"
         log = str(self.directory / "log")
         self._run("pg_ctl", "-D", str(self._data), "-o", options, "-l", log, "-w", "-t", "60", "start")
 
@@ -81,10 +88,25 @@ class Server:
         lines = (self.directory / "log").read_text().splitlines()
         return sum("LOG:  statement:" in line or "LOG:  execute " in line for line in lines)
 
-    def new_database(self) -> str:
-        """Its URL."""
+    def empty_database(self, template: str = "template1") -> str:
+        """The URL of a new database without tables, or with those of `template`."""
         name = f"t{uuid.uuid4().hex}"
-        self.sql(f'CREATE DATABASE "{name}"')
+        self.sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self._url(name)
+
+    def new_database(self) -> str:
+        """The URL of a new database with this version's tables."""
+        with self._making_template:
+            if not self._template:
+                url = self.empty_database()
+                with ThreadPoolExecutor(1) as thread:  # here may be an event loop
+                    thread.submit(migrated.migrate, url).result()
+                self._template = url.split("/")[3].split("?")[0]
+        url = self.empty_database(self._template)
+        self.sql(migrated.NEW_ID.format(uuid.uuid4().hex), url.split("/")[3].split("?")[0])
+        return url
+
+    def _url(self, name: str) -> str:
         return f"postgresql+asyncpg://postgres@/{name}?host={self.directory}"
 
     def remove(self) -> None:

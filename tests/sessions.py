@@ -19,7 +19,7 @@ KINDS = [pytest.param("sqlite", id="sqlite"), pytest.param("postgresql", id="pos
 
 
 def new_database(kind: str, directory: Path) -> str:
-    """The URL of an empty database."""
+    """The URL of a database without rows."""
     if kind == "postgresql":
         return postgres.server().new_database()
     return f"sqlite+aiosqlite:///{directory / 'sessions.db'}"

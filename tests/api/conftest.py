@@ -14,8 +14,10 @@ from models.repository import Repository
 from service.logs import configure_logging
 from service.settings import Settings
 from tests.fake_service import World, publish, serving
+from tests.migrated import begin_with_copies
 
 configure_logging(Settings(log_format="json"))
+begin_with_copies()
 KEY = "correct horse battery staple"
 Serve = Callable[..., AbstractAsyncContextManager[World]]
 

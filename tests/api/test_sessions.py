@@ -281,6 +281,7 @@ async def test_stateless_calls_go_on_without_the_database(serve: Serve, tmp_path
         await made(world)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", ["window", "middle"])
 async def test_what_is_read_of_a_long_session_is_enough(
     world: World, policy: str, monkeypatch: pytest.MonkeyPatch

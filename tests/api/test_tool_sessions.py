@@ -177,7 +177,7 @@ async def test_what_cannot_act_is_refused_by_name(world: World) -> None:
 
 
 @pytest.mark.parametrize("policy", [each for each in POLICIES if each != "refuse"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 async def test_no_policy_parts_a_call_from_its_result(world: World, policy: str, seed: int) -> None:
     """Random dialogues past the window: every result that is sent stands behind its call, and every call before its
     result."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.api.conftest import Serve
 from tests.clients.running import found_by
 from tests.clients.speaking import calling, failing_once, says
@@ -16,6 +18,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.nightly
 async def test_litellm(serve: Serve) -> None:
     script = failing_once(says(ANSWERS), "다시")
     async with serve(engine={"script": script}) as world, over_http(world) as url:

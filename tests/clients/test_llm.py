@@ -41,6 +41,7 @@ KNOWN = """
 """
 
 
+@pytest.mark.nightly
 async def test_llm(serve: Serve, tmp_path: Path) -> None:
     async with serve(engine={"script": says(ANSWERS)}, admin_key=KEY) as world, over_http(world) as url:
         (tmp_path / "extra-openai-models.yaml").write_text(KNOWN.format(url=url))

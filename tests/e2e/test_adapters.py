@@ -61,6 +61,7 @@ def unload(client: httpx.Client, model: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("adapters")
 def test_one_process_serves_a_base_and_its_adapters(server: Server) -> None:
     models = ["meal:1", "meal:2", "meal:3"]

@@ -74,6 +74,7 @@ def test_imported_and_served(server: Server, imported: Imported, name: str, forc
         assert told == want[0]
 
 
+@pytest.mark.nightly
 def test_what_an_encoder_cannot_do_is_refused_by_name(server: Server, imported: Imported) -> None:
     imported("bart")
     with server.client() as client:

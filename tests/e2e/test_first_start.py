@@ -121,6 +121,7 @@ def test_a_first_start_and_its_end(data_dir: Path, served: Server) -> None:
         assert "Traceback" not in terminal.shown
 
 
+@pytest.mark.nightly
 def test_a_key_no_colours_and_an_end_at_once(data_dir: Path, served: Server) -> None:
     port = free_port()
     with at_a_terminal(data_dir, port, DOSIRAK_ADMIN_KEY=KEY, NO_COLOR="1") as terminal:

@@ -153,6 +153,7 @@ def test_a_late_first_byte_breaks_a_limit_by_name(url: str, scenario: Path, tmp_
     assert_recounted(tmp_path / "out")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("failure", ["status", "close"])
 def test_five_percent_of_failures_break_a_limit_by_name(url: str, scenario: Path, tmp_path: Path, failure: Any) -> None:
     proxy = Proxy(url, share=0.05, failure=failure)
@@ -164,6 +165,7 @@ def test_five_percent_of_failures_break_a_limit_by_name(url: str, scenario: Path
     assert_recounted(tmp_path / "out")
 
 
+@pytest.mark.nightly
 def test_users_with_pauses_chats_and_batches(url: str, tmp_path: Path) -> None:
     path = tmp_path / "closed.toml"
     path.write_text(CLOSED)
@@ -175,6 +177,7 @@ def test_users_with_pauses_chats_and_batches(url: str, tmp_path: Path) -> None:
     assert_recounted(tmp_path / "out")
 
 
+@pytest.mark.nightly
 def test_latency_begins_at_the_scheduled_time(url: str, scenario: Path, tmp_path: Path) -> None:
     """One user cannot send 50 requests a second to answers of 30 ms: each waits for its turn, and the wait counts."""
     scenario.write_text(SCENARIO.replace("rate = 50", "rate = 50\nusers = 1"))
@@ -183,6 +186,7 @@ def test_latency_begins_at_the_scheduled_time(url: str, scenario: Path, tmp_path
     assert figures_of(tmp_path / "out")["figures"]["send_delay_p99_ms"] > 500
 
 
+@pytest.mark.nightly
 def test_a_baseline_is_compared(url: str, scenario: Path, good: Path, tmp_path: Path) -> None:
     scenario.write_text(SCENARIO.replace("ttft_p50_ms = 120", "ttft_p50_ms = 9000").replace("= 5\n", "= 0.5\n"))
     with listening(Proxy(url, delay=0.15).start) as address:
@@ -191,6 +195,7 @@ def test_a_baseline_is_compared(url: str, scenario: Path, good: Path, tmp_path: 
     assert [each["against"] for each in figures_of(tmp_path / "second")["limits"] if not each["holds"]] == ["baseline"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("wrong", ["key", "limit", "scenario", "host", "target", "load", "missing", "out"])
 def test_what_is_refused_sends_nothing(
     fake: FakeServer, url: str, scenario: Path, good: Path, tmp_path: Path, wrong: str
@@ -235,6 +240,7 @@ def spoiled_baseline(good: Path, directory: Path, wrong: str) -> None:
     (directory / "figures.json").write_bytes(msgspec.json.encode(made | changes[wrong]))
 
 
+@pytest.mark.nightly
 def test_no_server_too_few_samples_and_an_action_that_the_server_does_not_know(
     url: str, scenario: Path, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def flops(shape: Shape, usage: dict[str, int]) -> float:
     return tokens + pairs + 2 * shape.head_weights * usage["completion_tokens"]
 
 
+@pytest.mark.nightly
 def test_flops_are_those_of_config_and_usage(served: Server, data_dir: Path) -> None:
     [config] = data_dir.glob("models/demo/2/config.json")
     shape = Shape.of_config("demo", json.loads(config.read_bytes()))

@@ -88,7 +88,7 @@ async def place_of(world: World, client: httpx.AsyncClient, chat: str) -> Instan
     return next(each for each in world.instances if each.name == name)
 
 
-@pytest.mark.parametrize("path", ["/generate_stream", "/api/chat"])
+@pytest.mark.parametrize("path", ["/generate_stream", pytest.param("/api/chat", marks=pytest.mark.nightly)])
 async def test_a_stream_arrives_as_it_is_made(world: World, path: str) -> None:
     asked = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "options": {"num_predict": WORDS}}
     async with (
@@ -152,6 +152,7 @@ async def streamed(client: httpx.AsyncClient, lines: list[str], **headers: str) 
                 lines.append(line)
 
 
+@pytest.mark.nightly
 async def test_of_what_a_dead_instance_had_only_a_post_with_a_key_is_sent_again(world: World) -> None:
     chat, key = uuid.uuid4().hex, uuid.uuid4().hex
     plain, keyed, *streams = (uuid.uuid4().hex for _ in range(4))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.server import Server, free_port, python, running
 
 SESSIONS = "/v1/sessions"
@@ -42,6 +44,7 @@ def check(server: Server) -> None:
     assert written.count('"route":"/generate"') >= 7, "it logs what was asked of it"
 
 
+@pytest.mark.nightly
 def test_what_dosirak_serve_writes(served: Server) -> None:
     ask(served)
     check(served)

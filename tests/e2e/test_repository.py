@@ -54,6 +54,7 @@ def unload(client: httpx.Client, reference: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.nightly
 def test_swaps_under_load_fail_nobody_and_mix_nothing(server: Server) -> None:
     command = python("-m", "loadtest.swaps", "--url", server.url, "--swaps", "2", "--streams", "4", "--unary", "4")
     shown = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=300)
@@ -75,6 +76,7 @@ def test_an_evaluation_beside_serving_passes_the_gate(server: Server) -> None:
         assert client.put(f"{MODELS}/demo/aliases/canary", json={"version": "2"}).status_code == 200
 
 
+@pytest.mark.nightly
 def test_an_import_that_is_cancelled_leaves_nothing(server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         source = str(ROOT / "models" / "demo" / "weights")
@@ -104,6 +106,7 @@ def test_a_version_answers_the_same_with_a_draft_model(server: Server) -> None:
         unload(client, "demo:1")
 
 
+@pytest.mark.nightly
 def test_replicas_share_their_weights(server: Server) -> None:
     with server.client() as client:
         unload(client, "copy:1")

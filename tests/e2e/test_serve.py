@@ -55,7 +55,7 @@ def test_api_process_is_small_and_has_no_torch(served: Server) -> None:
     assert api.memory_info().rss <= 200 * MIB
 
 
-@pytest.mark.parametrize("model", ["demo:1", "demo:2"])
+@pytest.mark.parametrize("model", [pytest.param("demo:1", marks=pytest.mark.nightly), "demo:2"])
 def test_streamed_and_unary_answers_are_the_same(served: Server, model: str) -> None:
     with served.client() as client:
         for seed in (1, 2, 3):
@@ -66,6 +66,7 @@ def test_streamed_and_unary_answers_are_the_same(served: Server, model: str) -> 
             assert unary["model"] == model and unary["usage"]["completion_tokens"] == 48
 
 
+@pytest.mark.nightly
 def test_a_long_chat_is_cut_as_its_preview_says(served: Server) -> None:
     command = python(
         "-m", "loadtest.longchat", "--url", served.url, "--turns", "24", "--words", "120", "--ways", "by cost", "slides"
@@ -135,10 +136,13 @@ def test_sigterm_finishes_what_runs_and_leaves_no_process(data_dir: Path, served
 @pytest.mark.parametrize(
     "command",
     [
-        ("-m", "bentoml", "serve"),
-        ("-m", "uvicorn", "--factory", "service.app:create", "--port", "PORT", "--no-access-log"),
+        pytest.param(("-m", "bentoml", "serve"), id="bentoml"),
+        pytest.param(
+            ("-m", "uvicorn", "--factory", "service.app:create", "--port", "PORT", "--no-access-log"),
+            id="uvicorn",
+            marks=pytest.mark.nightly,
+        ),
     ],
-    ids=["bentoml", "uvicorn"],
 )
 def test_other_ways_to_start(command: tuple[str, ...], data_dir: Path, served: Server, tmp_path: Path) -> None:
     port = free_port()
@@ -158,6 +162,7 @@ def test_an_open_address_without_a_key_is_refused() -> None:
     assert "DOSIRAK_ADMIN_KEY" in ended.stdout
 
 
+@pytest.mark.nightly
 def test_with_a_key_only_the_two_probes_answer_without_it(data_dir: Path, served: Server, tmp_path: Path) -> None:
     """BentoML's own routes included."""
     command = python("-m", "bentoml", "serve", "service.bento:Dosirak")

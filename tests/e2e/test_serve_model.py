@@ -113,6 +113,7 @@ def test_a_kill_costs_only_what_it_interrupted(hub: FakeHub, llama: Path, tmp_pa
         assert hub.weights_sent() == [] and not list(downloads.iterdir())
 
 
+@pytest.mark.nightly
 def test_the_first_answer_and_a_start_without_a_hub(hub: FakeHub, llama: Path, tmp_path: Path) -> None:
     hub.push(TINY, llama)
     data, log = tmp_path / "data", tmp_path / "log"

@@ -140,6 +140,7 @@ def dialogue(client: OpenAI, seed: int) -> int | None:
     return num_calls
 
 
+@pytest.mark.nightly
 def test_dialogues(client: OpenAI) -> None:
     assert sum(dialogue(client, seed) is not None for seed in range(5)) >= 4
 

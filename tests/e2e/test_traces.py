@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.collector import Collector, collecting, values
 from tests.e2e.server import Server, free_port, python, running
 
@@ -37,6 +39,7 @@ def outlive_an_engine(server: Server) -> None:
     assert json.loads(last[5:])["finish_reason"] == "length"
 
 
+@pytest.mark.nightly
 def test_spans_of_a_real_server(data_dir: Path, tmp_path: Path) -> None:
     with collecting() as collector:
         port, log = free_port(), tmp_path / "log"

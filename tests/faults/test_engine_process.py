@@ -155,6 +155,7 @@ async def test_a_killed_engine_is_a_pause(kills: int) -> None:
         assert sum(output.queue_seconds is not None for output in outputs) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", Pooling)
 async def test_vectors_outlive_engines(kind: Pooling) -> None:
     """Prompts of many steps, whose sums die with their engines: each vector comes once, and is its own."""

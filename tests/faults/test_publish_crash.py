@@ -96,9 +96,12 @@ CHANGES: dict[str, Change] = {
         repository.get("demo", "1"), report(repository.get("demo", "1"))
     ),
 }
+USUAL = {"publish", "promote", "gc"}
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(
+    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.nightly) for each in CHANGES]
+)
 def test_old_or_new(tmp_path: Path, name: str) -> None:
     change = CHANGES[name]
     prepare(tmp_path / "plain")
@@ -133,6 +136,7 @@ def recovers(data_dir: Path) -> None:
     assert repository.resolve("demo").version == newest
 
 
+@pytest.mark.nightly
 def test_first_publish_ever(tmp_path: Path) -> None:
     """An empty repository has no model or a whole one, also when it dies while it makes its directories."""
     for point in range(1, 1000):

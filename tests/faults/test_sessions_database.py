@@ -65,6 +65,7 @@ async def test_full(store: SessionStore) -> None:
     assert (await contents(store, "ann", session.id))[-2] == "after"
 
 
+@pytest.mark.nightly
 async def test_votes_on_a_full_disk(store: SessionStore) -> None:
     """A vote is stored whole or refused; one that a vote would replace stays."""
     session = await store.create("ann")

@@ -13,7 +13,7 @@ import torch
 
 from service.engine.messages import FinishReason, Request, SamplingParams
 from service.runner.forwards.forward import CannotServe
-from tests.effort import drawn
+from tests.effort import drawn, usual
 from tests.golden.adapters import base_model, train, version
 from tests.golden.test_architectures import prompts
 from tests.golden.test_invariance import _library
@@ -64,7 +64,7 @@ def peft_tokens(model: Any) -> list[tuple[int, ...]]:
     return found
 
 
-@pytest.mark.parametrize("kernels", ["native", TORCH])
+@pytest.mark.parametrize("kernels", usual(["native", TORCH], "native"))
 def test_tokens_equal_peft(
     trained: tuple[str, Path, Path], tmp_path: Path, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,9 +104,10 @@ MODELS = [
     ("llama", "int8", TORCH),
     ("gpt2", "fp32", TORCH),
 ]
+FEW_MODELS = [("llama", "bf16", "two threads"), ("gemma2", "bf16", "native"), ("llama", "int8", TORCH)]
 
 
-@pytest.mark.parametrize(("name", "precision", "kernels"), MODELS)
+@pytest.mark.parametrize(("name", "precision", "kernels"), usual(MODELS, *FEW_MODELS))
 def test_alone_or_in_a_crowd_of_adapters(
     name: str, precision: str, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

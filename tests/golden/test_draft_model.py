@@ -121,6 +121,7 @@ def test_a_model_that_drafts_for_itself_is_right_nearly_always(
     assert accepted > 0.95 * drafted
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "precision", "draft", "draft_precision"),
     [("llama", "int8", "qwen3", "bf16"), ("gemma2", "bf16", "gpt2", "int8"), ("mixtral", "bf16", "gpt_neox", "fp32")],

@@ -21,6 +21,7 @@ from service.runner.loading.families import outline_of
 from service.runner.loading.model_work import model_work
 from service.runner.native.library import library
 from tests.checkpoints import VOCABULARY, save_tokenizer
+from tests.effort import usual
 from tests.golden.tiny import CONFIGS, SIZES, Loaded, answer, family, request, save_random, tensor_names
 
 PRECISIONS = ("bf16", "int8", "int8-weight", "llm-int8", "int4")
@@ -92,7 +93,7 @@ def test_a_token_multiplies_with_its_linear_layers(repository: Repository, paren
         assert work.pair_flops == 4 * 2 * 64
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", usual(PRECISIONS, "bf16", "int4"))
 def test_a_crowd_changes_nothing(repository: Repository, parent: Manifest, precision: str, tmp_path: Path) -> None:
     """By the library's model and by the record of that."""
     directory = _version(repository, parent, precision)

@@ -19,10 +19,10 @@ from models.repository import Repository
 from models.starter import publish_demo
 from service.engine.messages import Request, SamplingParams
 from service.evaluation.texts import calibration
-from tests.effort import drawn
+from tests.effort import drawn, usual
 from tests.golden.conftest import Load
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer
-from tests.kernels import KERNELS, use
+from tests.kernels import MAIN_KERNELS, use
 
 MIXES = drawn(6, 12)
 FEW_MIXES = 4
@@ -33,6 +33,8 @@ NEW_TOKENS = 20
 MODELS = [("llama", "fp32"), ("llama", "bf16"), ("llama", "int8"), ("gemma2", "bf16"), ("gpt2", "int8")]
 MODELS += [("gpt_neox", "bf16"), ("gpt_neox", "int8"), ("gpt_neox-sequential", "bf16")]
 MODELS += [("t5", "bf16"), ("t5", "int8"), ("bart", "fp32"), ("bart", "int8")]
+
+FEW_MODELS = [("llama", "int8"), ("gemma2", "bf16"), ("gpt_neox", "bf16"), ("t5", "int8")]
 
 
 def _params(rng: random.Random) -> SamplingParams:
@@ -95,13 +97,15 @@ def _check(loaded: Loaded, vocabulary: int, mixes: int) -> None:
     assert accepted > 0 or not loaded.runner.verifies_drafts
 
 
-@pytest.mark.parametrize(("name", "precision"), MODELS)
+@pytest.mark.parametrize(("name", "precision"), usual(MODELS, *FEW_MODELS, ("llama", "fp32"), ("gpt2", "int8")))
 def test_alone_or_in_a_crowd(load: Load, name: str, precision: str) -> None:
     _check(load(name, precision), VOCABULARY, MIXES)
 
 
-@pytest.mark.parametrize(("name", "precision"), [("llama", "bf16"), ("gemma2", "int8"), ("gpt2", "bf16")])
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(
+    ("name", "precision"), usual([("llama", "bf16"), ("gemma2", "int8"), ("gpt2", "bf16")], ("gemma2", "int8"))
+)
+@pytest.mark.parametrize("kernels", MAIN_KERNELS)
 def test_with_8_bit_keys_and_values(
     load: Load, name: str, precision: str, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +116,7 @@ def test_with_8_bit_keys_and_values(
     _check(loaded, VOCABULARY, FEW_MIXES)
 
 
-@pytest.mark.parametrize(("name", "precision"), MODELS)
+@pytest.mark.parametrize(("name", "precision"), usual(MODELS, *FEW_MODELS))
 def test_without_native_kernels(load: Load, name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use("torch", monkeypatch)
     _check(load(name, precision), VOCABULARY, FEW_MIXES)

@@ -18,7 +18,7 @@ from models.manifest import Manifest
 from models.quantize import quantize
 from models.repository import Repository
 from service.runner.linear import Int8Linear, quantize_rows
-from tests.kernels import KERNELS, use
+from tests.kernels import MAIN_KERNELS, use
 from tests.versions import FACTS
 
 LAYER = "model.layers.0.self_attn.q_proj"
@@ -85,7 +85,7 @@ def test_the_same_columns_are_outliers(case: Case) -> None:
     assert (() if kept is None else tuple(kept.columns.tolist())) == case.outliers
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("kernels", MAIN_KERNELS)
 def test_no_less_exact(case: Case, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where activations have 8 bits as theirs. Where the processor leaves them 7, the step between codes is twice as
     large, and that alone is lost."""
@@ -98,7 +98,7 @@ def test_no_less_exact(case: Case, kernels: str, monkeypatch: pytest.MonkeyPatch
     assert mine == pytest.approx(math.hypot(weights, activations * 127 / reach()), rel=0.1)
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("kernels", MAIN_KERNELS)
 def test_plain_8_bits_lose_several_times_as_much_to_outliers(
     case: Case, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

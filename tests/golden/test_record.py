@@ -13,6 +13,7 @@ from service.engine.messages import SamplingParams
 from service.runner.loading import building
 from service.runner.loading.record import Record
 from service.runner.native.library import library
+from tests.effort import usual
 from tests.golden.conftest import Load
 from tests.golden.test_architectures import OF_EXPERTS, OURS
 from tests.golden.tiny import VOCABULARY, Answer, Loaded, answer, request
@@ -24,6 +25,7 @@ CASES = [
     ("llama", "fp32"),
     ("gpt_oss", "fp32"),
 ]
+FEW = [("llama", "fp32"), ("gemma3_text", "int8"), ("phi3", "bf16"), ("qwen3_moe", "bf16"), ("gpt_oss", "fp32")]
 
 pytestmark = pytest.mark.skipif(library() is None, reason="records serve the native kernels, which are not built")
 
@@ -41,7 +43,7 @@ def _no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "_from_library", refuse)
 
 
-@pytest.mark.parametrize(("name", "precision"), CASES)
+@pytest.mark.parametrize(("name", "precision"), usual(CASES, *FEW))
 def test_the_same_model_by_its_record(
     load: Load, name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from service.engine.scheduling.batching import BatchingPolicy
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.scheduling.speculation import Speculation
 from service.engine.sequence import Sequence
+from tests.effort import usual
 from tests.golden.conftest import Load
 from tests.golden.tiny import MIN_PREFILL, VOCABULARY, Answer, Loaded, answer
 from tests.kernels import use
@@ -97,7 +98,7 @@ def _check(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize("kernels", ["native", "torch"])
-@pytest.mark.parametrize(("name", "precision"), MODELS)
+@pytest.mark.parametrize(("name", "precision"), usual(MODELS, ("llama", "int8"), ("gemma2", "bf16")))
 def test_the_same_with_drafts(
     load: Load, name: str, precision: str, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

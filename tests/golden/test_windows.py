@@ -15,7 +15,7 @@ from service.runner.native.decoder import NativeDecoder
 from tests.golden.conftest import Load
 from tests.golden.test_invariance import _check, _library
 from tests.golden.tiny import VOCABULARY, WINDOW, Loaded, answer
-from tests.kernels import KERNELS, TORCH, use
+from tests.kernels import MAIN_KERNELS, TORCH, use
 
 BLOCK_SIZE = 8
 SEQUENCES = 4
@@ -38,11 +38,11 @@ def both(directory: Path, precision: str) -> tuple[Loaded, Loaded]:
 @pytest.mark.parametrize(
     ("name", "precision", "kernels"),
     [
-        ("gemma2", "bf16", KERNELS[0]),
+        ("gemma2", "bf16", MAIN_KERNELS[0]),
         ("gemma2", "bf16", TORCH),
-        ("gemma3_text", "int8", KERNELS[0]),
-        ("gpt_oss", "bf16", KERNELS[0]),
-        ("mistral", "bf16", KERNELS[0]),
+        ("gemma3_text", "int8", MAIN_KERNELS[0]),
+        ("gpt_oss", "bf16", MAIN_KERNELS[0]),
+        ("mistral", "bf16", MAIN_KERNELS[0]),
     ],
 )
 def test_alone_or_in_a_crowd(

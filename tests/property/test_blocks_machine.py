@@ -24,7 +24,7 @@ from tests.fakes import make_request
 
 BLOCKS, BLOCK_SIZE = 9, 4
 WINDOW, WINDOW_BLOCKS = 6, 6
-SETTINGS = settings(deadline=None, max_examples=drawn(60, 120), stateful_step_count=40)
+SETTINGS = settings(deadline=None, max_examples=drawn(40, 120), stateful_step_count=40)
 UNSHRUNK = settings(
     SETTINGS, phases=[Phase.generate], database=None, print_blob=False, derandomize=True, max_examples=1000
 )

@@ -115,7 +115,7 @@ def _is_one(raw: bytes) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=drawn(400, 1000), deadline=None)
+@settings(max_examples=drawn(150, 1000), deadline=None)
 @given(data=st.data())
 def test_deltas_join_to_the_full_decode(kind: str, data: st.DataObject) -> None:
     subject = tokenizer(kind)
@@ -207,7 +207,7 @@ def test_cost_per_token_does_not_grow(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=drawn(250, 500), deadline=None)
+@settings(max_examples=drawn(120, 500), deadline=None)
 @given(data=st.data())
 def test_the_texts_of_tokens_join_to_the_decode(kind: str, data: st.DataObject) -> None:
     subject = tokenizer(kind)

@@ -302,7 +302,7 @@ class OnPostgresql(FeedbackMachine):
 
 
 ROUNDS = settings(
-    max_examples=drawn(4, 8), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=drawn(2, 8), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestOnSqlite = OnSqlite.TestCase
 TestOnSqlite.settings = ROUNDS

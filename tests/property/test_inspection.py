@@ -67,7 +67,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(SETTINGS, max_examples=drawn(100, 300))
+@settings(SETTINGS, max_examples=drawn(50, 300))
 @given(**DRAWN)
 def test_an_inspection_is_the_receipts(tokenizer: Tokenizer, **drawn: Any) -> None:
     _check(tokenizer, **drawn)

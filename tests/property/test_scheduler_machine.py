@@ -41,7 +41,7 @@ from tests.property.test_blocks_machine import UNSHRUNK, Blind, Disordered, Hast
 BLOCKS, BLOCK_SIZE = 10, 4
 WINDOW, WINDOW_BLOCKS = 6, 26  # as many as two long sequences and a step of nine tokens can need, and some
 MIN_PREFILL = 3  # divides no block
-SETTINGS = settings(deadline=None, max_examples=drawn(40, 80), stateful_step_count=40)
+SETTINGS = settings(deadline=None, max_examples=drawn(25, 80), stateful_step_count=40)
 
 requests = st.fixed_dictionaries(
     {

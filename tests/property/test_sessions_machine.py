@@ -335,7 +335,7 @@ class OnPostgresql(SessionsMachine):
 
 
 ROUNDS = settings(
-    max_examples=drawn(5, 8), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=drawn(3, 8), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestOnSqlite = OnSqlite.TestCase
 TestOnSqlite.settings = ROUNDS

@@ -57,7 +57,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "summaries": st.lists(st.tuples(st.integers(0, 25), TEXTS), max_size=3),
 }
 SETTINGS = settings(
-    max_examples=drawn(300, 600),
+    max_examples=drawn(120, 600),
     deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -153,7 +153,7 @@ def chats_with_calls(draw: st.DrawFn) -> tuple[Message, ...]:
     return tuple(chat)
 
 
-@settings(max_examples=80, deadline=None, report_multiple_bugs=False)
+@settings(max_examples=drawn(30, 80), deadline=None, report_multiple_bugs=False)
 @given(chats_with_calls(), st.integers(60, 900), st.sampled_from(["window", "middle"]))
 def test_calls_and_results_stay_together(
     calling: Tokenizer, chat: tuple[Message, ...], window: int, policy: Any

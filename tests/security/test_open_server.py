@@ -258,7 +258,7 @@ ENVIRONMENT: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=COMMANDS)
+@pytest.fixture(params=[pytest.param("uvicorn", marks=pytest.mark.nightly), "bentoml"])
 def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """Of a server without a key that listens on every address: started so that its settings do not know."""
     publish(Repository(tmp_path))

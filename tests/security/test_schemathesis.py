@@ -11,7 +11,7 @@ from tests.e2e.server import free_port, python, running
 from tests.fake_service import over_http, serving
 from tests.security.examine import examine, server_errors
 
-SHORT = ("--phases=fuzzing", "--max-examples=6", "--seed=1", "--generation-deterministic")
+SHORT = ("--phases=fuzzing", "--max-examples=3", "--seed=1", "--generation-deterministic")
 LONG = ("--max-examples=100", "--max-time=1800", "--generation-database=none")
 
 

@@ -16,6 +16,8 @@ from tests.ui.browser import Window, needs_browser, window
 
 pytestmark = needs_browser
 QUERIES = {"compare": "?a=1&b=2", "side-by-side": "?a=demo:1&b=demo:2"}
+USUAL = {"models", "playground", "version"}
+EACH = [pytest.param(each, id=each.name, marks=() if each.name in USUAL else pytest.mark.nightly) for each in SCREENS]
 LOOKS = {"light": ("light", 1280), "dark": ("dark", 1280), "narrow": ("light", 360)}
 API = "**/v1/**"
 
@@ -43,7 +45,7 @@ def opened(served: Server, chromium: Browser) -> Iterator[Window]:
         yield shown
 
 
-@pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.name)
+@pytest.mark.parametrize("screen", EACH)
 def test_a_screen_has_no_violation(opened: Window, session: str, screen: Screen) -> None:
     _show(opened, session, screen)
     _audit(opened.page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.ui.audit import violations
@@ -10,6 +11,7 @@ from tests.ui.browser import Window, needs_browser
 pytestmark = needs_browser
 
 
+@pytest.mark.nightly
 def test_a_call_is_tried_and_streamed(shown: Window) -> None:
     page = shown.page
     page.goto(f"{shown.base}/docs")

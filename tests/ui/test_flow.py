@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import httpx
+import pytest
 from playwright.sync_api import Page, expect
 
 from models.starter import WEIGHTS
@@ -17,6 +18,7 @@ MINUTES = 240_000
 """A job has at most four minutes, in milliseconds."""
 
 
+@pytest.mark.nightly
 def test_from_import_to_rollback(shown: Window, client: httpx.Client) -> None:
     page = shown.open("models")
     _import(page, "bento", "bf16")

@@ -92,6 +92,7 @@ def test_a_job_that_is_not_there_is_the_apis_sentence(shown: Window) -> None:
     shown.complaints.clear()
 
 
+@pytest.mark.nightly
 def test_4_bits_are_asked_for_with_their_group(shown: Window, api: httpx.Client) -> None:
     """The demo model's layers have no groups of 128: the job says what to choose instead."""
     page = shown.page

@@ -33,6 +33,7 @@ def _parts(receipt: dict[str, object]) -> dict[str, object]:
     return {**parts, **rest}
 
 
+@pytest.mark.nightly
 def test_a_chat_past_its_window_shows_what_the_receipts_hold_and_stays(shown: Window) -> None:
     page = shown.open("playground")
     context = page.get_by_role("region", name="Context")

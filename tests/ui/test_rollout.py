@@ -6,6 +6,7 @@ import random
 import re
 
 import httpx
+import pytest
 from playwright.sync_api import Page, expect
 
 from models.rollouts import Rollout, RolloutLimits
@@ -16,6 +17,7 @@ pytestmark = needs_browser
 ALIASES = "/v1/repository/models/demo/aliases"
 
 
+@pytest.mark.nightly
 def test_a_rollout_is_started_watched_reweighed_and_promoted(shown: Window, client: httpx.Client) -> None:
     client.put(f"{ALIASES}/trial", json={"version": "2"})
     page = shown.open("models/demo/aliases/trial/rollout")

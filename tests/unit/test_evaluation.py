@@ -27,6 +27,7 @@ from service.evaluation.texts import Text, calibration, of_file
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 from tests.checkpoints import save_bart, save_gpt2, save_t5
+from tests.effort import usual
 from tests.golden.adapters import train
 from tests.versions import FACTS, publish, write_weights
 
@@ -98,7 +99,7 @@ def test_a_report_of_the_demo_model(repository: Repository) -> None:
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("has_effect", [True, False])
+@pytest.mark.parametrize("has_effect", usual([True, False], True))
 def test_a_report_of_an_adapter_compares_it_with_its_parent(
     repository: Repository, tmp_path: Path, has_effect: bool
 ) -> None:
@@ -132,6 +133,7 @@ def test_versions_that_split_text_differently_are_not_compared(repository: Repos
     assert made.compared is None and made.recall == ()
 
 
+@pytest.mark.nightly
 def test_a_full_report_says_beforehand_how_long_it_will_take(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

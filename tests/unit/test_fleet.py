@@ -135,6 +135,7 @@ def test_capacity_is_read_between_two_loads() -> None:
     assert scale.capacity([(1.0, outcome(0.1)), (3.0, outcome(0.5))], limit=0.5) == 3.0
 
 
+@pytest.mark.nightly
 def test_the_report_has_its_tables_and_drawings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scale.report(costs.read(costs.newest()), 40, 0.5, tmp_path)
     shown = capsys.readouterr().out

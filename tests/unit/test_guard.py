@@ -23,6 +23,7 @@ from service.guard.patterns import is_resident_number, passes_luhn
 from service.guard.rules import LABELS
 from service.text.tokenizer import Tokenizer
 from tests import tokenizers
+from tests.effort import usual
 from tests.planted import CANARIES, PROTECTED, Plant, plants
 
 MANY = plants(1000)
@@ -114,7 +115,7 @@ def decoded(name: str, ids: list[int], guard: Guard, rng: random.Random, stop: t
     return sequence
 
 
-@pytest.mark.parametrize("name", ["demo", "byte_level", "llama"])
+@pytest.mark.parametrize("name", usual(["demo", "byte_level", "llama"], "demo"))
 def test_a_thousand_planted_strings_split_at_token_borders(name: str, masking: Guard) -> None:
     """In the text, in the tokens' texts and in what their ids and alternatives tell."""
     rng, subject = random.Random(2), tokenizer(name)

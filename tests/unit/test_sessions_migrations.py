@@ -15,14 +15,30 @@ from alembic.script import ScriptDirectory
 from pydantic import SecretStr, ValidationError
 from sqlalchemy import Connection, text
 
-from service.sessions import NewerDatabase, NewVote, SessionStore, search
+from service.sessions import NewerDatabase, NewVote, SessionStore, migrating, search
 from service.sessions.change import text_of
 from service.sessions.database import Database
-from service.sessions.migrating import HEAD, upgrade
+from service.sessions.migrating import HEAD
 from service.settings import Settings
-from tests.sessions import a_turn, contents, say
+from tests import postgres
+from tests.migrated import migrate_really as upgrade
+from tests.sessions import KINDS, a_turn, contents, say
 
 SCRIPTS = Path(__file__).parents[2] / "service" / "sessions" / "migrations"
+
+
+@pytest.fixture(autouse=True)
+def really_migrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No copies here (tests.migrated)."""
+    monkeypatch.setattr(migrating, "upgrade", upgrade)
+
+
+@pytest.fixture(params=KINDS)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty database."""
+    if request.param == "postgresql":
+        return postgres.server().empty_database()
+    return f"sqlite+aiosqlite:///{tmp_path / 'sessions.db'}"
 
 
 def config(connection: Connection) -> Config:

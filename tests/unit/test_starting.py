@@ -163,6 +163,7 @@ def test_a_disk_too_small_for_the_demo_model_says_the_numbers(tmp_path: Path) ->
     assert "has 3.1 MB free and the demo model needs" in done.stdout and "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_a_disk_that_fills_up_while_the_demo_model_is_published(tmp_path: Path) -> None:
     done = on_a_small_disk(
         "3m", f"\"$PYTHON\" -m models.starter '{tmp_path}'; echo $?; ls '{tmp_path}/models/demo'", tmp_path

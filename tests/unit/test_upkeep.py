@@ -151,6 +151,7 @@ def test_collecting_keeps_all_ancestors_of_what_is_in_use(repository: Repository
     assert collect(repository, keep=0).versions == ("demo:1", "demo:2", "demo:3")
 
 
+@pytest.mark.nightly
 def test_every_flipped_bit_is_found(repository: Repository) -> None:
     """10,000 of them, over every file of a version."""
     manifest = publish(repository, "weights " * 64)
