@@ -77,6 +77,8 @@ TINYLLAMA: Final = Shape("tinyllama", 22, 2048, 32, 4, 5632, 32000, tied=False)
 SMALL: Final = Shape("small", 30, 576, 9, 3, 1536, 49152, tied=True)
 WIDE: Final = Shape("wide-vocabulary", 24, 896, 14, 2, 4864, 151936, tied=True)
 """Qwen2.5-0.5B's sizes."""
+MIDDLE: Final = Shape("3b", 36, 2048, 16, 2, 11008, 151936, tied=True)
+"""Qwen2.5-3B's sizes."""
 LARGE: Final = Shape("7b", 28, 3584, 28, 4, 18944, 152064, tied=False)
 """Qwen2.5-7B's sizes."""
 MIXTURE: Final = Shape("mixture", 12, 2048, 16, 4, 512, 32000, tied=False, experts=32, active=4)

@@ -1,10 +1,14 @@
-"""All tests run with Ctrl-C as a terminal gives it to a program."""
+"""All tests run with Ctrl-C as a terminal gives it to a program, and on the kernels that `tests.sanitized` asks for."""
 
 from __future__ import annotations
 
+import os
 import signal
+from functools import partial
 
 import hypothesis
+
+from tests.sanitized import VARIABLE
 
 # Other work on the cores makes a test case late, and nothing else.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -14,3 +18,8 @@ hypothesis.settings.load_profile("untimed")
 # them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if os.environ.get(VARIABLE):
+    from service.runner.native import library
+
+    library.open_library = partial(library.open_library, sanitized=True)

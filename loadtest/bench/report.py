@@ -14,7 +14,7 @@ from loadtest.bench.journal import Journal
 from loadtest.bench.plots import bars
 from loadtest.bench.session import MACHINE, START
 from loadtest.bench.systems import CORES, System
-from loadtest.checkpoints import DEMO, LARGE, MIXTURE, SMALL, TINYLLAMA, WIDE, Shape
+from loadtest.checkpoints import DEMO, LARGE, MIDDLE, MIXTURE, SMALL, TINYLLAMA, WIDE, Shape
 
 FLAGS: Final = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "amx_bf16")
 LIMITS: Final = {
@@ -109,6 +109,8 @@ def page(journal: Journal, systems: Sequence[System], context: Context, verdicts
         "![throughput](throughput-135m.svg)",
         "## int8, TinyLlama-1.1B's shape, sampled\n\n" + table(journal, chosen, SAMPLED),
         "## int8, a vocabulary of 152k\n\n" + table(journal, _of(systems, WIDE, "int8"), (*SPEED, *SAMPLED)),
+        "## int8, a shape of 3B\n\n" + table(journal, _of(systems, MIDDLE, "int8"), (*SPEED, *LATENCY[:2])),
+        "## int4, a shape of 3B\n\n" + table(journal, _of(systems, MIDDLE, "int4"), (*SPEED, *LATENCY[:2])),
         "## int4, a shape of 7B\n\n" + table(journal, _of(systems, LARGE, "int4"), (*SPEED, *LATENCY[:2])),
         "## int8, a mixture of experts\n\n" + table(journal, _of(systems, MIXTURE, "int8"), (*SPEED, *LATENCY[:2])),
         "## int4, a mixture of experts\n\n" + table(journal, _of(systems, MIXTURE, "int4"), (*SPEED, *LATENCY[:2])),

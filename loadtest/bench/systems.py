@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from loadtest.bench.cache import Cache
 from loadtest.bench.running import Dialect, Driven, Launch, Running, Served, free_port
 from loadtest.bench.wave import Asked
-from loadtest.checkpoints import DEMO, LARGE, MIXTURE, SMALL, TINYLLAMA, WIDE, Shape
+from loadtest.checkpoints import DEMO, LARGE, MIDDLE, MIXTURE, SMALL, TINYLLAMA, WIDE, Shape
 from loadtest.peers.driver import TEMPERATURE, TOP_P
 
 Precision = Literal["int8", "bf16", "fp32", "int4"]
@@ -177,6 +177,11 @@ def catalogue() -> tuple[System, ...]:
         System("dosirak 0.5B http", OURS, WIDE, "int8", "the server, streaming", http=True),
         System("llama.cpp 0.5B q8_0", "llama.cpp", WIDE, "int8", "server over HTTP, 32 slots", q8, http=True),
         System("openvino 0.5B int8 g128", "openvino", WIDE, "int8", "group 128, KV u8", ("128", "u8", "f32")),
+        System("dosirak 3B http", OURS, MIDDLE, "int8", "the server, streaming", http=True),
+        System("dosirak 3B int4 http", OURS, MIDDLE, "int4", "the server, streaming", http=True),
+        System("llama.cpp 3B q8_0", "llama.cpp", MIDDLE, "int8", "server over HTTP, 32 slots", q8, http=True),
+        System("llama.cpp 3B q4_0", "llama.cpp", MIDDLE, "int4", "server, 32 slots", q8, True, "q4_0"),
+        System("openvino 3B int8 g128", "openvino", MIDDLE, "int8", "group 128, KV u8", ("128", "u8", "f32")),
         System("dosirak 7B int4 http", OURS, LARGE, "int4", "the server, streaming", http=True),
         System("dosirak mixture http", OURS, MIXTURE, "int8", "the server, streaming", http=True),
         System("dosirak mixture int4 http", OURS, MIXTURE, "int4", "the server, streaming", http=True),

@@ -15,7 +15,19 @@ from typing import Final
 from loadtest.bench.running import Running
 from loadtest.bench.systems import System
 from loadtest.bench.wave import Asked, decode_step, gaps, quantile, random_prompts, throughput
-from loadtest.checkpoints import DEMO, FIRST_PLAIN_ID, LARGE, MIXTURE, REPEAT, SMALL, TINYLLAMA, WIDE, Shape, next_token
+from loadtest.checkpoints import (
+    DEMO,
+    FIRST_PLAIN_ID,
+    LARGE,
+    MIDDLE,
+    MIXTURE,
+    REPEAT,
+    SMALL,
+    TINYLLAMA,
+    WIDE,
+    Shape,
+    next_token,
+)
 
 Figures = dict[str, float]
 PROMPT, NEW = 128, 64
@@ -158,11 +170,11 @@ def _large(system: System) -> bool:
 
 
 def _decoded(system: System) -> bool:
-    return _large(system) or system.shape in (DEMO, WIDE, MIXTURE, LARGE)
+    return _large(system) or system.shape in (DEMO, WIDE, MIXTURE, MIDDLE, LARGE)
 
 
 def _prefilled(system: System) -> bool:
-    return _int8(system) or system.shape in (DEMO, WIDE, MIXTURE, LARGE)
+    return _int8(system) or system.shape in (DEMO, WIDE, MIXTURE, MIDDLE, LARGE)
 
 
 def _sampled(system: System) -> bool:

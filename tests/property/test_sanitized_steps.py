@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,17 +11,12 @@ from pathlib import Path
 import pytest
 
 from service.runner.native import build
+from tests import sanitized
 from tests.kernels import LIBRARIES
+from tests.sanitized import COMPILER
 
-COMPILER = "g++"
 SECONDS = 45
 ROOT = Path(__file__).parents[2]
-OPTIONS = {
-    # torch and Python keep memory until they end; what nobody has written is NaN
-    "ASAN_OPTIONS": f"detect_leaks=0:malloc_fill_byte=255:max_malloc_fill_size={1 << 31}",
-    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
-}
-
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"no {COMPILER}, whose sanitizers are used"),
@@ -32,21 +26,17 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def runtime() -> str:
     """The sanitizers' libraries, which a process must have before anything else."""
-    found = [_asked(f"-print-file-name={name}") for name in ("libasan.so", "libubsan.so")]
-    if not all(Path(path).is_absolute() for path in found):
+    found = sanitized.runtime()
+    if found is None:
         pytest.skip(f"{COMPILER} has no libasan or libubsan: install them")
     build.build(COMPILER, LIBRARIES, sanitized=True)
-    return ":".join(found)
-
-
-def _asked(option: str) -> str:
-    return subprocess.run([COMPILER, option], capture_output=True, text=True, check=True).stdout.strip()
+    return found
 
 
 def _run(runtime: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
-        env=os.environ | OPTIONS | {"LD_PRELOAD": runtime},
+        env=sanitized.environment(runtime),
         cwd=ROOT,
         capture_output=True,
         text=True,
