@@ -72,7 +72,7 @@ class Server:
         self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
 
     def sql(self, statement: str, database: str = "postgres") -> str:
-        return self._run("psql", "-h", str(self.directory), "-U", "postgres", "-d", database, "-Atc", statement)
+        return self._psql(database, statement)
 
     @property
     def pid(self) -> int:
@@ -88,26 +88,33 @@ class Server:
         lines = (self.directory / "log").read_text().splitlines()
         return sum("LOG:  statement:" in line or "LOG:  execute " in line for line in lines)
 
-    def empty_database(self, template: str = "template1") -> str:
-        """The URL of a new database without tables, or with those of `template`."""
-        name = f"t{uuid.uuid4().hex}"
-        self.sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
-        return self._url(name)
+    def empty_database(self) -> str:
+        """The URL of a new database without tables."""
+        return self._url(self._created("template1"))
 
     def new_database(self) -> str:
         """The URL of a new database with this version's tables."""
         with self._making_template:
             if not self._template:
-                url = self.empty_database()
+                made = self._created("template1")
                 with ThreadPoolExecutor(1) as thread:  # here may be an event loop
-                    thread.submit(migrated.migrate, url).result()
-                self._template = url.split("/")[3].split("?")[0]
-        url = self.empty_database(self._template)
-        self.sql(migrated.NEW_ID.format(uuid.uuid4().hex), url.split("/")[3].split("?")[0])
-        return url
+                    thread.submit(migrated.migrate, self._url(made)).result()
+                self._template = made
+        return self._url(self._created(self._template, migrated.NEW_ID.format(uuid.uuid4().hex)))
+
+    def _created(self, template: str, *statements: str) -> str:
+        """Creates a database, runs the statements there and returns its name."""
+        name = f"t{uuid.uuid4().hex}"
+        commands = (f'CREATE DATABASE "{name}" TEMPLATE "{template}"', f"\\connect {name}", *statements)
+        self._psql("postgres", *commands)
+        return name
 
     def _url(self, name: str) -> str:
         return f"postgresql+asyncpg://postgres@/{name}?host={self.directory}"
+
+    def _psql(self, database: str, *commands: str) -> str:
+        options = [each for command in commands for each in ("-c", command)]
+        return self._run("psql", "-h", str(self.directory), "-U", "postgres", "-d", database, "-At", *options)
 
     def remove(self) -> None:
         subprocess.run(
