@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -98,6 +98,64 @@ def save_tokenizer(directory: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def save_gemma_tokenizer(directory: Path) -> None:
+    """A tokenizer.json as Gemma's: pieces of sentencepiece with U+2581 for spaces, bytes for what they do not spell,
+    and runs of lines and spaces as tokens, whose merges come first, the longest before all. Ids 0 to 5 are <pad>,
+    <eos>, <bos>, <unk> and a turn's begin and end."""
+    named = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
+    runs = ["\n", "\n\n", "▁▁", "▁▁▁", "<table>"]
+    pieces = ["▁t", "he", "▁the", "in", "er", "▁a", "an", "and", "▁and", "안녕", "안녕하", "ing", "12", "ab"]
+    letters = ["▁", *"abcdefghijklmnopqrstuvwxyz1234.,!<>", *"안녕하세"]
+    tokens = [*named, *runs, *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, *letters]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+
+    def merges_of(texts: list[str]) -> list[tuple[str, str]]:
+        splits = [(text[:at], text[at:]) for text in texts for at in range(len(text) - 1, 0, -1)]
+        return [pair for pair in splits if all(part in vocabulary for part in pair)]
+
+    merges = sorted(merges_of(runs), key=lambda pair: (-len(pair[0]), -len(pair[1]))) + merges_of(pieces)
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 2)]
+    )
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in named])
+    tokenizer.add_tokens([AddedToken(run, normalized=False) for run in runs])
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How gpt-oss splits text."""
+
+
+def save_gpt_oss_tokenizer(directory: Path) -> None:
+    """A tokenizer.json as gpt-oss's, with ids 256 to 259 for the tokens that end a message or an answer. Its piece 260
+    is only found whole: no merge leads there."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    named = ["<|endoftext|>", "<|return|>", "<|call|>", "<|end|>"]
+    tokens = [*alphabet, *named, "xyz", "12", "123", "th", "Ġth", "the", "'s"]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    merges = [("1", "2"), ("12", "3"), ("t", "h"), ("Ġ", "th"), ("th", "e"), ("'", "s")]
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(O200K), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in named])
     tokenizer.save(str(directory / "tokenizer.json"))
 
 

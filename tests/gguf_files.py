@@ -15,6 +15,8 @@ from torch import Tensor
 
 ALIGNMENT: Final = 32
 F32: Final = 0
+BF16: Final = 30
+MXFP4: Final = 39
 Q4_0: Final = 2
 Q8_0: Final = 8
 NAMES: Final = {
@@ -32,6 +34,21 @@ NAMES: Final = {
     "mlp.gate": "ffn_gate_inp",
     "block_sparse_moe.gate": "ffn_gate_inp",
 }
+GEMMA_NAMES: Final = {
+    **NAMES,
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+GPT_OSS_NAMES: Final = {**NAMES, "post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
+NAMES_OF: Final = {"gemma2": GEMMA_NAMES, "gemma3": GEMMA_NAMES, "gpt-oss": GPT_OSS_NAMES}
+KINDS: Final = {
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen3_moe": "qwen3moe",
+    "gemma3_text": "gemma3",
+    "gpt_oss": "gpt-oss",
+}
 EXPERT: Final = re.compile(r"model\.layers\.(\d+)\.\w+\.experts\.(\d+)\.(\w+)\.weight")
 PARTS: Final = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 Stored = tuple[int, tuple[int, ...], bytes]
@@ -40,6 +57,19 @@ Stored = tuple[int, tuple[int, ...], bytes]
 
 def f32(tensor: Tensor) -> Stored:
     return F32, tuple(tensor.shape), tensor.float().contiguous().numpy().tobytes()
+
+
+def bf16(tensor: Tensor) -> Stored:
+    return BF16, tuple(tensor.shape), tensor.bfloat16().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def mxfp4(blocks: Tensor, scales: Tensor) -> Stored:
+    """`blocks` uint8 [experts, out, blocks, 16] and `scales` uint8 of a published checkpoint, whose bytes hold
+    neighbours. A block of llama.cpp is the scale, then 16 bytes of which the lower halves hold the first 16 codes."""
+    codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2)
+    halves = codes[..., :16] | codes[..., 16:] << 4
+    data = torch.cat((scales[..., None], halves), dim=-1)
+    return MXFP4, (*scales.shape[:2], scales.shape[2] * 32), data.contiguous().numpy().tobytes()
 
 
 def q8_0(tensor: Tensor) -> Stored:
@@ -68,21 +98,49 @@ def of_checkpoint(
     config = json.loads((directory / "config.json").read_text())
     stored = load_file(directory / "model.safetensors")
     weights = dict(sorted(stored.items(), key=lambda item: [int(part) for part in re.findall(r"\d+", item[0])]))
-    kinds = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
-    architecture = kinds.get(config["model_type"], config["model_type"])
-    tensors = {}
+    architecture = KINDS.get(config["model_type"], config["model_type"])
+    tensors: dict[str, Stored] = {}
     stacked: dict[str, list[Tensor]] = {}
     for name, tensor in weights.items():
         if expert := EXPERT.fullmatch(name):
             stacked.setdefault(f"blk.{expert[1]}.ffn_{PARTS[expert[3]]}_exps.weight", []).append(tensor)
             continue
+        if ".experts." in name:
+            tensors |= _fused(name, weights, form)
+            continue
         if architecture == "llama":
             tensor = _permuted(name, tensor, config)
-        tensors[_name(name)] = form(tensor) if tensor.dim() > 1 else f32(tensor)
+        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+            tensor = tensor.float() + 1
+        is_matrix = tensor.dim() > 1 and not name.endswith(("router.weight", "norm.weight"))
+        tensors[_name(name, architecture)] = form(tensor) if is_matrix else f32(tensor)
     tensors |= {name: form(torch.stack(parts)) for name, parts in stacked.items()}
     metadata = _metadata(config, architecture, directory) | {key.replace("__", "."): v for key, v in changes.items()}
     write(path, {key: value for key, value in metadata.items() if value is not None}, tensors)
     return weights
+
+
+def _fused(name: str, weights: Mapping[str, Tensor], form: Callable[[Tensor], Stored]) -> dict[str, Stored]:
+    """gpt-oss: the fused tensors of a layer hold gate and up in turn. Those in bf16 are [experts, in, out], packed ones
+    and biases have outputs in the second dimension."""
+    module, _, kind = name.rpartition(".")
+    layer, part = module.split(".")[2], "gate_up" if kind.startswith("gate_up") else "down"
+    names = ("gate", "up") if part == "gate_up" else ("down",)
+
+    def own(tensor: Tensor, turn: int) -> Tensor:
+        return tensor[:, turn :: len(names)]
+
+    found = {}
+    for turn, each in enumerate(names):
+        gguf = f"blk.{layer}.ffn_{each}_exps"
+        if kind.endswith("_bias"):
+            found[f"{gguf}.bias"] = f32(own(weights[name], turn))
+        elif kind.endswith("_blocks"):
+            scales = weights[name.replace("_blocks", "_scales")]
+            found[f"{gguf}.weight"] = mxfp4(own(weights[name], turn), own(scales, turn))
+        elif not kind.endswith("_scales"):
+            found[f"{gguf}.weight"] = form(own(weights[name].transpose(1, 2), turn))
+    return found
 
 
 def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Stored]) -> None:
@@ -98,13 +156,15 @@ def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Stored]
     path.write_bytes(begin + b"\0" * (-len(begin) % ALIGNMENT) + data)
 
 
-def _name(name: str) -> str:
+def _name(name: str, architecture: str) -> str:
     whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     module, _, kind = name.rpartition(".")
     if module in whole:
         return f"{whole[module]}.{kind}"
+    if kind == "sinks":
+        return f"blk.{name.split('.')[2]}.attn_sinks.weight"
     _, _, number, rest = module.split(".", 3)
-    return f"blk.{number}.{NAMES[rest]}.{kind}"
+    return f"blk.{number}.{NAMES_OF.get(architecture, NAMES)[rest]}.{kind}"
 
 
 def _permuted(name: str, tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
@@ -116,12 +176,6 @@ def _permuted(name: str, tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
 
 
 def _metadata(config: Mapping[str, Any], architecture: str, directory: Path) -> dict[str, Any]:
-    told = json.loads((directory / "tokenizer.json").read_text())
-    vocabulary = told["model"]["vocab"] | {each["content"]: each["id"] for each in told["added_tokens"]}
-    special = {each["id"] for each in told["added_tokens"]}
-    tokens = sorted(vocabulary, key=lambda token: int(vocabulary[token]))
-    tokens += [f"[PAD{at}]" for at in range(len(tokens), config["vocab_size"])]
-    theta = (config.get("rope_parameters") or config)["rope_theta"]
     own = {
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
@@ -131,21 +185,109 @@ def _metadata(config: Mapping[str, Any], architecture: str, directory: Path) -> 
         "attention.head_count_kv": config["num_key_value_heads"],
         "attention.key_length": config.get("head_dim"),
         "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "rope.freq_base": float(theta),
     }
     if active := config.get("num_experts_per_tok"):
         own |= {"expert_count": config["num_local_experts"], "expert_used_count": active}
         own["expert_feed_forward_length"] = config.get("moe_intermediate_size")
+    own |= _of_family(config, architecture)
+    chat = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
     return {
         "general.architecture": architecture,
         **{f"{architecture}.{key}": value for key, value in own.items()},
+        **(_sentencepiece if architecture.startswith("gemma") else _byte_level)(config, directory),
+        "tokenizer.chat_template": chat,
+    }
+
+
+def _of_family(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    """What the converter's classes of the architectures write besides."""
+    rope = config.get("rope_parameters") or config
+    if architecture in ("gemma", "gemma2"):
+        capped = ("attn_logit_softcapping", "final_logit_softcapping") if architecture == "gemma2" else ()
+        window = {"attention.sliding_window": config["sliding_window"]} if architecture == "gemma2" else {}
+        return {"attention.value_length": config["head_dim"], **{key: config[key] for key in capped}, **window}
+    if architecture == "gemma3":
+        has_window = "sliding_attention" in config["layer_types"]
+        capping = config["final_logit_softcapping"]
+        return {
+            "attention.value_length": config["head_dim"],
+            "rope.freq_base": float(rope["full_attention"]["rope_theta"]),
+            **_scaling(rope["full_attention"]),
+            **({"final_logit_softcapping": capping} if capping else {}),
+            **({"attention.sliding_window": config["sliding_window"]} if has_window else {}),
+        }
+    if architecture == "gpt-oss":
+        return {
+            "attention.value_length": config["head_dim"],
+            "rope.freq_base": float(rope["rope_theta"]),
+            **_scaling(rope),
+            "attention.sliding_window": config["sliding_window"],
+            "expert_feed_forward_length": config["intermediate_size"],
+        }
+    return {"rope.freq_base": float(rope["rope_theta"])}
+
+
+def _scaling(rope: Mapping[str, Any]) -> dict[str, Any]:
+    if rope["rope_type"] == "linear":
+        return {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope["factor"])}
+    if rope["rope_type"] == "yarn":
+        return {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": float(rope["factor"]),
+            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+            "rope.scaling.yarn_beta_fast": float(rope["beta_fast"]),
+            "rope.scaling.yarn_beta_slow": float(rope["beta_slow"]),
+        }
+    return {}
+
+
+def _byte_level(config: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    told = json.loads((directory / "tokenizer.json").read_text())
+    vocabulary = told["model"]["vocab"] | {each["content"]: each["id"] for each in told["added_tokens"]}
+    special = {each["id"] for each in told["added_tokens"]}
+    tokens = sorted(vocabulary, key=lambda token: int(vocabulary[token]))
+    tokens += [f"[PAD{at}]" for at in range(len(tokens), config["vocab_size"])]
+    is_o200k = "Split" in json.dumps(told["pre_tokenizer"])
+    return {
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.pre": "gpt-4o" if is_o200k else "gpt-2",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [3 if at in special else 1 for at in range(len(tokens))],
-        "tokenizer.ggml.merges": [],
-        "tokenizer.ggml.eos_token_id": max(special),
-        "tokenizer.chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:",
+        "tokenizer.ggml.merges": [" ".join(merge) for merge in told["model"]["merges"]],
+        "tokenizer.ggml.eos_token_id": config["eos_token_id"] if is_o200k else max(special),
+    }
+
+
+def _sentencepiece(config: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Gemma's: user-defined tokens are written with the spaces that they stand for, scores fall piece by piece."""
+    told = json.loads((directory / "tokenizer.json").read_text())
+    vocabulary = told["model"]["vocab"] | {each["content"]: each["id"] for each in told["added_tokens"]}
+    texts = sorted(vocabulary, key=lambda token: int(vocabulary[token]))
+    added = {each["content"]: each["special"] for each in told["added_tokens"]}
+    types = []
+    for text in texts:
+        if text in added:
+            types.append(3 if added[text] or text in ("<pad>", "<mask>") or text.startswith("<unused") else 4)
+        else:
+            types.append(6 if re.fullmatch(r"<0x[0-9A-F]{2}>", text) else 1)
+    first = types.index(1)
+    tokens = [text.replace("\u2581", " ") if kind == 4 else text for text, kind in zip(texts, types, strict=True)]
+    scores = [{1: float(first - at), 6: 0.0}.get(kind, -1000.0) for at, kind in enumerate(types)]
+    missing = config["vocab_size"] - len(tokens)
+    tokens += [f"[PAD{at}]" for at in range(len(tokens), config["vocab_size"])]
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": scores + [-10000.0] * missing,
+        "tokenizer.ggml.token_type": types + [5] * missing,
+        **{
+            f"tokenizer.ggml.{name}_token_id": vocabulary[f"<{text}>"]
+            for name, text in (("bos", "bos"), ("eos", "eos"), ("unknown", "unk"), ("padding", "pad"))
+        },
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_eos_token": False,
+        "tokenizer.ggml.add_space_prefix": False,
     }
 
 
@@ -162,6 +304,8 @@ def _value(value: Any) -> bytes:
         return struct.pack("<II", 4, value)
     if isinstance(value, float):
         return struct.pack("<If", 6, value)
+    if value and isinstance(value[0], float):
+        return struct.pack(f"<IIQ{len(value)}f", 9, 6, len(value), *value)
     if value and isinstance(value[0], int):
         return struct.pack(f"<IIQ{len(value)}i", 9, 5, len(value), *value)
     return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_text, value))

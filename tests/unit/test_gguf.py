@@ -121,6 +121,17 @@ def test_blocks_are_dequantized_and_their_file_is_named(
     assert manifest.lineage.source.startswith("gguf ")
 
 
+def test_llama_3_begins_with_bos_and_ends_with_a_turn_too(repository: Repository, tmp_path: Path) -> None:
+    source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
+    told = {"pre": "llama-bpe", "bos_token_id": 10, "eot_token_id": 11, "eom_token_id": 256}
+    for add_bos in (None, False):
+        changes: dict[str, Any] = {f"tokenizer__ggml__{key}": value for key, value in told.items()}
+        gguf_files.of_checkpoint(source, path, **changes, tokenizer__ggml__add_bos_token=add_bos)
+        found = repository.path(imported(repository, path))
+        assert (AutoTokenizer.from_pretrained(found).encode("a")[0] == 10) == (add_bos is None)
+        assert json.loads((found / "config.json").read_text())["eos_token_id"] == [256, 11]
+
+
 def test_it_becomes_4_bits_in_one_step(repository: Repository, tmp_path: Path) -> None:
     source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
     gguf_files.of_checkpoint(source, path, gguf_files.q4_0)
@@ -183,7 +194,7 @@ def test_scaled_positions_are_kept(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"general__architecture": "gemma3"}, "architecture 'gemma3'; from GGUF there are llama, qwen2, qwen3"),
+        ({"general__architecture": "gemma3n"}, "architecture 'gemma3n'; from GGUF there are llama, qwen2, qwen3"),
         ({"general__architecture": None}, "no `general.architecture`"),
         ({"llama__expert_count": 8}, "expert_used_count is None"),
         (

@@ -1,0 +1,97 @@
+"""A GGUF file's vocabulary becomes the tokenizer's files. transformers builds it; what it leaves out is written here.
+
+A file has the tokens, their kinds and merges, and of the way in which text is split a name only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from models.errors import InvalidSource
+
+_PLAIN_SPLITS: Final = frozenset({"gpt-2", "phi-2", "mpt", "olmo"})
+"""Names of the way in which GPT-2 splits text, besides those that transformers knows."""
+_LLAMA3: Final = frozenset(
+    {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken"}
+)
+"""Names of splits whose vocabularies put BOS before a text, unless a file says otherwise."""
+_TAKE_WHOLE_PIECES: Final = _LLAMA3 | {"gpt-4o"}
+"""Names of splits whose pieces are taken as they are where they are tokens, and by merges only where not."""
+_STOPS: Final = {
+    "gemma": ("<end_of_turn>",),
+    "gemma2": ("<end_of_turn>",),
+    "gemma3": ("<end_of_turn>",),
+    "gpt-oss": ("<|return|>", "<|endoftext|>", "<|call|>"),
+}
+"""Tokens that end an answer besides those that files name as such. llama.cpp knows them by their texts too."""
+_NORMAL: Final = 1
+_USER_DEFINED: Final = 4
+_SPACE: Final = "\u2581"
+_STOP_KEYS: Final = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+def stops(values: Mapping[str, Any], architecture: str, tokens: Sequence[str]) -> int | list[int] | None:
+    """Returns the ids of the tokens that end an answer, as config.json has them. `values` are the file's metadata."""
+    named = [values.get(f"tokenizer.ggml.{key}") for key in _STOP_KEYS]
+    texts = set(_STOPS.get(architecture, ()))
+    ids = [*named, *(id for id, text in enumerate(tokens) if text in texts)]
+    found = list(dict.fromkeys(id for id in ids if id is not None))
+    return found if len(found) > 1 else next(iter(found), None)
+
+
+def write_tokenizer(path: Path, target: Path) -> list[str]:
+    """Writes the tokenizer of the file `path` into the directory `target`. Returns the tokens' texts by id. Raises
+    InvalidSource for a byte-level tokenizer whose way of splitting text is not known."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import (
+        GGUF_PRE_TOKENIZER_SPLITS,
+        convert_gguf_tokenizer,
+        get_gguf_tokenizer,
+    )
+
+    architecture, vocabulary, told = get_gguf_tokenizer(str(path))
+    is_gemma = architecture.startswith("gemma") and vocabulary.get("tokenizer_type") == "llama"
+    if is_gemma:
+        vocabulary = _spelled(vocabulary)
+    splits = vocabulary.get("pre_tokenizer_type")
+    is_byte_level = vocabulary.get("tokenizer_type") == "gpt2"
+    if is_byte_level and splits not in GGUF_PRE_TOKENIZER_SPLITS.keys() | _PLAIN_SPLITS:
+        raise InvalidSource(f"the file's tokenizer splits text by {str(splits)[:40]!r}, which is not read from GGUF")
+    backend, _ = convert_gguf_tokenizer(architecture, vocabulary)
+    whole = json.loads(backend.to_str())
+    own = set(vocabulary["tokens"])  # the library's classes add tokens of their own, which the model has no row for
+    whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] in own]
+    if is_gemma:
+        whole["added_tokens"] = sorted(whole["added_tokens"], key=lambda token: int(token["id"]))
+    if is_byte_level and splits in _TAKE_WHOLE_PIECES:
+        whole["model"]["ignore_merges"] = True
+    if is_byte_level and splits in _LLAMA3:
+        told.setdefault("add_bos_token", True)
+    backend = Tokenizer.from_str(json.dumps(whole))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **told)  # type: ignore[no-untyped-call]
+    tokenizer.save_pretrained(target)
+    return list(vocabulary["tokens"])
+
+
+def _spelled(vocabulary: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns Gemma's vocabulary as sentencepiece has it, with the merges in the order of the published tokenizer.
+
+    A file has U+2581 as a space in the tokens that the user defines, and of their scores it has none: they are the
+    best, as those of control tokens. Of equal scores the merge with the longer parts is the better one."""
+    from transformers.tokenization_utils_base import generate_merges
+
+    kinds = vocabulary["token_type"]
+    tokens = [
+        text.replace(" ", _SPACE) if kind == _USER_DEFINED else text
+        for text, kind in zip(vocabulary["tokens"], kinds, strict=True)
+    ]
+    scores = {
+        text: score if kind == _NORMAL else 0.0
+        for text, score, kind in zip(tokens, vocabulary["scores"], kinds, strict=True)
+    }
+    merges = generate_merges({text: id for id, text in enumerate(tokens)}, scores)
+    return {**vocabulary, "tokens": tokens, "merges": [" ".join(pair) for pair in merges]}
