@@ -128,7 +128,7 @@ def test_rollouts_are_shared(pair: tuple[Repository, Repository]) -> None:
         rollouts.put(two, Rollout("demo", "production", "", "3", 5, True, False, limits, ""))
     rollouts.promote(two, "demo", "production", "good")
     within(2, lambda: one.resolve("demo").version == "2" and not rollouts.all_running(one))
-    assert [each.state for each in rollouts.history(one, "demo", "production")] == ["promoted"]
+    within(2, lambda: [each.state for each in rollouts.history(one, "demo", "production")] == ["promoted"])
 
 
 def test_a_version_that_another_uses_cannot_be_deleted(pair: tuple[Repository, Repository]) -> None:
