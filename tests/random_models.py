@@ -116,7 +116,7 @@ def _layer(
     s, (after, of_heads), ups = sizes, has_norms, 2 if whole.gated else 1
     spec = AttentionSpec(
         s.head_dim**-0.5,
-        rng.choice((None, None, 1, 7, 130)),
+        names.window,
         rng.choice((None, None, 20.0)) if after else None,
         sinks=rng.choice((None, noise(rng, s.heads))),
     )
@@ -150,10 +150,10 @@ def _outline(rng: random.Random, sizes: Sizes, after: bool) -> Outline:
         count, experts = sizes.experts, None
         if count and rng.random() < 0.8:
             experts = ExpertsOutline("router", count, rng.randint(1, count), rng.random() < 0.5)
-        rotary = rng.randrange(ROTARIES)
+        rotary, window = rng.randrange(ROTARIES), rng.choice((None, None, 1, 7, 130))
         attention_norm = "after" if after and not parallel else None
         return LayerOutline(
-            *names, "", attention_norm, "", None, None, None, 1.0, None, None, rotary=rotary, experts=experts
+            *names, "", attention_norm, "", None, None, None, 1.0, window, None, rotary=rotary, experts=experts
         )
 
     return Outline(

@@ -22,7 +22,7 @@ from torch import Tensor
 from service.runner import kv_cache
 from service.runner.forwards.attention import AttentionPlan, AttentionSpec, DistanceBias, SequenceRows
 from service.runner.kv_cache import KVCache
-from service.runner.kv_size import SCALE_BYTES, LayerShape
+from service.runner.kv_size import SCALE_BYTES, LayerShape, window_of
 from service.runner.native import library as native_library
 from service.runner.native import linear as native_linear
 from service.runner.native.decoder import NativeDecoder
@@ -35,13 +35,15 @@ PRECISIONS = ("fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4")
 KV_DTYPES = (torch.float32, torch.bfloat16, torch.int8)
 
 
-def poison(cache: KVCache, block: int) -> None:
-    """The block holds no number any more."""
-    for tensor in (*cache.keys, *cache.values):
-        if cache.dtype is torch.int8:
-            tensor[block, :, :, -SCALE_BYTES:] = torch.tensor([float("nan")]).view(torch.int8)
-        else:
-            tensor[block] = float("nan")
+def poison(cache: KVCache, block: int, window_block: int) -> None:
+    """The block, and its window block, hold no number any more."""
+    for layer, both in enumerate(zip(cache.keys, cache.values, strict=True)):
+        place = window_block if cache.has_window_blocks(layer) else block
+        for tensor in both:
+            if cache.dtype is torch.int8:
+                tensor[place, :, :, -SCALE_BYTES:] = torch.tensor([float("nan")]).view(torch.int8)
+            else:
+                tensor[place] = float("nan")
 
 
 @dataclass
@@ -59,14 +61,18 @@ class RandomEngine:
     def __init__(self, rng: random.Random, precision: str, kv_dtype: torch.dtype, sizes: Sizes, adapters: int) -> None:
         self.rng, self.sizes = rng, sizes
         s = self.sizes
+        self.whole = random_blueprint(rng, s, precision)
+        shapes = self.whole.outline.shapes
+        windowed = any(shape.window for shape in shapes) and rng.random() < 0.5
         self.cache = KVCache(
-            [LayerShape(s.kv_heads, s.head_dim, s.head_dim)] * s.layers, s.blocks, s.block_size, kv_dtype, CPU
+            shapes, s.blocks, s.block_size, kv_dtype, CPU, num_window_blocks=s.blocks if windowed else 0
         )
+        self.window_blocks = rng.sample(range(s.blocks), s.blocks)  # of each block
         self.free = list(range(s.blocks))
         rng.shuffle(self.free)
-        for block in range(s.blocks + 1):
-            poison(self.cache, block)
-        self.whole = random_blueprint(rng, s, precision)
+        for block in range(s.blocks):
+            poison(self.cache, block, block)
+        poison(self.cache, s.blocks, 0)  # the scratch block; that of window blocks may be read, and masked
         self.decoder = NativeDecoder(self.whole, self.cache)
         self.adapters = [f"adapter-{i}" for i in range(adapters)]
         for name in self.adapters:
@@ -84,7 +90,8 @@ class RandomEngine:
         for sequence in self.decoding[: rng.randint(1, 9)]:
             if count := self._grow(sequence):
                 row = sequences[-1].row + sequences[-1].count if sequences else 0
-                sequences.append(SequenceRows(row, count, sequence.length, list(sequence.table)))
+                tables = list(sequence.table), self._window_table(sequence)
+                sequences.append(SequenceRows(row, count, sequence.length, *tables))
                 adapters.append(sequence.adapter)
                 sequence.length += count
         rows = sum(sequence.count for sequence in sequences)
@@ -99,8 +106,18 @@ class RandomEngine:
             if sequence not in kept:
                 self.free += sequence.table
                 for block in sequence.table:
-                    poison(self.cache, block)
+                    poison(self.cache, block, self.window_blocks[block])
         self.decoding = kept
+
+    def _window_table(self, sequence: Decoding) -> list[int]:
+        """The window blocks of what its next token sees, and the scratch block for the others."""
+        if not self.cache.num_window_blocks:
+            return []
+        seen = max(0, sequence.length - (window_of(self.cache.shapes) or 1) + 1) // self.cache.block_size
+        return [
+            self.window_blocks[block] if at >= seen else self.cache.num_window_blocks
+            for at, block in enumerate(sequence.table)
+        ]
 
     def _grow(self, sequence: Decoding) -> int:
         """How many tokens it gets, as blocks allow."""
@@ -149,7 +166,7 @@ def _check_attention(rng: random.Random) -> None:
     blocks = -(-length // size)
     cache = KVCache([LayerShape(kv_heads, key_dim, value_dim)], blocks, size, rng.choice(KV_DTYPES), CPU)
     for block in range(blocks + 1):
-        poison(cache, block)
+        poison(cache, block, block)
     bias = DistanceBias(noise(rng, heads, length)) if rng.random() < 0.5 else None
     sinks = rng.choice((None, noise(rng, heads)))
     spec = AttentionSpec(0.3, rng.choice((None, 1, 40, 150)), rng.choice((None, 15.0)), bias, sinks)

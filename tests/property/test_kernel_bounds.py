@@ -96,6 +96,22 @@ def test_numbers_of_a_step_end_where_what_they_name_ends(level: str, what: str, 
 
 
 @any_example
+@given(far=FAR, place=st.integers(0, 3))
+def test_window_blocks_end_where_the_cache_ends(level: str, far: int, place: int) -> None:
+    seeds = (RandomEngine(random.Random(seed), "bf16", torch.float32, SIZES, 0) for seed in range(100))
+    one = next(each for each in seeds if each.cache.num_window_blocks)
+    sequence = SequenceRows(0, 7, 6, [3, 0, 19, 7], [1, 2, 5, 4])
+    step = one.packed((sequence,), [""], [0])
+    one.decoder(step)
+    step.plan.windowed.tables[place] = one.cache.num_window_blocks
+    one.decoder(step)
+    for wrong in (one.cache.num_window_blocks + far, -far):
+        step.plan.windowed.tables[place] = wrong
+        with pytest.raises(ValueError, match="block"):
+            one.decoder(step)
+
+
+@any_example
 @given(data=st.data())
 def test_a_sequence_stays_in_its_rows_and_blocks(level: str, data: st.DataObject) -> None:
     """Row, count, start and table of a sequence, each moved past its border; in the step and in attention alone."""

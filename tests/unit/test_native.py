@@ -252,6 +252,7 @@ def test_attention_of_any_shape(kernels: Library, seed: int) -> None:
         size,
         0,
         window,
+        window > 0,  # the table of window blocks is the same one here
         0.3,
         softcap,
         keys.data_ptr(),
