@@ -35,7 +35,7 @@ EVERY: dict[str, dict[str, Any]] = {
 """Architectures of all three forwards: ours, the library's packed, the library's sequence by sequence."""
 
 
-@pytest.fixture(scope="module", params=EVERY)
+@pytest.fixture(scope="module", params=usual(EVERY, "llama", "phi3", "gpt2", "falcon-alibi"))
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     """(architecture, base, PEFT's adapter)"""
     base = save_tiny(request.param, tmp_path_factory.mktemp("base"))

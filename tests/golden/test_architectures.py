@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from service.engine.messages import Request, SamplingParams
+from tests.effort import usual
 from tests.golden.conftest import Load
 from tests.golden.tiny import CONFIGS, VOCABULARY, answer, request
 from tests.kernels import use
@@ -58,7 +59,7 @@ def _requests(name: str) -> list[Request]:
     return [request(str(i), prompt, SamplingParams(max_tokens=NEW_TOKENS)) for i, prompt in enumerate(prompts(name))]
 
 
-@pytest.mark.parametrize(("budget", "caching"), [(24, True), (57, False), (512, True)])
+@pytest.mark.parametrize(("budget", "caching"), usual([(24, True), (57, False), (512, True)], (24, True)))
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tokens_equal_generate(
     load: Load, expected: dict[str, list[tuple[int, ...]]], name: str, budget: int, caching: bool
@@ -76,7 +77,7 @@ def test_tokens_equal_generate(
     assert (sum(found.num_cached_tokens for found in staggered.values()) > 0) == caching
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", usual(CONFIGS, "llama-rope3", "gemma3_text", "falcon-alibi", "opt"))
 def test_tokens_equal_generate_without_native_kernels(
     load: Load, expected: dict[str, list[tuple[int, ...]]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

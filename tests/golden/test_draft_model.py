@@ -18,6 +18,7 @@ from service.engine.scheduling.cost import CostLine, Work
 from service.engine.scheduling.scheduler import Scheduler
 from service.runner import draft_model
 from service.runner.forwards.forward import CannotServe
+from tests.effort import usual
 from tests.golden.adapters import train, version
 from tests.golden.test_speculation import KINDS
 from tests.golden.tiny import (
@@ -107,7 +108,7 @@ def _check(plain: Loaded, drafting: Loaded, requests: Seq[Request]) -> tuple[int
     return drafted, accepted
 
 
-@pytest.mark.parametrize("kernels", ["native", "torch"])
+@pytest.mark.parametrize("kernels", usual(["native", "torch"], "native"))
 def test_a_model_that_drafts_for_itself_is_right_nearly_always(
     tmp_path: Path, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from models.repository import Repository
 from models.starter import WEIGHTS
 from service.engine.messages import FinishReason, Pooling, Request, SamplingParams
 from service.evaluation.texts import calibration
+from tests.effort import usual
 from tests.golden.adapters import base_model, train, version
 from tests.golden.conftest import Load
 from tests.golden.tiny import Loaded, answer, request, save_tiny
@@ -60,7 +61,7 @@ def as_tensor(pooled: bytes) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", Pooling)
-@pytest.mark.parametrize("name", [*OWN, *FOREIGN, *ALONE])
+@pytest.mark.parametrize("name", usual([*OWN, *FOREIGN, *ALONE], "llama", "opt", "falcon-alibi"))
 def test_the_librarys_own_states(load: Load, name: str, kind: Pooling) -> None:
     loaded = load(name, "fp32")
     model = transformers.AutoModelForCausalLM.from_pretrained(loaded.config.model_dir, dtype=torch.float32)

@@ -18,6 +18,7 @@ from models.repository import Repository
 from service.engine.messages import SamplingParams
 from service.runner.native.library import library
 from tests.checkpoints import VOCABULARY, save_tokenizer
+from tests.effort import usual
 from tests.golden.test_architectures import OF_EXPERTS
 from tests.golden.tiny import CONFIGS, GROUPED, Loaded, answer, family, request, save_random
 from tests.kernels import use
@@ -56,7 +57,7 @@ def test_each_expert_has_its_weights(repository: Repository, parent: Manifest) -
         assert was.bias is None or torch.equal(was.bias, now.bias)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8", "int8-weight", "int4"])
+@pytest.mark.parametrize("precision", usual(["bf16", "int8", "int8-weight", "int4"], "bf16", "int8"))
 def test_a_crowd_changes_nothing(repository: Repository, parent: Manifest, precision: str, tmp_path: Path) -> None:
     """By the library's model and by the record of that."""
     version = parent if precision == "bf16" else quantize(repository, parent, precision)
@@ -76,7 +77,7 @@ def test_a_crowd_changes_nothing(repository: Repository, parent: Manifest, preci
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("precision", usual(["bf16", "int8", "int4"], "int8"))
 def test_without_native_kernels(
     repository: Repository, parent: Manifest, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from service.engine.scheduling.scheduler import Scheduler
 from service.engine.scheduling.speculation import Speculation
 from service.engine.sequence import Sequence
 from service.grammars import Grammar
+from tests.effort import usual
 from tests.golden.test_draft_model import Always
 from tests.golden.tiny import CONFIGS, MIN_PREFILL, Answer, Loaded, answer, save_random
 from tests.grammars import FIELD, ORDER, TOKENS, decode, is_order, schema, vocabulary
@@ -160,7 +161,7 @@ def _check(plain: Loaded, other: Loaded, kind: type[Scheduler] = Scheduler) -> i
     return certain
 
 
-@pytest.mark.parametrize("kernels", ["native", "torch"])
+@pytest.mark.parametrize("kernels", usual(["native", "torch"], "native"))
 def test_alone_or_in_a_crowd(directory: Path, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kernels == "torch":
         use("torch", monkeypatch)

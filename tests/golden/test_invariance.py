@@ -131,7 +131,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     return repository
 
 
-@pytest.mark.parametrize("version", DEMO_VERSIONS)
+@pytest.mark.parametrize("version", usual(DEMO_VERSIONS, "2"))
 def test_the_demo_model_as_published(demo: Repository, version: str) -> None:
     manifest = demo.get("demo", version)
     loaded = Loaded.of(demo.path(manifest), manifest.precision, block_size=8)

@@ -25,6 +25,7 @@ from service.evaluation.texts import calibration, dialogues
 from service.runner.scoring import Distributions
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
+from tests.effort import usual
 from tests.kernels import MAIN_KERNELS, use
 
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
@@ -72,7 +73,7 @@ def predictions(repository: Repository) -> dict[str, Predictions]:
     return found
 
 
-@pytest.mark.parametrize("kernels", MAIN_KERNELS)
+@pytest.mark.parametrize("kernels", usual(MAIN_KERNELS, MAIN_KERNELS[0]))
 def test_what_each_precision_loses(repository: Repository, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use(kernels, monkeypatch)
     found = predictions(repository)
@@ -103,7 +104,7 @@ def test_int8_and_int8_weight_share_their_files(repository: Repository) -> None:
     assert first.files == second.files and first.digest != second.digest
 
 
-@pytest.mark.parametrize("kernels", MAIN_KERNELS)
+@pytest.mark.parametrize("kernels", usual(MAIN_KERNELS, MAIN_KERNELS[0]))
 @pytest.mark.parametrize("precision", ["int8-weight", "llm-int8", "int4"])
 def test_alone_or_in_a_crowd(
     repository: Repository, precision: str, kernels: str, monkeypatch: pytest.MonkeyPatch

@@ -97,7 +97,7 @@ def _check(loaded: Loaded) -> None:
     assert preempted > 0
 
 
-@pytest.mark.parametrize("kernels", ["native", "torch"])
+@pytest.mark.parametrize("kernels", usual(["native", "torch"], "native"))
 @pytest.mark.parametrize(("name", "precision"), usual(MODELS, ("llama", "int8"), ("gemma2", "bf16")))
 def test_the_same_with_drafts(
     load: Load, name: str, precision: str, kernels: str, monkeypatch: pytest.MonkeyPatch

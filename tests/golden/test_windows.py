@@ -12,6 +12,7 @@ from service.runner.forwards.decoder import FusedDecoder
 from service.runner.forwards.foreign import PackedForward
 from service.runner.forwards.forward import CannotServe
 from service.runner.native.decoder import NativeDecoder
+from tests.effort import usual
 from tests.golden.conftest import Load
 from tests.golden.test_invariance import _check, _library
 from tests.golden.tiny import VOCABULARY, WINDOW, Loaded, answer
@@ -19,6 +20,13 @@ from tests.kernels import MAIN_KERNELS, TORCH, use
 
 BLOCK_SIZE = 8
 SEQUENCES = 4
+MODELS = [
+    ("gemma3_text", "int8", MAIN_KERNELS[0]),
+    ("mistral", "bf16", MAIN_KERNELS[0]),
+    ("gemma2", "bf16", MAIN_KERNELS[0]),
+    ("gemma2", "bf16", TORCH),
+    ("gpt_oss", "bf16", MAIN_KERNELS[0]),
+]
 
 
 def both(directory: Path, precision: str) -> tuple[Loaded, Loaded]:
@@ -37,13 +45,7 @@ def both(directory: Path, precision: str) -> tuple[Loaded, Loaded]:
 
 @pytest.mark.parametrize(
     ("name", "precision", "kernels"),
-    [
-        ("gemma2", "bf16", MAIN_KERNELS[0]),
-        ("gemma2", "bf16", TORCH),
-        ("gemma3_text", "int8", MAIN_KERNELS[0]),
-        ("gpt_oss", "bf16", MAIN_KERNELS[0]),
-        ("mistral", "bf16", MAIN_KERNELS[0]),
-    ],
+    usual(MODELS, *MODELS[:2]),
 )
 def test_alone_or_in_a_crowd(
     load: Load, name: str, precision: str, kernels: str, monkeypatch: pytest.MonkeyPatch
@@ -55,7 +57,7 @@ def test_alone_or_in_a_crowd(
     _check(loaded, VOCABULARY, 4)
 
 
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("packed", usual([True, False], True))
 def test_through_the_library(load: Load, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's forwards read the same blocks."""
 

@@ -15,6 +15,7 @@ SHORT = ("--phases=fuzzing", "--max-examples=3", "--seed=1", "--generation-deter
 LONG = ("--max-examples=100", "--max-time=1800", "--generation-database=none")
 
 
+@pytest.mark.nightly
 async def test_a_few_requests_for_every_route(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", worker="tests.fake_job") as world, over_http(world) as url:
         await examine(url, tmp_path / "log", *SHORT)
