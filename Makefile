@@ -53,7 +53,7 @@ clients: $(READY) $(KERNELS)  ## every client that people bring, also those that
 nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, fuzzing, long fault runs
 	$(BIN)/python -m pytest -m nightly --timeout=3600
 	THOROUGH=1 $(BIN)/python -m pytest $(DRAWING) --timeout=3600
-	$(BIN)/python -m tests.sanitized
+	$(BIN)/python -m tests.sanitized -n 2 --dist loadfile
 
 serve: $(READY) $(KERNELS)  ## serve the default model, or MODEL=ORG/NAME, ./directory or name:version; show one real answer
 	@$(BIN)/dosirak serve $(MODEL)

@@ -263,18 +263,29 @@ def test_more_than_the_window_blocks_is_a_defect() -> None:
         WindowPool(11, 6, 4, 8)
 
 
-def test_a_sequence_waits_for_the_window_blocks_that_it_may_need() -> None:
+def test_a_sequence_waits_for_the_window_blocks_that_its_prompt_may_need() -> None:
     blocks = BlockManager(100, 4, windows=WindowPool(26, 6, 4, 8))
-    a, b, c, d = (sequence(name, range(40)) for name in "abcd")
-    for each in (a, b, c):
-        each.max_num_tokens = 100
-    d.max_num_tokens = 10
-    assert [blocks.allocate(each, 8) for each in (a, b)] == [True, True], "ten each, and two for a step"
-    assert not blocks.allocate(c, 8) and c.block_table == []
-    assert not blocks.allocate(d, 8), "seven for a short one"
+    a, b, c, d = sequence("a", range(40)), sequence("b", range(40)), sequence("c", range(40)), sequence("d", range(10))
+    assert [blocks.allocate(each, 8, ahead=32) for each in (a, b)] == [True, True], "ten each, and two for a step"
+    assert not blocks.allocate(c, 8, ahead=32) and c.block_table == []
+    assert not blocks.allocate(d, 8, ahead=2), "seven for a short one"
     blocks.free(a)
-    assert blocks.allocate(d, 8)
-    assert not blocks.allocate(c, 8)
+    assert blocks.allocate(d, 8, ahead=2)
+    assert not blocks.allocate(c, 8, ahead=32)
+    blocks.mark_computed(d, 8)
+    assert [blocks.allocate(d, 2), blocks.allocate(d, 6), blocks.allocate(d, 10)] == [True, True, True], "ten at most"
+    assert blocks.allocate(d, 60), "but for the tokens of a step"
     blocks.free(d)
-    assert blocks.allocate(c, 8)
+    assert blocks.allocate(c, 8, ahead=32)
+    blocks.check_integrity()
+
+
+def test_a_sequence_that_grows_may_find_no_window_blocks() -> None:
+    blocks = BlockManager(100, 4, windows=WindowPool(14, 6, 4, 8))
+    a, b = sequence("a", range(2)), sequence("b", range(2))
+    assert [blocks.allocate(each, 2) for each in (a, b)] == [True, True], "five each"
+    assert blocks.allocate(a, 10), "and two more"
+    assert not blocks.allocate(b, 10)
+    blocks.free(a)
+    assert blocks.allocate(b, 10)
     blocks.check_integrity()

@@ -146,9 +146,9 @@ class BlockManager:
         blocks for `ahead` more tokens; the new promise replaces the old one.
 
         All or nothing: returns False and changes nothing if fewer than `reserve` available blocks would be left, or if
-        there are too few window blocks for one more sequence. A sequence always gets promised blocks. With a prefix,
-        `num_computed_tokens` moves to the prefix's end. Offloaded parts are in their blocks, and can be matched, once
-        the copies are made.
+        there are too few window blocks for what the sequence may need by then. A sequence always gets promised blocks.
+        With a prefix, `num_computed_tokens` moves to the prefix's end. Offloaded parts are in their blocks, and can be
+        matched, once the copies are made.
         """
         promise = self._promises.get(sequence.request.id, 0)
         held = len(sequence.block_table) + len(prefix)
@@ -160,7 +160,7 @@ class BlockManager:
         num_taken = num_new + sum(1 for block in prefix if block is None or self._ref_counts[block] == 0)
         if num_taken + num_ahead - promise + reserve > self.num_available:
             return False
-        if self._windows is not None and not self._windows.reserve(sequence.request.id, sequence.max_num_tokens):
+        if self._windows is not None and not self._windows.reserve(sequence.request.id, start + num_tokens + ahead):
             return False
         table = self._tables.setdefault(sequence.request.id, sequence.block_table)
         self._promise(sequence, num_ahead)

@@ -7,8 +7,9 @@ block that was needed longest ago goes first.
     block (all other layers)   | 0 | 1 | 2 | 3 | 4 | 5 |      one table, as long as the sequence
     window block               | - | - | 9 | 2 | 7 | 4 |      only what the next token sees, and what nobody needs yet
 
-What running sequences may need at once is reserved when they begin. So a sequence that runs always gets its window
-blocks, and a sequence for which they would not do waits.
+What a running sequence may need at once is reserved: for its whole prompt when it begins, and for more as it grows. So
+a prompt under way always gets its window blocks. A sequence for which they would not do waits, and one that grows may
+preempt another, as for blocks.
 
 It knows block numbers and counts only: no contents, sequences or tensors.
 """
@@ -65,15 +66,15 @@ class WindowPool:
         return len(self._free)
 
     def reserve(self, owner: str, num_tokens: int) -> bool:
-        """Reserves what a sequence of at most `num_tokens` tokens may need at once; once for each sequence. Returns
-        False, and reserves nothing, where too little is left."""
-        if owner in self._reserved:
-            return True
-        needed = blocks_of_sequence(self.window, self._block_size, num_tokens)
-        if needed > self._unreserved:
+        """Reserves what a sequence may need at once until it has `num_tokens` tokens, beyond what it has reserved.
+        Returns False, and reserves nothing, where too little is left."""
+        held = self._reserved.get(owner, 0)
+        more = blocks_of_sequence(self.window, self._block_size, num_tokens) - held
+        if more > self._unreserved:
             return False
-        self._unreserved -= needed
-        self._reserved[owner] = needed
+        if more > 0:
+            self._unreserved -= more
+            self._reserved[owner] = held + more
         return True
 
     def give_back(self, owner: str) -> None:
