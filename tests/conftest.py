@@ -7,6 +7,7 @@ import signal
 from functools import partial
 
 import hypothesis
+import pytest
 
 from tests.sanitized import VARIABLE
 
@@ -23,3 +24,10 @@ if os.environ.get(VARIABLE):
     from service.runner.native import library
 
     library.open_library = partial(library.open_library, sanitized=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Programs that a test starts have no sanitizers: some have less memory than these reserve. Workers have them."""
+    runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
+    if os.environ.get(VARIABLE) and runs_tests:
+        os.environ.pop("LD_PRELOAD", None)
