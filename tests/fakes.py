@@ -221,7 +221,9 @@ class FakeRunner:
         """The tokens of the first positions, as the row at position `row` sees them; by default the last one."""
         context, row = [], length - 1 if row is None else row
         for position in range(length):
-            held = owner, written_at, token = self.kv[self._slot(sequence, position)]
+            slot = self._slot(sequence, position)
+            assert slot in self.kv, "a slot that nobody has written"
+            held = owner, written_at, token = self.kv[slot]
             right = (owner, written_at) == (_owner(sequence.request), position)
             if self.window and position > row - self.window:
                 right &= self.window_kv[self._window_slot(sequence, position)] == held

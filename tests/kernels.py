@@ -18,7 +18,7 @@ LIBRARIES = {level: opened for level in LEVELS if isinstance(opened := open_libr
 SELDOM = {"avx512"} if not IS_THOROUGH and "avx512-bf16" in LIBRARIES else set()
 """Its source is compiled for the other sets too: that of 16 lanes with them, that of bf16 for AVX2."""
 KERNELS = (*(level for level in LIBRARIES if level not in SELDOM), TORCH)
-MAIN_KERNELS = KERNELS if IS_THOROUGH else (KERNELS[0], *({TORCH} - {KERNELS[0]}))
+MAIN_KERNELS = KERNELS if IS_THOROUGH else tuple(dict.fromkeys((KERNELS[0], TORCH)))
 """The most capable ones, and torch operations: for tests of whole models."""
 
 

@@ -1,4 +1,4 @@
-"""What a GGUF file's metadata says becomes the config.json of the checkpoint that the file was made of.
+"""This module makes the config.json of a checkpoint from the metadata of the GGUF file that was made of it.
 
 The keys are llama.cpp's. A value that llama.cpp itself takes for granted, because files need not have it, is taken as
 there; one that no reader can know is refused. Of tensors the module reads shapes, and the divisors of frequencies.

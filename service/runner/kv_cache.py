@@ -88,10 +88,10 @@ class KVCache:
             return None
         return WindowPool(self.num_window_blocks, window, self.block_size, self._step_tokens)
 
-    def lend(self, sequence: TokenSequence, num_tokens: int, first: int = 0) -> None:
-        """Gives a sequence that no block manager knows the blocks from `first` on, and the window blocks in turn. The
-        tokens that a window sees, and those of a step, must fit into the window blocks."""
-        blocks = range(first, first - -num_tokens // self.block_size)
+    def lend(self, sequence: TokenSequence, num_tokens: int) -> None:
+        """Gives a sequence that no block manager knows the first blocks, and the window blocks in turn. The tokens that
+        a window sees, and those of a step, must fit into the window blocks."""
+        blocks = range(-(-num_tokens // self.block_size))
         sequence.block_table = list(blocks)
         if self.num_window_blocks:
             sequence.window_table = [block % self.num_window_blocks for block in blocks]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from service.engine.blocks.window import blocks_of_sequence
+from service.engine.blocks.window import blocks_needed
 
 FREE_MEMORY_SHARE = 0.4
 _GAIN = 1.25  # blocks, for which window blocks are worth it
@@ -87,7 +87,7 @@ class Demand:
 
     def window_blocks(self, window: int, sequences: int) -> int:
         """The most window blocks that so many sequences need at once."""
-        return sequences * blocks_of_sequence(window, self.block_size) + -(-self.step_tokens // self.block_size)
+        return blocks_needed(window, self.block_size, self.step_tokens, sequences)
 
 
 def window_of(shapes: Sequence[LayerShape]) -> int | None:

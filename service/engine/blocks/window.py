@@ -31,6 +31,11 @@ def blocks_of_sequence(window: int, block_size: int, num_tokens: int = sys.maxsi
     return min((window + DRAFTS) // block_size + 5, (num_tokens + DRAFTS) // block_size + 1)
 
 
+def blocks_needed(window: int, block_size: int, step_tokens: int, sequences: int) -> int:
+    """Returns the most window blocks that so many sequences need at once, with those of a step's tokens."""
+    return sequences * blocks_of_sequence(window, block_size) + -(-step_tokens // block_size)
+
+
 class NoWindowBlock(AssertionError):
     """Every window block is needed: the pool is smaller than what the running sequences see. A defect of this
     program."""
@@ -47,9 +52,9 @@ class WindowPool:
         self.num_blocks = num_blocks
         self.window = window
         self._block_size = block_size
-        self._unreserved = num_blocks - -(-step_tokens // block_size)
+        self._unreserved = num_blocks - blocks_needed(window, block_size, step_tokens, sequences=0)
         self._reserved: dict[str, int] = {}
-        if self._unreserved < blocks_of_sequence(window, block_size):
+        if num_blocks < blocks_needed(window, block_size, step_tokens, sequences=1):
             raise ValueError(f"{num_blocks} window blocks are too few for one sequence and {step_tokens} tokens a step")
         self._free: deque[int] = deque(range(num_blocks))
         self._place_of: dict[int, int] = {}

@@ -59,6 +59,7 @@ public:
                     : HiddenRows{space.read.floats(read * model.hidden), read, read_.rows.data(), read_.owners.data()};
         for (const int kind : {0, 1}) {
             slots_[kind].assign(rows, -1);
+            if (kind && step.tables[1] == step.tables[0]) break;  // no layer has window blocks, or no row a sequence
             for (int64_t s = 0; s < step.sequences; s++)
                 for (int64_t i = 0; i < step.sequence[s].count; i++) {
                     const int64_t position = step.sequence[s].start + i;
