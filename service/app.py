@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.telemetry import TelemetryConfig
 from starlette.routing import Route
 
@@ -223,7 +223,6 @@ def create_app(
         openapi_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
-        dependencies=[enforced()],
         telemetry=WITHOUT_TELEMETRY,
     )
     conversations = Conversations(partial(_open_sessions, settings, metrics), tasks=tasks)
@@ -299,10 +298,19 @@ def _shared_contents(repository: Repository) -> SharedContents | None:
 
 
 def _add_routes(app: FastAPI, metrics: Metrics, has_key: bool) -> None:
-    for part in PARTS:
-        app.include_router(part.router)
+    app.router.routes.extend(_interface().routes)
     metrics.routes(((route.path, method) for route in _routes() for method in route.methods or ()), has_key=has_key)
     app.router.routes.append(unknown_route())
+
+
+@cache
+def _interface() -> APIRouter:
+    """Returns the routes of all parts. FastAPI works a route out at the first request that reaches it, which takes 3 ms:
+    apps of one process share what was worked out."""
+    interface = APIRouter(dependencies=[enforced()])
+    for part in PARTS:
+        interface.include_router(part.router)
+    return interface
 
 
 def _routes() -> list[Route]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 from functools import partial
 
+import httpx
 import hypothesis
 import pytest
 
@@ -14,6 +16,10 @@ from tests.sanitized import VARIABLE
 # Other work on the cores makes a test case late, and nothing else.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+# And an answer late: of httpx's 5 s without a word, shared by all its functions, a first page of docs takes half here.
+for _operation in ("connect", "read", "write", "pool"):
+    setattr(inspect.signature(httpx.get).parameters["timeout"].default, _operation, 60.0)
 
 # A shell that runs the tests in its background ignores SIGINT, and programs inherit that: Ctrl-C would end none of
 # them.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 from tokenizers import Tokenizer as RustTokenizer
@@ -33,6 +34,11 @@ CHAT_TEMPLATE = """{{ bos_token }}
 
 def byte_level() -> RustTokenizer:
     """Byte-level BPE with a few Hangul merges; some added tokens are not special."""
+    return RustTokenizer.from_str(_trained_byte_level())
+
+
+@cache
+def _trained_byte_level() -> str:
     rust = RustTokenizer(models.BPE())
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     rust.decoder = decoders.ByteLevel()
@@ -40,7 +46,7 @@ def byte_level() -> RustTokenizer:
     trainer = trainers.BpeTrainer(vocab_size=350, special_tokens=SPECIAL, initial_alphabet=alphabet)
     rust.train_from_iterator(CORPUS, trainer)
     rust.add_tokens(["<tool call>", "<think>", "도구", " "])
-    return rust
+    return rust.to_str()
 
 
 def llama() -> RustTokenizer:
