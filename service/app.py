@@ -305,7 +305,7 @@ def _add_routes(app: FastAPI, metrics: Metrics, has_key: bool) -> None:
 
 @cache
 def _interface() -> APIRouter:
-    """Returns the routes of all parts. FastAPI works a route out at the first request that reaches it, which takes 3 ms:
+    """Returns the routes of all parts. FastAPI works one out at the first request that reaches it, which takes 3 ms:
     apps of one process share what was worked out."""
     interface = APIRouter(dependencies=[enforced()])
     for part in PARTS:

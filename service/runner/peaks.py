@@ -1,7 +1,8 @@
 """The peaks of this host: operations a second by dtype and bytes a second from memory, with an engine's threads.
 
 They are measured once, in under a second, and kept in one file of the data directory: the next engine on the same
-processor or device, with the same threads, torch and kernels, reads them. The module knows no models and no steps.
+processor or device, with the same threads, torch and kernels, reads them. Without a file they are kept as long as the
+process lives. The module knows no models and no steps.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class _Known(msgspec.Struct, frozen=True):
     flops: dict[str, float]
 
 
+_of_this_process: Final = dict[str, _Known]()
+
+
 def products_dtype(precision: str, dtype: str, device: torch.device) -> str:
     """Returns the dtype in which a version's linear layers multiply."""
     if precision not in QUANTIZED:
@@ -48,8 +52,8 @@ def products_dtype(precision: str, dtype: str, device: torch.device) -> str:
 
 
 def peaks_of(dtype: str, device: torch.device, file: str) -> tuple[Peaks | None, str]:
-    """Returns the peaks for products of `dtype`, kept in `file` or measured now ("" keeps none); or None and the reason
-    why they cannot be measured."""
+    """Returns the peaks for products of `dtype`, kept in `file` ("" is the memory of this process) or measured now; or
+    None and the reason why they cannot be measured."""
     host, every = _host(device), _read(file)
     known = every.get(host)
     if known is None or dtype not in known.flops:
@@ -135,6 +139,8 @@ def _host(device: torch.device) -> str:
 
 
 def _read(file: str) -> dict[str, _Known]:
+    if not file:
+        return _of_this_process
     try:
         return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, _Known])
     except (OSError, msgspec.DecodeError):
@@ -143,6 +149,8 @@ def _read(file: str) -> dict[str, _Known]:
 
 def _keep(file: str, known: dict[str, _Known]) -> None:
     """Writes the file by one rename. Of two engines that measure at once, the last one's figures stay."""
-    if file:
-        with suppress(OSError):
-            durable.replace(Path(file), msgspec.json.format(msgspec.json.encode(known)))
+    if not file:
+        _of_this_process.update(known)
+        return
+    with suppress(OSError):
+        durable.replace(Path(file), msgspec.json.format(msgspec.json.encode(known)))

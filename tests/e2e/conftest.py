@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.server import Server, free_port, python, running
+from tests.published import with_demo
 
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Empty at first; the first server publishes the demo model into it."""
-    return tmp_path_factory.mktemp("data")
+    """With the demo model, as a first start published it."""
+    return with_demo(tmp_path_factory, "served")
 
 
 @pytest.fixture(scope="session")

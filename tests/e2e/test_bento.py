@@ -20,6 +20,7 @@ from service.packaging.image import DATA
 from tests.e2e.bento import Bento, build, environment
 from tests.e2e.image import containerize, install, steps
 from tests.e2e.server import ROOT, Server, free_port, python, running
+from tests.published import with_demo
 
 KEY = "a key for the tests"
 KERNELS = "service/runner/native/built"
@@ -52,7 +53,7 @@ print(report.compared.reference, len(report.recall), *report.tools)
 
 @pytest.fixture(scope="module")
 def bento(tmp_path_factory: pytest.TempPathFactory) -> Bento:
-    return build(tmp_path_factory.mktemp("bentoml"))
+    return build(with_demo(tmp_path_factory, "bentoml"))
 
 
 @pytest.fixture(scope="module")

@@ -48,12 +48,18 @@ def test_threads_make_another_host(tmp_path: Path) -> None:
         torch.set_num_threads(before)
 
 
-def test_peaks_that_cannot_be_measured_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_file_they_are_measured_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = peaks.peaks_of("fp32", CPU, "")
+    monkeypatch.setattr(limits, "ways_of", lambda dtype, memory: pytest.fail("measured again"))
+    assert found is not None and peaks.peaks_of("fp32", CPU, "") == (found, "")
+
+
+def test_peaks_that_cannot_be_measured_have_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(dtype: str, memory: torch.Tensor) -> list[limits.Way]:
         raise RuntimeError("could not create a primitive")
 
     monkeypatch.setattr(limits, "ways_of", broken)
-    found, why = peaks.peaks_of("bf16", CPU, "")
+    found, why = peaks.peaks_of("bf16", CPU, str(tmp_path / "peaks.json"))
     assert found is None
     assert why == "the peak of bf16 products could not be measured: could not create a primitive"
 
