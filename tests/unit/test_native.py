@@ -306,6 +306,19 @@ def test_an_old_compiler_builds_what_it_knows(monkeypatch: pytest.MonkeyPatch, t
     assert len(built) == sum(first not in flags for flags in build.LEVELS.values()) < len(build.LEVELS)
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
+def test_every_machine_has_levels_that_say_what_they_need(machine: str) -> None:
+    levels = [*build.levels_of(machine)]
+    assert levels[-1] == "portable" and not build.levels_of(machine)["portable"] and not build.FEATURES["portable"]
+    assert all(build.FEATURES[level] for level in levels[:-1])
+    assert (len(levels) == 1) == (machine == "riscv64")
+
+
+def test_machines_do_not_take_each_others_libraries() -> None:
+    paths = {build.library_path("portable", machine=machine) for machine in ("x86_64", "aarch64")}
+    assert len(paths) == 2
+
+
 def test_a_library_is_named_after_what_it_was_made_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = build.library_path("portable")
     shutil.copytree(build.SOURCES, tmp_path / "src")

@@ -33,16 +33,21 @@ constexpr bool HAS_INT4 = Int8::K_PACK == 4;
 constexpr int64_t group_bytes(int64_t group) { return 2 * PANEL + group * PANEL / 2; }
 constexpr int64_t int4_panel_bytes(int64_t depth, int64_t group) { return depth / group * group_bytes(group); }
 
-#if defined(__AVX512VNNI__) || defined(__AVX2__)
+#if defined(__AVX512VNNI__) || defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD)
 typedef uint16_t Vw __attribute__((vector_size(LANES * 4)));
 typedef uint8_t Vc __attribute__((vector_size(LANES * 4)));
+typedef uint8_t Vo __attribute__((vector_size(LANES)));
 
 // The upper halves of 32-bit products.
 INLINE Vw high_product(Vw a, Vw b) {
 #if defined(__AVX512F__)
     return (Vw)_mm512_mulhi_epu16((__m512i)a, (__m512i)b);
-#else
+#elif defined(__AVX2__)
     return (Vw)_mm256_mulhi_epu16((__m256i)a, (__m256i)b);
+#else
+    const uint16x8_t left = (uint16x8_t)a, right = (uint16x8_t)b;
+    const uint32x4_t low = vmull_u16(vget_low_u16(left), vget_low_u16(right)), high = vmull_high_u16(left, right);
+    return (Vw)vuzp2q_u16((uint16x8_t)low, (uint16x8_t)high);
 #endif
 }
 
@@ -50,8 +55,10 @@ INLINE Vw high_product(Vw a, Vw b) {
 INLINE Vu spread_bytes(const char* from) {
 #if defined(__AVX512F__)
     return (Vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from));
-#else
+#elif defined(__AVX2__)
     return (Vu)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
+#else
+    return __builtin_convertvector(load<Vo>(from), Vu);
 #endif
 }
 

@@ -36,6 +36,17 @@ struct Bf16 {
         return (Vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)w);
     }
 };
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+struct Bf16 {
+    using Input = uint16_t;
+    using Sum = Vf;
+    using Weight = bfloat16x8_t;
+    using Spread = bfloat16x8_t;
+    static constexpr int K_PACK = 2, STEP = 16, ROWS = REGISTER_TILE_ROWS;
+    static INLINE Weight weight(const char* w) { return load<bfloat16x8_t>(w); }
+    static INLINE Spread spread(const Input* a) { return (bfloat16x8_t)vdupq_n_s32(load<int32_t>(a)); }
+    static INLINE Sum dot(Sum sum, Spread a, Weight w) { return (Vf)vbfdotq_f32((float32x4_t)sum, a, w); }
+};
 #else
 struct Bf16 {
     struct Pair {
@@ -109,6 +120,17 @@ struct Int8 {
     static INLINE Sum dot(Sum sum, Spread a, Weight w) {
         return sum + (Vi)_mm256_madd_epi16(_mm256_maddubs_epi16(a, w), _mm256_set1_epi16(1));
     }
+};
+#elif defined(__ARM_FEATURE_DOTPROD)
+struct Int8 {
+    using Input = int8_t;
+    using Sum = Vi;
+    using Weight = int8x16_t;
+    using Spread = int8x16_t;
+    static constexpr int K_PACK = 4, STEP = 16, ROWS = REGISTER_TILE_ROWS, REACH = 127, ZERO = 0;
+    static INLINE Weight weight(const char* w) { return load<int8x16_t>(w); }
+    static INLINE Spread spread(const Input* a) { return (int8x16_t)vdupq_n_s32(load<int32_t>(a)); }
+    static INLINE Sum dot(Sum sum, Spread a, Weight w) { return (Vi)vdotq_s32((int32x4_t)sum, a, w); }
 };
 #else
 struct Int8 {

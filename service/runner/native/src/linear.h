@@ -33,11 +33,59 @@ struct Linear {  // mirrored in library.py
 constexpr int64_t WHOLE = 16;  // outputs of the widest vector
 constexpr int64_t kept_stride(int64_t outputs) { return (outputs + WHOLE - 1) / WHOLE * WHOLE; }
 
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// `accumulate` (below) for 8-bit codes of two rows and more. One instruction adds 8 inputs of a pair of rows times a pair of
+// outputs, twice what a dot product does. Sums are exact, so a row has the same ones by either.
+//
+// rows      8 inputs of row 2 r, then of row 2 r + 1; the last row of an odd number is its own pair
+// weights   two packs of a vector, woven to 8 inputs of output 2 j, then of output 2 j + 1
+// sums      row 2 r times the two outputs, then row 2 r + 1
+template <int M, int P>
+INLINE void accumulate_pairs(const Int8::Input* __restrict a, int64_t lda, const char* __restrict w, int64_t panel,
+                             int64_t packs, Vi (&sums)[M][2 * P], const char* ahead) {
+    constexpr int PAIRS = (M + 1) / 2;
+    int32x4_t pairs[PAIRS][4 * P];
+    for (auto& pair : pairs)
+        for (auto& sum : pair) sum = vdupq_n_s32(0);
+    for (int64_t g = 0; g < packs; g += 2) {
+        const char* here = w + g * 2 * Int8::STEP;
+        if (ahead)
+            for (int line = 0; line < 4 * Int8::STEP * P; line += 64)
+                __builtin_prefetch(ahead + g * 2 * Int8::STEP * P + line, 0, 2);
+        int8x16_t rows[PAIRS];
+        for (int r = 0; r < PAIRS; r++) {
+            const Int8::Input* upper = a + 2 * r * lda + g * Int8::K_PACK;
+            rows[r] = vcombine_s8(vld1_s8(upper), vld1_s8(2 * r + 1 < M ? upper + lda : upper));
+        }
+#pragma GCC unroll 8
+        for (int v = 0; v < 2 * P; v++) {
+            const char* at = here + (v / 2) * panel + (v % 2) * Int8::STEP;
+            const int32x4_t first = (int32x4_t)Int8::weight(at);
+            const int32x4_t second = g + 1 < packs ? (int32x4_t)Int8::weight(at + 2 * Int8::STEP) : vdupq_n_s32(0);
+            const int8x16_t low = (int8x16_t)vzip1q_s32(first, second), high = (int8x16_t)vzip2q_s32(first, second);
+#pragma GCC unroll 6
+            for (int r = 0; r < PAIRS; r++) {
+                pairs[r][2 * v] = vmmlaq_s32(pairs[r][2 * v], rows[r], low);
+                pairs[r][2 * v + 1] = vmmlaq_s32(pairs[r][2 * v + 1], rows[r], high);
+            }
+        }
+    }
+    for (int m = 0; m < M; m++)
+        for (int v = 0; v < 2 * P; v++) {
+            const int64x2_t left = (int64x2_t)pairs[m / 2][2 * v], right = (int64x2_t)pairs[m / 2][2 * v + 1];
+            sums[m][v] += (Vi)(m % 2 ? vzip2q_s64(left, right) : vzip1q_s64(left, right));
+        }
+}
+#endif
+
 // sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `packs` of k. It also prefetches the P
 // panels at `ahead`, if given, because the processor's own prefetching does not look past a panel's end.
 template <class T, int M, int P>
 INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const char* __restrict w, int64_t panel,
                        int64_t packs, typename T::Sum (&sums)[M][2 * P], const char* ahead = nullptr) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    if constexpr (std::is_same_v<T, Int8> && M > 1) return accumulate_pairs<M, P>(a, lda, w, panel, packs, sums, ahead);
+#endif
     for (int64_t g = 0; g < packs; g++) {
         const char* here = w + g * 2 * T::STEP;
         if (ahead)

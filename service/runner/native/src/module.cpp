@@ -7,6 +7,11 @@ static int omp_get_thread_num() { return 0; }
 static int omp_get_num_threads() { return 1; }
 #endif
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include "bounds.h"
 #include "decoder.h"
 #include "sampling.h"
@@ -27,6 +32,13 @@ EXPORT int dosirak_supported() {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 #elif defined(__AVX2__)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#elif defined(__ARM_FEATURE_MATMUL_INT8) && defined(__linux__)
+    const unsigned long wanted = HWCAP2_I8MM | HWCAP2_BF16;
+    return (getauxval(AT_HWCAP2) & wanted) == wanted && (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__ARM_FEATURE_DOTPROD) && defined(__linux__)
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return 0;  // only Linux is asked what the processor has
 #else
     return 1;
 #endif

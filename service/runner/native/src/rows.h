@@ -48,6 +48,12 @@ INLINE void put_some(uint16_t* to, Vf x) {
     const Vh narrowed = (Vh)_mm512_cvtneps_pbh((__m512)x);
     std::memcpy(to, &narrowed, N * sizeof(uint16_t));
 }
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+template <int N>
+INLINE void put_some(uint16_t* to, Vf x) {
+    const Vh narrowed = (Vh)vcvt_bf16_f32((float32x4_t)x);
+    std::memcpy(to, &narrowed, N * sizeof(uint16_t));
+}
 #endif
 
 struct Norm {  // mirrored in library.py

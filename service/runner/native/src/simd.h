@@ -1,5 +1,5 @@
 // This file gives vectors of one instruction set. Every source file is compiled once for each set (see build.py). So
-// the load of a library makes the choice, and the same few names mean AVX-512, AVX2 or the compiler's own vectors.
+// the load of a library makes the choice, and the same few names mean AVX-512, AVX2, NEON or the compiler's own vectors.
 //
 // Sums are fused multiply-adds in a fixed order, and nothing else contracts (-ffp-contract=off). So a result depends on
 // its own operands and never on the caller's number of rows.
@@ -11,6 +11,8 @@
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 #define INLINE inline __attribute__((always_inline))
@@ -19,6 +21,9 @@ namespace dosirak {
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
+constexpr int REGISTER_TILE_ROWS = 12;
+#elif defined(__ARM_NEON)
+constexpr int LANES = 4;
 constexpr int REGISTER_TILE_ROWS = 12;
 #else
 constexpr int LANES = 8;
@@ -51,6 +56,8 @@ INLINE Vf fma(Vf a, Vf b, Vf c) {
     return (Vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
     return (Vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_NEON)
+    return (Vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
