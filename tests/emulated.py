@@ -37,6 +37,8 @@ LIBRARIES: Final = (
 )  # fmt: skip
 TORCH: Final = "torch==2.10.0"
 """The last one whose wheel for this machine is not built for CUDA."""
+GRAMMARS: Final = "llguidance==1.6.1"
+"""The last one with a wheel for this machine."""
 COMPILED: Final = (
     "numpy", "msgspec", "safetensors", "tokenizers", "regex", "PyYAML", "psutil", "MarkupSafe", "pydantic_core",
     "hypothesis", "greenlet",
@@ -89,7 +91,7 @@ def fetch_system(to: Path) -> None:
 
 
 def fetch_packages(to: Path) -> None:
-    wanted = [TORCH, *(f"{name}=={version(name)}" for name in COMPILED)]
+    wanted = [TORCH, GRAMMARS, *(f"{name}=={version(name)}" for name in COMPILED)]
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     abis = [word for name in ("cp311", "abi3", "none") for word in ("--abi", name)]
     with tempfile.TemporaryDirectory() as folder:
