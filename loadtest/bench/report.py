@@ -63,6 +63,24 @@ SMALL_SPEED: Final = (*throughputs("small", (1, 32)), *steps("small", (1, 32)), 
 
 
 @dataclass(frozen=True, slots=True)
+class Plotted:
+    """Tokens a second of a work by the number of requests at once."""
+
+    shape: Shape
+    precision: str
+    work: str
+    at_once: tuple[int, ...]
+
+
+PLOTTED: Final = {
+    "int8": Plotted(TINYLLAMA, "int8", "decode", (1, 8, 32)),
+    "bf16": Plotted(TINYLLAMA, "bf16", "decode", (1, 8, 32)),
+    "135m": Plotted(SMALL, "int8", "small", (1, 32)),
+}
+"""By the end of the file's name."""
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What the page says of the run itself. `absent`: peers that could not be installed, with the reason."""
 
@@ -85,36 +103,34 @@ def write(folder: Path, journal: Journal, systems: Sequence[System], context: Co
         "records": [asdict(record) for record in journal.records],
     }
     (folder / "figures.json").write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for name, precision, shape, work in (
-        ("int8", "int8", TINYLLAMA, "decode"),
-        ("bf16", "bf16", TINYLLAMA, "decode"),
-        ("135m", "int8", SMALL, "small"),
-    ):
-        at_once = (1, 32) if work == "small" else (1, 8, 32)
-        drawn = _throughput_plot(journal, systems, shape, precision, work, at_once)
-        (folder / f"throughput-{name}.svg").write_text(drawn, encoding="utf-8")
+    for name, plotted in PLOTTED.items():
+        if _is_measured(journal, systems, plotted):
+            drawn = _throughput_plot(journal, systems, plotted)
+            (folder / f"throughput-{name}.svg").write_text(drawn, encoding="utf-8")
 
 
 def page(journal: Journal, systems: Sequence[System], context: Context, verdicts: Sequence[Verdict]) -> str:
-    chosen = _of(systems, TINYLLAMA, "int8")
+    tables = [
+        ("int8, TinyLlama-1.1B's shape", TINYLLAMA, "int8", SPEED),
+        ("int8, the same shape, prompts", TINYLLAMA, "int8", LATENCY),
+        ("int8, the same shape, sampled", TINYLLAMA, "int8", SAMPLED),
+        ("int4, the same shape", TINYLLAMA, "int4", (*SPEED, *LATENCY[:2])),
+        ("bf16, the same shape", TINYLLAMA, "bf16", SPEED),
+        ("int8, 135M shape", SMALL, "int8", SMALL_SPEED),
+        ("int8, a vocabulary of 152k", WIDE, "int8", (*SPEED, *SAMPLED)),
+        ("int8, a shape of 3B", MIDDLE, "int8", (*SPEED, *LATENCY[:2])),
+        ("int4, a shape of 3B", MIDDLE, "int4", (*SPEED, *LATENCY[:2])),
+        ("int4, a shape of 7B", LARGE, "int4", (*SPEED, *LATENCY[:2])),
+        ("int8, a mixture of experts", MIXTURE, "int8", (*SPEED, *LATENCY[:2])),
+        ("int4, a mixture of experts", MIXTURE, "int4", (*SPEED, *LATENCY[:2])),
+        ("int8, the demo model", DEMO, "int8", (*SPEED, *LATENCY[:2])),
+    ]
+    drawn = ((title, table(journal, _of(systems, shape, kind), columns)) for title, shape, kind, columns in tables)
     parts = [
         f"# Ours against every peer, {context.date}",
         _about(journal, context),
-        "## int8, TinyLlama-1.1B's shape\n\n" + table(journal, chosen, SPEED),
-        table(journal, chosen, LATENCY),
-        "![throughput](throughput-int8.svg)",
-        "## bf16, the same shape\n\n" + table(journal, _of(systems, TINYLLAMA, "bf16"), SPEED),
-        "![throughput](throughput-bf16.svg)",
-        "## int8, 135M shape\n\n" + table(journal, _of(systems, SMALL, "int8"), SMALL_SPEED),
-        "![throughput](throughput-135m.svg)",
-        "## int8, TinyLlama-1.1B's shape, sampled\n\n" + table(journal, chosen, SAMPLED),
-        "## int8, a vocabulary of 152k\n\n" + table(journal, _of(systems, WIDE, "int8"), (*SPEED, *SAMPLED)),
-        "## int8, a shape of 3B\n\n" + table(journal, _of(systems, MIDDLE, "int8"), (*SPEED, *LATENCY[:2])),
-        "## int4, a shape of 3B\n\n" + table(journal, _of(systems, MIDDLE, "int4"), (*SPEED, *LATENCY[:2])),
-        "## int4, a shape of 7B\n\n" + table(journal, _of(systems, LARGE, "int4"), (*SPEED, *LATENCY[:2])),
-        "## int8, a mixture of experts\n\n" + table(journal, _of(systems, MIXTURE, "int8"), (*SPEED, *LATENCY[:2])),
-        "## int4, a mixture of experts\n\n" + table(journal, _of(systems, MIXTURE, "int4"), (*SPEED, *LATENCY[:2])),
-        "## int8, the demo model\n\n" + table(journal, _of(systems, DEMO, "int8"), (*SPEED, *LATENCY[:2])),
+        *(f"## {title}\n\n{rows}" for title, rows in drawn if rows),
+        *(f"![throughput](throughput-{n}.svg)" for n, each in PLOTTED.items() if _is_measured(journal, systems, each)),
         "## Goals\n\n" + goals_table(verdicts),
         "## Not measured\n\n" + missing(journal, systems, context),
     ]
@@ -140,13 +156,16 @@ def _about(journal: Journal, context: Context) -> str:
 
 
 def table(journal: Journal, systems: Sequence[System], columns: Sequence[Column]) -> str:
-    """A row for each system, `–` where there is no figure; columns that no system has are left out."""
+    """A row for each system that took part, `–` where there is no figure; columns that no system has are left out. ""
+    where there is no column."""
     rows = [
         (system, [_cell(journal, system, column) for column in columns])
         for system in systems
         if any(record.system == system.name for record in journal.records)
     ]
     used = [at for at in range(len(columns)) if any(cells[at] != "–" for _, cells in rows)]
+    if not used:
+        return ""
     head = ["system", "form", *(columns[at].title for at in used)]
     lines = [_row(head), _row(["---"] * len(head))]
     for system, cells in rows:
@@ -185,16 +204,23 @@ def missing(journal: Journal, systems: Sequence[System], context: Context) -> st
     return "\n".join(lines) or "Nothing."
 
 
-def _throughput_plot(
-    journal: Journal, systems: Sequence[System], shape: Shape, precision: str, work: str, at_once: Sequence[int]
-) -> str:
-    series = {
-        system.name: [journal.figure(system.name, f"{work}-{n}", "tokens_per_second") for n in at_once]
-        for system in _of(systems, shape, precision)
+def _is_measured(journal: Journal, systems: Sequence[System], plotted: Plotted) -> bool:
+    return any(value is not None for values in _throughputs(journal, systems, plotted).values() for value in values)
+
+
+def _throughputs(journal: Journal, systems: Sequence[System], plotted: Plotted) -> dict[str, list[float | None]]:
+    """By system, for each number at once."""
+    return {
+        system.name: [journal.figure(system.name, f"{plotted.work}-{n}", "tokens_per_second") for n in plotted.at_once]
+        for system in _of(systems, plotted.shape, plotted.precision)
     }
+
+
+def _throughput_plot(journal: Journal, systems: Sequence[System], plotted: Plotted) -> str:
+    series = _throughputs(journal, systems, plotted)
     measured = {name: values for name, values in series.items() if any(value is not None for value in values)}
-    title = f"{shape.name}, {precision}: output tokens a second"
-    return bars(title, "tok/s", [f"{n} at once" for n in at_once], measured)
+    title = f"{plotted.shape.name}, {plotted.precision}: output tokens a second"
+    return bars(title, "tok/s", [f"{n} at once" for n in plotted.at_once], measured)
 
 
 def _of(systems: Sequence[System], shape: Shape, precision: str) -> list[System]:
