@@ -7,6 +7,9 @@
 The kernels are compiled by a cross compiler. Python and its libraries come from Debian, packages with compiled parts as
 wheels of the versions installed here; all other packages are those of this environment. What was fetched is kept in
 ~/.cache/dosirak-tests/aarch64. An emulated test takes about a hundred times as long.
+
+Tests that start programs, such as an import's trial of a tokenizer, fail: the system starts no program of another
+machine.
 """
 
 from __future__ import annotations
