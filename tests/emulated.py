@@ -22,11 +22,11 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from loadtest.bench.cache import whole
 from service.runner.native import build
 
 MACHINE: Final = "aarch64"
@@ -111,17 +111,6 @@ def fetch_packages(to: Path) -> None:
         subprocess.run([*command, *platforms, *abis, "--dest", folder, *wanted], check=True)
         for wheel in Path(folder).glob("*.whl"):
             zipfile.ZipFile(wheel).extractall(to)
-
-
-def whole(target: Path, fetch: Callable[[Path], None]) -> None:
-    """`fetch` fills a folder beside `target`, which then appears by one rename; nothing where it is there already."""
-    if target.exists():
-        return
-    part = target.with_name(f"{target.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    fetch(part)
-    part.rename(target)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ SAMPLED: Final = (
     *steps("sampled", (1, 8, 32), "sampled "),
 )
 """At temperature 0.7 and top-p 0.9."""
+DECODE_AND_PREFILL: Final = (*SPEED, *LATENCY[:2])
 SMALL_SPEED: Final = (*throughputs("small", (1, 32)), *steps("small", (1, 32)), *FOOTPRINT)
 
 
@@ -104,8 +105,9 @@ def write(folder: Path, journal: Journal, systems: Sequence[System], context: Co
     }
     (folder / "figures.json").write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for name, plotted in PLOTTED.items():
-        if _is_measured(journal, systems, plotted):
-            drawn = _throughput_plot(journal, systems, plotted)
+        if measured := _throughputs(journal, systems, plotted):
+            title = f"{plotted.shape.name}, {plotted.precision}: output tokens a second"
+            drawn = bars(title, "tok/s", [f"{n} at once" for n in plotted.at_once], measured)
             (folder / f"throughput-{name}.svg").write_text(drawn, encoding="utf-8")
 
 
@@ -114,23 +116,23 @@ def page(journal: Journal, systems: Sequence[System], context: Context, verdicts
         ("int8, TinyLlama-1.1B's shape", TINYLLAMA, "int8", SPEED),
         ("int8, the same shape, prompts", TINYLLAMA, "int8", LATENCY),
         ("int8, the same shape, sampled", TINYLLAMA, "int8", SAMPLED),
-        ("int4, the same shape", TINYLLAMA, "int4", (*SPEED, *LATENCY[:2])),
+        ("int4, the same shape", TINYLLAMA, "int4", DECODE_AND_PREFILL),
         ("bf16, the same shape", TINYLLAMA, "bf16", SPEED),
         ("int8, 135M shape", SMALL, "int8", SMALL_SPEED),
         ("int8, a vocabulary of 152k", WIDE, "int8", (*SPEED, *SAMPLED)),
-        ("int8, a shape of 3B", MIDDLE, "int8", (*SPEED, *LATENCY[:2])),
-        ("int4, a shape of 3B", MIDDLE, "int4", (*SPEED, *LATENCY[:2])),
-        ("int4, a shape of 7B", LARGE, "int4", (*SPEED, *LATENCY[:2])),
-        ("int8, a mixture of experts", MIXTURE, "int8", (*SPEED, *LATENCY[:2])),
-        ("int4, a mixture of experts", MIXTURE, "int4", (*SPEED, *LATENCY[:2])),
-        ("int8, the demo model", DEMO, "int8", (*SPEED, *LATENCY[:2])),
+        ("int8, a shape of 3B", MIDDLE, "int8", DECODE_AND_PREFILL),
+        ("int4, a shape of 3B", MIDDLE, "int4", DECODE_AND_PREFILL),
+        ("int4, a shape of 7B", LARGE, "int4", DECODE_AND_PREFILL),
+        ("int8, a mixture of experts", MIXTURE, "int8", DECODE_AND_PREFILL),
+        ("int4, a mixture of experts", MIXTURE, "int4", DECODE_AND_PREFILL),
+        ("int8, the demo model", DEMO, "int8", DECODE_AND_PREFILL),
     ]
     drawn = ((title, table(journal, _of(systems, shape, kind), columns)) for title, shape, kind, columns in tables)
     parts = [
         f"# Ours against every peer, {context.date}",
         _about(journal, context),
         *(f"## {title}\n\n{rows}" for title, rows in drawn if rows),
-        *(f"![throughput](throughput-{n}.svg)" for n, each in PLOTTED.items() if _is_measured(journal, systems, each)),
+        *(f"![throughput](throughput-{n}.svg)" for n, each in PLOTTED.items() if _throughputs(journal, systems, each)),
         "## Goals\n\n" + goals_table(verdicts),
         "## Not measured\n\n" + missing(journal, systems, context),
     ]
@@ -204,23 +206,13 @@ def missing(journal: Journal, systems: Sequence[System], context: Context) -> st
     return "\n".join(lines) or "Nothing."
 
 
-def _is_measured(journal: Journal, systems: Sequence[System], plotted: Plotted) -> bool:
-    return any(value is not None for values in _throughputs(journal, systems, plotted).values() for value in values)
-
-
 def _throughputs(journal: Journal, systems: Sequence[System], plotted: Plotted) -> dict[str, list[float | None]]:
-    """By system, for each number at once."""
-    return {
+    """By system that has a figure, for each number at once."""
+    found = {
         system.name: [journal.figure(system.name, f"{plotted.work}-{n}", "tokens_per_second") for n in plotted.at_once]
         for system in _of(systems, plotted.shape, plotted.precision)
     }
-
-
-def _throughput_plot(journal: Journal, systems: Sequence[System], plotted: Plotted) -> str:
-    series = _throughputs(journal, systems, plotted)
-    measured = {name: values for name, values in series.items() if any(value is not None for value in values)}
-    title = f"{plotted.shape.name}, {plotted.precision}: output tokens a second"
-    return bars(title, "tok/s", [f"{n} at once" for n in plotted.at_once], measured)
+    return {name: values for name, values in found.items() if any(value is not None for value in values)}
 
 
 def _of(systems: Sequence[System], shape: Shape, precision: str) -> list[System]:
