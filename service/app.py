@@ -15,9 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
-from starlette.routing import Route
 
 from models import __version__
 from models.manifest import Manifest
@@ -34,39 +33,7 @@ from service.api.edge import Edge
 from service.api.encoding import event, line
 from service.api.lines import ENDPOINTS, LineAnswers
 from service.api.openapi import document
-from service.api.routes import (
-    aliases,
-    anthropic,
-    batches,
-    context,
-    conversations,
-    embeddings,
-    feedback,
-    files,
-    generate,
-    knowledge,
-    kserve,
-    kserve_repository,
-    live,
-    models,
-    ollama,
-    ollama_embeddings,
-    ollama_models,
-    openai,
-    operations,
-    profiles,
-    repository,
-    responses,
-    rollouts,
-    root,
-    sessions,
-    stored_completions,
-    tokenizing,
-)
-from service.api.routes import instances as instances_routes
-from service.api.routes import jobs as jobs_routes
 from service.api.routes.unknown import unknown_route
-from service.api.scopes import enforced
 from service.batches.lane import Lane, LaneLimits, Lookout
 from service.capacity import load_of
 from service.deployments.deployments import Deployments
@@ -83,6 +50,7 @@ from service.files.files import EXPIRE_FILES, Files
 from service.guard import read_guard
 from service.host import has_torch
 from service.instances import Instances
+from service.interface import interface, plain_routes
 from service.inventory import take_stock
 from service.jobs.idle_reports import IdleReports
 from service.jobs.jobs import Jobs
@@ -98,7 +66,6 @@ from service.stopping import is_stopping
 from service.store_follower import PRUNE_STORE, REFRESH_STORE, StoreFollower
 from service.tasks import BackgroundTasks
 from service.tracing import Tracer
-from service.ui import routes as ui
 from service.ui.frame import sign_in_page
 
 if TYPE_CHECKING:
@@ -112,39 +79,6 @@ WITHOUT_TELEMETRY: Final[TelemetryConfig] = {
     "auto_configure": False,
 }
 """FastAPI's own spans would stand beside ours, a handful a request, with the address and the text of errors."""
-PARTS: Final = (
-    generate,
-    openai,
-    stored_completions,
-    embeddings,
-    files,
-    conversations,
-    responses,
-    batches,
-    anthropic,
-    kserve,
-    kserve_repository,
-    ollama,
-    ollama_embeddings,
-    context,
-    sessions,
-    knowledge,
-    feedback,
-    models,
-    ollama_models,
-    tokenizing,
-    operations,
-    instances_routes,
-    profiles,
-    live,
-    root,
-    repository,
-    aliases,
-    rollouts,
-    jobs_routes,
-    ui,
-)
-"""The HTTP interface; an earlier part's routes are matched first."""
 TITLE: Final = "Dosirak"
 DESCRIPTION: Final = "Text generation: answers that say exactly which version spoke and what of the chat it saw."
 
@@ -246,7 +180,7 @@ def create_app(
         (LineAnswers(app), line),
         Lookout(partial(load_of, deployments, answers), is_stopping, metrics.batch_line, metrics.batches),
         LaneLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
-        tuple(each for each in ENDPOINTS if each in {route.path for route in _routes()}),
+        tuple(each for each in ENDPOINTS if each in {route.path for route in plain_routes()}),
     )
     keyed = settings.admin_key is not None
     described = cache(lambda: document(app, keyed=keyed, open_metrics=settings.open_metrics))
@@ -298,23 +232,11 @@ def _shared_contents(repository: Repository) -> SharedContents | None:
 
 
 def _add_routes(app: FastAPI, metrics: Metrics, has_key: bool) -> None:
-    app.router.routes.extend(_interface().routes)
-    metrics.routes(((route.path, method) for route in _routes() for method in route.methods or ()), has_key=has_key)
+    app.router.routes.extend(interface().routes)
+    metrics.routes(
+        ((route.path, method) for route in plain_routes() for method in route.methods or ()), has_key=has_key
+    )
     app.router.routes.append(unknown_route())
-
-
-@cache
-def _interface() -> APIRouter:
-    """Returns the routes of all parts. FastAPI works one out at the first request that reaches it, which takes 3 ms:
-    apps of one process share what was worked out."""
-    interface = APIRouter(dependencies=[enforced()])
-    for part in PARTS:
-        interface.include_router(part.router)
-    return interface
-
-
-def _routes() -> list[Route]:
-    return [route for part in PARTS for route in part.router.routes if isinstance(route, Route)]
 
 
 @asynccontextmanager

@@ -370,7 +370,9 @@ ALLOWED: dict[str, set[str]] = {
         "service.tracing",
     },
     "service.ui": {"service.api", "service.errors"},  # the routes; a screen itself asks the API over HTTP
+    "service.interface": {"service.api", "service.ui"},
     "service.app": {
+        "service.interface",
         "service.instances",
         "service.records",
         "models",
@@ -519,8 +521,15 @@ ONLY: dict[str, tuple[str, ...]] = {
     ),
     "transformers": ("models", "service.runner"),
     "vllm": ("service.engines.vllm.core",),
-    "fastapi": ("service.api", "service.ui", "service.app", "service.bento", "service.deferred"),
-    "starlette": ("service.api", "service.ui", "service.app", "service.deferred", "service.packaging"),
+    "fastapi": ("service.api", "service.ui", "service.interface", "service.app", "service.bento", "service.deferred"),
+    "starlette": (
+        "service.api",
+        "service.ui",
+        "service.interface",
+        "service.app",
+        "service.deferred",
+        "service.packaging",
+    ),
     "pydantic": (
         "service.api",
         "service.app",
