@@ -22,5 +22,5 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "gpu": Preset(Shape(VOCABULARY, 288, 8, 9, 768, WINDOW), 900_000, 768, 32_768, 1, 2, 3e-3, 0.4),
-    "cpu": Preset(Shape(VOCABULARY, 192, 5, 6, 448, WINDOW), 76_800, 96, 1_024, 4, 2, 3e-3, 0.4),
+    "cpu": Preset(Shape(VOCABULARY, 192, 5, 6, 448, WINDOW), 76_800, 96, 1_024, 4, 2, 3e-3, 0.25),
 }

@@ -161,6 +161,8 @@ def main(
     minutes: Annotated[float | None, typer.Option(help="end this command after so many minutes; resume later")] = None,
     resume: Annotated[bool, typer.Option(help="go on from the state in --out; begin where there is none")] = False,
     dialogues: Annotated[int | None, typer.Option(help="rows of the whole run instead of the preset's")] = None,
+    keep_tokenizer: Annotated[bool, typer.Option(help="take the tokenizer of --init; else one is trained")] = False,
+    lr: Annotated[float | None, typer.Option(help="peak learning rate instead of the preset's")] = None,
     init: Annotated[Path | None, typer.Option(help="trained checkpoint of the same sizes to begin from")] = None,
     seed: Annotated[int, typer.Option(help="another seed gives another corpus and another start")] = 7,
     workers: Annotated[int, typer.Option(help="processes that make the corpus; 0 makes it here")] = 1,
@@ -169,10 +171,14 @@ def main(
     """Train the demo model."""
     if preset not in PRESETS:
         sys.exit(f"there is no preset {preset}: choose {' or '.join(PRESETS)}")
-    chosen = replace(PRESETS[preset], dialogues=dialogues) if dialogues else PRESETS[preset]
+    if keep_tokenizer and init is None:
+        sys.exit("--keep-tokenizer takes the tokenizer of a checkpoint: name it with --init DIR")
+    chosen = PRESETS[preset]
+    chosen = replace(chosen, dialogues=dialogues or chosen.dialogues, lr=lr or chosen.lr)
     out.mkdir(parents=True, exist_ok=True)
     if not (resume and (out / "tokenizer.json").exists()):
-        save_tokenizer(train_tokenizer(sample(TOKENIZER_ROWS)), out)
+        kept = Tokenizer.from_file(str(init / "tokenizer.json")) if init and keep_tokenizer else None
+        save_tokenizer(kept or train_tokenizer(sample(TOKENIZER_ROWS)), out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     compiled = device == "cpu" and bf16_is_fast(device) and shutil.which("g++") is not None
     run = Run(chosen, out, seed, device, staged=init is None, compiled=compiled)

@@ -12,10 +12,12 @@ from models.demo.lexicon import Lang, split_of
 from models.demo.spoken import lines, noise, orders, places, speech, values
 from models.demo.spoken.chat import chat
 from models.demo.spoken.desk import Desk
+from models.demo.spoken.invented import common, invented
 from models.demo.spoken.money import Currency
 from models.demo.spoken.orders import Item
 from models.demo.spoken.raw import passage
 from models.demo.spoken.shop import Shop, shop
+from models.demo.spoken.words import syllables
 
 LANGUAGES: tuple[Lang, Lang] = ("ko", "en")
 PRODUCT = re.compile(r"(\d+) × \$?₩?([\d,.]+)\D*= \$?₩?([\d,]+(?:\.\d+)?)")
@@ -73,6 +75,21 @@ def test_values_of_open_kinds_are_never_held_out_ones() -> None:
     for kind in ("name", "phone", "address", "shop", "wifi"):
         for lang in LANGUAGES:
             assert {split_of(values.value(rng, kind, lang, money)) for _ in range(200)} == {"train"}
+
+
+def test_an_invented_word_is_of_any_syllable() -> None:
+    rng, known = random.Random(4), set(syllables())
+    korean = [invented(rng, "ko") for _ in range(300)]
+    assert len(common()) == 2350 and known <= set(common())
+    assert 0.3 < sum(not set(word) <= known for word in korean) / 300 < 0.7
+    assert all(re.fullmatch("[a-z]+", invented(rng, "en")) for _ in range(300))
+
+
+@pytest.mark.parametrize("kind", ["name", "special", "drink", "allergy", "dislike", "shop", "address"])
+def test_values_of_open_kinds_may_be_invented(kind: str) -> None:
+    rng, known = random.Random(5), set(syllables())
+    made = "".join(values.value(rng, kind, "ko", Currency("원")) for _ in range(300))
+    assert sum("가" <= char <= "힣" and char not in known for char in made) > 20
 
 
 def test_products_and_sums_are_right() -> None:

@@ -27,6 +27,11 @@ FILES = (
     "around",
     "raw",
     "more",
+    "told_more",
+    "asked_more",
+    "shop_asked",
+    "order_more",
+    "beside",
 )
 SHORT_PARTICLES = {"{은}": "(은/는)", "{이}": "(이/가)", "{으로}": "(으/로)", "{이랑}": "(이)랑"}
 PLACES = re.compile(r"\{(\w+)\}")

@@ -4,6 +4,7 @@ import random
 
 from models.demo import lexicon
 from models.demo.lexicon import Lang
+from models.demo.spoken.invented import invented
 from models.demo.spoken.words import words
 
 
@@ -23,8 +24,12 @@ def address(rng: random.Random, lang: Lang) -> str:
     if rng.random() < 0.15:
         return lexicon.address(rng, lang)
     number, room = rng.randint(1, 399), rng.randint(1, 20) * 100 + rng.randint(1, 12)
+    strange = invented(rng, lang).title() if rng.random() < 0.2 else ""
     if lang == "ko":
-        town, street = rng.choice(words("towns", "ko")), rng.choice(words("streets", "ko"))
+        town, street = (
+            rng.choice(words("towns", "ko")),
+            strange + "로" if strange else rng.choice(words("streets", "ko")),
+        )
         building, part = rng.choice(words("buildings", "ko")), rng.choice(words("rooms", "ko"))
         forms = [
             f"{street} {number}",
@@ -43,7 +48,7 @@ def address(rng: random.Random, lang: Lang) -> str:
             f"{town} {number}번지",
         ]
         return rng.choice([*forms, f"{rng.randint(1, 30)}층 {part}", f"{building} {rng.choice('ABCD')}동 {room}호"])
-    road = f"{number} {rng.choice(words('streets', 'en'))} {rng.choice(words('roads', 'en'))}"
+    road = f"{number} {strange or rng.choice(words('streets', 'en'))} {rng.choice(words('roads', 'en'))}"
     building = rng.choice(words("buildings", "en"))
     forms = [road, road, road, f"{road}, apartment {room}", f"{road}, Apt {rng.randint(1, 30)}{rng.choice('ABCDEF')}"]
     forms += [f"{building}, room {room}", f"{building}, floor {rng.randint(2, 40)}", f"room {room} in {building}"]
@@ -91,7 +96,7 @@ def wifi(rng: random.Random, lang: Lang) -> str:
     start = rng.choice(
         ("dosirak", "bento", "lunch", "bap", "shop", "hello", "welcome", "rice", "guest", "yum", "kimchi")
     )
-    made = lexicon.made_up(rng, "en")
+    made = invented(rng, "en")
     number = str(rng.randrange(10, 10_000))
     forms = [
         start + number,
@@ -110,6 +115,8 @@ def shop(rng: random.Random, lang: Lang) -> str:
     if rng.random() < 0.2:
         return lexicon.shop(rng, lang)
     start, end = rng.choice(words("shops", lang)), rng.choice(words("shop_ends", lang))
+    if rng.random() < 0.15:
+        start = invented(rng, lang).title()
     if lang == "ko":
         if rng.random() < 0.25:
             start += (
@@ -123,7 +130,7 @@ def shop(rng: random.Random, lang: Lang) -> str:
             (
                 f"{start} & {rng.choice(words('shops', 'en'))}",
                 rng.choice(words("streets", "en")),
-                lexicon.made_up(rng, lang).title(),
+                invented(rng, lang).title(),
             )
         )
     return rng.choice((f"{start} {end}", f"{start} {end}", f"The {start} {end}", f"{start}'s {end}"))

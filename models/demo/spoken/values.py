@@ -9,10 +9,12 @@ import random
 from models.demo import lexicon
 from models.demo.lexicon import Lang, Pool, split_of
 from models.demo.spoken import clock
+from models.demo.spoken.invented import invented
 from models.demo.spoken.money import Currency, amount
 from models.demo.spoken.places import address, parking, phone, shop, wifi
-from models.demo.spoken.words import dishes, syllables, words
+from models.demo.spoken.words import dishes, words
 
+INVENTED = 0.25  # share of names, drinks, foods and dishes
 OPEN = frozenset(
     lexicon.words("name companion picker owner chef phone address code wifi shop shop_phone shop_address budget")
 )
@@ -26,18 +28,11 @@ def value(rng: random.Random, kind: str, lang: Lang, currency: Currency) -> str:
             return found
 
 
-def invented(rng: random.Random, lang: Lang) -> str:
-    """A word that nobody uses, of letters that everybody uses: only who reads it can say it again."""
-    if lang == "ko":
-        return "".join(rng.choice(syllables()) for _ in range(rng.choice((2, 2, 3, 3, 4))))
-    return rng.choice(lexicon.ENDS) + lexicon.made_up(rng, lang)
-
-
 def name(rng: random.Random, lang: Lang) -> str:
     """A person's name, as the language's speakers give theirs."""
     if rng.random() < 0.12:
         return lexicon.person(rng, lang)
-    if rng.random() < 0.1:
+    if rng.random() < INVENTED:
         return invented(rng, lang).title()
     if lang == "ko":
         if rng.random() < 0.08:
@@ -55,7 +50,7 @@ def _last() -> tuple[str, ...]:
 
 
 def drink(rng: random.Random, lang: Lang) -> str:
-    found = invented(rng, lang) if rng.random() < 0.1 else rng.choice(words("drinks", lang))
+    found = invented(rng, lang) if rng.random() < INVENTED else rng.choice(words("drinks", lang))
     if rng.random() < 0.2:
         return f"{rng.choice(words('chills', lang))} {found}"
     return (
@@ -69,7 +64,7 @@ def food(rng: random.Random, lang: Lang, key: str = "foods") -> str:
     """What somebody is allergic to or dislikes (`key` dislikes), sometimes two things."""
     if rng.random() < 0.06:
         return lexicon.food(rng, lang)
-    if rng.random() < 0.1:
+    if rng.random() < INVENTED:
         return invented(rng, lang)
     found = rng.sample(words(key, lang), 2)
     if rng.random() < 0.1:
@@ -96,7 +91,7 @@ def dish(rng: random.Random, lang: Lang) -> str:
     """A dish that a shop sells, with or without the word for its form (box, bowl)."""
     if rng.random() < 0.1:
         return lexicon.dish(rng, lang)
-    base = invented(rng, lang) if rng.random() < 0.2 else rng.choice(dishes(lang))
+    base = invented(rng, lang) if rng.random() < INVENTED else rng.choice(dishes(lang))
     modified = rng.random() < 0.25
     if lang == "ko":
         base = f"{rng.choice(words('dish_modifiers', 'ko'))} {base}" if modified else base
