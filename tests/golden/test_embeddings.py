@@ -97,8 +97,8 @@ def test_int4(int4: tuple[Path, Path], kind: Pooling) -> None:
             module.weight.data = decoded(coded.weight).float() * coded.scale.float().view(-1, 1)
     for each, pooled in alone.items():
         wanted = expected(model, PROMPTS[each], kind)
-        # What is read has 8 bits as well: 0.052 at most was measured. A wrong pooling is wrong by 0.5 and more.
-        assert float((as_tensor(pooled) - wanted).norm() / wanted.norm()) < 0.08
+        # What is read has 8 bits as well: 0.102 at most was measured. A wrong pooling is wrong by 0.5 and more.
+        assert float((as_tensor(pooled) - wanted).norm() / wanted.norm()) < 0.15
 
 
 @pytest.mark.parametrize("kind", Pooling)
