@@ -173,6 +173,7 @@ def create_app(
         settings.files_total_bytes,
         _shared_contents(deployments.repository),
     )
+    paths = {route.path for route in plain_routes()}
     lane = Lane(
         conversations.store,
         stored_files,
@@ -180,7 +181,7 @@ def create_app(
         (LineAnswers(app), line),
         Lookout(partial(load_of, deployments, answers), is_stopping, metrics.batch_line, metrics.batches),
         LaneLimits(settings.max_num_seqs, settings.inter_token_latency_target_ms / 1000, settings.max_body_bytes),
-        tuple(each for each in ENDPOINTS if each in {route.path for route in plain_routes()}),
+        tuple(each for each in ENDPOINTS if each in paths),
     )
     keyed = settings.admin_key is not None
     described = cache(lambda: document(app, keyed=keyed, open_metrics=settings.open_metrics))

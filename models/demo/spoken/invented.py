@@ -33,14 +33,8 @@ def invented(rng: random.Random, lang: Lang) -> str:
 @cache
 def common() -> tuple[str, ...]:
     """The 2,350 Hangul syllables of the standard KS X 1001, which are those that Korean text has."""
-    return tuple(char for char in map(chr, range(ord("가"), ord("힣") + 1)) if _encodable(char))
-
-
-def _encodable(char: str) -> bool:
-    try:
-        return len(char.encode("euc-kr")) == 2
-    except UnicodeEncodeError:
-        return False
+    every = map(chr, range(ord("가"), ord("힣") + 1))
+    return tuple(char for char in every if len(char.encode("euc-kr")) == 2)  # another one is composed of eight bytes
 
 
 def _sounded(rng: random.Random) -> str:

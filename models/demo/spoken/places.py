@@ -26,10 +26,8 @@ def address(rng: random.Random, lang: Lang) -> str:
     number, room = rng.randint(1, 399), rng.randint(1, 20) * 100 + rng.randint(1, 12)
     strange = invented(rng, lang).title() if rng.random() < 0.2 else ""
     if lang == "ko":
-        town, street = (
-            rng.choice(words("towns", "ko")),
-            strange + "로" if strange else rng.choice(words("streets", "ko")),
-        )
+        town = rng.choice(words("towns", "ko"))
+        street = f"{strange}로" if strange else rng.choice(words("streets", "ko"))
         building, part = rng.choice(words("buildings", "ko")), rng.choice(words("rooms", "ko"))
         forms = [
             f"{street} {number}",
