@@ -20,6 +20,7 @@ from models.repository import Repository
 from models.starter import WEIGHTS
 from service.engine.messages import FinishReason, Pooling, Request, SamplingParams
 from service.evaluation.texts import calibration
+from service.runner.linear import activation_reach
 from tests.effort import usual
 from tests.golden.adapters import base_model, train, version
 from tests.golden.conftest import Load
@@ -81,7 +82,8 @@ def int4(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("kind", Pooling)
 def test_int4(int4: tuple[Path, Path], kind: Pooling) -> None:
-    """The same bits alone and in a crowd; close to the library's model with the weights that the codes stand for."""
+    """The same bits alone and in a crowd; as close to the library's model with the weights that the codes stand for as
+    that model is to itself once what its products read is rounded as this processor's kernels round it."""
     parent, directory = int4
     loaded = Loaded.of(directory, "int4", block_size=8)
     requests = [embedding(prompt, kind, name) for name, prompt in PROMPTS.items()]
@@ -95,10 +97,22 @@ def test_int4(int4: tuple[Path, Path], kind: Pooling) -> None:
             coded = stored.linear(name)
             assert isinstance(coded.weight, Int4Weight) and coded.scale is not None
             module.weight.data = decoded(coded.weight).float() * coded.scale.float().view(-1, 1)
+    wanted = {each: expected(model, PROMPTS[each], kind) for each in alone}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            module.register_forward_pre_hook(rounded)
     for each, pooled in alone.items():
-        wanted = expected(model, PROMPTS[each], kind)
-        # What is read has 8 bits as well: 0.102 at most was measured. A wrong pooling is wrong by 0.5 and more.
-        assert float((as_tensor(pooled) - wanted).norm() / wanted.norm()) < 0.15
+        error, usual_error = (
+            (found - wanted[each]).norm() for found in (as_tensor(pooled), expected(model, PROMPTS[each], kind))
+        )
+        assert error < 2 * usual_error  # 0.7 to 1.5 times as measured; a wrong pooling is wrong by eight times and more
+
+
+def rounded(module: torch.nn.Module, read: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    """What a product reads, each row in codes up to the kernels' largest: 127, or 63 on AVX2."""
+    [rows] = read
+    scale = rows.abs().amax(-1, keepdim=True) / activation_reach()
+    return ((rows / scale).round() * scale,)
 
 
 @pytest.mark.parametrize("kind", Pooling)
