@@ -10,11 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
-from models.demo import checkpoint, state
+from models.demo import checkpoint, state, train
 from models.demo.corpus import batches, stage_at
 from models.demo.encoding import Row
 from models.demo.feed import Source, chunks
@@ -195,6 +197,27 @@ def test_a_run_that_begins_trained_has_no_stages() -> None:
     staged, trained = Source(TOKENIZER, 7, 4, 3, 512), Source(TOKENIZER, 7, 4, 3, 512, staged=False)
     assert trained.batches(0) == batches(7_000_000_000, 4, 1.0, Tokenizer.from_file(str(TOKENIZER)), 512)
     assert trained.batches(0) != staged.batches(0)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_run_keeps_the_tokenizer_where_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    monkeypatch.setitem(PRESETS, "cpu", TINY)
+    monkeypatch.setattr(train, "TOKENIZER_ROWS", 20)
+    run_in(tmp_path / "first").save()
+    options = ["--init", str(tmp_path / "first"), *["--keep-tokenizer"] * keep, "--minutes", "0", "--workers", "0"]
+    app = typer.Typer()
+    app.command()(train.main)
+    done = CliRunner().invoke(app, ["--out", str(tmp_path / "second"), *options])
+    assert done.exit_code == 0, done.output
+    assert (Tokenizer.from_file(str(tmp_path / "second" / "tokenizer.json")).to_str() == known()) is keep
+    refused = CliRunner().invoke(app, ["--out", str(tmp_path / "third"), "--keep-tokenizer"])
+    assert "--init DIR" in str(refused.exception)
+
+
+def known() -> str:
+    return Tokenizer.from_file(str(TOKENIZER)).to_str()
 
 
 @pytest.mark.nightly

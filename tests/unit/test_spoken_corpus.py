@@ -64,6 +64,17 @@ def test_no_mark_is_left_in_a_chat() -> None:
             assert not re.search(r"\{\w+\}|[\ue000\ue001]|\((은|이|을|으|과)/", text), text
 
 
+def test_many_chats_begin_with_a_question_to_a_shop_without_prompt() -> None:
+    """The first thing that a newcomer types. Without such chats the answer was one word, repeated."""
+    absent = re.compile("안내받지 못했어요|Sorry, I do not know the ")
+    unstated = [
+        made
+        for made in chats()
+        if made.messages[0]["role"] == "user" and not made.documents and absent.search(made.messages[1]["content"])
+    ]
+    assert len(unstated) > len(chats()) * 0.04
+
+
 def test_replies_hold_what_is_right() -> None:
     for made in chats():
         for entry in made.asked:
@@ -161,7 +172,7 @@ def test_particles_follow_the_value() -> None:
 
 def test_a_shop_is_written_with_all_its_facts() -> None:
     for seed in range(300):
-        made = shop(random.Random(seed), LANGUAGES[seed % 2])
+        made = shop(random.Random(seed), LANGUAGES[seed % 2], silent=0.1)
         written = made.system + "\n".join(document["text"] for document in made.documents)
         for value in (*made.facts.values(), *made.menu):
             assert value.lower() in written.lower()

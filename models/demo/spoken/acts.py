@@ -66,6 +66,11 @@ def ask_missing(customer: Customer) -> None:
         if kinds:
             kind = customer.rng.choice(kinds)
             return customer.desk.recall(customer.question(kind), kind, customer.lang)
+    return ask_unstated(customer)
+
+
+def ask_unstated(customer: Customer) -> None:
+    """Ask for what the shop does not state."""
     kind = customer.rng.choice([kind for kind in (*MAIN, *MAIN, *MORE) if kind not in customer.desk.shop.facts])
     return customer.desk.state(customer.shop_question(kind), kind, customer.lang)
 
@@ -77,7 +82,7 @@ def ask_shop(customer: Customer) -> None:
         region = customer.rng.choice(regions)
         return customer.desk.region(customer.plain("region_fee.ask", region=region), region, customer.lang)
     if not customer.desk.shop.facts:
-        return talk(customer) if customer.rng.random() < 0.7 else ask_missing(customer)
+        return talk(customer) if customer.rng.random() < 0.4 else ask_unstated(customer)
     kind = customer.rng.choice(list(customer.desk.shop.facts))
     return customer.desk.state(customer.shop_question(kind), kind, customer.lang)
 

@@ -29,6 +29,18 @@ SHARES: tuple[tuple[float, Callable[[Customer], None]], ...] = (
     (0.10, acts.off_topic),
     (0.13, acts.talk),
 )
+SILENT = 0.27  # of the shops have neither prompt nor documents
+BRIEF = 0.25  # of the chats begin with a question and end soon, most of them in a shop without a prompt
+BRIEF_TURNS = (1, 1, 2, 3)
+BRIEF_SILENT = 0.6
+QUESTIONS: tuple[tuple[float, Callable[[Customer], None]], ...] = (
+    (0.5, acts.ask_shop),
+    (0.22, acts.ask_missing),
+    (0.05, acts.ask_order),
+    (0.05, acts.ask_total),
+    (0.08, acts.ask_price),
+    (0.1, acts.off_topic),
+)
 
 
 def chat(seed: int, most: int = TURNS[-1]) -> Dialogue:
@@ -37,13 +49,15 @@ def chat(seed: int, most: int = TURNS[-1]) -> Dialogue:
     first: Lang = rng.choice(("ko", "en"))
     other: Lang = "en" if first == "ko" else "ko"
     written: Lang = first if rng.random() < 0.88 else other
-    turns = min(most, rng.choice(TURNS))
+    brief = rng.random() < BRIEF
+    turns = min(most, rng.choice(BRIEF_TURNS if brief else TURNS))
     switch = rng.randint(1, turns) if rng.random() < 0.14 else turns + 1
-    customer = Customer(rng, Desk(rng, shop(rng, written)), first)
-    if rng.random() < 0.35:
+    customer = Customer(rng, Desk(rng, shop(rng, written, BRIEF_SILENT if brief else SILENT)), first)
+    if not brief and rng.random() < 0.35:
         acts.talk(customer, "greeting")
     for at in range(turns):
         customer.lang = first if at < switch else other
-        act = rng.choices([act for _, act in SHARES], [share for share, _ in SHARES])[0]
+        shares = QUESTIONS if brief and at == 0 else SHARES
+        act = rng.choices([act for _, act in shares], [share for share, _ in shares])[0]
         act(customer)
     return customer.desk.finish()

@@ -44,10 +44,11 @@ class Shop:
         return {dish: self.currency.text(price) for dish, price in self.menu.items()}
 
 
-def shop(rng: random.Random, lang: Lang) -> Shop:
-    """A shop that states some facts, or none, in its system prompt or in documents."""
+def shop(rng: random.Random, lang: Lang, silent: float) -> Shop:
+    """A shop that states some facts in its system prompt or in documents; `silent` is the probability of one that
+    writes nothing."""
     made = Shop(lang, currency(rng, lang == "ko"))
-    if rng.random() < 0.27:
+    if rng.random() < silent:
         return made
     kinds = rng.sample(MAIN, rng.choice((0, 1, 2, 3, 3, 4, 5, 6, 8, 10))) + rng.sample(
         MORE, rng.choice((0, 0, 0, 1, 2, 3))
