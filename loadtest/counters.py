@@ -27,6 +27,7 @@ import aiohttp
 
 from loadtest.alternating import in_turns, processor_seconds
 from loadtest.bench.running import free_port
+from loadtest.ending import end_on_sigterm
 from loadtest.watching import tokens_per_second
 
 APPS: Final = {"counted": "service.app:create", "uncounted": "loadtest.uncounted:create"}
@@ -54,6 +55,7 @@ def serving(app: str, directory: Path, settings: Mapping[str, str] | None = None
         "DOSIRAK_LOG_LEVEL": "error",
     }
     command = [sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port), "--log-level", "error"]
+    end_on_sigterm()
     process = subprocess.Popen(command, env={**os.environ, **variables})
     try:
         yield f"http://127.0.0.1:{port}", process.pid

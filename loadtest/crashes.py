@@ -35,6 +35,7 @@ import aiohttp
 import psutil
 
 from loadtest.bench.running import free_port
+from loadtest.ending import end_on_sigterm
 from loadtest.histories import History, Turn, differences
 from tests import nginx, postgres
 from tests.stores import fresh_store
@@ -79,6 +80,7 @@ class Service:
 
     async def start(self, client: aiohttp.ClientSession) -> None:
         """Starts the server. Raises RuntimeError if it does not become ready."""
+        end_on_sigterm()
         with self._log.open("a") as log:
             self._process = subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)  # noqa: ASYNC220
         deadline = time.monotonic() + START_SECONDS

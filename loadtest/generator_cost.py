@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from loadtest.ending import end_on_sigterm
 from loadtest.runner import result, sample
 from service.scenarios.figures import percentile
 
@@ -52,6 +53,7 @@ def arguments() -> argparse.Namespace:
 def fake_server(log: Path, gap_ms: float) -> Iterator[None]:
     words = ["--port", str(PORT), "--first-ms", "20", "--gap-ms", str(gap_ms), "--log", str(log)]
     command = [sys.executable, "-m", "loadtest.fake_server", *words]
+    end_on_sigterm()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None and server.stdout.readline() == "ready\n"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from loadtest.bench.session import Limits, Session
 from loadtest.bench.systems import System, catalogue, peers
 from loadtest.bench.works import BY_NAME, WORKS
 from loadtest.checkpoints import DEMO
+from loadtest.ending import end_on_sigterm
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -82,7 +82,7 @@ def prepare(cache: Cache, chosen: Sequence[System]) -> dict[str, str]:
 
 def main() -> int:
     options = arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended on the way out
+    end_on_sigterm()
     cache = Cache(options.cache.expanduser())
     path = options.out / "figures.jsonl"
     if options.fresh:
