@@ -11,6 +11,7 @@ from models.demo.held_out.checks import NOT_TOLD, REFUSALS
 from models.demo.lexicon import Lang, split_of
 from models.demo.spoken import lines, noise, orders, places, speech, values
 from models.demo.spoken.chat import chat
+from models.demo.spoken.customer import Customer
 from models.demo.spoken.desk import Desk
 from models.demo.spoken.invented import common, invented
 from models.demo.spoken.money import Currency
@@ -101,6 +102,12 @@ def test_values_of_open_kinds_may_be_invented(kind: str) -> None:
     rng, known = random.Random(5), set(syllables())
     made = "".join(values.value(rng, kind, "ko", Currency("원")) for _ in range(300))
     assert sum("가" <= char <= "힣" and char not in known for char in made) > 20
+
+
+def test_a_value_comes_also_where_each_holds_a_known_one() -> None:
+    made = desk()
+    made.values = {"pe"}
+    assert "people" in Customer(random.Random(0), made, "en").value("people")
 
 
 def test_products_and_sums_are_right() -> None:

@@ -13,6 +13,7 @@ from models.demo.spoken.desk import Desk
 from models.demo.spoken.orders import COUNTS, UNITS, Item
 from models.demo.spoken.words import words
 
+TRIES = 100
 OWN = {"your ": "my ", "you dislike": "I dislike", "you want": "I want"}
 
 
@@ -38,10 +39,13 @@ class Customer:
         return self.say([speech.filled(lines.pick(self.rng, key, self.lang), told)])
 
     def value(self, kind: str) -> str:
-        while True:
+        """A value that holds none of the known ones, and is held by none; after TRIES tries any: a shop's word "pe" is
+        in every number of people."""
+        for _ in range(TRIES):
             found = values.value(self.rng, kind, self.lang, self.desk.shop.currency)
             if not any(found in other or other in found for other in self.desk.values):
-                return found
+                break
+        return found
 
     def new_order(self) -> str:
         """Begin a new order; returns it as said."""
