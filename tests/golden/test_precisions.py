@@ -26,7 +26,7 @@ from service.runner.scoring import Distributions
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 from tests.effort import usual
-from tests.kernels import MAIN_KERNELS, use
+from tests.kernels import MAIN_KERNELS, TORCH, use
 
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 PLANTED = (3, 40, 77)
@@ -128,6 +128,13 @@ def test_alone_or_in_a_crowd(
         crowd = together[request.id]
         assert [o.token_ids for o in alone] == [o.token_ids for o in crowd]
         assert [o.logprobs for o in alone] == [o.logprobs for o in crowd]
+
+
+@pytest.mark.skipif(MAIN_KERNELS[0] == TORCH, reason="no kernels here")
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_outlier_columns_do_not_take_the_decoder_away(repository: Repository, precision: str) -> None:
+    """They leave few codes to the other columns: each rounding moves the logits far, the library's own as well."""
+    assert load(settings(repository), repository, repository.get("demo", precision)).info.forward == "decoder"
 
 
 def test_what_cannot_be_quantized(repository: Repository) -> None:

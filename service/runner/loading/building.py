@@ -176,7 +176,7 @@ def _from_library(
     pin_rope(model, config.max_model_len)
     progress("probe", 0.6)
     attention = model.config._attn_implementation
-    reference = observe(model, device)
+    reference = observe(model, device, rounds=_precision(config) == "int8")
     release(model)
     cache = _make_cache(config, _with_windows(reference.shapes, model), reference.devices)
     progress("forward", 0.8)

@@ -31,12 +31,14 @@ class Record(msgspec.Struct, frozen=True):
     outline: Outline
     token_ids: tuple[int, ...]
     logits: bytes
+    spread: float
 
     @property
     def reference(self) -> Reference:
         """Returns the reference for the probe. Raises ValueError for logits of another size."""
         logits = torch.frombuffer(bytearray(self.logits), dtype=torch.float32).view(len(CUTS) - 1, -1)
-        return Reference(self.token_ids, logits, self.outline.shapes, (torch.device("cpu"),) * len(self.outline.shapes))
+        devices = (torch.device("cpu"),) * len(self.outline.shapes)
+        return Reference(self.token_ids, logits, self.outline.shapes, devices, spread=self.spread)
 
 
 def read(config: EngineConfig) -> Record | None:
@@ -53,7 +55,9 @@ def write(config: EngineConfig, outline: Outline, reference: Reference) -> None:
     made again. If the folder cannot be written, only the next load takes longer."""
     if not config.record:
         return
-    record = Record(_conditions(config), outline, reference.token_ids, reference.logits.numpy().tobytes())
+    record = Record(
+        _conditions(config), outline, reference.token_ids, reference.logits.numpy().tobytes(), reference.spread
+    )
     path = Path(config.record)
     with suppress(OSError):
         durable.make_directory(path.parent)
