@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -21,8 +23,8 @@ OTHER = ("안녕하세요", "고마워요", "날씨 어때요?", "Do you speak E
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, str]:
-    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
-    model = AutoModelForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32)
+    tokenizer: Any = AutoTokenizer.from_pretrained(WEIGHTS)
+    model: Any = AutoModelForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32)
     found = {}
     for question in (*UNSTATED, *OTHER):
         chat = [{"role": "user", "content": question}]
