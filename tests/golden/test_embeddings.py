@@ -92,15 +92,14 @@ def test_int4(int4: tuple[Path, Path], kind: Pooling) -> None:
         assert vectors(loaded, requests, CROWD, **limits) == alone
     model = transformers.AutoModelForCausalLM.from_pretrained(parent, dtype=torch.float32)
     stored = MappedWeights(directory, torch.float32, "int4")
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and name != "lm_head":
-            coded = stored.linear(name)
-            assert isinstance(coded.weight, Int4Weight) and coded.scale is not None
-            module.weight.data = decoded(coded.weight).float() * coded.scale.float().view(-1, 1)
+    products = {name: each for name, each in model.base_model.named_modules() if isinstance(each, torch.nn.Linear)}
+    for name, module in products.items():
+        coded = stored.linear(f"model.{name}")
+        assert isinstance(coded.weight, Int4Weight) and coded.scale is not None
+        module.weight.data = decoded(coded.weight).float() * coded.scale.float().view(-1, 1)
     wanted = {each: expected(model, PROMPTS[each], kind) for each in alone}
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and name != "lm_head":
-            module.register_forward_pre_hook(rounded)
+    for module in products.values():
+        module.register_forward_pre_hook(rounded)
     for each, pooled in alone.items():
         error, usual_error = (
             (found - wanted[each]).norm() for found in (as_tensor(pooled), expected(model, PROMPTS[each], kind))

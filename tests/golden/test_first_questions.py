@@ -1,4 +1,4 @@
-"""What a newcomer types first, into a chat without a prompt, gets an answer that one can read."""
+"""The demo model answers what a newcomer types first, into a chat without a prompt, in words that one can read."""
 
 from __future__ import annotations
 

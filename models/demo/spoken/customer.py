@@ -4,6 +4,7 @@ It knows how to say things, not what happens next: that is for `acts`, `changes`
 """
 
 import random
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,6 +24,16 @@ def lowered(key: str, lang: Lang) -> frozenset[str]:
     return frozenset(word.lower() for word in words(key, lang))
 
 
+def apart(draw: Callable[[], str], known: Collection[str]) -> str:
+    """A drawn word that holds none of the known ones, and is held by none; after TRIES draws any: a shop's word "pe" is
+    in every number of people."""
+    for _ in range(TRIES):
+        found = draw()
+        if not any(found in other or other in found for other in known):
+            break
+    return found
+
+
 @dataclass(slots=True)
 class Customer:
     """Says things at a desk, in the language that the customer has at the moment."""
@@ -39,13 +50,8 @@ class Customer:
         return self.say([speech.filled(lines.pick(self.rng, key, self.lang), told)])
 
     def value(self, kind: str) -> str:
-        """A value that holds none of the known ones, and is held by none; after TRIES tries any: a shop's word "pe" is
-        in every number of people."""
-        for _ in range(TRIES):
-            found = values.value(self.rng, kind, self.lang, self.desk.shop.currency)
-            if not any(found in other or other in found for other in self.desk.values):
-                break
-        return found
+        """A value that cannot be taken for a known one."""
+        return apart(lambda: values.value(self.rng, kind, self.lang, self.desk.shop.currency), self.desk.values)
 
     def new_order(self) -> str:
         """Begin a new order; returns it as said."""
@@ -67,10 +73,11 @@ class Customer:
             called = self.called(name)
             self.desk.priced[called] = name
             return Item(called, number, unit)
-        while True:
-            dish = values.dish(rng, self.lang) if rng.random() < 0.85 else values.drink(rng, self.lang)
-            if not any(dish in other or other in dish for other in held | set(menu)):
-                return Item(dish, number, unit)
+        dish = apart(
+            lambda: values.dish(rng, self.lang) if rng.random() < 0.85 else values.drink(rng, self.lang),
+            held | set(menu),
+        )
+        return Item(dish, number, unit)
 
     def called(self, name: str) -> str:
         """How the customer calls a dish of the menu: in full, in small letters, or without what only describes it."""
