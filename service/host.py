@@ -68,10 +68,25 @@ def has_torch() -> bool:
 
 def processor_name(proc: Path = Path("/proc")) -> str:
     """Returns the processor's name, as the kernel says; its architecture where the kernel does not."""
-    lines = read(proc / "cpuinfo").split("\n\n")[0].splitlines()
-    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    named = fields.get("model name") or fields.get("cpu model")
+    said = logical_processors(proc)[0]
+    named = said.get("model name") or said.get("cpu model")
     return named or platform.processor() or platform.machine()
+
+
+def processor_vendor(proc: Path = Path("/proc")) -> str:
+    """Returns the maker of the processor, as in "GenuineIntel"; "" where the kernel does not say."""
+    return logical_processors(proc)[0].get("vendor_id", "")
+
+
+def logical_processors(proc: Path = Path("/proc")) -> list[dict[str, str]]:
+    """Returns what the kernel says of each logical processor; one without fields where it says nothing."""
+    return [fields(block) for block in read(proc / "cpuinfo").split("\n\n")]
+
+
+def fields(text: str) -> dict[str, str]:
+    """Returns the values of the lines `name: value`."""
+    lines = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def total_memory() -> int:

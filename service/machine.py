@@ -18,7 +18,7 @@ import msgspec
 
 from models import __version__
 from service import host
-from service.runner.native.build import FEATURES, LEVELS, library_path
+from service.runner.native.build import FEATURES, library_path, preferred
 from service.settings import Settings, thread_environment
 
 PROC: Final = Path("/proc")
@@ -105,7 +105,7 @@ def describe(settings: Settings) -> Host:
     return Host(
         processor(),
         os.getloadavg()[0],
-        kernels(frozenset(_flags())),
+        kernels(frozenset(_flags()), host.processor_vendor(PROC)),
         memory(),
         Threads(settings.threads or host.usable_cores(), thread_environment()),
         disk(settings.data_dir),
@@ -122,10 +122,10 @@ def processor() -> Processor:
 
 
 @cache
-def kernels(flags: frozenset[str]) -> tuple[Kernel, ...]:
-    """Returns the levels of the native kernels, the most capable first, for a processor with these features."""
+def kernels(flags: frozenset[str], vendor: str) -> tuple[Kernel, ...]:
+    """Returns the levels of the native kernels, the fastest first, for a processor with these features."""
     found: list[Kernel] = []
-    for level in LEVELS:
+    for level in preferred(vendor):
         lacks = sorted(FEATURES[level] - flags)
         chosen = next((each.level for each in found if each.runs), None)
         if lacks:
@@ -156,7 +156,7 @@ def graphics() -> Graphics | None:
     words = said.split()
     driver = next((word for word in words if word.count(".") >= 1 and word[0].isdigit()), "unknown")
     files = sorted((PROC / "driver/nvidia/gpus").glob("*/information"))
-    models = (_fields(host.read(file)).get("Model", "unknown") for file in files)
+    models = (host.fields(host.read(file)).get("Model", "unknown") for file in files)
     return Graphics(driver, tuple(models))
 
 
@@ -178,22 +178,13 @@ def _without_home(path: Path) -> str:
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
 
 
-def _cpuinfo() -> dict[str, str]:
-    return _fields(host.read(PROC / "cpuinfo").split("\n\n")[0])
-
-
 def _flags() -> set[str]:
-    fields = _cpuinfo()
-    return set((fields.get("flags") or fields.get("Features") or "").split())
-
-
-def _fields(text: str) -> dict[str, str]:
-    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return {name.strip(): value.strip() for name, value in pairs}
+    said = host.logical_processors(PROC)[0]
+    return set((said.get("flags") or said.get("Features") or "").split())
 
 
 def _cores() -> int:
     """Returns the physical cores of the machine; its logical ones where the kernel does not say."""
-    blocks = [_fields(text) for text in host.read(PROC / "cpuinfo").split("\n\n")]
-    cores = {(each.get("physical id"), each["core id"]) for each in blocks if "core id" in each}
+    all_of_them = host.logical_processors(PROC)
+    cores = {(each.get("physical id"), each["core id"]) for each in all_of_them if "core id" in each}
     return len(cores) or os.cpu_count() or 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.runner.native.build import LEVELS
+from service.host import processor_vendor
+from service.runner.native.build import preferred
 from service.runner.native.library import Library, library, open_library
 from tests.effort import IS_THOROUGH
 
@@ -12,11 +13,13 @@ TORCH = "torch"
 
 
 library()  # torch's OpenMP first
-LIBRARIES = {level: opened for level in LEVELS if isinstance(opened := open_library(level), Library)}
-"""By instruction set, those that are built and that this processor runs."""
+_ORDER = preferred(processor_vendor())
+LIBRARIES = {level: opened for level in _ORDER if isinstance(opened := open_library(level), Library)}
+"""By instruction set, those that are built and that this processor runs, the fastest first."""
 
-SELDOM = {"avx512"} if not IS_THOROUGH and "avx512-bf16" in LIBRARIES else set()
-"""Its source is compiled for the other sets too: that of 16 lanes with them, that of bf16 for AVX2."""
+_OF_16_LANES = [level for level in LIBRARIES if level.startswith("avx512")]
+SELDOM = set() if IS_THOROUGH else set(_OF_16_LANES[1:])
+"""All but their bf16 products is compiled for the other set of 16 lanes too."""
 KERNELS = (*(level for level in LIBRARIES if level not in SELDOM), TORCH)
 MAIN_KERNELS = KERNELS if IS_THOROUGH else tuple(dict.fromkeys((KERNELS[0], TORCH)))
 """The most capable ones, and torch operations: for tests of whole models."""

@@ -31,6 +31,7 @@ from service.doctor.checks import Check, State, Surroundings, checks
 from service.doctor.diagnosis import PRECISIONS, Diagnosis, forecasts
 from service.doctor.measured import CannotMeasure, Measured
 from service.doctor.surroundings import look
+from service.host import processor_vendor
 from service.machine import Disk, Graphics, Host, Memory, Threads
 from service.settings import Settings
 from tests.e2e.server import free_port
@@ -135,8 +136,19 @@ def test_levels_by_features_are_those_that_open() -> None:
         assert isinstance(open_library(level), Library) == (FEATURES[level] <= flags), level
 
 
+@pytest.mark.parametrize(("vendor", "chosen"), [("GenuineIntel", "avx512"), ("AuthenticAMD", "avx512-bf16")])
+def test_bf16_dot_products_are_for_those_that_they_make_faster(vendor: str, chosen: str) -> None:
+    from service.runner.native.build import FEATURES, LEVELS, library_path
+
+    if chosen not in LEVELS or not library_path(chosen).exists():
+        pytest.skip("no such kernels on this machine")
+    found = machine.kernels(FEATURES["avx512-bf16"] | FEATURES["avx2"], vendor)
+    assert [each.level for each in found if each.runs] == [chosen]
+    assert found[0].level == "amx" and found[0].why.startswith("the processor lacks amx")
+
+
 def test_a_processor_without_avx2_gets_the_portable_kernels() -> None:
-    levels = {each.level: each for each in machine.kernels(frozenset({"sse2", "fma"}))}
+    levels = {each.level: each for each in machine.kernels(frozenset({"sse2", "fma"}), "GenuineIntel")}
     assert levels["portable"].runs or "not built" in levels["portable"].why
     if "avx2" in levels:  # on this kind of processor
         assert levels["avx2"].why == "the processor lacks avx2"
@@ -144,6 +156,7 @@ def test_a_processor_without_avx2_gets_the_portable_kernels() -> None:
 
 
 CPUINFO = """processor\t: 0
+vendor_id\t: ExampleMaker
 model name\t: Example 9000
 physical id\t: 0
 core id\t\t: 0
@@ -166,6 +179,7 @@ def test_facts_from_the_kernels_files(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "cpuinfo").write_text(CPUINFO)
     told = machine.processor.__wrapped__()
     assert (told.name, told.cores, told.features) == ("Example 9000", 2, ("avx2", "fma"))
+    assert processor_vendor(tmp_path) == "ExampleMaker" and not processor_vendor(tmp_path / "nothing")
     assert machine.graphics() is None
     gpu = tmp_path / "driver/nvidia/gpus/0000:01:00.0"
     gpu.mkdir(parents=True)

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from models.int4 import INT4, Int4Weight
+from service import host
 from service.engine.profiling import Part
 from service.runner.loading.arena import Arena
 from service.runner.memory import lazy_zeros
-from service.runner.native.build import LEVELS, library_path
+from service.runner.native.build import LEVELS, library_path, preferred
 from service.runner.native.marks import Marks, MarksStruct
 
 _ALIGNMENT = 64
@@ -322,12 +323,12 @@ def open_library(level: str, sanitized: bool = False) -> Library | str | None:
 
 @cache
 def load() -> Library | str:
-    """Returns the most capable built library for this processor, or the reason why there is none. It loads torch's
-    OpenMP first, so that both share one team of threads."""
+    """Returns the fastest built library for this processor, or the reason why there is none. It loads torch's OpenMP
+    first, so that both share one team of threads."""
     if not any(library_path(level).exists() for level in LEVELS):
         return "not built, run python -m service.runner.native.build"
     reasons = []
-    for level in LEVELS:
+    for level in preferred(host.processor_vendor()):
         opened = open_library(level)
         if isinstance(opened, Library):
             return opened

@@ -12,6 +12,10 @@ namespace dosirak {
 
 enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2, INT8_WEIGHT = 3, INT4 = 4 };
 
+// Where a processor multiplies fp32 only, narrow weights are widened: in registers for few rows, and for more than
+// MOST_WIDENED_IN_REGISTERS a slab of a panel at a time, once for all rows.
+constexpr bool HAS_32_REGISTERS = LANES == 16;  // for 12 rows beside the weights, so that bf16 needs no slab
+
 struct Fp32 {
     using Input = float;
     using Sum = Vf;
@@ -56,8 +60,8 @@ struct Bf16 {
     using Sum = Vf;
     using Weight = Pair;
     using Spread = Pair;
-    // From this many register TILES of rows on, widening a slab once pays. Fewer tiles each widen a panel in the cache.
-    static constexpr int K_PACK = 2, STEP = LANES * 4, ROWS = 4, TILES = 5;
+    static constexpr int K_PACK = 2, STEP = LANES * 4, ROWS = HAS_32_REGISTERS ? REGISTER_TILE_ROWS : 4;
+    static constexpr int64_t MOST_WIDENED_IN_REGISTERS = HAS_32_REGISTERS ? INT64_MAX : 20;
     static INLINE Weight weight(const char* w) {
         const Vu both = load<Vu>(w);
         return {(Vf)(both << 16), (Vf)(both & 0xffff0000u)};
@@ -79,7 +83,8 @@ struct Int8Weight {
     using Sum = Vf;
     using Weight = Four;
     using Spread = Four;
-    static constexpr int K_PACK = 4, STEP = LANES * 4, ROWS = 4, TILES = 3;
+    static constexpr int K_PACK = 4, STEP = LANES * 4, ROWS = HAS_32_REGISTERS ? 8 : 4;
+    static constexpr int64_t MOST_WIDENED_IN_REGISTERS = HAS_32_REGISTERS ? 16 : 12;
     static INLINE Weight weight(const char* w) {
         const Vi all = load<Vi>(w);
         return {{__builtin_convertvector((all << 24) >> 24, Vf), __builtin_convertvector((all << 16) >> 24, Vf),

@@ -78,38 +78,111 @@ INLINE void accumulate_pairs(const Int8::Input* __restrict a, int64_t lda, const
 }
 #endif
 
-// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `packs` of k. It also prefetches the P
-// panels at `ahead`, if given, because the processor's own prefetching does not look past a panel's end.
+// sums[M][2 P] += rows a (lda apart) times one pack of k of P panels, which lie `panel` bytes apart.
+template <class T, int M, int P>
+INLINE void accumulate_pack(const typename T::Input* __restrict a, int64_t lda, const char* __restrict w, int64_t panel,
+                            typename T::Sum (&sums)[M][2 * P]) {
+    if constexpr (M < 2 * P) {  // fewer rows than vectors of weights: the vectors pass through one register
+        typename T::Spread rows[M];
+        for (int m = 0; m < M; m++) rows[m] = T::spread(a + m * lda);
+#pragma GCC unroll 8
+        for (int v = 0; v < 2 * P; v++) {
+            const auto weight = T::weight(w + (v / 2) * panel + (v % 2) * T::STEP);
+#pragma GCC unroll 12
+            for (int m = 0; m < M; m++) sums[m][v] = T::dot(sums[m][v], rows[m], weight);
+        }
+    } else {
+        typename T::Weight weights[2 * P];
+        for (int v = 0; v < 2 * P; v++) weights[v] = T::weight(w + (v / 2) * panel + (v % 2) * T::STEP);
+#pragma GCC unroll 12
+        for (int m = 0; m < M; m++) {
+            const auto row = T::spread(a + m * lda);
+#pragma GCC unroll 8
+            for (int v = 0; v < 2 * P; v++) sums[m][v] = T::dot(sums[m][v], row, weights[v]);
+        }
+    }
+}
+
+template <int BYTES>
+INLINE void prefetch(const char* at) {
+    for (int line = 0; line < BYTES; line += 64) __builtin_prefetch(at + line, 0, 2);
+}
+
+// What a register tile prefetches: the panels after its own, which begin at `next` (null: none). `tile` is its number of
+// the `tiles` that multiply by the same panels.
+struct Ahead {
+    const char* next = nullptr;
+    int64_t tile = 0, tiles = 1;
+};
+
+// Intel's processors read memory faster in several streams than in one. Elsewhere the first tile prefetches for all.
+#if defined(__AVX2__)
+inline const bool IN_STREAMS = __builtin_cpu_is("intel");
+#else
+constexpr bool IN_STREAMS = false;
+#endif
+constexpr int64_t STREAMS = 4;
+constexpr int64_t NEAR = 1024;  // bytes from what a stream reads to what it prefetches
+
+// `accumulate` (below) for a panel's only tile, which waits for memory most: it walks the panel in streams. Only for sums
+// that do not depend on their order.
+template <class T, int M>
+__attribute__((noinline)) void accumulate_in_streams(const typename T::Input* __restrict a, int64_t lda,
+                                                     const char* __restrict w, int64_t packs,
+                                                     typename T::Sum (&result)[M][2]) {
+    typename T::Sum sums[M][2];
+    std::memcpy(sums, result, sizeof sums);
+    const auto add = [&](int64_t g) { accumulate_pack<T, M, 1>(a + g * T::K_PACK, lda, w + g * 2 * T::STEP, 0, sums); };
+    const int64_t part = packs / STREAMS;
+    for (int64_t g = 0; g < part; g++)
+#pragma GCC unroll 4
+        for (int64_t stream = 0; stream < STREAMS; stream++) {
+            prefetch<2 * T::STEP>(w + (stream * part + g) * 2 * T::STEP + NEAR);
+            add(stream * part + g);
+        }
+    for (int64_t g = STREAMS * part; g < packs; g++) add(g);
+    std::memcpy(result, sums, sizeof sums);
+}
+
+// `accumulate` (below) for one of several tiles, each of which prefetches its share of the next panel, in streams.
+template <class T, int M>
+__attribute__((noinline)) void accumulate_sharing(const typename T::Input* __restrict a, int64_t lda,
+                                                  const char* __restrict w, int64_t packs, const Ahead& ahead,
+                                                  typename T::Sum (&result)[M][2]) {
+    typename T::Sum sums[M][2];
+    std::memcpy(sums, result, sizeof sums);
+    const int64_t stream_bytes = packs / STREAMS * 2 * T::STEP;
+    const char* to = ahead.next + ahead.tile * packs / (STREAMS * ahead.tiles) * 2 * T::STEP;
+    int64_t stream = 0, wait = 1;  // one pack is prefetched as `tiles` packs are multiplied
+    for (int64_t g = 0; g < packs; g++) {
+        if (--wait == 0) {
+            wait = ahead.tiles;
+            prefetch<2 * T::STEP>(to + stream * stream_bytes);
+            if (++stream == STREAMS) stream = 0, to += 2 * T::STEP;
+        }
+        accumulate_pack<T, M, 1>(a + g * T::K_PACK, lda, w + g * 2 * T::STEP, 0, sums);
+    }
+    std::memcpy(result, sums, sizeof sums);
+}
+
+// sums[M][2 P] += rows a (lda apart) times P panels (`panel` bytes apart), over `packs` of k. It also prefetches what
+// follows, because the processor's own prefetching does not look past a panel's end.
 template <class T, int M, int P>
 INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const char* __restrict w, int64_t panel,
-                       int64_t packs, typename T::Sum (&sums)[M][2 * P], const char* ahead = nullptr) {
+                       int64_t packs, typename T::Sum (&sums)[M][2 * P], const Ahead& ahead = {}) {
+    const char* next = ahead.tile == 0 ? ahead.next : nullptr;
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-    if constexpr (std::is_same_v<T, Int8> && M > 1) return accumulate_pairs<M, P>(a, lda, w, panel, packs, sums, ahead);
+    if constexpr (std::is_same_v<T, Int8> && M > 1) return accumulate_pairs<M, P>(a, lda, w, panel, packs, sums, next);
 #endif
-    for (int64_t g = 0; g < packs; g++) {
-        const char* here = w + g * 2 * T::STEP;
-        if (ahead)
-            for (int line = 0; line < 2 * T::STEP * P; line += 64)
-                __builtin_prefetch(ahead + g * 2 * T::STEP * P + line, 0, 2);
-        if constexpr (M < 2 * P) {  // fewer rows than vectors of weights: the vectors pass through one register
-            typename T::Spread rows[M];
-            for (int m = 0; m < M; m++) rows[m] = T::spread(a + m * lda + g * T::K_PACK);
-#pragma GCC unroll 8
-            for (int v = 0; v < 2 * P; v++) {
-                const auto weight = T::weight(here + (v / 2) * panel + (v % 2) * T::STEP);
-#pragma GCC unroll 12
-                for (int m = 0; m < M; m++) sums[m][v] = T::dot(sums[m][v], rows[m], weight);
-            }
-        } else {
-            typename T::Weight weights[2 * P];
-            for (int v = 0; v < 2 * P; v++) weights[v] = T::weight(here + (v / 2) * panel + (v % 2) * T::STEP);
-#pragma GCC unroll 12
-            for (int m = 0; m < M; m++) {
-                const auto row = T::spread(a + m * lda + g * T::K_PACK);
-#pragma GCC unroll 8
-                for (int v = 0; v < 2 * P; v++) sums[m][v] = T::dot(sums[m][v], row, weights[v]);
-            }
+    if constexpr (P == 1 && M > 1)
+        if (IN_STREAMS && ahead.next) {
+            if constexpr (std::is_same_v<T, Int8>)
+                if (ahead.tiles == 1) return accumulate_in_streams<T, M>(a, lda, w, packs, sums);
+            return accumulate_sharing<T, M>(a, lda, w, packs, ahead, sums);
         }
+    for (int64_t g = 0; g < packs; g++) {
+        if (next) prefetch<2 * T::STEP * P>(next + g * 2 * T::STEP * P);
+        accumulate_pack<T, M, P>(a + g * T::K_PACK, lda, w + g * 2 * T::STEP, panel, sums);
     }
 }
 
@@ -256,11 +329,13 @@ namespace dosirak {
 
 // P panels at w, of outputs from panel `first` on, times M rows.
 template <class T, int M, int P>
-INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, const char* w, bool look_ahead = false) {
+INLINE void panels(const Finish<T>& finish, int64_t row, int64_t first, const char* w, bool more, int64_t tile = 0,
+                   int64_t tiles = 1) {
     const int64_t depth = finish.l.depth, size = panel_bytes<T>(depth);
     typename T::Sum sums[M][2 * P] = {};
     const auto* a = (const typename T::Input*)finish.codes.data + row * finish.codes.stride;
-    accumulate<T, M, P>(a, finish.codes.stride, w, size, k_packs<T>(depth), sums, look_ahead ? w + P * size : nullptr);
+    const Ahead ahead{more ? w + P * size : nullptr, tile, tiles};
+    accumulate<T, M, P>(a, finish.codes.stride, w, size, k_packs<T>(depth), sums, ahead);
     for (int m = 0; m < M; m++)
         for (int v = 0; v < 2 * P; v++) finish(row + m, first * PANEL + v * LANES, sums[m][v]);
 }
@@ -316,15 +391,17 @@ void multiply_rows(const Finish<T>& finish, int64_t row, int64_t rows, int64_t f
     if (rows == 1)
         for (; p + 4 <= last; p += 4) panels<T, 1, 4>(finish, row, p, at(p), more && size <= SHORT);
     if (rows == 2)
-        for (; p + 2 <= last; p += 2) panels<T, 2, 2>(finish, row, p, at(p), more);
+        for (; p + 2 <= last; p += 2) panels<T, 2, 2>(finish, row, p, at(p), more && !(IN_STREAMS && LANES == 16));
     for (; p < last; p++) {
         if constexpr (widens)
-            if (rows > T::TILES * T::ROWS) {
+            if (rows > T::MOST_WIDENED_IN_REGISTERS) {
                 widened_panel<T>(finish, row, rows, p, at(p));
                 continue;
             }
-        for_register_tiles<T::ROWS>(rows, [&](int64_t tile, auto count) {
-            panels<T, decltype(count)::value, 1>(finish, row + tile, p, at(p), more && tile == 0);
+        const int64_t tiles = (rows + T::ROWS - 1) / T::ROWS;
+        int64_t tile = 0;
+        for_register_tiles<T::ROWS>(rows, [&](int64_t from, auto count) {
+            panels<T, decltype(count)::value, 1>(finish, row + from, p, at(p), more, tile++, tiles);
         });
     }
 }
