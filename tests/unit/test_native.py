@@ -143,6 +143,21 @@ def test_4_bit_layers_are_8_bit_layers_of_their_decoded_weights(
     assert (coded.packed.nbytes < 0.6 * plain.packed.nbytes) == kernels.has_int4
 
 
+@pytest.mark.parametrize(("out", "depth", "kind"), CASES)
+def test_products_are_the_same_however_they_prefetch(kernels: Library, out: int, depth: int, kind: str) -> None:
+    layer = NativeLinear(kernels, [part(out, depth, kind)])
+    x = rows(130, depth)
+    found = []
+    for in_streams in (0, 1):
+        before = kernels.functions.dosirak_prefetch_in_streams(in_streams)
+        try:
+            found.append([layer(x[:count]) for count in (1, 2, 3, 7, 12, 13, 25, 64, 65, 130)])
+        finally:
+            kernels.functions.dosirak_prefetch_in_streams(before)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other), len(one)
+
+
 def test_parts_of_several_bits_are_joined_in_8(kernels: Library) -> None:
     """As q, k and v are, if the quantizer kept one of them in 8 bits; and parts of different groups."""
     fine, coarse, wide = part(48, 128, "int8"), part(32, 128, "int4"), part(40, 128, "int4-g128")

@@ -101,7 +101,7 @@ INLINE void for_codes(const char* w, int64_t depth, int64_t group, F&& f) {
         const Group left(w, 0), right(w, 1);
         w += 2 * PANEL;
         for (int64_t i = k; i < k + group; i += Int4::INPUTS, w += 2 * Int8::STEP) {
-            if (IN_STREAMS) prefetch<2 * Int8::STEP>(w + CODES_NEAR);
+            if (in_streams) prefetch<2 * Int8::STEP>(w + CODES_NEAR);
             const Vw a = load<Vw>(w), b = load<Vw>(w + Int8::STEP);
             f(i, Decoded{{left.even(a), right.even(b)}, {left.odd(a), right.odd(b)}});
         }

@@ -115,11 +115,12 @@ struct Ahead {
     int64_t tile = 0, tiles = 1;
 };
 
-// Intel's processors read memory faster in several streams than in one. Elsewhere the first tile prefetches for all.
+// Whether tiles prefetch in several streams, which Intel's processors read faster than one. Elsewhere the first tile
+// prefetches the next panel for all. Sums are the same; tests compare both.
 #if defined(__AVX2__)
-inline const bool IN_STREAMS = __builtin_cpu_is("intel");
+inline bool in_streams = __builtin_cpu_is("intel");
 #else
-constexpr bool IN_STREAMS = false;
+inline bool in_streams = false;
 #endif
 constexpr int64_t STREAMS = 4;
 constexpr int64_t NEAR = 1024;  // bytes from what a stream reads to what it prefetches
@@ -175,7 +176,7 @@ INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const
     if constexpr (std::is_same_v<T, Int8> && M > 1) return accumulate_pairs<M, P>(a, lda, w, panel, packs, sums, next);
 #endif
     if constexpr (P == 1 && M > 1)
-        if (IN_STREAMS && ahead.next) {
+        if (in_streams && ahead.next) {
             if constexpr (std::is_same_v<T, Int8>)
                 if (ahead.tiles == 1) return accumulate_in_streams<T, M>(a, lda, w, packs, sums);
             return accumulate_sharing<T, M>(a, lda, w, packs, ahead, sums);
@@ -391,7 +392,7 @@ void multiply_rows(const Finish<T>& finish, int64_t row, int64_t rows, int64_t f
     if (rows == 1)
         for (; p + 4 <= last; p += 4) panels<T, 1, 4>(finish, row, p, at(p), more && size <= SHORT);
     if (rows == 2)
-        for (; p + 2 <= last; p += 2) panels<T, 2, 2>(finish, row, p, at(p), more && !(IN_STREAMS && LANES == 16));
+        for (; p + 2 <= last; p += 2) panels<T, 2, 2>(finish, row, p, at(p), more && !(in_streams && LANES == 16));
     for (; p < last; p++) {
         if constexpr (widens)
             if (rows > T::MOST_WIDENED_IN_REGISTERS) {

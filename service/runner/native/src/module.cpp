@@ -12,6 +12,8 @@ static int omp_get_num_threads() { return 1; }
 #include <sys/auxv.h>
 #endif
 
+#include <utility>
+
 #include "bounds.h"
 #include "decoder.h"
 #include "sampling.h"
@@ -43,6 +45,9 @@ EXPORT int dosirak_supported() {
     return 1;
 #endif
 }
+
+// Chooses how products prefetch, for tests, and returns the choice before.
+EXPORT int dosirak_prefetch_in_streams(int chosen) { return std::exchange(in_streams, chosen != 0); }
 
 // The largest code of a quantized activation: 127, or 63 where products would saturate.
 EXPORT int64_t dosirak_activation_reach() { return Int8::REACH; }
