@@ -126,7 +126,7 @@ constexpr int64_t STREAMS = 4;
 constexpr int64_t NEAR = 1024;  // bytes from what a stream reads to what it prefetches
 
 // `accumulate` (below) for a panel's only tile, which waits for memory most: it walks the panel in streams. Only for sums
-// that do not depend on their order.
+// that do not depend on their order. Not inlined, nor is the next: GCC would keep fewer sums in registers.
 template <class T, int M>
 __attribute__((noinline)) void accumulate_in_streams(const typename T::Input* __restrict a, int64_t lda,
                                                      const char* __restrict w, int64_t packs,
