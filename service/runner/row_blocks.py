@@ -46,7 +46,11 @@ CANDIDATES: Final = (
 CUDA_CANDIDATES: Final = (*(RowBlocks(quantum, 2048) for quantum in SMALL_QUANTA), *CANDIDATES)
 """A GPU wants more rows in one product than a CPU."""
 HEAD_CANDIDATES: Final = tuple(blocks for blocks in CANDIDATES if blocks.most == 64)
-_WITNESSES: Final = 32
+_WITNESSES: Final = (32, 2048)
+"""The fewest and the most rows that are computed in blocks of each size."""
+_VALUES: Final = 1 << 17
+"""So many results are compared for each size, if the most rows have them. bf16 hides most differences of sums: one
+result in 16,000 differed between one row and more, on a processor with AVX-512."""
 _HEAD_WIDTH: Final = 16384
 """A layer with more outputs is a model's head: it gets few rows, and many would take long to measure."""
 
@@ -57,14 +61,18 @@ def row_blocks(weight: Tensor) -> RowBlocks:
     candidates = CUDA_CANDIDATES if weight.is_cuda else CANDIDATES
     if len(weight) > _HEAD_WIDTH:
         candidates = HEAD_CANDIDATES
-    rows = _noise(candidates[0].most, weight.shape[1]).to(weight.device, weight.dtype)
+    least, most = _WITNESSES
+    witnesses = max(least, min(most, _VALUES // len(weight)))
+    whole_blocks = -(-witnesses // candidates[0].most)
+    rows = _noise(whole_blocks * candidates[0].most, weight.shape[1]).to(weight.device, weight.dtype)
 
     @cache
     def whole(most: int) -> Tensor:
-        return F.linear(rows[:most], weight)
+        return torch.cat([F.linear(block, weight) for block in torch.split(rows, most)])
 
     def agree(blocks: RowBlocks) -> bool:
-        return all(torch.equal(F.linear(rows[some], weight), whole(blocks.most)[some]) for some in _windows(blocks))
+        windows = _windows(blocks, witnesses)
+        return all(torch.equal(F.linear(rows[some], weight), whole(blocks.most)[some]) for some in windows)
 
     return next(each for each in candidates if each == LAST_RESORT or agree(each))
 
@@ -89,17 +97,17 @@ def bmm_row_quantum(depth: int, width: int, dtype: torch.dtype, device: torch.de
     right = _noise(width, depth).expand(4, -1, -1).to(device, dtype).transpose(1, 2)
     whole = torch.bmm(left, right)
     for quantum in SMALL_QUANTA:
-        windows = _windows(RowBlocks(quantum, most))
+        windows = _windows(RowBlocks(quantum, most), most)
         if all(torch.equal(torch.bmm(left[:, some].contiguous(), right), whole[:, some]) for some in windows):
             return quantum
     return SMALL_QUANTA[-1]
 
 
-def _windows(blocks: RowBlocks) -> Iterator[slice]:
-    """Yields rows to compute by themselves: for each size as many windows as have _WITNESSES rows in all. One row alone
-    may agree by chance, because bf16 hides most differences of its sums."""
+def _windows(blocks: RowBlocks, witnesses: int) -> Iterator[slice]:
+    """Yields rows to compute by themselves: for each size as many windows as have `witnesses` rows in all. One row
+    alone may agree by chance."""
     for size in _sizes(blocks):
-        for first in range(0, max(1, _WITNESSES - size + 1), size):
+        for first in range(0, max(1, witnesses - size + 1), size):
             yield slice(first, first + size)
 
 

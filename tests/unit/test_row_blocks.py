@@ -62,6 +62,17 @@ def test_the_blocks_keep_to_one_side_of_a_change(
     assert row_blocks(torch.ones(8, 8)) == RowBlocks(*blocks)
 
 
+def test_a_difference_in_one_of_16_thousand_results_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch's bf16 products on a processor with AVX-512, where one row is computed in another way than two."""
+
+    def seldom(x: Tensor, weight: Tensor) -> Tensor:
+        out = F.linear(x.double(), weight.double()).float()
+        return torch.where(out.view(torch.int32) % 16_384 == 0, out + 1, out) if len(x) == 1 else out
+
+    monkeypatch.setattr(module, "F", SimpleNamespace(linear=seldom))
+    assert row_blocks(rows(64, 64)) == RowBlocks(2, 256)
+
+
 def test_where_no_two_shapes_agree_there_is_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "F", SimpleNamespace(linear=lambda x, weight: F.linear(x, weight) + len(x)))
     assert row_blocks(torch.ones(8, 8)) == LAST_RESORT

@@ -17,6 +17,8 @@ _MEMORY: Final = 0.99
 _LONGEST: Final = 1.0  # seconds of a step; a new request waits for its end
 _LONGEST_OF_ALL: Final = 2.0  # seconds of a step with a long constant
 _CONSTANTS: Final = 40  # a step lasts this many times its constant: so 2.5 % of a prefill goes into constants
+_MARGIN: Final = 2.0  # times the line's mean error: few steps exceed their prediction by more
+_MOST_MARGIN: Final = 0.15
 _STRETCH: Final = 1.75  # a step may always take this multiple of its decodes alone; twice, with the line's error
 _PROMISE: Final = 1.1  # what a draft model's passes must promise, as a multiple of the tokens a second without them
 _CROWD: Final = 4  # from a waiting prompt for so many decodes on, prompts get more of a step
@@ -101,8 +103,8 @@ class BatchingPolicy:
     def _longest_step(self, decodes: int, kv_tokens: int, prefills: int) -> float:
         """Returns the seconds that a step may take.
 
-        With decodes it is the latency target, or the share of the step that belongs to requests without a first token
-        (one decode does not hold up seven prompts).
+        With decodes it is the latency target less a margin for the line's error, or the share of the step that belongs
+        to requests without a first token (one decode does not hold up seven prompts).
 
         If the machine cannot keep the target, it is 1.75 times the seconds of the decodes alone, as long as at most one
         prompt waits for four decodes. A crowd of prompts is computed first: beside it the streams would go on at the
@@ -117,11 +119,17 @@ class BatchingPolicy:
         if decodes == 0:
             return limit
         alone = self.cost.predict(Work(decodes, kv_tokens))
-        if alone * _STRETCH <= self.inter_token_latency_target:
-            return max(self.inter_token_latency_target, min(alone * (1 + prefills / decodes), limit))
+        if alone * _STRETCH <= self._planned_target:
+            return max(self._planned_target, min(alone * (1 + prefills / decodes), limit))
         crowd = max(1.0, _CROWD * prefills / decodes) ** 3
         pause = max(_PAUSE, alone * _LONGEST_PAUSE)
         return max(alone * _STRETCH, min(alone * (1 + (_STRETCH - 1) * crowd), pause, limit))
+
+    @property
+    def _planned_target(self) -> float:
+        """The seconds that a step is planned for, so that nearly every step ends within the latency target: predictions
+        err to both sides, and planned for the target itself every second step would miss it."""
+        return self.inter_token_latency_target / (1 + min(_MARGIN * self.cost.error, _MOST_MARGIN))
 
     @property
     def behind_clients_seconds(self) -> float:
@@ -196,7 +204,7 @@ class BatchingPolicy:
 
     def _longest_with_drafts(self, seconds: float) -> float:
         """Returns the longest that a step may take with drafts. Its decodes alone take `seconds`."""
-        return max(self.inter_token_latency_target, seconds * _STRETCH)
+        return max(self._planned_target, seconds * _STRETCH)
 
     def first_token_seconds(self, backlog: Backlog) -> float:
         """Forecasts the seconds until the whole backlog is prefilled, so until the last request's first token. Returns
