@@ -49,12 +49,14 @@ def _asked(option: str) -> str:
 
 def main(arguments: list[str]) -> int:
     from service.runner.native import build
-    from tests.kernels import LIBRARIES
 
     libraries = runtime()
     if libraries is None:
         print(f"{COMPILER} has no libasan or libubsan: install them", file=sys.stderr)
         return 1
+    build.build(COMPILER)  # the plain kernels say which instruction sets run here
+    from tests.kernels import LIBRARIES
+
     build.build(COMPILER, LIBRARIES, sanitized=True)
     command = [sys.executable, "-m", "pytest", *TESTS, "-k", APART, "--timeout=3600", *arguments]
     return subprocess.run(command, env=environment(libraries) | {VARIABLE: "1"}, check=False).returncode
