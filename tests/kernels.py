@@ -22,7 +22,7 @@ SELDOM = set() if IS_THOROUGH else set(_OF_16_LANES[1:])
 """All but their bf16 products is compiled for the other set of 16 lanes too."""
 KERNELS = (*(level for level in LIBRARIES if level not in SELDOM), TORCH)
 MAIN_KERNELS = KERNELS if IS_THOROUGH else tuple(dict.fromkeys((KERNELS[0], TORCH)))
-"""The most capable ones, and torch operations: for tests of whole models."""
+"""The fastest ones, and torch operations: for tests of whole models."""
 
 
 def use(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,11 @@ struct Linear {  // mirrored in library.py
 constexpr int64_t WHOLE = 16;  // outputs of the widest vector
 constexpr int64_t kept_stride(int64_t outputs) { return (outputs + WHOLE - 1) / WHOLE * WHOLE; }
 
+template <int BYTES>
+INLINE void prefetch(const char* at) {
+    for (int line = 0; line < BYTES; line += 64) __builtin_prefetch(at + line, 0, 2);
+}
+
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 // `accumulate` (below) for 8-bit codes of two rows and more. One instruction adds 8 inputs of a pair of rows times a pair of
 // outputs, twice what a dot product does. Sums are exact, so a row has the same ones by either.
@@ -49,9 +54,7 @@ INLINE void accumulate_pairs(const Int8::Input* __restrict a, int64_t lda, const
         for (auto& sum : pair) sum = vdupq_n_s32(0);
     for (int64_t g = 0; g < packs; g += 2) {
         const char* here = w + g * 2 * Int8::STEP;
-        if (ahead)
-            for (int line = 0; line < 4 * Int8::STEP * P; line += 64)
-                __builtin_prefetch(ahead + g * 2 * Int8::STEP * P + line, 0, 2);
+        if (ahead) prefetch<4 * Int8::STEP * P>(ahead + g * 2 * Int8::STEP * P);
         int8x16_t rows[PAIRS];
         for (int r = 0; r < PAIRS; r++) {
             const Int8::Input* upper = a + 2 * r * lda + g * Int8::K_PACK;
@@ -101,11 +104,6 @@ INLINE void accumulate_pack(const typename T::Input* __restrict a, int64_t lda, 
             for (int v = 0; v < 2 * P; v++) sums[m][v] = T::dot(sums[m][v], row, weights[v]);
         }
     }
-}
-
-template <int BYTES>
-INLINE void prefetch(const char* at) {
-    for (int line = 0; line < BYTES; line += 64) __builtin_prefetch(at + line, 0, 2);
 }
 
 // What a register tile prefetches: the panels after its own, which begin at `next` (null: none). `tile` is its number of
