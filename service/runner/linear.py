@@ -147,7 +147,7 @@ def quantize_rows(rows: Tensor, reach: int) -> tuple[Tensor, Tensor]:
     """Returns codes (unsigned, zero point reach + 1) and scales [rows, 1] fp32, by each row's own largest magnitude."""
     largest = torch.linalg.vector_norm(rows, float("inf"), dim=-1, keepdim=True, dtype=torch.float32)
     scale = largest.clamp_(min=1e-30).mul_(1.0 / reach)
-    codes = (rows / scale).add_(reach + 1).round_()
+    codes = (rows * scale.reciprocal()).add_(reach + 1).round_()
     return codes.to(ACTIVATION_DTYPE), scale
 
 

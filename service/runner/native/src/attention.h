@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attention_work.h"
-#include "kv_panels.h"
+#include "few_rows.h"
 #include "row_blocks.h"
 #include "softmax.h"
 #include "space.h"
@@ -24,8 +24,8 @@ struct Rows {  // query or output rows in fp32; heads lie side by side
     int64_t stride;
 };
 
-// One thread's buffers for one query tile and KV tile. T is the kind that keys and values are multiplied in.
-template <class T>
+// One thread's buffers for one query tile and KV tile. T is the kind that keys and values of E are multiplied in.
+template <class E, class T = KindFor<E>>
 struct Scratch {
     using Input = typename T::Input;
     int64_t depth;   // of the panels of keys
@@ -34,14 +34,15 @@ struct Scratch {
     float* scores;   // [rows][KV_TILE]
     Input* weights;  // the same as scores, in the kind of the values
     float *partial, *total, *most, *weight, *total_most, *total_weight;
-    int64_t cache_rows[KV_TILE];  // rows of the cache that hold the KV tile's positions
+    CacheRows both[2], *at = both, *next = both + 1;  // of the KV tile and of the one after it
 
     void fit(const Heads& h) {
         const int64_t rows = RowBlocks<T>::held(std::max(QUERY_TILE, h.heads / h.kv_heads));
         const int64_t wide = round_up(h.value_dim, PANEL);
-        depth = round_up(h.key_dim, GRAIN<T>);
+        depth = round_up(h.key_dim, DEEP_GRAIN<E>);
         query = (Input*)memory_[0].bytes(rows * depth * sizeof(Input));
-        panels.keys = memory_[1].bytes(KV_TILE / PANEL * panel_bytes<T>(depth));
+        panels.stored = panels.keys = memory_[1].bytes(KV_TILE / PANEL * panel_bytes<StoredKind<E>>(depth));
+        if (WIDENS<E>) panels.keys = memory_[8].bytes(KV_TILE / PANEL * panel_bytes<T>(depth));
         panels.values = memory_[2].bytes(wide / PANEL * panel_bytes<T>(KV_TILE));
         scores = memory_[3].floats(rows * KV_TILE);
         weights = (Input*)scores;
@@ -54,29 +55,22 @@ struct Scratch {
         panels.value_scales = rest + KV_TILE;
     }
 
-    void find(const Heads& h, const int64_t* table, int64_t head, int64_t base, int64_t count) {
-        int64_t block = base / h.block_size, offset = base % h.block_size;
-        for (int64_t t = 0; t < count; t++) {
-            cache_rows[t] = (table[block] * h.kv_heads + head) * h.block_size + offset;
-            if (++offset == h.block_size) offset = 0, block++;
-        }
-    }
-
-    void clear(int64_t rows, int64_t wide) {
-        std::fill_n(total, rows * wide, 0.0f);
-        std::fill_n(total_weight, rows, 0.0f);
-        std::fill_n(total_most, rows, -INFINITY);
+    // Makes the first partial the total.
+    void begin_total() {
+        std::swap(total, partial);
+        std::swap(total_most, most);
+        std::swap(total_weight, weight);
     }
 
 private:
-    Buffer memory_[8];
+    Buffer memory_[9];
 };
 
 // Turns one row's scores into weights in the kind of the values, and zeros in the rest of [low, high). Notes the row's
 // maximum and its sum of weights. `bias` is added for the distances from the row's position.
 template <class E, class T>
 INLINE void weigh_row(const Heads& h, int64_t bias_head, int64_t position, int64_t base, int64_t low, int64_t high,
-                      int64_t row, Scratch<T>& s) {
+                      int64_t row, Scratch<E, T>& s) {
     float* scores = s.scores + row * KV_TILE;
     const Seen seen(h, position, base);
     const int64_t first = seen.low / LANES * LANES, last = round_up(seen.high, LANES);
@@ -98,13 +92,25 @@ INLINE void weigh_row(const Heads& h, int64_t bias_head, int64_t position, int64
     std::fill(weights + std::min(high, last), weights + high, typename T::Input{});
 }
 
+// Finds the cache rows of the KV tile at `base`, as far as query rows at the positions first .. last see them.
+inline void find_rows(const Heads& h, const int64_t* table, int64_t head, int64_t first, int64_t last, int64_t base, CacheRows& to) {
+    to.low = Seen(h, first, base).low;
+    to.high = Seen(h, last, base).high;
+    int64_t block = base / h.block_size, offset = base % h.block_size;
+    for (int64_t t = 0; t < to.high; t++) {
+        to.of[t] = (table[block] * h.kv_heads + head) * h.block_size + offset;
+        if (++offset == h.block_size) offset = 0, block++;
+    }
+}
+
 // Computes the partial of `count` rows (heads side by side) and the KV tile at `base` into s.partial, s.most, s.weight.
+// s.at and s.next hold the cache rows.
 template <class E, class T>
-void attend_kv_tile(const Heads& h, const int64_t* table, int64_t head, int64_t position, int64_t base,
-                    const RowBlocks<T>& blocks, int64_t rows, Scratch<T>& s) {
+void attend_kv_tile(const Heads& h, int64_t head, int64_t position, int64_t base, const RowBlocks<T>& blocks, int64_t rows,
+                    Scratch<E, T>& s) {
     const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
     const auto position_of = [&](int64_t row) { return position + row / queries_per_kv; };
-    const int64_t high = Seen(h, position_of(rows - 1), base).high, low = Seen(h, position, base).low;
+    const int64_t low = s.at->low, high = s.at->high;
     // f(first row, rows, low, high): the positions, in whole grains, that rows of the block see
     const auto each_block = [&](auto&& f) {
         blocks.each([&](int64_t first, int64_t count) {
@@ -113,18 +119,34 @@ void attend_kv_tile(const Heads& h, const int64_t* table, int64_t head, int64_t 
             if (low < high) f(first, count, low, high);
         });
     };
+    const auto weigh = [&](int64_t first, int64_t count, int64_t low, int64_t high) {
+        for (int64_t r = first; r < first + count; r++)
+            weigh_row<E>(h, head * queries_per_kv + r % queries_per_kv, position_of(r), base, low, high, r, s);
+    };
     std::fill_n(s.weight, rows, 0.0f);
     if (low >= high) return;
-    s.find(h, table, head, base, high);
-    load_keys<E>(h, s.cache_rows, low, high, s.panels);
+    load_keys<E>(h, *s.at, s.panels);
+    if constexpr (std::is_same_v<T, Fp32>)
+        if (are_few<E>(h, rows)) {
+            for_register_tiles<StoredKind<E>::ROWS>(rows, [&](int64_t first, auto m) {
+                multiply_keys<E, decltype(m)::value>(h, *s.at, s.query + first * s.depth, s.depth, s.panels.stored,
+                                                     s.scores + first * KV_TILE, first == 0);
+            });
+            weigh(0, rows, low, high);
+            for_register_tiles<T::ROWS>(rows, [&](int64_t first, auto m) {
+                multiply_values<E, decltype(m)::value>(h, *s.at, s.scores + first * KV_TILE, s.partial + first * wide,
+                                                       first == 0 ? s.next : nullptr);
+            });
+            return;
+        }
+    if constexpr (WIDENS<E>) widen_keys<E>(h, *s.at, s.panels);
     each_block([&](int64_t first, int64_t count, int64_t low, int64_t high) {
         for (int64_t p = low / PANEL; p * PANEL < high; p++)
             blocks.multiply(s.query + first * s.depth, s.depth, count, s.panels.keys + p * panel_bytes<T>(s.depth),
                             k_packs<T>(s.depth), s.scores + first * KV_TILE + p * PANEL, KV_TILE);
-        for (int64_t r = first; r < first + count; r++)
-            weigh_row<E>(h, head * queries_per_kv + r % queries_per_kv, position_of(r), base, low, high, r, s);
+        weigh(first, count, low, high);
     });
-    load_values<E>(h, s.cache_rows, low, high, s.panels);
+    load_values<E>(h, *s.at, s.panels);
     each_block([&](int64_t first, int64_t count, int64_t low, int64_t high) {
         for (int64_t p = 0; p < wide / PANEL; p++)
             blocks.multiply(s.weights + first * KV_TILE + low, KV_TILE, count,
@@ -139,8 +161,8 @@ inline int64_t first_kv_tile(const Heads& h, int64_t position) {
 }
 
 template <class E, class T>
-void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, int64_t head, const Rows& query,
-                       Scratch<T>& s, int64_t from, int64_t to, float* partials) {
+void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, int64_t head, int64_t heads_end,
+                       const Rows& query, Scratch<E, T>& s, int64_t from, int64_t to, float* partials) {
     const SequenceRows& sequence = work.sequences[tile.sequence];
     const int64_t queries_per_kv = h.heads / h.kv_heads, rows = tile.count * queries_per_kv;
     const int64_t wide = round_up(h.value_dim, PANEL), width = queries_per_kv * h.key_dim;
@@ -156,14 +178,26 @@ void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, 
         }
     }
     const RowBlocks<T> blocks(rows);
-    if (!partials) s.clear(rows, wide);
-    for (int64_t c = std::max(from, first_kv_tile(h, position)); c < to; c++) {
-        attend_kv_tile<E>(h, work.tables[h.in_windows] + sequence.table, head, position, c * KV_TILE, blocks, rows, s);
+    const int64_t begin = std::max(from, first_kv_tile(h, position));
+    const auto find_tile = [&](int64_t head, int64_t c, CacheRows& to) {
+        find_rows(h, work.tables[h.in_windows] + sequence.table, head, position, position + tile.count - 1, c * KV_TILE, to);
+    };
+    find_tile(head, begin, *s.next);
+    for (int64_t c = begin; c < to; c++) {
+        std::swap(s.at, s.next);
+        s.next->high = 0;
+        if (c + 1 < to) find_tile(head, c + 1, *s.next);
+        else if (head + 1 < heads_end) find_tile(head + 1, begin, *s.next);
+        attend_kv_tile<E>(h, head, position, c * KV_TILE, blocks, rows, s);
         if (partials) {
             float* at = partials + (c - from) * rows * (wide + 2);
             std::copy_n(s.partial, rows * wide, at);
             std::copy_n(s.most, rows, at + rows * wide);
             std::copy_n(s.weight, rows, at + rows * (wide + 1));
+            continue;
+        }
+        if (c == begin) {
+            s.begin_total();
             continue;
         }
         for (int64_t r = 0; r < rows; r++)
@@ -172,16 +206,19 @@ void attend_query_tile(const Heads& h, const Work& work, const QueryTile& tile, 
 }
 
 // Writes a query tile's totals, divided by their weights, to the output rows. A sink has a weight and no value.
-template <class T>
+template <class E>
 void finish_query_tile(const Heads& h, const Work& work, const QueryTile& tile, int64_t head, const Rows& out,
-                       const Scratch<T>& s) {
+                       const Scratch<E>& s) {
     const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
     for (int64_t r = 0; r < tile.count * queries_per_kv; r++) {
         const int64_t row = work.sequences[tile.sequence].row + tile.first + r / queries_per_kv;
         const int64_t query_head = head * queries_per_kv + r % queries_per_kv;
         float* to = out.data + row * out.stride + query_head * h.value_dim;
         const float sink = h.sinks ? std::exp(h.sinks[query_head] - s.total_most[r]) : 0.0f;
-        for (int64_t d = 0; d < h.value_dim; d++) to[d] = s.total[r * wide + d] / (s.total_weight[r] + sink);
+        const float part = 1.0f / (s.total_weight[r] + sink);
+        for_lanes(h.value_dim, [&](int64_t d, auto lanes) {
+            store_some<lanes>(to + d, load_some<lanes>(s.total + r * wide + d) * part);
+        });
     }
 }
 
@@ -195,17 +232,20 @@ inline int64_t partials_size(const Heads& h, const Work& work) {
 // A team's work, which ends with a barrier. `shared` holds partials_size floats if work.split.
 template <class E>
 void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out, float* shared) {
-    static thread_local Scratch<KindFor<E>> s;
+    static thread_local Scratch<E> s;
     const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
     s.fit(h);
-    const int64_t tiles = work.tiles.size();
+    const int64_t tiles = work.tiles.size(), threads = omp_get_num_threads();
     if (!work.split) {
+        const int64_t together = tiles >= 4 * threads ? h.kv_heads : 1;  // heads of a task: their rows are neighbours
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < tiles * h.kv_heads; task++) {
-            const QueryTile& tile = work.tiles[task / h.kv_heads];
-            const int64_t head = task % h.kv_heads;
-            attend_query_tile<E>(h, work, tile, head, query, s, 0, work.kv_tiles(tile), nullptr);
-            finish_query_tile(h, work, tile, head, out, s);
+        for (int64_t task = 0; task < tiles * (h.kv_heads / together); task++) {
+            const QueryTile& tile = work.tiles[task / (h.kv_heads / together)];
+            const int64_t begin = task % (h.kv_heads / together) * together, end = begin + together;
+            for (int64_t head = begin; head < end; head++) {
+                attend_query_tile<E>(h, work, tile, head, end, query, s, 0, work.kv_tiles(tile), nullptr);
+                finish_query_tile(h, work, tile, head, out, s);
+            }
         }
         return;
     }
@@ -220,14 +260,14 @@ void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out
         const QueryTile& tile = work.tiles[t];
         const int64_t kv_tile = unit - work.partials[t], size = tile.count * queries_per_kv * (wide + 2);
         float* at = shared + begins[t] + (head * work.kv_tiles(tile) + kv_tile) * size;
-        attend_query_tile<E>(h, work, tile, head, query, s, kv_tile, kv_tile + 1, at);
+        attend_query_tile<E>(h, work, tile, head, head, query, s, kv_tile, kv_tile + 1, at);
     }
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < tiles * h.kv_heads; task++) {
         const int64_t t = task / h.kv_heads, head = task % h.kv_heads;
         const QueryTile& tile = work.tiles[t];
         const int64_t rows = tile.count * queries_per_kv, size = rows * (wide + 2);
-        s.clear(rows, wide);
+        std::fill_n(s.total_weight, rows, 0.0f);
         for (int64_t c = first_kv_tile(h, work.begin(tile)); c < work.kv_tiles(tile); c++) {
             const float* at = shared + begins[t] + (head * work.kv_tiles(tile) + c) * size;
             for (int64_t r = 0; r < rows; r++)

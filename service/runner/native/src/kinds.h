@@ -27,6 +27,28 @@ struct Fp32 {
     static INLINE Sum dot(Sum sum, Spread a, Weight w) { return fma(a, w, sum); }
 };
 
+struct WidenedBf16 {
+    struct Pair {
+        Vf even, odd;
+    };
+    using Input = float;
+    using Sum = Vf;
+    using Weight = Pair;
+    using Spread = Pair;
+    static constexpr int K_PACK = 2, STEP = LANES * 4, ROWS = HAS_32_REGISTERS ? REGISTER_TILE_ROWS : 4;
+    static constexpr int64_t MOST_WIDENED_IN_REGISTERS = HAS_32_REGISTERS ? INT64_MAX : 20;
+    static INLINE Weight weight(const char* w) {
+        const Vu both = load<Vu>(w);
+        return {(Vf)(both << 16), (Vf)(both & 0xffff0000u)};
+    }
+    static INLINE Spread spread(const Input* a) { return {splat(a[0]), splat(a[1])}; }
+    static INLINE Sum dot(Sum sum, Spread a, Weight w) { return fma(a.odd, w.odd, fma(a.even, w.even, sum)); }
+    static INLINE void widen(const Weight& w, float* to) {
+        store(to, w.even);
+        store(to + PANEL, w.odd);
+    }
+};
+
 #if defined(__AVX512BF16__)
 struct Bf16 {
     using Input = uint16_t;
@@ -52,27 +74,7 @@ struct Bf16 {
     static INLINE Sum dot(Sum sum, Spread a, Weight w) { return (Vf)vbfdotq_f32((float32x4_t)sum, a, w); }
 };
 #else
-struct Bf16 {
-    struct Pair {
-        Vf even, odd;
-    };
-    using Input = float;
-    using Sum = Vf;
-    using Weight = Pair;
-    using Spread = Pair;
-    static constexpr int K_PACK = 2, STEP = LANES * 4, ROWS = HAS_32_REGISTERS ? REGISTER_TILE_ROWS : 4;
-    static constexpr int64_t MOST_WIDENED_IN_REGISTERS = HAS_32_REGISTERS ? INT64_MAX : 20;
-    static INLINE Weight weight(const char* w) {
-        const Vu both = load<Vu>(w);
-        return {(Vf)(both << 16), (Vf)(both & 0xffff0000u)};
-    }
-    static INLINE Spread spread(const Input* a) { return {splat(a[0]), splat(a[1])}; }
-    static INLINE Sum dot(Sum sum, Spread a, Weight w) { return fma(a.odd, w.odd, fma(a.even, w.even, sum)); }
-    static INLINE void widen(const Weight& w, float* to) {
-        store(to, w.even);
-        store(to + PANEL, w.odd);
-    }
-};
+using Bf16 = WidenedBf16;
 #endif
 
 struct Int8Weight {

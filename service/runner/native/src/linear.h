@@ -363,15 +363,19 @@ INLINE void multiply_by_slabs(const Finish<S>& finish, int64_t row, int64_t rows
     for (int64_t m = 0; m < rows; m++) even(row + m, kept[m][0]), odd(row + m, kept[m][1]);
 }
 
+// Writes the packs of a panel at w in fp32, [k][PANEL].
+template <class T>
+INLINE void widen_packs(const char* w, int64_t packs, float* to) {
+    for (int64_t g = 0; g < packs; g++)
+        for (int v = 0; v < 2; v++) T::widen(T::weight(w + (2 * g + v) * T::STEP), to + g * T::K_PACK * PANEL + v * LANES);
+}
+
 // For many rows of narrow weights if the processor multiplies fp32 only.
 template <class T>
 void widened_panel(const Finish<T>& finish, int64_t row, int64_t rows, int64_t panel, const char* w) {
     const int64_t depth = k_packs<T>(finish.l.depth) * T::K_PACK;
     multiply_by_slabs<Fp32, SLAB>(finish, row, rows, panel, depth, [&](int64_t k, int64_t deep, char* slab) {
-        for (int64_t g = 0; g < deep / T::K_PACK; g++)
-            for (int v = 0; v < 2; v++)
-                T::widen(T::weight(w + (k / T::K_PACK + g) * 2 * T::STEP + v * T::STEP),
-                         (float*)slab + g * T::K_PACK * PANEL + v * LANES);
+        widen_packs<T>(w + k / T::K_PACK * 2 * T::STEP, deep / T::K_PACK, (float*)slab);
     });
 }
 

@@ -156,7 +156,7 @@ inline void rotate(float* x, const float* cos, const float* sin, int64_t rotary)
     });
 }
 
-// Writes codes round(x / s) with s = max|x| / REACH (see linear.quantize_rows). A row with a NaN gets a NaN scale, and
+// Writes codes round(x (1 / s)) with s = max|x| / REACH (see linear.quantize_rows). A row with a NaN gets a NaN scale, and
 // so NaN outputs.
 inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n) {
     Vf most{}, wrong{};
@@ -172,9 +172,10 @@ inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n
         for (int64_t i = 0; i < n; i++) codes[i] = Int8::ZERO;
         return;
     }
-    constexpr float shift = Int8::REACH + 1;  // as in the fallback, which rounds x / s + shift: ties round alike
+    constexpr float shift = Int8::REACH + 1;  // as in the fallback: ties round alike
+    const float inverse = 1.0f / s;
     for_lanes(n, [&](int64_t i, auto lanes) {
-        const Vf code = nearest(load_some<lanes>(x + i) / s + shift) - (shift - Int8::ZERO);
+        const Vf code = nearest(load_some<lanes>(x + i) * inverse + shift) - (shift - Int8::ZERO);
         typedef Int8::Input Codes __attribute__((vector_size(LANES * sizeof(Int8::Input))));
         const Codes narrow = __builtin_convertvector(__builtin_convertvector(code, Vi), Codes);
         std::memcpy(codes + i, &narrow, lanes * sizeof(Int8::Input));

@@ -47,12 +47,18 @@ INLINE float weigh(const float* scores, Seen seen, float most, F&& f) {
 
 INLINE float shrink(float from, float to) { return exponential(splat(from - to))[0]; }
 
-// total := total + partial, both relative to their rows' maxima.
+// total := total + partial, both relative to their rows' maxima. A total or a partial without weight is none.
 inline void merge(float* total, float* total_most, float* total_weight, const float* partial, float most, float weight,
                   int64_t wide) {
     if (weight == 0.0f) return;
+    if (*total_weight == 0.0f) {
+        std::copy_n(partial, wide, total);
+        *total_weight = weight;
+        *total_most = most;
+        return;
+    }
     const float top = std::max(*total_most, most);
-    const float old = *total_weight == 0.0f ? 0.0f : shrink(*total_most, top), add = shrink(most, top);
+    const float old = shrink(*total_most, top), add = shrink(most, top);
     for (int64_t d = 0; d < wide; d += LANES)
         store(total + d, fma(load<Vf>(partial + d), splat(add), load<Vf>(total + d) * old));
     *total_weight = *total_weight * old + weight * add;
