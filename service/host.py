@@ -33,8 +33,7 @@ def usable_cpus() -> list[int]:
 def available_memory() -> int:
     """Returns the bytes that can still be allocated: the smaller of the machine's and the cgroup's remainder. The
     cgroup's file cache counts as free where the kernel can reclaim it."""
-    fields = dict(line.split(":", 1) for line in read(Path("/proc/meminfo")).splitlines() if ":" in line)
-    machine = int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else _portable_memory()
+    machine = _memory("MemAvailable")
     limit, used = read(CGROUP / "memory.max").strip(), read(CGROUP / "memory.current").strip()
     if not (limit.isdigit() and used.isdigit()):
         return machine
@@ -91,17 +90,17 @@ def fields(text: str) -> dict[str, str]:
 
 def total_memory() -> int:
     """Returns the bytes that the machine has."""
-    lines = read(Path("/proc/meminfo")).splitlines()
-    total = next((line.split()[1] for line in lines if line.startswith("MemTotal:")), "")
-    return int(total) * 1024 if total else _portable_memory()
+    return _memory("MemTotal")
 
 
 def _siblings(cpu: int) -> str:
     return read(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu)
 
 
-def _portable_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _memory(field: str) -> int:
+    """Returns the bytes of a field of the kernel's, such as "MemTotal"; all memory where the kernel has no such field."""
+    said = fields(read(Path("/proc/meminfo"))).get(field, "")
+    return int(said.split()[0]) * 1024 if said else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def read(path: Path) -> str:

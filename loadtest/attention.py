@@ -1,0 +1,112 @@
+"""This test measures attention of one layer beside its limits: `python -m loadtest.attention [--dtype int8]`.
+
+Sequences of random blocks, as an engine leaves them; the layers' caches take turns, so that they come from memory. The
+limits are the bytes of keys and values by the measured memory rate, and the products by the measured rate of fp32.
+`--libraries` compares builds of the kernels, which take turns, and says whether their results are equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+from ctypes import CDLL
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from models.loading import DTYPES
+from service.host import usable_cores
+from service.runner.kv_size import SCALE_BYTES
+from service.runner.limits import DEPTH, memory_read, seconds, ways, weight_memory
+from service.runner.memory import lazy_zeros
+from service.runner.native.library import KINDS, HeadsStruct, Library, library
+
+WORK = ((1, 200, 1), (8, 200, 1), (32, 200, 1), (8, 1024, 1), (1, 4096, 1), (1, 0, 1024), (8, 0, 128), (1, 700, 16))
+"""Sequences, their positions so far, and new rows of each."""
+BLOCK_SIZE = 16
+CACHE_BYTES = 1 << 28
+"""The layers' caches of one work together, at least two of them: more than the processor's caches hold."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Caches of layers with the same heads."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+    dtype: torch.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dim * self.dtype.itemsize + (SCALE_BYTES if self.dtype == torch.int8 else 0)
+
+    def cache(self, blocks: int) -> Tensor:
+        width = self.row_bytes // self.dtype.itemsize
+        rows = lazy_zeros((blocks, self.kv_heads, BLOCK_SIZE, width), self.dtype)
+        if self.dtype == torch.int8:
+            rows.random_(-127, 128)
+            rows[..., self.dim :] = torch.full((1,), 0.01).view(torch.int8)
+        else:
+            rows.copy_(torch.randn(rows.shape))
+        return rows
+
+    def struct(self, keys: Tensor, values: Tensor) -> HeadsStruct:
+        shape = (self.heads, self.kv_heads, self.dim, self.dim, len(keys), BLOCK_SIZE, KINDS[self.dtype])
+        return HeadsStruct(*shape, 0, 0, self.dim**-0.5, 0.0, keys.data_ptr(), values.data_ptr(), 0, None, None)
+
+
+def measure(layers: Layers, kernels: dict[str, Library], work: tuple[int, int, int], rates: tuple[float, float]) -> str:
+    """Returns the line of one work. `rates` are bytes and fp32 operations a second."""
+    count, past, new = work
+    blocks = -(-(past + new) // BLOCK_SIZE)
+    pairs = count * sum(past + 1 + row for row in range(new))
+    read = 2 * count * (past + new) * layers.kv_heads * layers.row_bytes
+    caches = [
+        (layers.cache(count * blocks + 1), layers.cache(count * blocks + 1))
+        for _ in range(min(22, max(2, CACHE_BYTES // read)))
+    ]
+    structs = [layers.struct(*cache) for cache in caches]
+    tables = torch.randperm(count * blocks) + 1
+    sequences = torch.tensor([[i * new, new, past, i * blocks] for i in range(count)])
+    query = torch.randn(count * new, layers.heads, layers.dim)
+    results = [each.attend(structs[0], sequences, tables, query) for each in kernels.values()]
+
+    def run(each: Library) -> None:
+        for struct in structs:
+            each.attend(struct, sequences, tables, query)
+
+    taken = [each / len(structs) for each in seconds([partial(run, each) for each in kernels.values()], 5)]
+    limits = read / rates[0], 4 * pairs * layers.heads * layers.dim / rates[1]
+    shown = " | ".join(f"{1e6 * each:.0f}" for each in (*limits, *taken))
+    return f"{count} x {past} + {new} | {shown} | {all(result.equal(results[0]) for result in results)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--heads", default="32/4/64", help="query heads / heads of keys and values / their dimension")
+    parser.add_argument("--dtype", default="bf16", choices=[*DTYPES, "int8"], help="of the cache")
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--libraries", nargs="*", default=[], help="builds to compare; default: the one that serves")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    kernels = {path: Library(path, CDLL(path)) for path in options.libraries}
+    if not kernels and (own := library()) is not None:
+        kernels[own.level] = own
+    if not kernels:
+        parser.error("no native kernels; run make install")
+    memory = weight_memory()
+    fp32 = next(way for way in ways(memory) if way.name == "float32 torch")
+    rows = torch.randn(128, DEPTH)
+    rates = 1e9 * memory_read(memory, 3), fp32.operations(128) / seconds([partial(fp32.run, rows)], 3)[0]
+    heads, kv_heads, dim = map(int, options.heads.split("/"))
+    layers = Layers(heads, kv_heads, dim, {**DTYPES, "int8": torch.int8}[options.dtype])
+    print(f"{options.threads} threads; {options.dtype} cache, heads {options.heads}; microseconds a layer")
+    print(f"sequences x positions + rows | memory's limit | fp32's limit | {' | '.join(kernels)} | equal")
+    for work in WORK:
+        print(measure(layers, kernels, work, rates), flush=True)
+
+
+if __name__ == "__main__":
+    main()
