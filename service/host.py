@@ -98,7 +98,7 @@ def _siblings(cpu: int) -> str:
 
 
 def _memory(field: str) -> int:
-    """Returns the bytes of a field of the kernel's, such as "MemTotal"; all memory where the kernel has no such field."""
+    """Returns the bytes of a field of the kernel's, such as "MemTotal"; all memory where there is none."""
     said = fields(read(Path("/proc/meminfo"))).get(field, "")
     return int(said.split()[0]) * 1024 if said else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
