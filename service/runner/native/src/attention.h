@@ -235,13 +235,13 @@ void attend(const Heads& h, const Work& work, const Rows& query, const Rows& out
     static thread_local Scratch<E> s;
     const int64_t queries_per_kv = h.heads / h.kv_heads, wide = round_up(h.value_dim, PANEL);
     s.fit(h);
-    const int64_t tiles = work.tiles.size(), threads = omp_get_num_threads();
+    const int64_t tiles = work.tiles.size();
     if (!work.split) {
-        const int64_t together = tiles >= 4 * threads ? h.kv_heads : 1;  // heads of a task: their rows are neighbours
+        const int64_t parts = h.kv_heads / work.together;  // of a query tile
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < tiles * (h.kv_heads / together); task++) {
-            const QueryTile& tile = work.tiles[task / (h.kv_heads / together)];
-            const int64_t begin = task % (h.kv_heads / together) * together, end = begin + together;
+        for (int64_t task = 0; task < tiles * parts; task++) {
+            const QueryTile& tile = work.tiles[task / parts];
+            const int64_t begin = task % parts * work.together, end = begin + work.together;
             for (int64_t head = begin; head < end; head++) {
                 attend_query_tile<E>(h, work, tile, head, end, query, s, 0, work.kv_tiles(tile), nullptr);
                 finish_query_tile(h, work, tile, head, out, s);

@@ -26,6 +26,7 @@ struct Work {
     std::vector<QueryTile> tiles;
     std::vector<int64_t> partials;  // the beginning of each query tile's partials; the last entry is their number
     bool split;                     // threads share the KV tiles of a query tile
+    int64_t together;               // heads of a query tile that one thread takes one after the other
 
     Work(const SequenceRows* sequences, int64_t count, const int64_t* const (&tables)[2], int64_t queries_per_kv,
          int64_t kv_heads, int threads)
@@ -35,11 +36,14 @@ struct Work {
             for (int64_t first = 0; first < sequences[s].count; first += most)
                 tiles.push_back({s, first, std::min(most, sequences[s].count - first)});
         std::sort(tiles.begin(), tiles.end(), [&](const auto& a, const auto& b) { return weight(a) > weight(b); });
-        int64_t longest = 0;
+        int64_t longest = 0, all = 0;
         for (const QueryTile& tile : tiles) {
             partials.push_back(partials.back() + kv_tiles(tile));
             longest = std::max(longest, kv_tiles(tile));
+            all += weight(tile);
         }
+        const bool even = !tiles.empty() && 2 * threads * weight(tiles[0]) <= all;  // no thread is left with a long one
+        together = even ? kv_heads : 1;
         split = longest > 1 && threads > 1 && (int64_t)tiles.size() * kv_heads < 4 * threads;
     }
 
