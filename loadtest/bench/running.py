@@ -27,6 +27,11 @@ END_SECONDS: Final = 15.0
 LINE_BYTES: Final = 1 << 26
 HOST: Final = "Host: 127.0.0.1\r\n"
 """A server without a key answers requests that name its own machine, and no others."""
+REST_SECONDS: Final = 60.0
+"""The longest wait for a server to rest; one that polls all the time is measured as it is."""
+REST_GLANCE: Final = 1.0
+REST_SHARE: Final = 0.1
+"""Of one core: a server that computes less rests."""
 
 
 class Failed(Exception):
@@ -153,6 +158,7 @@ class Served:
             await served.end()
             raise
         served.ready_seconds = time.perf_counter() - started
+        await rest(served.pid)
         return served
 
     async def _ready(self) -> bool:
@@ -228,6 +234,28 @@ def family_resident(pid: int) -> int:
         with contextlib.suppress(psutil.NoSuchProcess):
             total += process.memory_info().rss
     return total
+
+
+def family_seconds(pid: int) -> float:
+    """Returns the processor seconds of a process and its children so far."""
+    total = 0.0
+    for process in family(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            taken = process.cpu_times()
+            total += taken.user + taken.system
+    return total
+
+
+async def rest(pid: int, patience: float = REST_SECONDS) -> None:
+    """Waits until a server and its children hardly compute. What a start still does, as our first answer at the
+    console, would slow the first work down."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            before, busy = family_seconds(pid), True
+            while busy:
+                await asyncio.sleep(REST_GLANCE)
+                now = family_seconds(pid)
+                before, busy = now, now - before > REST_SHARE * REST_GLANCE
 
 
 async def end(process: asyncio.subprocess.Process) -> None:

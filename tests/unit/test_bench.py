@@ -19,7 +19,7 @@ from loadtest.bench.journal import Journal, Record
 from loadtest.bench.plots import bars
 from loadtest.bench.report import Column, missing, table
 from loadtest.bench.report import Context as Page
-from loadtest.bench.running import Launch, Served
+from loadtest.bench.running import Launch, Served, family_seconds, rest
 from loadtest.bench.systems import DIALECTS, HELD_BACK, catalogue
 from loadtest.bench.wave import Asked, Told, check, decode_step, gaps, quantile, random_prompts, throughput
 from loadtest.bench.works import misleading, repeating, walk
@@ -307,3 +307,16 @@ async def test_a_server_without_a_key_takes_the_benchmarks_requests(tmp_path: Pa
     assert told.token_ids == [7]
     hosts = [line.partition(": ")[2] for head in heads for line in head.split("\r\n") if line.startswith("Host")]
     assert len(hosts) == len(heads) and all(map(is_local_authority, hosts))
+
+
+async def test_a_server_that_still_computes_after_its_start_is_waited_for() -> None:
+    """Its first answer at the console would run beside the first work."""
+    code = "import time\nwhile time.process_time() < 1.5: pass\nprint(flush=True)\ntime.sleep(60)"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    try:
+        await rest(process.pid, 60.0)
+        assert family_seconds(process.pid) >= 1.5
+        await rest(process.pid, 0.1)  # and no longer than its patience
+    finally:
+        process.kill()
+        await process.wait()
