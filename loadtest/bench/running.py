@@ -158,7 +158,7 @@ class Served:
             await served.end()
             raise
         served.ready_seconds = time.perf_counter() - started
-        await rest(served.pid)
+        await rest(lambda: family_seconds(served.pid))
         return served
 
     async def _ready(self) -> bool:
@@ -246,16 +246,16 @@ def family_seconds(pid: int) -> float:
     return total
 
 
-async def rest(pid: int, patience: float = REST_SECONDS) -> None:
-    """Waits until a server and its children hardly compute. What a start still does, as our first answer at the
-    console, would slow the first work down."""
+async def rest(taken: Callable[[], float], glance: float = REST_GLANCE, patience: float = REST_SECONDS) -> None:
+    """Waits until a server hardly computes, by the processor seconds that it has `taken` so far. What a start still
+    does, as our first answer at the console, would slow the first work down."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(patience):
-            before, busy = family_seconds(pid), True
+            before, busy = taken(), True
             while busy:
-                await asyncio.sleep(REST_GLANCE)
-                now = family_seconds(pid)
-                before, busy = now, now - before > REST_SHARE * REST_GLANCE
+                await asyncio.sleep(glance)
+                now = taken()
+                before, busy = now, now - before > REST_SHARE * glance
 
 
 async def end(process: asyncio.subprocess.Process) -> None:

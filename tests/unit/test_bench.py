@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -311,12 +314,19 @@ async def test_a_server_without_a_key_takes_the_benchmarks_requests(tmp_path: Pa
 
 async def test_a_server_that_still_computes_after_its_start_is_waited_for() -> None:
     """Its first answer at the console would run beside the first work."""
-    code = "import time\nwhile time.process_time() < 1.5: pass\nprint(flush=True)\ntime.sleep(60)"
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
-    try:
-        await rest(process.pid, 60.0)
-        assert family_seconds(process.pid) >= 1.5
-        await rest(process.pid, 0.1)  # and no longer than its patience
-    finally:
-        process.kill()
-        await process.wait()
+    readings = iter((0.0, 0.01, 0.02, 0.02, 0.03))
+    await rest(lambda: next(readings), glance=0.01)
+    assert next(readings) == 0.03  # it rested at the second 0.02
+    polled = count(0.0, 1.0)
+    await rest(lambda: next(polled), glance=0.01, patience=0.1)  # a server that never rests is measured as it is
+    assert next(polled) > 0
+
+
+def test_what_a_process_has_computed_counts_its_children() -> None:
+    before = family_seconds(os.getpid())
+    code = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert family_seconds(os.getpid()) - before >= 0.25  # the kernel counts in hundredths
+        child.kill()
