@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from models.loading import DTYPES
+from service.engine.scheduling.cost import chunk_attention
 from service.host import usable_cores
-from service.runner.kv_size import SCALE_BYTES
-from service.runner.limits import DEPTH, memory_read, seconds, ways, weight_memory
-from service.runner.memory import lazy_zeros
-from service.runner.native.library import KINDS, HeadsStruct, Library, library
+from service.runner.forwards.attention import AttentionSpec
+from service.runner.kv_cache import KVCache, bytes_per_block
+from service.runner.kv_size import LayerShape
+from service.runner.limits import DEPTH, memory_read, seconds, ways_of, weight_memory
+from service.runner.native.attention import heads_struct
+from service.runner.native.library import Library, library
 
 WORK = ((1, 200, 1), (8, 200, 1), (32, 200, 1), (8, 1024, 1), (1, 4096, 1), (1, 0, 1024), (8, 0, 128), (1, 700, 16))
 """Sequences, their positions so far, and new rows of each."""
@@ -31,46 +33,37 @@ CACHE_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Layers:
-    """Caches of layers with the same heads."""
+    """Layers with the same heads, and what their caches keep."""
 
     heads: int
-    kv_heads: int
-    dim: int
+    shape: LayerShape
     dtype: torch.dtype
 
-    @property
-    def row_bytes(self) -> int:
-        return self.dim * self.dtype.itemsize + (SCALE_BYTES if self.dtype == torch.int8 else 0)
+    def token_bytes(self) -> int:
+        return bytes_per_block([self.shape], BLOCK_SIZE, self.dtype) // BLOCK_SIZE
 
-    def cache(self, blocks: int) -> Tensor:
-        width = self.row_bytes // self.dtype.itemsize
-        rows = lazy_zeros((blocks, self.kv_heads, BLOCK_SIZE, width), self.dtype)
-        if self.dtype == torch.int8:
-            rows.random_(-127, 128)
-            rows[..., self.dim :] = torch.full((1,), 0.01).view(torch.int8)
-        else:
-            rows.copy_(torch.randn(rows.shape))
-        return rows
-
-    def struct(self, keys: Tensor, values: Tensor) -> HeadsStruct:
-        shape = (self.heads, self.kv_heads, self.dim, self.dim, len(keys), BLOCK_SIZE, KINDS[self.dtype])
-        return HeadsStruct(*shape, 0, 0, self.dim**-0.5, 0.0, keys.data_ptr(), values.data_ptr(), 0, None, None)
+    def cache(self, layers: int, blocks: int) -> KVCache:
+        cache = KVCache([self.shape] * layers, blocks, BLOCK_SIZE, self.dtype, torch.device("cpu"))
+        slots = torch.arange(blocks * BLOCK_SIZE)
+        rows = cache.slot_rows(slots, self.shape.kv_heads)
+        for layer in range(layers):
+            key, value = (torch.randn(len(slots), self.shape.kv_heads, dim) for dim in self.shape.dims)
+            cache.write(layer, key, value, rows)
+        return cache
 
 
 def measure(layers: Layers, kernels: dict[str, Library], work: tuple[int, int, int], rates: tuple[float, float]) -> str:
     """Returns the line of one work. `rates` are bytes and fp32 operations a second."""
     count, past, new = work
     blocks = -(-(past + new) // BLOCK_SIZE)
-    pairs = count * sum(past + 1 + row for row in range(new))
-    read = 2 * count * (past + new) * layers.kv_heads * layers.row_bytes
-    caches = [
-        (layers.cache(count * blocks + 1), layers.cache(count * blocks + 1))
-        for _ in range(min(22, max(2, CACHE_BYTES // read)))
-    ]
-    structs = [layers.struct(*cache) for cache in caches]
-    tables = torch.randperm(count * blocks) + 1
+    pairs = count * chunk_attention(past, new)
+    read = count * (past + new) * layers.token_bytes()
+    cache = layers.cache(min(22, max(2, CACHE_BYTES // read)), count * blocks)
+    spec = AttentionSpec(layers.shape.key_dim**-0.5)
+    structs = [heads_struct(cache, layer, layers.heads, spec) for layer in range(len(cache.shapes))]
+    tables = torch.randperm(count * blocks)
     sequences = torch.tensor([[i * new, new, past, i * blocks] for i in range(count)])
-    query = torch.randn(count * new, layers.heads, layers.dim)
+    query = torch.randn(count * new, layers.heads, layers.shape.key_dim)
     results = [each.attend(structs[0], sequences, tables, query) for each in kernels.values()]
 
     def run(each: Library) -> None:
@@ -78,7 +71,7 @@ def measure(layers: Layers, kernels: dict[str, Library], work: tuple[int, int, i
             each.attend(struct, sequences, tables, query)
 
     taken = [each / len(structs) for each in seconds([partial(run, each) for each in kernels.values()], 5)]
-    limits = read / rates[0], 4 * pairs * layers.heads * layers.dim / rates[1]
+    limits = read / rates[0], 2 * pairs * layers.heads * sum(layers.shape.dims) / rates[1]
     shown = " | ".join(f"{1e6 * each:.0f}" for each in (*limits, *taken))
     return f"{count} x {past} + {new} | {shown} | {all(result.equal(results[0]) for result in results)}"
 
@@ -97,11 +90,11 @@ def main() -> None:
     if not kernels:
         parser.error("no native kernels; run make install")
     memory = weight_memory()
-    fp32 = next(way for way in ways(memory) if way.name == "float32 torch")
+    fp32, *_ = ways_of("fp32", memory)
     rows = torch.randn(128, DEPTH)
     rates = 1e9 * memory_read(memory, 3), fp32.operations(128) / seconds([partial(fp32.run, rows)], 3)[0]
     heads, kv_heads, dim = map(int, options.heads.split("/"))
-    layers = Layers(heads, kv_heads, dim, {**DTYPES, "int8": torch.int8}[options.dtype])
+    layers = Layers(heads, LayerShape(kv_heads, dim, dim), {**DTYPES, "int8": torch.int8}[options.dtype])
     print(f"{options.threads} threads; {options.dtype} cache, heads {options.heads}; microseconds a layer")
     print(f"sequences x positions + rows | memory's limit | fp32's limit | {' | '.join(kernels)} | equal")
     for work in WORK:

@@ -12,10 +12,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import psutil
 
@@ -32,6 +32,8 @@ REST_SECONDS: Final = 60.0
 REST_GLANCE: Final = 1.0
 REST_SHARE: Final = 0.1
 """Of one core: a server that computes less rests."""
+
+T = TypeVar("T")
 
 
 class Failed(Exception):
@@ -229,21 +231,19 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def family_resident(pid: int) -> int:
-    total = 0
-    for process in family(pid):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += process.memory_info().rss
-    return total
+    return sum(_each(pid, lambda process: process.memory_info().rss))
 
 
 def family_seconds(pid: int) -> float:
     """Returns the processor seconds of a process and its children so far."""
-    total = 0.0
+    return sum(_each(pid, lambda process: sum(process.cpu_times()[:2])))  # of its own, in user and in system mode
+
+
+def _each(pid: int, measured: Callable[[psutil.Process], T]) -> Iterator[T]:
+    """Yields what is measured of a process and its children, of those that still live."""
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
-            taken = process.cpu_times()
-            total += taken.user + taken.system
-    return total
+            yield measured(process)
 
 
 async def rest(taken: Callable[[], float], glance: float = REST_GLANCE, patience: float = REST_SECONDS) -> None:

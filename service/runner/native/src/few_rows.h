@@ -30,8 +30,7 @@ void multiply_keys(const Heads& h, const CacheRows& at, const float* query, int6
             for (int64_t g = packs * i / PANEL; g < packs * (i + 1) / PANEL; g++)
                 accumulate_pack<T, M, 1>(query + g * T::K_PACK, depth, panel + g * 2 * T::STEP, 0, sums);
         }
-        for (int m = 0; m < M; m++)
-            for (int v = 0; v < 2; v++) store(scores + m * KV_TILE + p * PANEL + v * LANES, sums[m][v]);
+        store_sums<M>(sums, scores + p * PANEL, KV_TILE);
     }
 }
 
@@ -51,8 +50,7 @@ void multiply_values(const Heads& h, const CacheRows& at, const float* weights, 
                 sums[m][1] = fma(weight, odd, sums[m][1]);
             }
         }
-        for (int m = 0; m < M; m++)
-            for (int v = 0; v < 2; v++) store(to + m * h.value_dim + d + v * LANES, sums[m][v]);
+        store_sums<M>(sums, to + d, h.value_dim);
     }
 }
 

@@ -227,14 +227,14 @@ void load_panels_of_values(Fp32, const Heads& h, const CacheRows& at, char* pane
     for (int64_t t = at.low; t < at.high; t++) {
         fetch<E>(h.values, at, t + AHEAD, t + AHEAD + 1, dim);
         const E* row = row_at<E>(h.values, at.of[t], dim);
-        float* at = (float*)panels + t * PANEL;
+        float* to = (float*)panels + t * PANEL;
         int64_t d = 0;
-        for (; d + PANEL <= dim; d += PANEL, at += KV_TILE * PANEL) {
-            store(at, lanes_of(row + d));
-            store(at + LANES, lanes_of(row + d + LANES));
+        for (; d + PANEL <= dim; d += PANEL, to += KV_TILE * PANEL) {
+            store(to, lanes_of(row + d));
+            store(to + LANES, lanes_of(row + d + LANES));
         }
         if (d < dim)
-            for (int64_t i = 0; i < PANEL; i++) at[i] = d + i < dim ? element(row + d + i) : 0.0f;
+            for (int64_t i = 0; i < PANEL; i++) to[i] = d + i < dim ? element(row + d + i) : 0.0f;
     }
 }
 

@@ -185,6 +185,13 @@ INLINE void accumulate(const typename T::Input* __restrict a, int64_t lda, const
     }
 }
 
+// Stores the sums of M rows and one panel; rows of `to` lie `stride` apart.
+template <int M>
+INLINE void store_sums(const Vf (&sums)[M][2], float* to, int64_t stride) {
+    for (int m = 0; m < M; m++)
+        for (int v = 0; v < 2; v++) store(to + m * stride + v * LANES, sums[m][v]);
+}
+
 // Calls f with 1 <= M <= MAX fixed at compile time.
 template <int MAX, class F>
 INLINE void with_rows(int64_t m, F&& f) {
@@ -286,8 +293,7 @@ private:
             if constexpr (T::ZERO != 0) sums -= zeros_;
             value = __builtin_convertvector(sums, Vf) * scale_ * codes.scale[m];
             for (int64_t j = 0; count_ && j < l.outliers; j++) {
-                const Vh kept = load<Vh>(l.kept + j * kept_stride(l.outputs) + n_);
-                const Vf weight = (Vf)(__builtin_convertvector(kept, Vu) << 16);
+                const Vf weight = widen(load<Vh>(l.kept + j * kept_stride(l.outputs) + n_));
                 value = fma(splat(codes.outliers[m * codes.outliers_stride + j]), weight, value);
             }
         } else if constexpr (std::is_same_v<T, Int8Weight>) {

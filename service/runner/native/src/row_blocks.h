@@ -68,8 +68,7 @@ public:
             constexpr int M = decltype(m)::value;
             typename T::Sum sums[M][2] = {};
             accumulate<T, M, 1>(a, stride, w, 0, packs, sums);
-            for (int r = 0; r < M; r++)
-                for (int v = 0; v < 2; v++) store(to + r * to_stride + v * LANES, sums[r][v]);
+            store_sums<M>(sums, to, to_stride);
         });
     }
 
