@@ -20,7 +20,7 @@ struct Int4 {
     static constexpr int64_t INPUTS = 8;  // of one vector of codes; a group is a multiple of 32, a depth one of a group
 };
 
-constexpr int64_t CODES_NEAR = 4096;  // bytes from the codes that are decoded to those that are prefetched
+constexpr int64_t CODES_NEAR = 4096;  // bytes from what is decoded to what is prefetched
 constexpr int64_t INT4_SLAB = 512;  // inputs that are decoded at a time for many rows, whole groups
 #if defined(__AMX_INT8__)
 constexpr int64_t MOST_DECODED_IN_REGISTERS = 4;  // rows
@@ -99,6 +99,7 @@ template <class F>
 INLINE void for_codes(const char* w, int64_t depth, int64_t group, F&& f) {
     for (int64_t k = 0; k < depth; k += group) {
         const Group left(w, 0), right(w, 1);
+        if (in_streams) prefetch<2 * PANEL>(w + CODES_NEAR);
         w += 2 * PANEL;
         for (int64_t i = k; i < k + group; i += Int4::INPUTS, w += 2 * Int8::STEP) {
             if (in_streams) prefetch<2 * Int8::STEP>(w + CODES_NEAR);
