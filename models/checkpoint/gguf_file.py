@@ -9,6 +9,7 @@ without it would answer, only worse.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gguf import ReaderTensor
 
 SUFFIX: Final = ".gguf"
+_LICENSE: Final = re.compile(r"[\w.+-]{1,64}")
 _MALFORMED: Final = (ValueError, KeyError, IndexError, TypeError, struct.error, OverflowError, RecursionError)
 
 
@@ -46,9 +48,16 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, 
         named = named_weights(tensors, config)
         config["eos_token_id"] = stops(told.values, told.architecture, write_tokenizer(path, target))
         (target / "config.json").write_text(json.dumps(config, indent=2))
+        _write_card(told.values.get("general.license"), target)
         write_weights(named, config, told.architecture, target, progress)
     formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
     return f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"
+
+
+def _write_card(license: object, target: Path) -> None:
+    """Writes a model card for the licence that a file names."""
+    if isinstance(license, str) and _LICENSE.fullmatch(license):
+        (target / "README.md").write_text(f"---\nlicense: {license}\n---\n")
 
 
 def config_of(path: Path) -> dict[str, Any]:

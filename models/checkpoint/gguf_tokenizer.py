@@ -14,6 +14,8 @@ from models.errors import InvalidSource
 
 _PLAIN_SPLITS: Final = frozenset({"gpt-2", "phi-2", "mpt", "olmo"})
 """Names of the way in which GPT-2 splits text, besides those that transformers knows."""
+_DIGIT_SPLITS: Final = frozenset({"smollm"})
+"""Names of the way that makes each digit a piece of its own, and splits what is between them as GPT-2 does."""
 _LLAMA3: Final = frozenset(
     {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken"}
 )
@@ -59,7 +61,7 @@ def write_tokenizer(path: Path, target: Path) -> list[str]:
         vocabulary = _spelled(vocabulary)
     splits = vocabulary.get("pre_tokenizer_type")
     is_byte_level = vocabulary.get("tokenizer_type") == "gpt2"
-    if is_byte_level and splits not in GGUF_PRE_TOKENIZER_SPLITS.keys() | _PLAIN_SPLITS:
+    if is_byte_level and splits not in GGUF_PRE_TOKENIZER_SPLITS.keys() | _PLAIN_SPLITS | _DIGIT_SPLITS:
         raise InvalidSource(f"the file's tokenizer splits text by {str(splits)[:40]!r}, which is not read from GGUF")
     backend, _ = convert_gguf_tokenizer(architecture, vocabulary)
     whole = json.loads(backend.to_str())
@@ -67,6 +69,9 @@ def write_tokenizer(path: Path, target: Path) -> list[str]:
     whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] in own]
     if is_gemma:
         whole["added_tokens"] = sorted(whole["added_tokens"], key=lambda token: int(token["id"]))
+    if is_byte_level and splits in _DIGIT_SPLITS:
+        digits = {"type": "Digits", "individual_digits": True}
+        whole["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, whole["pre_tokenizer"]]}
     if is_byte_level and splits in _TAKE_WHOLE_PIECES:
         whole["model"]["ignore_merges"] = True
     if is_byte_level and splits in _LLAMA3:

@@ -132,6 +132,25 @@ def test_llama_3_begins_with_bos_and_ends_with_a_turn_too(repository: Repository
         assert json.loads((found / "config.json").read_text())["eos_token_id"] == [256, 11]
 
 
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("I'm 42 years", ["I", "'m", "Ġ", "4", "2", "Ġyears"]),
+        ("a  b\n\n 7,50", ["a", "Ġ", "Ġb", "ĊĊĠ", "7", ",", "5", "0"]),
+        ("x2³ ½", ["x", "2", "Â³", "Ġ", "Â½"]),
+    ],
+)
+def test_smollm_s_digits_stand_alone(repository: Repository, tmp_path: Path, text: str, pieces: list[str]) -> None:
+    """Each digit of Unicode is a piece of its own, and a space before a digit is none of its."""
+    source, path = saved(tmp_path / "source", CONFIGS["llama-tied"]), tmp_path / "model.gguf"
+    gguf_files.of_checkpoint(source, path, tokenizer__ggml__pre="smollm", general__license="apache-2.0")
+    manifest = imported(repository, path)
+    assert manifest.license == "apache-2.0"
+    tokenizer: Any = AutoTokenizer.from_pretrained(repository.path(manifest))
+    splits = tokenizer.backend_tokenizer.pre_tokenizer
+    assert [piece for piece, _ in splits.pre_tokenize_str(text)] == pieces
+
+
 def test_it_becomes_4_bits_in_one_step(repository: Repository, tmp_path: Path) -> None:
     source, path = saved(tmp_path / "source", CONFIGS["llama"]), tmp_path / "model.gguf"
     gguf_files.of_checkpoint(source, path, gguf_files.q4_0)
