@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from models.errors import RepositoryError
+from models.lineage import descendants_of
 from models.manifest import DEFAULT_ALIAS, Manifest
 from models.repository import Repository
 
 
 def baseline_of(repository: Repository, manifest: Manifest) -> Manifest | None:
-    """Returns the parent; else what `production` points to, else the newest other version of the model. None where no
-    version splits text in the same way."""
+    """Returns the parent; else what `production` points to, else the newest other version of the model; never a version
+    that was made of this one. None where no version splits text in the same way."""
+    versions = repository.versions(manifest.name)
+    descendants = descendants_of(versions, manifest)
     names = [manifest.lineage.parent, f"{manifest.name}@{DEFAULT_ALIAS}"]
-    names += [each.reference for each in reversed(repository.versions(manifest.name))]
+    names += [each.reference for each in reversed(versions)]
     for name in filter(None, names):
         try:
             found = repository.resolve(name)
         except RepositoryError:
             continue
-        if found.digest != manifest.digest and found.vocab_size == manifest.vocab_size:
+        is_other = found.digest != manifest.digest and found.digest not in descendants
+        if is_other and found.vocab_size == manifest.vocab_size:
             return found
     return None

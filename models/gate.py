@@ -1,10 +1,12 @@
 """The gate says which limits keep an alias from pointing to a version, by the version's report. It reads no disk.
 
-    a conversion (the lineage names the parent it was quantized from)   must predict as its parent does: agreement
+    a conversion (the lineage names the parent it was quantized from)   must predict as its parent does: KL divergence,
+                                                                        likeliest tokens where the parent's are clear
     every version                                                       must be as good as the alias's present version:
                                                                         perplexity on the same text, recall, speed
 
 A version that was trained again disagrees with the old one where it is better. So the gate asks it for no agreement.
+Nor is a version held against what was made of it: the way back from a conversion to its source is always open.
 
 A figure breaks a limit only if its whole 95 % interval does: chance alone never refuses a version. Figures without an
 interval, as in reports of earlier releases, are compared as they are.
@@ -19,16 +21,17 @@ from dataclasses import dataclass
 from models import intervals
 from models.intervals import Range
 from models.manifest import Manifest
-from models.report import Report
+from models.report import Comparison, Report
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits. `top1_agreement` and `decode_ratio` (at every batch size) are lower limits. `perplexity_change` and
-    `recall_loss` (a share of the questions) are upper limits. With `measured` a version without a report breaks
-    them."""
+    """The limits. `top1_agreement` (of clear positions) and `decode_ratio` (at every batch size) are lower limits. `kl`
+    (nats), `perplexity_change` and `recall_loss` (a share of the questions) are upper limits. With `measured` a version
+    without a report breaks them, and one with a check of seconds alone."""
 
-    top1_agreement: float = 0.98
+    top1_agreement: float = 0.95
+    kl: float = 0.02
     perplexity_change: float = 0.02
     decode_ratio: float = 0.8
     recall_loss: float = 0.05
@@ -37,10 +40,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A version and its report, if it has one."""
+    """A version, its report, if it has one, and the digests of the versions that were made of it."""
 
     manifest: Manifest
     report: Report | None
+    descendants: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ def broken(candidate: Measured, limits: Limits, incumbent: Measured | None = Non
     """
     if candidate.report is None:
         return ("it was never measured",) if limits.measured else ()
+    if candidate.report.effort == "check" and limits.measured:
+        return ("it was checked for seconds and never measured",)
     found = (check.sentence for check in checks(candidate, limits, incumbent) if not check.passes)
     return tuple(dict.fromkeys(found))
 
@@ -79,24 +85,20 @@ def checks(candidate: Measured, limits: Limits, incumbent: Measured | None = Non
     report = candidate.report
     if report is None:
         return ()
-    found = list(_against_reference(candidate.manifest, report, limits))
-    if incumbent is not None and incumbent.report is not None and incumbent.report.digest != report.digest:
+    compared, found = report.compared, list[Check]()
+    if compared is not None and compared.digest not in candidate.descendants:
+        found += _against_reference(candidate.manifest, report, compared, limits)
+    others = candidate.descendants | {report.digest}
+    if incumbent is not None and incumbent.report is not None and incumbent.report.digest not in others:
         found += _against_incumbent(report, incumbent.report, incumbent.manifest.reference, limits)
     return tuple(found)
 
 
-def _against_reference(manifest: Manifest, report: Report, limits: Limits) -> Iterator[Check]:
+def _against_reference(manifest: Manifest, report: Report, compared: Comparison, limits: Limits) -> Iterator[Check]:
     """Yields the figures of the report alone, against the version that it was measured beside."""
-    compared = report.compared
-    if compared is None:
-        return
     of = compared.reference
-    is_converted = manifest.is_conversion and compared.digest == manifest.lineage.parent_digest
-    if is_converted:
-        low, high = _range(report, "compared.top1_agreement", compared.top1_agreement)
-        value, limit = compared.top1_agreement, limits.top1_agreement
-        told = f"top-1 agreement {value:.2%}{_shown((low, high), '.2%')}, at least {limit:.2%} of {of}"
-        yield Check("top1_agreement", of, value, low, high, limit, not high < limit, told)
+    if manifest.is_conversion and compared.digest == manifest.lineage.parent_digest:
+        yield from _agreement(report, compared, limits)
     change = _range(report, "compared.perplexity_change", compared.perplexity_change)
     yield _perplexity(compared.perplexity_change, change, limits, of)
     for batch, ratio in compared.decode_ratio.items():
@@ -104,6 +106,20 @@ def _against_reference(manifest: Manifest, report: Report, limits: Limits) -> It
         limit = limits.decode_ratio
         told = f"decode at {batch} {ratio:.2f}x{_shown((low, high), '.2f')}, at least {limit:g}x of {of}"
         yield Check(f"decode_ratio.{batch}", of, ratio, low, high, limit, not high < limit, told)
+
+
+def _agreement(report: Report, compared: Comparison, limits: Limits) -> Iterator[Check]:
+    """Yields how far a conversion predicts as its parent does."""
+    of, value, limit = compared.reference, compared.kl, limits.kl
+    low, high = _range(report, "compared.kl", value)
+    told = f"KL divergence {value:.4f} nats{_shown((low, high), '.4f')}, at most {limit:g} of {of}"
+    yield Check("kl", of, value, low, high, limit, low <= limit, told)
+    if compared.clear_top1_agreement is None:
+        return
+    value, limit = compared.clear_top1_agreement, limits.top1_agreement
+    low, high = _range(report, "compared.clear_top1_agreement", value)
+    told = f"top-1 agreement where clear {value:.2%}{_shown((low, high), '.2%')}, at least {limit:.2%} of {of}"
+    yield Check("clear_top1_agreement", of, value, low, high, limit, not high < limit, told)
 
 
 def _against_incumbent(report: Report, theirs: Report, reference: str, limits: Limits) -> Iterator[Check]:

@@ -33,6 +33,7 @@ from pathlib import Path
 from models import gate
 from models.checkpoint.layers import stored_layers
 from models.errors import Conflict, Corrupt, InvalidReference, NotFound, RepositoryError, Stale, Unreachable
+from models.lineage import descendants_of
 from models.manifest import DEFAULT_ALIAS, Facts, Manifest, ModelReference
 from models.report import Report, ReportState
 from models.storage import bento_store, durable, leases, measuring, staging, verifying
@@ -154,9 +155,13 @@ class Repository:
         except FileNotFoundError:
             return None
 
-    def has_report(self, manifest: Manifest) -> bool:
-        """Returns whether a version has a report, readable or damaged."""
-        return self.layout.report(manifest.name, manifest.version).exists()
+    def is_measured(self, manifest: Manifest) -> bool:
+        """Returns whether a version has a report, readable or damaged. A check of seconds is none yet."""
+        try:
+            report = self.report(manifest)
+        except Corrupt:
+            return True
+        return report is not None and report.effort != "check"
 
     def measuring(self, manifest: Manifest) -> AbstractContextManager[None]:
         """Marks a version as being measured, for all processes, while inside. Raises Conflict where it is already."""
@@ -362,13 +367,11 @@ class Repository:
         """Returns the limits that keep `alias` from moving to a version: `gate.broken` against the alias's present
         version, else against production. A damaged incumbent never prevents its replacement. Raises Corrupt for a
         damaged report of the version."""
-        candidate = gate.Measured(manifest, self.report(manifest))
-        return gate.broken(candidate, limits, self._incumbent(manifest.name, alias))
+        return gate.broken(self._candidate(manifest), limits, self._incumbent(manifest.name, alias))
 
     def gate_checks(self, manifest: Manifest, alias: str, limits: gate.Limits) -> tuple[gate.Check, ...]:
         """Returns every figure of a version's report beside its limit, as `broken_limits` judges them."""
-        candidate = gate.Measured(manifest, self.report(manifest))
-        return gate.checks(candidate, limits, self._incumbent(manifest.name, alias))
+        return gate.checks(self._candidate(manifest), limits, self._incumbent(manifest.name, alias))
 
     def rollback(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
         """Undo the last promotion (or removal) of `alias`, then the one before; deleted versions are passed over.
@@ -404,6 +407,10 @@ class Repository:
             return self.records.history(ModelReference(name).name)
         except Corrupt as error:
             raise Corrupt(f"{name}: {error}") from None
+
+    def _candidate(self, manifest: Manifest) -> gate.Measured:
+        made_of_it = descendants_of(self.versions(manifest.name), manifest)
+        return gate.Measured(manifest, self.report(manifest), made_of_it)
 
     def _incumbent(self, name: str, alias: str) -> gate.Measured | None:
         known = self.aliases(name)

@@ -167,11 +167,16 @@ class Settings(BaseSettings):
         "others are not gated. Where unset, `production` is gated, and takes versions that were never measured.",
     )
     gate_top1_agreement: float = Field(
-        default=0.98,
+        default=0.95,
         ge=0,
         le=1,
-        description="Gate: least share of positions whose likeliest token is its parent's. Only of conversions, which "
-        "hold their parent's weights in another precision.",
+        description="Gate: least share of the positions whose likeliest token is its parent's, where that token is "
+        "clear: it leads by 0.1 nats. Only of conversions, which hold their parent's weights in another precision.",
+    )
+    gate_kl: float = Field(
+        default=0.02,
+        ge=0,
+        description="Gate: most KL divergence from its parent, in nats a token. Only of conversions.",
     )
     gate_perplexity_change: float = Field(
         default=0.02,
@@ -368,6 +373,7 @@ class Settings(BaseSettings):
             return None
         return Limits(
             self.gate_top1_agreement,
+            self.gate_kl,
             self.gate_perplexity_change,
             self.gate_decode_ratio,
             self.gate_recall_loss,

@@ -135,8 +135,10 @@ export type ComparedProfiles = { "a": ComparedProfile; "b": ComparedProfile; "op
 
 export type ComparedVersions = { "a": VersionShown; "b": VersionShown; "differs": (string)[]; "files": SameFiles };
 
-/** The comparison with the parent on the same text; `kl` in nats, `decode_ratio` by batch size. */
-export type ComparisonShown = { "reference": string; "digest": string; "perplexity_change": number; "kl": number; "top1_agreement": number; "greedy_agreement": number; "decode_ratio": Record<string, number> };
+/** The comparison with the parent on the same text; `kl` in nats, `decode_ratio` by batch size. `clear` is the share
+of the positions where the parent's likeliest token leads by 0.1 nats, `clear_top1_agreement` the share of these
+with the same likeliest token; null in reports of earlier releases. */
+export type ComparisonShown = { "reference": string; "digest": string; "perplexity_change": number; "kl": number; "top1_agreement": number; "greedy_agreement": number; "decode_ratio": Record<string, number>; "clear_top1_agreement"?: (number | null); "clear"?: (number | null) };
 
 export type CompletionBody = { "model"?: (string | null); "stream"?: (boolean | null); "stream_options"?: (StreamOptions | null); "temperature"?: (number | null); "top_p"?: (number | null); "n"?: (number | null); "seed"?: (number | null); "stop"?: (string | (string)[] | null); "frequency_penalty"?: (number | null); "presence_penalty"?: (number | null); "logit_bias"?: (Record<string, number> | null); "user"?: (string | null); "safety_identifier"?: (string | null); "prompt_cache_key"?: (string | null); "metadata"?: (Record<string, string> | null); "stop_token_ids"?: ((number)[] | null); "ignore_eos"?: (boolean | null); "min_tokens"?: (number | null); "top_k"?: (number | null); "min_p"?: (number | null); "typical_p"?: (number | null); "repetition_penalty"?: (number | null); "include_stop_str_in_output"?: (boolean | null); "response_format"?: (ResponseFormat | null); "structured_outputs"?: (StructuredOutputs | null); "guided_json"?: ((Record<string, unknown> | string | boolean) | null); "guided_regex"?: (string | null); "guided_choice"?: ((string)[] | null); "guided_grammar"?: (string | null); "context"?: (ContextFields | null); "priority"?: (number | null); "deadline_ms"?: (number | null); "request_id"?: (string | null); "prompt": (string | (string)[] | (number)[] | ((number)[])[]); "max_tokens"?: (number | null); "best_of"?: (number | null); "echo"?: (boolean | null); "logprobs"?: (number | null) };
 
@@ -658,7 +660,7 @@ export type ReplicaShown = { "pid": (number | null); "device": (string | null); 
 
 /** The measurements of a version; `compared` is null for a version without a parent. `intervals` are by the figure's
 path, as `compared.kl`; reports of earlier releases have none, and no `amounts`. */
-export type ReportShown = { "digest": string; "created_at": string; "effort": "quick" | "full"; "seconds": number; "texts": TextSetShown; "perplexity": number; "compared": (ComparisonShown | null); "speed": SpeedShown; "recall": (RecalledShown)[]; "tools": (string)[]; "intervals"?: Record<string, IntervalShown>; "amounts"?: (AmountsShown | null); "budget_seconds"?: (number | null) };
+export type ReportShown = { "digest": string; "created_at": string; "effort": "check" | "quick" | "full"; "seconds": number; "texts": TextSetShown; "perplexity": number; "compared": (ComparisonShown | null); "speed": SpeedShown; "recall": (RecalledShown)[]; "tools": (string)[]; "intervals"?: Record<string, IntervalShown>; "amounts"?: (AmountsShown | null); "budget_seconds"?: (number | null) };
 
 /** Every version of every model. */
 export type RepositoryIndex = (IndexEntry)[];

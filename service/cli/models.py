@@ -105,8 +105,8 @@ def _published(store: Repository, manifest: Manifest, evaluate: str, json: bool)
 @app.command("evaluate")
 def evaluate_version(
     reference: Reference,
-    effort: Annotated[str, typer.Option(help="quick (a minute) or full.")] = "quick",
-    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file instead of the bundled dialogues.")] = None,
+    effort: Annotated[str, typer.Option(help="check (seconds), quick (a minute) or full.")] = "quick",
+    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file instead of the bundled ones.")] = None,
     json: Json = False,
 ) -> None:
     """Measure quality against the parent, and speed on this host; the report is kept with the version."""

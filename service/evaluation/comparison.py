@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from models.manifest import Manifest
+from models.repository import Repository
 from service.errors import InvalidRequest
 from service.evaluation.offline import load
 from service.evaluation.predictions import Predictions, predict
-from service.evaluation.texts import Text, dialogues
+from service.evaluation.texts import Text, project_texts
 from service.records import open_repository
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
@@ -21,31 +24,36 @@ from service.text.tokenizer import Tokenizer
 def print_comparison(
     settings: Settings, references: Sequence[str], count: int, console: Console, int8_kv: bool = False
 ) -> None:
-    """Prints every version against the first, with `int8_kv` also with 8-bit keys and values, on `count` dialogues with
-    values and wordings that training never saw. Raises InvalidRequest when two versions do not share a vocabulary."""
-    from service.runner.scoring import Distributions
-
+    """Prints every version against the first, with `int8_kv` also with 8-bit keys and values, on the first `count` of
+    the project's texts. Two versions are in memory at once. Raises InvalidRequest when versions do not split text
+    alike."""
     ways = {"": settings} | ({", int8 KV": settings.model_copy(update={"kv_cache_dtype": "int8"})} if int8_kv else {})
     repository = open_repository(settings)
     manifests = [repository.resolve(reference) for reference in references]
-    window = min(manifest.context_window for manifest in manifests)
+    texts = _texts(repository, manifests, count)
+    first = load(settings, repository, manifests[0])
     found: dict[str, Predictions] = {}
-    texts: list[Text] | None = None
-    with Distributions() as kept, Progress(console=console, transient=True) as progress:
-        for manifest in manifests:
-            mine = dialogues(Tokenizer.load(repository.path(manifest)), window, count)
-            if texts is not None and mine != texts:
-                raise InvalidRequest(f"{manifest.reference} does not split text into tokens as {references[0]} does")
-            texts = mine
-            for way, used in ways.items():
-                label = f"{manifest.reference} {manifest.precision}{way}"
-                advance = partial(progress.update, progress.add_task(label, total=len(texts)), advance=1)
-                found[label] = predict(load(used, repository, manifest), texts, kept, not found, advance)
+    with Progress(console=console, transient=True) as progress:
+        for manifest, (way, used) in product(manifests, ways.items()):
+            label = f"{manifest.reference} {manifest.precision}{way}"
+            advance = partial(progress.update, progress.add_task(label, total=len(texts)), advance=1)
+            found[label] = predict([first, load(used, repository, manifest)] if found else [first], texts, advance)[-1]
     console.print(_rendered(found))
     scored = len(next(iter(found.values())).logprobs)
-    console.print(
-        f"{scored} tokens of answers in {count} dialogues whose values and wordings training never saw", highlight=False
-    )
+    console.print(f"{scored} tokens of {len(texts)} texts that no training of this project saw", highlight=False)
+
+
+def _texts(repository: Repository, manifests: Sequence[Manifest], count: int) -> list[Text]:
+    """Returns the texts of the first version, which the others must split alike. Raises InvalidRequest."""
+    window = min(manifest.context_window for manifest in manifests)
+    directories = [repository.path(manifest) for manifest in manifests]
+    texts, *others = (project_texts(each, Tokenizer.load(each), window, count) for each in directories)
+    for manifest, theirs in zip(manifests[1:], others, strict=True):
+        if theirs != texts:
+            raise InvalidRequest(
+                f"{manifest.reference} does not split text into tokens as {manifests[0].reference} does"
+            )
+    return texts
 
 
 def _rendered(found: dict[str, Predictions]) -> Table:

@@ -4,8 +4,9 @@ job.
     quality    perplexity, KL and agreement on a text set (`predictions`); drift of greedy answers; the demo's recall
     speed      prefill and decode, in turn with the baseline (`speed`)
 
-`quick` takes at most a minute where the versions load within half of it: how much it measures follows from the first
-steps (`forecast`, `planning`). `full` measures a fixed amount and says beforehand how long that will take.
+`check` takes seconds: it says whether a conversion went wrong, before `production` points to it. `quick` takes at most
+a minute where the versions load within half of it. How much these two measure follows from the first steps (`forecast`,
+`planning`). `full` measures a fixed amount and says beforehand how long that will take.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class _Evaluation:
 
     def run(self, on_forecast: Callable[[float], object]) -> Report:
         self._say(0.1, "timing the first steps")
-        vocabulary, first = self._subject.manifest.vocab_size, self._subject.texts()[0]
+        vocabulary, first = self._subject.manifest.vocab_size, self._subject.texts[0]
         forecasts = [Forecast.measured(each, first, vocabulary) for each in self._loaded]
         planner = Planner(self._extent, forecasts, self._started)
         texts = planner.texts(self._subject.texts)
@@ -106,17 +107,14 @@ class _Evaluation:
         self._progress(fraction, doing)
 
     def _predict(self, texts: Sequence[Text]) -> list[Predictions]:
-        from service.runner.scoring import Distributions
-
         done = 0
 
         def advance() -> None:
             nonlocal done
             done += 1
-            self._say(0.15 + 0.35 * done / (len(texts) * len(self._loaded)), "predicting text")
+            self._say(0.15 + 0.35 * done / len(texts), "predicting text")
 
-        with Distributions() as kept:
-            return [predict(each, texts, kept, at == 0, advance) for at, each in enumerate(self._loaded)]
+        return predict(self._loaded, texts, advance)
 
     def _drift(self, answers: AnswerPlan) -> list[float]:
         """Returns the agreement of each greedy answer with the baseline's; nothing without a baseline."""

@@ -52,6 +52,8 @@ def comparison(baseline: Manifest, measured: Measured) -> Comparison:
         top1_agreement=mine.agreement(theirs),
         greedy_agreement=mean(measured.drift),
         decode_ratio={str(batch): ratio for batch, ratio in ratios.items()},
+        clear_top1_agreement=mine.clear_agreement(theirs),
+        clear=sum(theirs.clear()) / len(theirs.margins),
     )
 
 
@@ -95,6 +97,9 @@ def _of_comparison(measured: Measured) -> Iterator[tuple[str, Range | None, int]
     yield "kl", _not_negative(intervals.mean_of_groups(mine.by_text(mine.kl), mine.sizes)), tokens
     same = [round(count) for count in mine.by_text(mine.same(theirs))]
     yield "top1_agreement", intervals.share_of_groups(same, mine.sizes), tokens
+    same, clear = ([round(count) for count in mine.by_text(each)] for each in (mine.clear_same(theirs), theirs.clear()))
+    if any(clear):
+        yield "clear_top1_agreement", intervals.share_of_groups(same, clear), sum(clear)
     yield "greedy_agreement", _share(intervals.mean(measured.drift)), len(measured.drift)
     for batch, ratios in measured.pace[1].decode_ratios(measured.pace[0]).items():
         yield f"decode_ratio.{batch}", intervals.median(ratios), len(ratios)

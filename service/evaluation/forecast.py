@@ -83,13 +83,10 @@ def _prefill(line: CostLine, tokens: int) -> float:
 
 def _scoring_ratio(loaded: Loaded, text: Text, line: CostLine) -> float:
     """Scores a short text twice, because the first time is the slower one."""
-    from service.runner.scoring import Distributions
-
     short = text.cut(_SCORED_TOKENS)
     seconds = math.inf
-    with Distributions() as kept:
-        for _ in range(2):
-            started = time.perf_counter()
-            predict(loaded, [short], kept, is_first=True)
-            seconds = min(seconds, time.perf_counter() - started)
+    for _ in range(2):
+        started = time.perf_counter()
+        predict([loaded], [short])
+        seconds = min(seconds, time.perf_counter() - started)
     return seconds / _prefill(line, len(short.token_ids))

@@ -18,7 +18,7 @@ from typing import Final
 from models.report import Effort
 from service.evaluation.forecast import Forecast
 from service.evaluation.speed import BATCHES, ROUNDS, SpeedPlan
-from service.evaluation.texts import LENGTHS, Length, Text
+from service.evaluation.texts import Text
 
 _TEXTS: Final = 0.45
 _SPEED: Final = 0.5
@@ -27,7 +27,6 @@ _RECALL: Final = 0.9
 """The parts' shares of the time that is left before each of them."""
 _SAFE: Final = 0.9
 """The share of the time that is planned: forecasts err."""
-_FEW_TEXTS: Final = 8
 _LEAST_TEXTS: Final = 4
 _ANSWER_SIZES: Final = ((64, 1 << 20), (32, 64), (16, 32))
 """Tokens of an answer, and the most of its prompt."""
@@ -38,18 +37,20 @@ _SPEED_SIZES: Final = ((512, 32), (256, 32), (128, 8), (64, 2), (32, 2))
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The most that is measured: dialogues, tokens of a file, greedy answers, questions in a cell, seconds of decode
-    speed, and seconds of the whole report, loading included."""
+    """The most that is measured: texts of the project, tokens of a file, greedy answers, questions in a cell, seconds
+    of decode speed, seconds of the whole report, loading included, and the positions of each text that count."""
 
-    dialogues: int
+    texts: int
     tokens: int
     answers: int
     questions: int
     speed_seconds: float
     seconds: float = math.inf
+    scored: int | None = None
 
 
 EFFORTS: Final[dict[Effort, Extent]] = {
+    "check": Extent(8, 512, 2, 1, 1.0, 12.0, 48),
     "quick": Extent(24, 4_096, 8, 6, 4.0, 60.0),
     "full": Extent(100, 32_768, 16, 100, 60.0),
 }
@@ -84,17 +85,10 @@ class Planner:
         """Returns a share of the seconds that are left."""
         return of * max(0.0, _SAFE * self._extent.seconds - (self._clock() - self._started))
 
-    def texts(self, texts_of: Callable[[Length], list[Text]]) -> list[Text]:
-        """Returns the longest texts of which at least eight fit the time; else the least number of short ones."""
-        seconds, texts, fitting = self._share(_TEXTS), list[Text](), 0
-        for length in LENGTHS:
-            shorter = texts_of(length)
-            if not shorter:
-                break
-            texts, fitting = shorter, _round_number(self._fitting(shorter, seconds), len(shorter))
-            if fitting >= min(_FEW_TEXTS, len(texts)):
-                break
-        return texts[: max(_LEAST_TEXTS, fitting)]
+    def texts(self, texts: Sequence[Text]) -> list[Text]:
+        """Returns as many of the first texts as fit the time; the least number where fewer do."""
+        fitting = _round_number(self._fitting(texts, self._share(_TEXTS)), len(texts))
+        return list(texts[: max(_LEAST_TEXTS, fitting)])
 
     def speed(self, window: int) -> SpeedPlan:
         """Returns the largest prefills and prompts that leave a third of the time for decoding; else the least."""

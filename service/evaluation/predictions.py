@@ -6,6 +6,7 @@ the version's own at that position, and no sum of earlier ones.
 
     perplexity = exp(-mean ln p(token)) over the positions that count
     agreement  = share of positions whose likeliest token is the first version's
+    clear      = a position where the first version's likeliest token leads by `models.report.CLEAR` nats or more
     kl         = mean Σ p·ln(p/q) in nats, p the first version's distribution
 """
 
@@ -13,28 +14,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from models.intervals import LARGEST_EXPONENT
+from models.report import CLEAR
 from service.evaluation.offline import Loaded
 from service.evaluation.texts import Text
-
-if TYPE_CHECKING:
-    from service.runner.scoring import Distributions
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
     """Of every scored position: the true token's logprob, the likeliest token, and the KL divergence from the first
-    version (none for the first version itself)."""
+    version. Of the first version itself: no divergence, and by how much its likeliest token leads (`margins`).
+    `sizes` has the number of scored positions of each text."""
 
-    logprobs: Sequence[float]
-    likeliest: Sequence[int]
-    kl: Sequence[float] = ()
-    sizes: Sequence[int] = ()
-    """The number of scored positions of each text."""
+    logprobs: list[float] = field(default_factory=list)
+    likeliest: list[int] = field(default_factory=list)
+    kl: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
 
     @property
     def perplexity(self) -> float:
@@ -51,6 +50,19 @@ class Predictions:
         """Returns 1 for each position whose likeliest token is the other's, else 0."""
         return [int(mine == theirs) for mine, theirs in zip(self.likeliest, other.likeliest, strict=True)]
 
+    def clear(self) -> list[int]:
+        """Returns 1 for each position where this version's likeliest token leads by `CLEAR`, else 0."""
+        return [int(margin >= CLEAR) for margin in self.margins]
+
+    def clear_same(self, first: Predictions) -> list[int]:
+        """Returns 1 for each clear position of the first version whose likeliest token is the same here, else 0."""
+        return [same and clear for same, clear in zip(self.same(first), first.clear(), strict=True)]
+
+    def clear_agreement(self, first: Predictions) -> float | None:
+        """Returns the share of the first version's clear positions; None where it has none."""
+        clear = sum(first.clear())
+        return sum(self.clear_same(first)) / clear if clear else None
+
     def losses(self) -> list[float]:
         """Returns the sum of -ln p of each text, in nats."""
         return [
@@ -65,27 +77,19 @@ class Predictions:
 
 
 def predict(
-    loaded: Loaded,
-    texts: Iterable[Text],
-    kept: Distributions,
-    is_first: bool,
-    on_text: Callable[[], object] = lambda: None,
-) -> Predictions:
-    """Predicts all `texts`. The first version's distributions go to `kept`; the other versions read them for the same
-    texts."""
-    from service.runner.scoring import score
+    versions: Sequence[Loaded], texts: Iterable[Text], on_text: Callable[[], object] = lambda: None
+) -> list[Predictions]:
+    """Predicts all `texts` with every version, text by text, and compares each version with the first."""
+    from service.runner.scoring import Scorer, score
 
-    kept.rewind()
-    logprobs: list[float] = []
-    likeliest: list[int] = []
-    kl: list[float] = []
-    sizes: list[int] = []
+    scorers = [Scorer(each.runner, each.config.decoder_start, each.adapter) for each in versions]
+    found = [Predictions() for _ in versions]
     for text in texts:
-        start, adapter = loaded.config.decoder_start, loaded.adapter
-        scores = score(loaded.runner, text.token_ids, text.positions, kept, is_first, start, adapter)
-        logprobs += scores.logprobs
-        likeliest += scores.likeliest
-        kl += scores.kl
-        sizes.append(len(scores.logprobs))
+        for taken, scores in zip(found, score(scorers, text.token_ids, text.positions), strict=True):
+            taken.logprobs.extend(scores.logprobs)
+            taken.likeliest.extend(scores.likeliest)
+            taken.kl.extend(scores.kl)
+            taken.margins.extend(scores.margins)
+            taken.sizes.append(len(scores.logprobs))
         on_text()
-    return Predictions(logprobs, likeliest, kl, sizes)
+    return found

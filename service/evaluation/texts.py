@@ -1,22 +1,26 @@
-"""This module chooses the texts that versions are measured on: the project's own dialogues in Korean and English, or a
-file of the user's.
+"""This module chooses the texts that versions are measured on: the project's own, or a file of the user's.
 
-In dialogues the assistant's tokens count. Users' messages are read and not scored: a chat model was never trained to
-write them. In a file all tokens count but the first of each piece.
+    every model      general prose, code and chats in English and Korean (`general/`), always in the same order: a short
+                     measurement has the first of them, so it shares them with a long one
+    the demo model   dialogues in a lunch box shop, Korean and English, which is what it was trained for
+
+In chats and dialogues the assistant's tokens count. Users' messages are read and not scored: a chat model was never
+trained to write them. Elsewhere all tokens count but the first.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from models.demo.dialogue import Dialogue
 from models.demo.grammar import Style, dialogue
 from models.report import TextSet
+from models.starter import WEIGHTS as DEMO_FILES
 from service.errors import InvalidRequest
 from service.host import available_memory
 from service.text.messages import Document, Message
@@ -26,8 +30,15 @@ FIRST_DIALOGUE = 900_000_000  # far from the dialogues that training saw
 FIRST_CALIBRATION = 800_000_000  # and from the dialogues that are measured
 CALIBRATION = 8
 DIALOGUES = "dialogues in Korean and English"
-PIECE_TOKENS = 512
+GENERAL = "prose, code and chats in English and Korean"
+PIECE_TOKENS = 256
 MAX_FILE_BYTES = 64 << 20
+TEMPLATE: Final = "chat_template.jinja"
+_WRITTEN: Final = Path(__file__).parent / "general"
+_MESSAGE: Final = re.compile(r"^(user|assistant): ", re.MULTILINE)
+_STYLE: Final = Style((6, 12))
+_RUNNING: Final = 1.3
+"""Memory that a model takes that runs on a few short texts, in bytes of its weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,11 @@ class Text:
         kept = tuple(at for at in self.positions if at < tokens)
         return Text(self.token_ids[:tokens], kept or tuple(range(1, min(tokens, len(self.token_ids)))))
 
+    def scored(self, most: int) -> Text:
+        """Returns the text up to the position that is the last of so many that count."""
+        kept = self.positions[:most]
+        return Text(self.token_ids[: kept[-1] + 1], kept) if kept else self
+
     def digest(self) -> str:
         return hashlib.sha256(repr((self.token_ids, self.positions)).encode()).hexdigest()
 
@@ -52,54 +68,52 @@ class Text:
         return Text(self.token_ids, tuple(at for at in self.positions if at >= half))
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
-    """The length of texts: the style of dialogues, the most tokens of one, and the most of a piece of a file."""
-
-    style: Style
-    dialogue_tokens: int
-    piece_tokens: int
+def is_demo(directory: Path) -> bool:
+    """Returns whether a version is the demo model, of whatever training: its files have the demo's chat template."""
+    theirs = directory / TEMPLATE
+    return theirs.is_file() and theirs.read_bytes() == (DEMO_FILES / TEMPLATE).read_bytes()
 
 
-_RUNNING: Final = 1.3
-"""Memory that a model takes that runs on a few short texts, in bytes of its weights."""
-LENGTHS: Final = (
-    Length(Style((6, 12)), 1 << 20, PIECE_TOKENS),
-    Length(Style((2, 4), shop_facts=2, rows=2), 256, 256),
-    Length(Style((1, 2), shop_facts=1, rows=1), 128, 128),
-)
-"""Long first: a model that is too slow for enough long texts gets shorter ones."""
+def project_texts(directory: Path, tokenizer: Tokenizer, window: int, count: int) -> list[Text]:
+    """Returns the first `count` of the project's texts for a version."""
+    made = dialogues if is_demo(directory) else general
+    return made(tokenizer, window, count)
 
 
-def dialogues(
-    tokenizer: Tokenizer, window: int, count: int, first: int = FIRST_DIALOGUE, length: Length = LENGTHS[0]
+def general(
+    tokenizer: Tokenizer, window: int, count: int = 1 << 20, of: Literal["measured", "calibration"] = "measured"
 ) -> list[Text]:
-    """Returns dialogues with values and wordings that the demo model's training never saw. The version's own chat
-    template renders them; without a template they are written line by line. Dialogues that do not fit `window` are
-    cut."""
+    """Returns the first `count` general texts, cut to `window`. The version's own chat template renders the chats."""
+    texts = (_written(tokenizer, window, kind, content) for kind, content in _read(of))
+    return [text for text in islice(texts, count) if text.positions]
+
+
+def dialogues(tokenizer: Tokenizer, window: int, count: int, first: int = FIRST_DIALOGUE) -> list[Text]:
+    """Returns dialogues with values and wordings that the demo model's training never saw, cut to `window`."""
     texts = []
-    window = min(window, length.dialogue_tokens)
     for number in range(count):
-        made = dialogue(first + number, length.style, "test", "test")
-        try:
-            texts.append(_chat(tokenizer, window, made))
-        except InvalidRequest:  # no template, or the template refuses such a chat
-            lines = "\n".join(message["content"] for message in made.messages)
-            texts += _pieces(tokenizer.encode(lines), window)
+        made = dialogue(first + number, _STYLE, "test", "test")
+        messages = [Message(message["role"], message["content"]) for message in made.messages]
+        documents = [Document(document["text"], document.get("title")) for document in made.documents]
+        texts.append(_chat(tokenizer, window, messages, documents))
     return [text for text in texts if text.positions]
 
 
 def calibration(directory: Path, window: int) -> list[tuple[int, ...]]:
-    """Returns a few other dialogues as the version's token ids, for quantizing and not for measuring. Returns none
-    where memory does not hold the version's weights, which the library's model loads to run on them."""
+    """Returns a few other texts as the version's token ids, for quantizing and not for measuring. Returns none where
+    memory does not hold the version's weights, which the library's model loads to run on them."""
     weights = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
     if available_memory() < _RUNNING * weights:
         return []
-    texts = dialogues(Tokenizer.load(directory), min(window, 512), CALIBRATION, FIRST_CALIBRATION)
+    tokenizer, window = Tokenizer.load(directory), min(window, 512)
+    if is_demo(directory):
+        texts = dialogues(tokenizer, window, CALIBRATION, FIRST_CALIBRATION)
+    else:
+        texts = general(tokenizer, window, of="calibration")
     return [text.token_ids for text in texts]
 
 
-def of_file(tokenizer: Tokenizer, window: int, path: Path, most: int, piece_tokens: int = PIECE_TOKENS) -> list[Text]:
+def of_file(tokenizer: Tokenizer, window: int, path: Path, most: int) -> list[Text]:
     """Returns a UTF-8 text file in pieces, at most `most` tokens of it. Raises InvalidRequest."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -107,7 +121,7 @@ def of_file(tokenizer: Tokenizer, window: int, path: Path, most: int, piece_toke
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path.name} cannot be read as UTF-8 text: {type(error).__name__}") from None
-    texts = _pieces(tokenizer.encode(content)[:most], min(piece_tokens, window))
+    texts = _pieces(tokenizer.encode(content)[:most], min(PIECE_TOKENS, window))
     if not texts:
         raise InvalidRequest(f"{path.name} holds fewer than two tokens: give a longer text")
     return texts
@@ -121,17 +135,37 @@ def described(name: str, texts: Sequence[Text]) -> TextSet:
     return TextSet(name, digest.hexdigest(), sum(len(text.positions) for text in texts))
 
 
-def _chat(tokenizer: Tokenizer, window: int, made: Dialogue) -> Text:
-    chat = tokenizer.encode_chat(
-        [Message(message["role"], message["content"]) for message in made.messages],
-        documents=[Document(document["text"], document.get("title")) for document in made.documents],
-        add_generation_prompt=False,
-    )
-    answers = {at for at, message in enumerate(made.messages) if message["role"] == "assistant"}
+def _read(name: str) -> Iterator[tuple[str, str]]:
+    """Yields the kind and the content of each text of a file of texts."""
+    whole = (_WRITTEN / f"{name}.txt").read_text(encoding="utf-8")
+    for block in re.split(r"^=== ", whole, flags=re.MULTILINE)[1:]:
+        kind, _, content = block.partition("\n")
+        yield kind, content.rstrip("\n")
+
+
+def _written(tokenizer: Tokenizer, window: int, kind: str, content: str) -> Text:
+    if kind == "chat":
+        _, *parts = _MESSAGE.split(content)
+        messages = [Message(role, said.rstrip("\n")) for role, said in zip(parts[::2], parts[1::2], strict=True)]
+        return _chat(tokenizer, window, messages)
+    return _whole(tokenizer.encode(content)[:window])
+
+
+def _chat(tokenizer: Tokenizer, window: int, messages: Sequence[Message], documents: Sequence[Document] = ()) -> Text:
+    """Returns a chat by the version's template; written line by line, all of which counts, where there is none."""
+    try:
+        chat = tokenizer.encode_chat(messages, documents=documents, add_generation_prompt=False)
+    except InvalidRequest:  # no template, or the template refuses such a chat
+        return _whole(tokenizer.encode("\n".join(message.content for message in messages))[:window])
+    answers = {at for at, message in enumerate(messages) if message.role == "assistant"}
     owners = islice(chat.owners(), window)
     return Text(chat.ids()[:window], tuple(at for at, owner in enumerate(owners) if at and owner in answers))
 
 
+def _whole(token_ids: Sequence[int]) -> Text:
+    return Text(tuple(token_ids), tuple(range(1, len(token_ids))))
+
+
 def _pieces(token_ids: Sequence[int], size: int) -> list[Text]:
-    cut = (tuple(token_ids[at : at + size]) for at in range(0, len(token_ids), size))
-    return [Text(piece, tuple(range(1, len(piece)))) for piece in cut if len(piece) > 1]
+    cut = (_whole(token_ids[at : at + size]) for at in range(0, len(token_ids), size))
+    return [piece for piece in cut if piece.positions]

@@ -76,7 +76,7 @@ class IdleReports:
     def _missing(self, served: Iterable[Manifest]) -> Manifest | None:
         """Returns a version without a report that no process measures, and that memory has room for."""
         for manifest in served:
-            if manifest.digest in self._given_up or self._repository.has_report(manifest):
+            if manifest.digest in self._given_up or self._repository.is_measured(manifest):
                 continue
             if not self._repository.is_being_measured(manifest) and self._fits(manifest):
                 return manifest
@@ -116,4 +116,4 @@ class IdleReports:
             log.warning("idle_report_failed", model=manifest.reference, reason=ended.error or ended.state)
 
     def _is_made_or_being_made(self, manifest: Manifest) -> bool:
-        return self._repository.has_report(manifest) or self._repository.is_being_measured(manifest)
+        return self._repository.is_measured(manifest) or self._repository.is_being_measured(manifest)

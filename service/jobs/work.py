@@ -8,8 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from models.manifest import Manifest, precision_of
 from models.progress import Progress, part
+from models.report import Effort
 from models.repository import Repository
 from service.evaluation.texts import calibration
 from service.records import open_repository
@@ -81,7 +84,7 @@ def _evaluate(
 
     manifest = repository.resolve(model)
     texts = None if text_file is None else Path(text_file)
-    evaluate(settings, repository, manifest, "full" if effort == "full" else "quick", texts, progress)
+    evaluate(settings, repository, manifest, msgspec.convert(effort, Effort), texts, progress)
     return _named(manifest)
 
 

@@ -1,18 +1,19 @@
-"""Scoring says what a version predicts of a given text: each position from the true tokens before it (teacher forcing).
+"""Scoring says what versions predict of a given text: each position from the true tokens before it (teacher forcing).
 If an encoder reads the prompt, the encoder gets the first half of the text and the decoder predicts the second half.
 
 logprob    ln p(token)
 likeliest  argmax p
+margin     ln p(likeliest) - ln p(second likeliest) of the first version
 kl         Σ p·ln(p/q) in nats, p the first version's distribution and q this one's (Kullback and Leibler 1951)
+
+Versions walk through a text side by side, so that no more than a step's logits of each are in memory, and none on disk.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -25,86 +26,63 @@ from service.runner.model_runner import ModelRunner
 CHUNK = 256
 """Positions in one step: what logits take is this times the vocabulary."""
 PIECE = 32
-"""Rows whose log-probabilities, and those of the first version, are held at once."""
+"""Rows whose log-probabilities, of every version, are held at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A version that predicts. `decoder_start` is as EngineConfig's, `adapter` the runner's adapter of that name.
+    Scoring writes KV blocks from the first on: nothing else may run."""
+
+    runner: ModelRunner
+    decoder_start: tuple[int, ...] = ()
+    adapter: str = ""
 
 
 @dataclass(slots=True)
 class Scores:
-    """Of a text's counted positions, in order; `kl` is empty for the first version."""
+    """Of a text's counted positions, in order. The first version has `margins` and no `kl`, the others `kl` alone."""
 
     logprobs: list[float] = field(default_factory=list)
     likeliest: list[int] = field(default_factory=list)
     kl: list[float] = field(default_factory=list)
-
-
-class Distributions:
-    """The first version's log-probabilities, fp32 [position, vocabulary], in a file that nobody else sees."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-    def rewind(self) -> None:
-        self._file.seek(0)
-
-    def keep(self, rows: Tensor) -> None:
-        self._file.write(rows.numpy().data)
-
-    def next(self, like: Tensor) -> Tensor:
-        """As many rows as `like` has, from where the last call ended."""
-        return torch.frombuffer(bytearray(self._file.read(like.nbytes)), dtype=like.dtype).view(like.shape)
+    margins: list[float] = field(default_factory=list)
 
 
 @torch.inference_mode()
-def score(
-    runner: ModelRunner,
-    token_ids: tuple[int, ...],
-    positions: Collection[int],
-    kept: Distributions,
-    is_first: bool,
-    decoder_start: tuple[int, ...] = (),
-    adapter: str = "",
-) -> Scores:
-    """Of one text, by the runner's adapter of that name; `positions`, from 1 on and ascending, are those whose
-    prediction counts. The first version's distributions go to `kept`, those of others are compared with what is there:
-    the same texts in the same order. `decoder_start` is as EngineConfig's.
-
-    Writes KV blocks from the first on: nothing else may run.
-    """
-    scores = Scores()
-    for first, logits in _chunks(runner, token_ids, decoder_start, adapter):
-        rows = [at - first for at in positions if first <= at < first + len(logits)]
-        for start in range(0, len(rows), PIECE):
-            piece = rows[start : start + PIECE]
-            found = torch.log_softmax(logits[piece].float(), dim=-1).cpu()
-            _take_in(scores, found, [token_ids[first + row] for row in piece], kept, is_first)
+def score(versions: Row[Scorer], token_ids: tuple[int, ...], positions: Collection[int]) -> list[Scores]:
+    """Returns the scores of each version on one text; `positions`, from 1 on and ascending, are those whose prediction
+    counts."""
+    scores = [Scores() for _ in versions]
+    walks = (_pieces(each, token_ids, positions) for each in versions)
+    for pieces in zip(*walks, strict=True):
+        targets, reference = pieces[0]
+        first, second = reference.topk(2, dim=-1).values.unbind(-1)
+        scores[0].margins += (first - second).tolist()
+        for at, (taken, (_, found)) in enumerate(zip(scores, pieces, strict=True)):
+            taken.logprobs += found.gather(1, targets)[:, 0].tolist()
+            taken.likeliest += found.argmax(dim=-1).tolist()
+            if at:
+                taken.kl += (reference.exp() * (reference - found)).nansum(dim=-1).tolist()
     return scores
 
 
-def _take_in(scores: Scores, found: Tensor, targets: list[int], kept: Distributions, is_first: bool) -> None:
-    """The log-probabilities `found` [rows, vocabulary], of which `targets` are the true tokens."""
-    scores.logprobs += found.gather(1, torch.tensor(targets)[:, None])[:, 0].tolist()
-    scores.likeliest += found.argmax(dim=-1).tolist()
-    if is_first:
-        kept.keep(found)
-        return
-    theirs = kept.next(found)
-    scores.kl += (theirs.exp() * (theirs - found)).nansum(dim=-1).tolist()
+def _pieces(version: Scorer, token_ids: tuple[int, ...], positions: Collection[int]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields (true tokens [rows, 1], log-probabilities [rows, vocabulary]) of the positions that count."""
+    for first, logits in _chunks(version, token_ids):
+        rows = [at - first for at in positions if first <= at < first + len(logits)]
+        for start in range(0, len(rows), PIECE):
+            piece = rows[start : start + PIECE]
+            targets = torch.tensor([token_ids[first + row] for row in piece])[:, None]
+            yield targets, torch.log_softmax(logits[piece].float(), dim=-1).cpu()
 
 
-def _chunks(
-    runner: ModelRunner, token_ids: tuple[int, ...], decoder_start: tuple[int, ...], adapter: str
-) -> Iterator[tuple[int, Tensor]]:
-    """(first, logits): row i predicts the token at first + i."""
+def _chunks(version: Scorer, token_ids: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
+    """Yields (first, logits): row i predicts the token at first + i."""
+    runner, decoder_start = version.runner, version.decoder_start
     half = len(token_ids) // 2 if decoder_start else len(token_ids)
-    request = Request("text", token_ids[:half], SamplingParams(max_tokens=1, prompt_logprobs=0), adapter=adapter)
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    request = Request("text", token_ids[:half], params, adapter=version.adapter)
     known = (*decoder_start, *token_ids[half:])
     sequence = Sequence.of(request, known, runner.cache.block_size)
     slots, last = sequence.num_encoder_slots, sequence.num_tokens - 1

@@ -22,7 +22,6 @@ from service.engine.messages import Request, SamplingParams
 from service.evaluation.offline import load, run_all
 from service.evaluation.predictions import Predictions, predict
 from service.evaluation.texts import calibration, dialogues
-from service.runner.scoring import Distributions
 from service.settings import Settings
 from service.text.tokenizer import Tokenizer
 from tests.effort import usual
@@ -64,12 +63,12 @@ def settings(repository: Repository) -> Settings:
 
 def predictions(repository: Repository) -> dict[str, Predictions]:
     found: dict[str, Predictions] = {}
-    with Distributions() as kept:
-        for version in ("bf16", *PRECISIONS):
-            manifest = repository.get("demo", version)
-            texts = dialogues(Tokenizer.load(repository.path(manifest)), manifest.context_window, 4)
-            loaded = load(settings(repository), repository, manifest)
-            found[version] = predict(loaded, texts, kept, not found)
+    manifest = repository.get("demo", "bf16")
+    texts = dialogues(Tokenizer.load(repository.path(manifest)), manifest.context_window, 4)
+    parent = load(settings(repository), repository, manifest)
+    for version in PRECISIONS:
+        child = load(settings(repository), repository, repository.get("demo", version))
+        found["bf16"], found[version] = predict([parent, child], texts)
     return found
 
 

@@ -59,6 +59,9 @@ def test_the_parent_then_production_then_the_newest_other(repository: Repository
         lineage = replace(FACTS.lineage, parent="demo:1", parent_digest=one.digest)
         child = repository.publish(staged, replace(FACTS, lineage=lineage), "demo")
     assert baseline_of(repository, child) == one
+    repository.promote("demo", "production", child.version, "a test")
+    assert baseline_of(repository, one) == three, "never its own descendant"
+    assert baseline_of(repository, two) == child
     with repository.stage() as staged:
         write_weights(staged, "other words")
         stranger = repository.publish(staged, replace(FACTS, vocab_size=7), "demo")
@@ -86,7 +89,11 @@ def test_a_report_of_the_demo_model(repository: Repository) -> None:
         f"{figure}.{batch}"
         for figure in ("speed.decode_tokens_per_second", "compared.decode_ratio")
         for batch in (1, 8, 32)
-    } | {f"compared.{figure}" for figure in ("perplexity_change", "kl", "top1_agreement")}, "one answer has no interval"
+    } | {f"compared.{figure}" for figure in ("perplexity_change", "kl", "top1_agreement", "clear_top1_agreement")}, (
+        "one answer has no interval"
+    )
+    assert compared.clear_top1_agreement is not None and compared.clear is not None
+    assert compared.top1_agreement <= compared.clear_top1_agreement <= 1 and 0.8 < compared.clear < 1
     change = made.intervals["compared.perplexity_change"]
     assert change.low <= compared.perplexity_change <= change.high and change.items == made.texts.tokens
     again = evaluate(settings(repository), repository, small)

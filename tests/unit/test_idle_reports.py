@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
@@ -76,10 +77,19 @@ async def looks(count: int = 5) -> None:
 
 async def test_each_served_version_without_a_report_gets_one(tmp_path: Path) -> None:
     async with running(tmp_path, "0", versions=2) as server:
-        await until(lambda: all(server.repository.has_report(each) for each in server.served))
+        await until(lambda: all(server.repository.is_measured(each) for each in server.served))
         await looks()
         assert [job.kind for job in server.jobs.all()] == ["evaluate"] * 2, "each once"
         assert [job.arguments["effort"] for job in server.jobs.all()] == ["quick"] * 2
+
+
+async def test_a_check_of_seconds_is_followed_by_a_report(tmp_path: Path) -> None:
+    async with running(tmp_path, "0", serves=False) as server:
+        (version,) = server.repository.versions("demo")
+        checked = msgspec.structs.replace(report(version, None), effort="check")
+        server.repository.put_report(version, checked)
+        server.served.append(version)
+        await until(lambda: server.repository.is_measured(version))
 
 
 async def test_a_version_with_a_report_is_left_alone(tmp_path: Path) -> None:
@@ -106,7 +116,7 @@ async def test_not_before_the_server_is_idle(tmp_path: Path) -> None:
         await looks()
         assert server.jobs.all() == [], "it was there a moment ago"
         server.clock.advance(0.2)
-        await until(lambda: server.repository.has_report(version))
+        await until(lambda: server.repository.is_measured(version))
 
 
 async def test_a_request_ends_the_work_at_once_and_it_comes_again_later(tmp_path: Path) -> None:
@@ -122,7 +132,7 @@ async def test_a_request_ends_the_work_at_once_and_it_comes_again_later(tmp_path
         assert server.jobs.all() == [], "it waits twice as long now"
         server.clock.advance(6)
         await until(lambda: server.repository.is_being_measured(version))
-        assert not server.repository.has_report(version)
+        assert not server.repository.is_measured(version)
 
 
 async def test_another_job_goes_first(tmp_path: Path) -> None:
@@ -150,7 +160,7 @@ async def test_a_report_without_memory_for_it_is_skipped_with_one_line(tmp_path:
             assert [(line["event"], line["free_bytes"]) for line in lines] == [("idle_report_skipped", 1 << 20)]
             assert server.jobs.all() == []
             server.memory = PLENTY
-            await until(lambda: server.repository.has_report(server.served[0]))
+            await until(lambda: server.repository.is_measured(server.served[0]))
 
 
 async def test_no_version_is_measured_twice_at_once(tmp_path: Path) -> None:
@@ -166,7 +176,7 @@ async def test_no_version_is_measured_twice_at_once(tmp_path: Path) -> None:
                 server.repository.measuring(version),
             ):
                 pass
-        await until(lambda: server.repository.has_report(version))
+        await until(lambda: server.repository.is_measured(version))
 
 
 async def test_a_job_that_is_cancelled_while_its_process_starts_ends(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from service.evaluation.evaluate import shown_seconds
 from service.evaluation.forecast import Forecast
 from service.evaluation.planning import EFFORTS, Extent, Planner
 from service.evaluation.speed import BATCHES, ROUNDS
-from service.evaluation.texts import LENGTHS, Length, Text
+from service.evaluation.texts import Text
 from tests.fakes import FakeClock
 
 QUICK = EFFORTS["quick"]
-SIZES = {LENGTHS[0]: 800, LENGTHS[1]: 256, LENGTHS[2]: 128}
+FIRST, TOKENS = 140, 240
+"""Of each of the first four texts, and of the others."""
 
 
 def forecast(tokens_per_second: float) -> Forecast:
@@ -27,9 +28,9 @@ def forecast(tokens_per_second: float) -> Forecast:
     return Forecast(line, 1.1)
 
 
-def texts_of(length: Length) -> list[Text]:
-    ids = tuple(range(SIZES[length]))
-    return [Text(ids, ids[1:])] * QUICK.dialogues
+def all_texts() -> list[Text]:
+    ids = tuple(range(TOKENS))
+    return [Text(ids[:FIRST], ids[1:FIRST])] * 4 + [Text(ids, ids[1:])] * (QUICK.texts - 4)
 
 
 @pytest.mark.parametrize("speed", [90.0, 150.0, 500.0, 5_000.0, 100_000.0])
@@ -37,7 +38,7 @@ def test_the_parts_fit_the_time(speed: float) -> None:
     """Loading two versions took twenty seconds, and each part takes what its forecast says."""
     forecasts, clock = [forecast(speed * 0.7), forecast(speed)], FakeClock(20.0)
     planner = Planner(QUICK, forecasts, 0.0, clock)
-    texts = planner.texts(texts_of)
+    texts = planner.texts(all_texts())
     clock.advance(sum(each.scoring(texts) for each in forecasts))
     plan = planner.speed(2048)
     for each in forecasts:
@@ -52,36 +53,36 @@ def test_the_parts_fit_the_time(speed: float) -> None:
     assert clock.now < QUICK.seconds
 
 
-def test_a_faster_machine_measures_more_and_longer_texts() -> None:
+def test_a_faster_machine_measures_more_of_the_same_texts() -> None:
     chosen = []
     for speed in (20.0, 100.0, 400.0, 2_000.0, 100_000.0):
-        texts = Planner(QUICK, [forecast(speed)], time.monotonic()).texts(texts_of)
-        chosen.append(sum(len(text.token_ids) for text in texts))
-    assert chosen == sorted(chosen) and chosen[0] == 4 * 128 and chosen[-1] == QUICK.dialogues * 800
+        texts = Planner(QUICK, [forecast(speed)], time.monotonic()).texts(all_texts())
+        chosen.append(len(texts))
+    assert chosen == sorted(chosen) and chosen[0] == 4 and chosen[-1] == QUICK.texts
 
 
 def test_machines_of_about_the_same_speed_measure_the_same() -> None:
     amounts = {
-        len(Planner(QUICK, [forecast(speed)], time.monotonic()).texts(texts_of)) for speed in range(300, 900, 20)
+        len(Planner(QUICK, [forecast(speed)], time.monotonic()).texts(all_texts())) for speed in range(300, 900, 20)
     }
     assert amounts <= {8, 12, 16, 24}
 
 
 def test_without_time_the_least_is_measured() -> None:
     planner = Planner(QUICK, [forecast(1.0)], time.monotonic() - 100)
-    assert len(planner.texts(texts_of)) == 4
+    assert len(planner.texts(all_texts())) == 4
     assert planner.speed(2048).seconds == 0.0
-    assert len(planner.answers(texts_of(LENGTHS[2])).prompts) == 2
+    assert len(planner.answers(all_texts()).prompts) == 2
     assert planner.questions([100] * 38, 40) == 1
 
 
 def test_full_measures_everything_and_says_beforehand_how_long() -> None:
     extent = Extent(100, 32_768, 16, 100, 60.0)
     slow, fast = (Planner(extent, [forecast(speed)], time.monotonic()) for speed in (100.0, 1000.0))
-    texts = texts_of(LENGTHS[0])
-    assert math.isinf(extent.seconds) and slow.texts(texts_of) == texts and slow.questions([100], 40) == 100
+    texts = all_texts()
+    assert math.isinf(extent.seconds) and slow.texts(texts) == texts and slow.questions([100], 40) == 100
     expected = slow.expected_seconds(texts, 2048, [], 40)
-    scoring = len(texts) * 800 * 1.1 / 100
+    scoring = len(texts) * TOKENS * 1.1 / 100
     assert scoring + 60 < expected < 2 * scoring + 120
     assert fast.expected_seconds(texts, 2048, [], 40) < expected / 2
     assert fast.expected_seconds(texts, 2048, [100] * 10, 40) > fast.expected_seconds(texts, 2048, [], 40) + 100

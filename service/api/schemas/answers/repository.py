@@ -50,7 +50,9 @@ class TextSetShown(Shown):
 
 
 class ComparisonShown(Shown):
-    """The comparison with the parent on the same text; `kl` in nats, `decode_ratio` by batch size."""
+    """The comparison with the parent on the same text; `kl` in nats, `decode_ratio` by batch size. `clear` is the share
+    of the positions where the parent's likeliest token leads by 0.1 nats, `clear_top1_agreement` the share of these
+    with the same likeliest token; null in reports of earlier releases."""
 
     reference: str
     digest: str
@@ -59,6 +61,8 @@ class ComparisonShown(Shown):
     top1_agreement: float
     greedy_agreement: float
     decode_ratio: dict[str, float]
+    clear_top1_agreement: float | None = None
+    clear: float | None = None
 
 
 class SpeedShown(Shown):
@@ -103,7 +107,7 @@ class ReportShown(Shown):
 
     digest: str
     created_at: Time
-    effort: Literal["quick", "full"]
+    effort: Literal["check", "quick", "full"]
     seconds: float
     texts: TextSetShown
     perplexity: float
