@@ -32,7 +32,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         publish(repository, parent=parent, chat_template=f"{{# {number} #}}{{{{ messages[-1]['content'] }}}}")
     repository.promote("demo", "production", "1", "first")
     bad = repository.get("demo", "3")
-    repository.put_report(bad, report(bad, beside(repository.get("demo", "1"), top1_agreement=0.5)))
+    repository.put_report(bad, report(bad, beside(repository.get("demo", "1"), clear_top1_agreement=0.5)))
     async with serving(tmp_path) as served:
         yield served
 
@@ -92,7 +92,7 @@ async def test_a_version_shows_its_files_and_its_report(world: World) -> None:
     assert (body["model"], body["digest"], body["aliases"]) == ("demo:3", manifest.digest, [])
     assert [(file["path"], file["sha256"]) for file in body["files"]] == [(f.path, f.sha256) for f in manifest.files]
     assert body["layers"] == [{"pattern": "text", "dtype": "U8"}]
-    assert body["report"]["compared"]["top1_agreement"] == 0.5
+    assert body["report"]["compared"]["clear_top1_agreement"] == 0.5
     listed = (await world.client.get(f"{MODELS}/demo")).json()
     assert [each["model"] for each in listed["versions"]] == ["demo:3", "demo:2", "demo:1"]
     assert listed["versions"][2]["aliases"] == ["production"] and listed["versions"][2]["report"] is None
@@ -144,11 +144,11 @@ async def test_a_changed_byte_is_named(world: World) -> None:
 async def test_the_gate_and_its_override(world: World) -> None:
     url = f"{MODELS}/demo/aliases/production"
     response = await world.client.put(url, json={"version": "3", "reason": "new"})
-    assert "top-1 agreement 50.00%" in error(response, 409, "conflict")["error"]
+    assert "top-1 agreement where clear 50.00%" in error(response, 409, "conflict")["error"]
     assert (await world.client.get(url)).json()["version"] == "1"
     response = await world.client.put(url, json={"version": "3", "reason": "we must", "override": True})
     assert response.status_code == 200 and response.headers["etag"] == '"3"'
-    assert response.json()["change"]["overridden"] == ["top-1 agreement 50.00%, at least 98.00% of demo:1"]
+    assert response.json()["change"]["overridden"] == ["top-1 agreement where clear 50.00%, at least 95.00% of demo:1"]
 
 
 async def test_an_alias_to_try_things_on_is_not_gated(world: World) -> None:
