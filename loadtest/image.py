@@ -75,7 +75,7 @@ def outside() -> float:
     """The same by the environment that runs this, with the bytecode that it has."""
     with tempfile.TemporaryDirectory() as folder:
         began, port = time.monotonic(), free_port()
-        command = python("-m", "service.cli", "serve")
+        command = python("-m", "service.cli", "serve", "demo")
         server = starting(command, Path(folder) / "data", Path(folder) / "log", port, DOSIRAK_PORT=str(port))
         try:
             until_ready(server, MOST_SECONDS)

@@ -4,11 +4,13 @@
 directories, and the demo model only if the repository has nothing else.
 """
 
+import re
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from models import catalogue
 from models.errors import Corrupt, RepositoryError, disk_is_full
 from models.importing import import_source
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
@@ -26,13 +28,22 @@ REPORT = WEIGHTS.parent / "report.json"
 """The report of `demo:2`. Its quality holds for these weights anywhere; its speed holds for the host that it names."""
 
 
-def demo_is_wanted(repository: Repository) -> bool:
+def demo_is_wanted(repository: Repository, reference: str = DEMO) -> bool:
     """Returns whether the repository has nothing but a part of the demo model: a fresh or interrupted installation.
-    Where there is no torch nothing could publish or serve it."""
+    Where there is no torch nothing could publish or serve it. The model that `dosirak serve` fetched into an empty
+    repository does not count where `reference`, which is to be served, names the demo."""
     there = set(repository.models())
+    if re.split("[:@]", reference)[0] == DEMO and first_is_there(repository):
+        there.remove(catalogue.first().name)
     is_promoted = bool(repository.history(DEMO, DEFAULT_ALIAS)) and not (repository.records.shared and not there)
     is_fresh = not (there - {DEMO} or is_promoted)
     return is_fresh and WEIGHTS.is_dir() and find_spec("torch") is not None
+
+
+def first_is_there(repository: Repository) -> bool:
+    """Returns whether the repository has a version of the catalogue's first entry, under the entry's name."""
+    first = catalogue.first()
+    return any(each.lineage.source.startswith(first.origins) for each in repository.versions(first.name))
 
 
 def publishing_bytes() -> int:

@@ -309,7 +309,7 @@ def _preparation(
         if not has_torch():
             return
         missing = [f"{reference}={path}" for reference, path in missing_of(repository, carried).items()]
-        if not (missing or demo_is_wanted(repository)):
+        if not (missing or demo_is_wanted(repository, settings.default_model)):
             return
         starter = "models.starter" if settings.is_alone else "service.starting.first_models"
         command = (sys.executable, "-m", starter, str(settings.data_dir), *missing)

@@ -53,7 +53,7 @@ class _Serving:
         with checks.marked(directory) as warning:
             self._warn(warning)
             repository = open_repository(self.settings)
-            self._warn(checks.check_space(repository, directory))
+            self._warn(checks.check_space(repository, directory, self.settings.default_model))
             if self.settings.preload and has_torch():
                 checks.check_model(repository, self.settings.default_model)
             leave()  # the child has its own connections to the database

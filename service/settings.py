@@ -49,7 +49,11 @@ class Settings(BaseSettings):
     data_dir: Path = Field(
         default=Path("~/.local/share/dosirak"), description="Model repository and database; a BENTOML_HOME of its own."
     )
-    default_model: str = Field(default="demo", description="Model reference used where a request names none.")
+    default_model: str = Field(
+        default="demo",
+        description="Model reference used where a request names none. Where it is unset, `dosirak serve` gives an "
+        "empty repository `smollm2` of the Python index, or else the demo model.",
+    )
     admin_key: SecretStr | None = Field(
         default=None, description="Key with every scope, sent as `Authorization: Bearer …`."
     )

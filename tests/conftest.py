@@ -1,4 +1,5 @@
-"""All tests run with Ctrl-C as a terminal gives it to a program, and on the kernels that `tests.sanitized` asks for."""
+"""All tests run with Ctrl-C as a terminal gives it to a program, and on the kernels that `tests.sanitized` asks for.
+Servers that they start serve the demo model and fetch nothing, unless a test says otherwise."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import httpx
 import hypothesis
 import pytest
 
+from models.starter import DEMO
 from tests.sanitized import VARIABLE
 
 # Other work on the cores makes a test case late, and nothing else.
@@ -25,6 +27,8 @@ for _operation in ("connect", "read", "write", "pool"):
 # them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ.setdefault("DOSIRAK_DEFAULT_MODEL", DEMO)
 
 if os.environ.get(VARIABLE):
     from service.runner.native import library

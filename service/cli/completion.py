@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
+from models.catalogue import entries
 from models.errors import RepositoryError
 from models.repository import Repository
 from service.settings import Settings
@@ -15,6 +16,12 @@ from service.settings import Settings
 def complete_reference(incomplete: str) -> list[str]:
     """Returns the references that begin as typed: `name`, `name:version` and `name@alias`."""
     return [each for each in _silently() if each.startswith(incomplete)]
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Returns the references and the catalogue's names that begin as typed."""
+    known = complete_reference(incomplete)
+    return known + [name for name in entries() if name.startswith(incomplete) and name not in known]
 
 
 def complete_name(incomplete: str) -> list[str]:

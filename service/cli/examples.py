@@ -26,6 +26,8 @@ Examples:
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "serve": (
         "dosirak serve",
+        "dosirak serve demo",
+        "dosirak serve smollm2",
         "dosirak serve Qwen/Qwen2.5-0.5B-Instruct",
         "dosirak serve Qwen/Qwen2.5-0.5B-Instruct@main --pull",
         "dosirak serve TinyLlama/TinyLlama-1.1B-Chat-v1.0 --precision bf16 --name tiny",
@@ -60,6 +62,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "dosirak model evaluate chat:2 --effort full --text dialogues.txt",
     ),
     "model list": ("dosirak model list", "dosirak model list --json"),
+    "model catalogue": ("dosirak model catalogue", "dosirak serve smollm2"),
     "model show": ("dosirak model show chat:2", "dosirak model show chat@production --json"),
     "model compare": ("dosirak model compare chat:1 chat:2",),
     "model verify": ("dosirak model verify chat:2",),

@@ -19,6 +19,7 @@ from models.manifest import Manifest, ModelReference
 from models.report import Report
 from models.repository import Repository
 from service.cli.aliases import history, promote, rollback
+from service.cli.catalogue import catalogue
 from service.cli.completion import complete_reference
 from service.cli.reports import print_reports, shown_state
 from service.cli.rollouts import rollout
@@ -273,7 +274,7 @@ def gc(
     )
 
 
-for verb in (promote, rollback, history, rollout):
+for verb in (catalogue, promote, rollback, history, rollout):
     app.command()(verb)
 
 

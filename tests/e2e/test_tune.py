@@ -58,7 +58,10 @@ def tuning(base: Path, port: int, *words: str, model: str = "tiny") -> subproces
 
 
 @pytest.mark.nightly
-def test_a_server_starts_with_what_was_written_and_keeps_tune_away(data: Path, tmp_path: Path) -> None:
+def test_a_server_starts_with_what_was_written_and_keeps_tune_away(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOSIRAK_DEFAULT_MODEL")  # the file has it
     port, file = free_port(), data / "t.env"
     said, _ = (done := tuning(data, port, "--seconds", "90", "--json")).communicate(timeout=240)
     assert done.returncode == 0, said

@@ -52,7 +52,7 @@ def test_the_wheel_serves_the_ui(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     log = tmp_path / "serve.log"
-    command = [str(environment / "dosirak"), "serve"]
+    command = [str(environment / "dosirak"), "serve", "demo"]
     with (
         running(command, tmp_path / "data", log, free_port(), elsewhere, PYTHONPATH="") as server,
         server.client() as client,

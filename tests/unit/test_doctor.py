@@ -211,6 +211,17 @@ def test_a_default_model_that_is_not_there(tmp_path: Path) -> None:
     assert look(Settings(data_dir=settings.data_dir, port=free_port())).model == "demo:2"
 
 
+def test_a_directory_with_nothing_gets_the_first_of_the_catalogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `dosirak serve` would find it; whoever names a default model has that one."""
+    assert look(Settings(data_dir=tmp_path / "data", port=free_port())).model == "demo, published at the first start"
+    monkeypatch.delenv("DOSIRAK_DEFAULT_MODEL")
+    found = look(Settings(data_dir=tmp_path / "data", port=free_port()))
+    assert found.model.startswith("smollm2, fetched at the first start where") and found.new_disk > 600e6
+    assert not (tmp_path / "data").exists()
+
+
 @contextmanager
 def listening(body: bytes) -> Iterator[int]:
     """A server of some project on a free port."""

@@ -84,13 +84,17 @@ class Start:
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    return made(tmp_path, monkeypatch)
+
+
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     monkeypatch.setenv("DOSIRAK_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("DOSIRAK_PORT", str(free_port()))
     monkeypatch.setenv("LOGNAME", "kim")
-    made = Start(Repository(tmp_path / "data"))
-    monkeypatch.setattr("service.serving.serve", made.serve)
-    monkeypatch.setattr(child, "run", made.job)
-    return made
+    start = Start(Repository(tmp_path / "data"))
+    monkeypatch.setattr("service.serving.serve", start.serve)
+    monkeypatch.setattr(child, "run", start.job)
+    return start
 
 
 def test_the_first_start_makes_the_version(start: Start, hub: FakeHub, llama: Path) -> None:
@@ -338,8 +342,10 @@ def test_more_than_any_disk_has(start: Start, hub: FakeHub, llama: Path) -> None
         (("/nowhere",), "no directory or GGUF file /nowhere"),
         (("Not A Name",), "hub id ORG/NAME"),
         (("nothing",), "There is no model nothing"),
-        (("nothing:1",), "no model version nothing:1"),
-        (("nothing", "--precision", "bf16"), "dosirak model quantize nothing"),
+        (("nothing:1",), "There is no model nothing: the repository has chat; the catalogue has smollm2, "),
+        (("nothing", "--precision", "bf16"), "There is no model nothing"),
+        (("chat:9",), "no model version chat:9"),
+        (("chat", "--precision", "bf16"), "dosirak model quantize chat"),
         (("org/name@",), "no revision"),
         (("nothing", "--precision", "int3"), "no precision"),
     ],

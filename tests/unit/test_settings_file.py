@@ -22,6 +22,7 @@ from service.settings_file import MOST_BYTES, Line, WrongFile, parse, read_setti
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """The command changes the environment of its process, which is ours here."""
     before = dict(os.environ)
+    os.environ.pop("DOSIRAK_DEFAULT_MODEL", None)
     monkeypatch.setenv("DOSIRAK_DATA_DIR", str(tmp_path / "data"))
     yield
     os.environ.clear()
