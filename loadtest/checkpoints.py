@@ -89,12 +89,12 @@ def draft_shape(agreement: float) -> Shape:
     return Shape(f"draft-{round(100 * agreement)}", 6, 768, 12, 4, 2048, 32000, tied=False, agreement=agreement)
 
 
-def demo_shape() -> Shape:
-    """Returns the shape of the demo model as it ships. Its text is its own, so nothing that depends on text is measured
+def shape_of(name: str, directory: Path) -> Shape:
+    """Returns the shape of a Llama that was trained. Its text is its own, so nothing that depends on text is measured
     on it."""
-    config = json.loads((WEIGHTS / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     return Shape(
-        DEMO_NAME,
+        name,
         config["num_hidden_layers"],
         config["hidden_size"],
         config["num_attention_heads"],
@@ -105,7 +105,7 @@ def demo_shape() -> Shape:
     )
 
 
-DEMO: Final = demo_shape()
+DEMO: Final = shape_of(DEMO_NAME, WEIGHTS)
 
 
 def next_token(shape: Shape, token: int) -> int:

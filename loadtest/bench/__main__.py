@@ -2,6 +2,7 @@
 
     python -m loadtest.bench                  everything; --quick for one round
     python -m loadtest.bench --only openvino dosirak --works decode-1 decode-8
+    python -m loadtest.bench --model smollm2  the catalogue's model: tokens a second and quality
     python -m loadtest.bench --mixed          mixed load against BentoML's dispatcher and fixed (size, wait) batching
 
 What is made once (checkpoints, environments of the peers, converted models) goes to --cache. Every figure is written to
@@ -18,11 +19,11 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from loadtest.bench import mixed, report
+from loadtest.bench import mixed, real, report
 from loadtest.bench.cache import CACHE, Cache, CannotMake
 from loadtest.bench.journal import Journal
 from loadtest.bench.session import Limits, Session
-from loadtest.bench.systems import System, catalogue, peers
+from loadtest.bench.systems import System, catalogue, named, peers
 from loadtest.bench.works import BY_NAME, WORKS
 from loadtest.checkpoints import DEMO
 from loadtest.ending import end_on_sigterm
@@ -39,20 +40,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--again", nargs="+", default=[], metavar="NAME", help="measure these systems anew")
     parser.add_argument("--fresh", action="store_true", help="start over, whatever the results folder holds")
     parser.add_argument("--mixed", action="store_true", help="the mixed loads instead")
+    parser.add_argument("--model", default="", metavar="NAME", help="the catalogue's model instead: speed and quality")
     parser.add_argument("--report", action="store_true", help="only write the tables of what is recorded")
     parser.add_argument("--minutes", type=float, default=60.0, help="start nothing new after so long")
     parser.add_argument("--cell-seconds", type=float, default=0.0, help="most for one work of one system")
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--out", type=Path, default=RESULTS / date.today().isoformat())
     return parser.parse_args()
-
-
-def named(systems: Sequence[System], prefixes: Sequence[str]) -> list[System]:
-    """Those whose name begins with one of `prefixes`. SystemExit where a prefix fits none."""
-    for prefix in prefixes:
-        if not any(system.name.startswith(prefix) for system in systems):
-            raise SystemExit(f"no system begins with {prefix!r}; there are: {', '.join(s.name for s in systems)}")
-    return [system for system in systems if not prefixes or any(system.name.startswith(p) for p in prefixes)]
 
 
 def prepare(cache: Cache, chosen: Sequence[System]) -> dict[str, str]:
@@ -87,6 +81,9 @@ def main() -> int:
     path = options.out / "figures.jsonl"
     if options.fresh:
         path.unlink(missing_ok=True)
+    if options.model:
+        rounds = 1 if options.quick else options.rounds
+        return asyncio.run(real.run(cache, options.out, options.model, options.only, options.again, rounds))
     journal = Journal(path)
     chosen = named(catalogue(), options.only)
     if options.again:

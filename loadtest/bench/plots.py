@@ -1,7 +1,8 @@
-"""This module writes plots as SVG: bars in groups. It uses no library and keeps no state."""
+"""This module writes plots as SVG: bars in groups, and named points. It uses no library and keeps no state."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final
@@ -25,7 +26,32 @@ def bars(title: str, unit: str, groups: Sequence[str], series: Mapping[str, Sequ
                 drawn += _bar(LEFT + at * slot + row * width, width * 0.92, value, largest, colour)
         x, y = LEFT + (row % 3) * 265, TOP + PLOT_HEIGHT + 34 + (row // 3) * 18
         drawn += [f'<rect x="{x}" y="{y}" width="11" height="11" fill="{colour}"/>', _text(x + 16, y + 10, name, 11)]
-    height = TOP + PLOT_HEIGHT + 60 + 18 * ((len(series) - 1) // 3)
+    return _drawing(drawn, TOP + PLOT_HEIGHT + 60 + 18 * ((len(series) - 1) // 3))
+
+
+def points(title: str, x_unit: str, y_unit: str, found: Mapping[str, tuple[float, float]]) -> str:
+    """A named point for each pair; y has a scale of powers of ten, x begins at 0. Every value must be above 0."""
+    decades = [math.log10(y) for _, y in found.values()] or [0.0]
+    low, high = math.floor(min(decades)), math.ceil(max(decades))
+    high += high == low
+    largest = 1.15 * max((x for x, _ in found.values()), default=1.0)
+    drawn = [_text(LEFT, 22, f"{title} ({y_unit} by {x_unit})", 15)]
+    for decade in range(low, high + 1):
+        y = TOP + PLOT_HEIGHT * (high - decade) / (high - low)
+        drawn.append(f'<line x1="{LEFT}" x2="{WIDTH - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        drawn.append(_text(4, y + 4, f"{10.0**decade:g}", 10))
+    for part in range(5):
+        x = LEFT + (WIDTH - LEFT - 20) * part / 4
+        drawn.append(_text(x, TOP + PLOT_HEIGHT + 18, f"{largest * part / 4:.0f}", 10))
+    for row, (name, (x, y)) in enumerate(found.items()):
+        across = LEFT + (WIDTH - LEFT - 20) * x / largest
+        down = TOP + PLOT_HEIGHT * (high - math.log10(y)) / (high - low)
+        drawn.append(f'<circle cx="{across:.1f}" cy="{down:.1f}" r="5" fill="{COLOURS[row % len(COLOURS)]}"/>')
+        drawn.append(_text(across + 8, down + 4, name, 11))
+    return _drawing(drawn, TOP + PLOT_HEIGHT + 40)
+
+
+def _drawing(drawn: Sequence[str], height: int) -> str:
     size = f'width="{WIDTH}" height="{height}"'
     body = "\n".join(drawn)
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">\n{body}\n</svg>\n'

@@ -111,6 +111,16 @@ class Driven:
         check(asked, told)
         return told
 
+    async def predict(self, texts: Sequence[Sequence[int]], folder: Path) -> None:
+        """Writes the logits of each text into `folder`, as a driver's `write_predictions` does. Raises Failed where the
+        driver tells none."""
+        assert self._process.stdin is not None
+        line = json.dumps({"texts": [list(text) for text in texts], "folder": str(folder)})
+        self._process.stdin.write(line.encode() + b"\n")
+        answer = await self._read()
+        if "error" in answer:
+            raise Failed(str(answer["error"]))
+
     async def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()

@@ -14,7 +14,7 @@ from loadtest.bench.wave import Asked
 from loadtest.checkpoints import DEMO, LARGE, MIDDLE, MIXTURE, SMALL, TINYLLAMA, WIDE, Shape
 from loadtest.peers.driver import TEMPERATURE, TOP_P
 
-Precision = Literal["int8", "bf16", "fp32", "int4"]
+Precision = Literal["int8", "bf16", "fp32", "int4", "int8-weight", "llm-int8", "file"]
 OURS: Final = "dosirak"
 CORES: Final = len(os.sched_getaffinity(0))
 SLOTS: Final = 32
@@ -194,3 +194,11 @@ def catalogue() -> tuple[System, ...]:
 def peers(systems: Sequence[System]) -> list[str]:
     """Names of the peers among `systems`, each once."""
     return list(dict.fromkeys(system.peer for system in systems if not system.ours))
+
+
+def named(systems: Sequence[System], prefixes: Sequence[str]) -> list[System]:
+    """Those whose name begins with one of `prefixes`. SystemExit where a prefix fits none."""
+    for prefix in prefixes:
+        if not any(system.name.startswith(prefix) for system in systems):
+            raise SystemExit(f"no system begins with {prefix!r}; there are: {', '.join(s.name for s in systems)}")
+    return [system for system in systems if not prefixes or any(system.name.startswith(p) for p in prefixes)]

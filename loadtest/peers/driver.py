@@ -2,8 +2,10 @@
 
     in   {"requests": [{"at": 0.0, "token_ids": [...], "new_tokens": 64, "sampled": false}, ...]}
                                                                                      `at`: seconds into the wave
+         {"texts": [[...], ...], "folder": "/tmp/x"}                                 what does it predict of them?
     out  {"ready": 1.9}                                                              once, seconds from start to ready
          {"times": [[...], ...], "token_ids": [[...], ...], "memory": 2000000000}    seconds into the wave; peak bytes
+         {"written": 3}                                                              0.f32, 1.f32, 2.f32 in the folder
 
 It uses the standard library only, because the peers' environments import it and do not have this project.
 """
@@ -15,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 TEMPERATURE = 0.7
@@ -35,6 +38,15 @@ class Engine(Protocol):
         ...
 
     def step(self, emit: Emit) -> None: ...
+
+
+class Predicting(Protocol):
+    """An engine that tells what it predicts of a text."""
+
+    def predict(self, token_ids: list[int]) -> bytes:
+        """Returns the logits behind every token but the last, fp32 in this machine's byte order, row after row. After
+        this the engine takes no more waves: its cache may hold other tokens than it knows of."""
+        ...
 
 
 Generate = Callable[[list[list[int]], int, Callable[[Sequence[int]], None]], None]
@@ -102,6 +114,15 @@ def run_wave(engine: Engine, requests: Sequence[dict[str, object]]) -> dict[str,
     return {"times": times, "token_ids": token_ids, "memory": peak_memory()}
 
 
+def write_predictions(engine: object, texts: Sequence[list[int]], folder: str) -> dict[str, object]:
+    """Writes one file a text. Answers with an error where the engine tells no logits."""
+    if not hasattr(engine, "predict"):
+        return {"error": "it tells no logits"}
+    for number, token_ids in enumerate(texts):
+        Path(folder, f"{number}.f32").write_bytes(engine.predict(token_ids))
+    return {"written": len(texts)}
+
+
 def peak_memory() -> int:
     """Largest resident size of this process so far, in bytes (proc_pid_status(5), VmHWM)."""
     with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123
@@ -116,4 +137,7 @@ def serve(build: Callable[[], Engine]) -> None:
     engine = build()
     print(json.dumps({"ready": time.perf_counter() - started}), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(run_wave(engine, json.loads(line)["requests"])), file=answers, flush=True)
+        told = json.loads(line)
+        is_wave = "requests" in told
+        answer = run_wave(engine, told["requests"]) if is_wave else write_predictions(engine, **told)
+        print(json.dumps(answer), file=answers, flush=True)

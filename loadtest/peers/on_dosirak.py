@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence as Row
 from functools import partial
 
 import msgspec
@@ -13,16 +13,22 @@ import msgspec
 from loadtest.peers.driver import TEMPERATURE, TOP_P, Emit, Engine, serve
 from models.repository import Repository
 from service.deployments.engines import engine_config
+from service.engine.batch import Batch, Scheduled
 from service.engine.core import EngineCore
 from service.engine.messages import Request, SamplingParams
+from service.engine.sequence import Sequence
 from service.engine.worker import build_core
 from service.runner.loading.building import build_runner
+from service.runner.model_runner import ModelRunner
 from service.settings import Settings
+
+PART = 256
+"""Positions of a text in one step."""
 
 
 class Core:
-    def __init__(self, core: EngineCore) -> None:
-        self._core = core
+    def __init__(self, core: EngineCore, runner: ModelRunner) -> None:
+        self._core, self._runner = core, runner
         self._numbers: dict[str, int] = {}
 
     def add(self, number: int, token_ids: list[int], new_tokens: int, sampled: bool) -> None:
@@ -39,6 +45,18 @@ class Core:
                 raise SystemExit(f"a request ended with {output.finish_reason}")
             emit(self._numbers[output.request_id], output.token_ids)
 
+    def predict(self, token_ids: list[int]) -> bytes:
+        cache = self._runner.cache
+        request = Request("text", tuple(token_ids), SamplingParams(max_tokens=1, prompt_logprobs=0))
+        sequence = Sequence.of(request, (), cache.block_size)
+        cache.lend(sequence, sequence.num_tokens)
+        rows = b""
+        while left := sequence.num_tokens - 1 - sequence.num_computed_tokens:
+            part = min(left, PART)
+            rows += self._runner.prompt_logits(Batch((Scheduled(sequence, part),))).float().numpy().tobytes()
+            sequence.num_computed_tokens += part
+        return rows
+
 
 class InTurn:
     """Two engines of the same version, a step of each in turn; the first takes the even requests. A token's time is
@@ -53,7 +71,7 @@ class InTurn:
 
     def step(self, emit: Emit) -> None:
         for index, core in enumerate(self._cores):
-            told: list[tuple[int, Sequence[int]]] = []
+            told: list[tuple[int, Row[int]]] = []
             started = time.perf_counter()
             core.step(lambda number, new, at=None, told=told: told.append((number, new)))
             self._seconds[index] += time.perf_counter() - started
@@ -69,7 +87,8 @@ def build(reference: str, lookup: str = "lookup") -> Engine:
 
     def core(speculation: bool) -> Core:
         runner, info = build_runner(config, lambda phase, fraction: None)
-        return Core(build_core(msgspec.structs.replace(config, speculation=speculation), runner, info.blocks_total))
+        config_of_core = msgspec.structs.replace(config, speculation=speculation)
+        return Core(build_core(config_of_core, runner, info.blocks_total), runner)
 
     engine = InTurn((core(True), core(False))) if lookup == "paired" else core(lookup == "lookup")
     gc.collect()

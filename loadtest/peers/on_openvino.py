@@ -36,6 +36,7 @@ class Pipeline:
             options["KV_CACHE_PRECISION"] = kv
         if compute != "default":
             options["INFERENCE_PRECISION_HINT"] = compute
+        self._compiled = (directory, options)
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(directory, scheduler, "CPU", options)
         self._running: dict[int, tuple[int, object]] = {}
         self._added = 0
@@ -58,6 +59,21 @@ class Pipeline:
                     emit(number, list(output.generated_ids))
             if handle.get_status() == openvino_genai.GenerationStatus.FINISHED:  # type: ignore[attr-defined]
                 del self._running[key]
+
+    def predict(self, token_ids: list[int]) -> bytes:
+        """By the same model with the same options, compiled for one sequence: the pipeline tells no logits."""
+        directory, options = self._compiled
+        compiled = openvino.Core().compile_model(f"{directory}/openvino_model.xml", "CPU", options)
+        length = len(token_ids)
+        inputs = {
+            "input_ids": numpy.array([token_ids], dtype=numpy.int64),
+            "attention_mask": numpy.ones((1, length), dtype=numpy.int64),
+            "position_ids": numpy.arange(length, dtype=numpy.int64)[None],
+            "beam_idx": numpy.zeros(1, dtype=numpy.int32),
+        }
+        found = compiled.create_infer_request().infer(inputs)["logits"]
+        rows: bytes = found[0, :-1].astype(numpy.float32).tobytes()
+        return rows
 
 
 def build(directory: str, group: str, kv: str, compute: str) -> Engine:

@@ -46,6 +46,20 @@ def generate(model: Any, prompts: list[list[int]], new_tokens: int, on_step: Cal
         )
 
 
+class Batches(StaticBatches):
+    """Static batches, and the logits of the same model."""
+
+    def __init__(self, model: Any, size: int, wait: float) -> None:
+        super().__init__(partial(generate, model), size, wait)
+        self._model = model
+
+    def predict(self, token_ids: list[int]) -> bytes:
+        with torch.inference_mode():
+            logits = self._model(torch.tensor([token_ids])).logits[0, :-1]
+        rows: bytes = logits.float().numpy().tobytes()
+        return rows
+
+
 class Continuous:
     def __init__(self, model: Any) -> None:
         config: Any = transformers.GenerationConfig(  # type: ignore[no-untyped-call]
@@ -81,7 +95,7 @@ def build(directory: str, dtype: str, batching: str, *held: str) -> Engine:
     if batching == "continuous":
         return Continuous(model)
     size, wait = (int(held[0]), float(held[1])) if held else (64, 0.0)
-    return StaticBatches(partial(generate, model), size, wait)
+    return Batches(model, size, wait)
 
 
 if __name__ == "__main__":
