@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from models.errors import Conflict, NotFound
@@ -22,21 +22,14 @@ def versions_of(repository: Repository, source: str, name: str | None = None) ->
     return sorted(of_source, key=lambda version: version.created_at)
 
 
-def chosen(
-    repository: Repository, versions: Iterable[Manifest], precision: Precision | None, usual: Precision
-) -> Manifest | None:
-    """Returns the version to serve. Without a `precision`, one that its model's production points to comes first, and
-    else the newest of the `usual` one."""
-    known = list(versions)
-    for each in reversed(known):
-        if precision is None and repository.aliases(each.name).get(DEFAULT_ALIAS) == each.version:
-            return each
-    return next((each for each in reversed(known) if each.precision == (precision or usual)), None)
+def pointed_to(repository: Repository, versions: Iterable[Manifest]) -> Manifest | None:
+    """Returns the one of the versions that its model's production points to."""
+    return next((each for each in versions if repository.aliases(each.name).get(DEFAULT_ALIAS) == each.version), None)
 
 
-def parent_of(versions: Iterable[Manifest]) -> Manifest | None:
-    """Returns the newest version that an 8-bit one can be made of."""
-    return next((each for each in reversed(list(versions)) if each.precision == "bf16"), None)
+def newest_of(versions: Sequence[Manifest], precision: Precision) -> Manifest | None:
+    """Returns the newest one in a precision."""
+    return next((each for each in reversed(versions) if each.precision == precision), None)
 
 
 def production(repository: Repository, name: str) -> Manifest | None:

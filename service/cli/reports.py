@@ -60,9 +60,10 @@ def _rates(name: str) -> Callable[[Manifest, Report | None], str]:
 
 def _compared(name: str, form: str) -> Callable[[Manifest, Report | None], str]:
     def figure(manifest: Manifest, report: Report | None) -> str:
-        if report is None or report.compared is None:
+        value = getattr(report.compared, name) if report and report.compared else None
+        if report is None or value is None:
             return ""
-        return f"{getattr(report.compared, name):{form}}{_interval(report, f'compared.{name}', form)}"
+        return f"{value:{form}}{_interval(report, f'compared.{name}', form)}"
 
     return figure
 
@@ -99,6 +100,7 @@ _FIGURES: dict[str, Callable[[Manifest, Report | None], str]] = {
     "... change": _compared("perplexity_change", "+.2%"),
     "KL, nats": _compared("kl", ".5f"),
     "top-1 agreement": _compared("top1_agreement", ".2%"),
+    "... where clear": _compared("clear_top1_agreement", ".2%"),
     "greedy agreement": _compared("greedy_agreement", ".1%"),
     "recall": _recalled,
     "memory": lambda manifest, report: f"{report.speed.memory_bytes / 1e6:.1f} MB" if report else "",

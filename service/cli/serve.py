@@ -131,9 +131,9 @@ def _serve_prepared(settings: Settings, words: Words) -> int:
     listening_address(settings)  # before a download, not after it
     preparation = Preparation(settings, words, console)
     prepared = preparation.run()
-    if words.evaluate and open_repository(settings).report(prepared.manifest) is None:
+    if words.evaluate and not open_repository(settings).is_measured(prepared.manifest):
         preparation.evaluate(prepared.manifest)
-    reference = _settled(settings, prepared, words.model)
+    reference = _settled(settings, prepared, words)
     look = _look_for_news(prepared)
     return run(settings.model_copy(update={"default_model": reference}), console, look)
 
@@ -143,8 +143,9 @@ def _is_demo(settings: Settings, model: str) -> bool:
     return re.split("[:@]", model)[0] == DEMO and demo_is_wanted(open_repository(settings))
 
 
-def _settled(settings: Settings, prepared: Prepared, words: str) -> str:
-    """Points production to the version, unless its operator moved it since. Returns the reference to serve."""
+def _settled(settings: Settings, prepared: Prepared, words: Words) -> str:
+    """Points production to the version, unless its operator moved it since; a precision that the words ask for may
+    break the limits, but for an alias that takes measured versions only. Returns the reference to serve."""
     from models.hub import downloads
     from models.hub.refs import Refs
 
@@ -154,9 +155,11 @@ def _settled(settings: Settings, prepared: Prepared, words: str) -> str:
         return prepared.pinned
     if _moves(store, prepared):
         is_path = manifest.lineage.source.startswith((DIRECTORY, GGUF))
-        reason = "dosirak serve, of a directory" if is_path else f"dosirak serve {words}"
+        reason = "dosirak serve, of a directory" if is_path else f"dosirak serve {words.model}"
         limits = settings.gate(DEFAULT_ALIAS)
-        store.promote(manifest.name, DEFAULT_ALIAS, manifest.version, reason, settings.who, limits=limits)
+        name, version = manifest.name, manifest.version
+        override = words.precision is not None and not (limits and limits.measured)
+        store.promote(name, DEFAULT_ALIAS, version, reason, settings.who, limits=limits, override=override)
     if prepared.hub:
         Refs(settings.data_dir).put(prepared.hub, prepared.commit)
         downloads.discard(settings.data_dir, prepared.hub, prepared.commit)

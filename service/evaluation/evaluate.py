@@ -117,8 +117,8 @@ class _Evaluation:
         return predict(self._loaded, texts, advance)
 
     def _drift(self, answers: AnswerPlan) -> list[float]:
-        """Returns the agreement of each greedy answer with the baseline's; nothing without a baseline."""
-        if self._subject.baseline is None:
+        """Returns the agreement of each greedy answer with the baseline's; nothing without answers."""
+        if not answers.prompts:
             return []
         self._say(0.8, "answering")
         theirs, mine = (_greedy(each, answers) for each in self._loaded)

@@ -50,7 +50,7 @@ def comparison(baseline: Manifest, measured: Measured) -> Comparison:
         perplexity_change=mine.perplexity / theirs.perplexity - 1,
         kl=mine.mean_kl,
         top1_agreement=mine.agreement(theirs),
-        greedy_agreement=mean(measured.drift),
+        greedy_agreement=mean(measured.drift) if measured.drift else None,
         decode_ratio={str(batch): ratio for batch, ratio in ratios.items()},
         clear_top1_agreement=mine.clear_agreement(theirs),
         clear=sum(theirs.clear()) / len(theirs.margins),

@@ -38,7 +38,8 @@ _SPEED_SIZES: Final = ((512, 32), (256, 32), (128, 8), (64, 2), (32, 2))
 @dataclass(frozen=True, slots=True)
 class Extent:
     """The most that is measured: texts of the project, tokens of a file, greedy answers, questions in a cell, seconds
-    of decode speed, seconds of the whole report, loading included, and the positions of each text that count."""
+    of decode speed, seconds of the whole report, loading included, the positions of each text that count, and how many
+    sequences decode side by side."""
 
     texts: int
     tokens: int
@@ -47,10 +48,11 @@ class Extent:
     speed_seconds: float
     seconds: float = math.inf
     scored: int | None = None
+    batches: tuple[int, ...] = BATCHES
 
 
 EFFORTS: Final[dict[Effort, Extent]] = {
-    "check": Extent(8, 512, 2, 1, 1.0, 12.0, 48),
+    "check": Extent(8, 512, 0, 1, 1.0, 30.0, 48, (1,)),
     "quick": Extent(24, 4_096, 8, 6, 4.0, 60.0),
     "full": Extent(100, 32_768, 16, 100, 60.0),
 }
@@ -94,10 +96,11 @@ class Planner:
         """Returns the largest prefills and prompts that leave a third of the time for decoding; else the least."""
         seconds = self._share(_SPEED)
         for prefill, prompt in _SPEED_SIZES:
-            plan = SpeedPlan(min(prefill, window - 1), min(prompt, max(1, window // 4)), self._extent.speed_seconds)
+            prompt = min(prompt, max(1, window // 4))
+            plan = SpeedPlan(min(prefill, window - 1), prompt, self._extent.speed_seconds, self._extent.batches)
             needed = self._speed_seconds(plan)
             least = sum(
-                (ROUNDS + 1) * each.step(batch, batch * prompt) for each in self._forecasts for batch in BATCHES
+                (ROUNDS + 1) * each.step(batch, batch * prompt) for each in self._forecasts for batch in plan.batches
             )
             if needed + max(least, seconds / 3) <= seconds:
                 return replace(plan, seconds=min(plan.seconds, seconds - needed))
@@ -141,7 +144,7 @@ class Planner:
         """Returns the seconds before and between the decoding."""
         return sum(
             ROUNDS * each.prefill(plan.prefill_tokens)
-            + sum(each.prefill(batch * plan.prompt_tokens) for batch in BATCHES)
+            + sum(each.prefill(batch * plan.prompt_tokens) for batch in plan.batches)
             for each in self._forecasts
         )
 

@@ -25,12 +25,13 @@ NEW_TOKENS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class SpeedPlan:
-    """The amount of measuring: tokens of a prefill, tokens of each prompt before decoding, seconds of decoding in
-    all."""
+    """The amount of measuring: tokens of a prefill, tokens of each prompt before decoding, seconds of decoding in all,
+    and how many sequences decode side by side."""
 
     prefill_tokens: int
     prompt_tokens: int
     seconds: float
+    batches: tuple[int, ...] = BATCHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def paces(versions: Sequence[Loaded], window: int, vocabulary: int, plan: SpeedP
     """Returns the pace of each version, measured in turn."""
     racers = [_Racer(loaded.core(speculation=False), window, vocabulary) for loaded in versions]
     prefill = [[racer.prefill(plan.prefill_tokens) for racer in racers] for _ in range(ROUNDS)]
-    decode = {batch: _decode(racers, batch, plan) for batch in BATCHES}
+    decode = {batch: _decode(racers, batch, plan) for batch in plan.batches}
     return [
         Pace(
             tuple(rates[at] for rates in prefill),
@@ -69,7 +70,7 @@ def paces(versions: Sequence[Loaded], window: int, vocabulary: int, plan: SpeedP
 def _decode(racers: Sequence[_Racer], batch: int, plan: SpeedPlan) -> list[list[float]]:
     """Returns each round's rate of each version. A round has as many steps as the first step says."""
     steps_seconds = sum(racer.begin(batch, plan.prompt_tokens) for racer in racers)
-    fitting = plan.seconds / (len(BATCHES) * ROUNDS * steps_seconds)
+    fitting = plan.seconds / (len(plan.batches) * ROUNDS * steps_seconds)
     steps = max(1, int(min(fitting, min(racer.room for racer in racers) // ROUNDS)))
     rounds = [[racer.decode(steps) for racer in racers] for _ in range(ROUNDS)]
     for racer in racers:

@@ -20,6 +20,7 @@ from models.baseline import baseline_of
 from models.manifest import Manifest
 from models.repository import Repository
 from service.deployments.activity import Activity
+from service.evaluation.room import needed_bytes
 from service.host import available_memory
 from service.jobs.jobs import Jobs
 from service.tasks import BackgroundTasks, cancelled
@@ -30,8 +31,6 @@ REPORT_WHEN_IDLE: Final = "report_when_idle"
 IDLE_SECONDS: Final = 10.0
 LONGEST_IDLE_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 1.0
-_PROCESS_BYTES: Final = 768 << 20
-"""What a job's process takes beside the weights: libraries, distributions of the texts, KV cache in use."""
 
 
 class IdleReports:
@@ -85,7 +84,7 @@ class IdleReports:
     def _fits(self, manifest: Manifest) -> bool:
         """Returns whether the version and its baseline can be loaded a second time beside the serving engines."""
         baseline = baseline_of(self._repository, manifest)
-        needed = manifest.size + (baseline.size if baseline else 0) + _PROCESS_BYTES
+        needed = needed_bytes(manifest, baseline)
         free = self._memory()
         if needed <= free:
             self._too_large.discard(manifest.digest)

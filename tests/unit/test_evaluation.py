@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from models.baseline import baseline_of
 from models.checkpoint.decoder_start import decoder_start
 from models.errors import Conflict, NotFound
+from models.gate import Limits, Measured, checks
 from models.importing import import_source
 from models.manifest import ADAPTER_WEIGHTS
 from models.quantize import quantize
@@ -105,6 +106,22 @@ def test_a_report_of_the_demo_model(repository: Repository) -> None:
     ), "the same text, the same figures"
 
 
+def test_a_check_takes_the_least_that_a_gate_can_judge(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No greedy answers, one batch size, 48 tokens a text; the child of a broken conversion is refused by it."""
+    monkeypatch.setitem(EFFORTS, "check", replace(EFFORTS["check"], seconds=600.0, speed_seconds=0.1))
+    parent = import_source(repository, str(DEMO), "demo")
+    small = quantize(repository, parent)
+    made = evaluate(settings(repository), repository, small, "check")
+    assert repository.report(small) == made and made.effort == "check" and not repository.is_measured(small)
+    compared = made.compared
+    assert compared is not None and compared.greedy_agreement is None and set(compared.decode_ratio) == {"1"}
+    assert [part.tokens for part in made.texts.parts] == [48] * 8
+    assert set(made.intervals) > {"compared.kl", "compared.perplexity_change", "compared.clear_top1_agreement"}
+    assert not any(check.measure == "kl" and not check.passes for check in checks(Measured(small, made), Limits()))
+    strict = checks(Measured(small, made), Limits(kl=compared.kl / 100))
+    assert [check.measure for check in strict if not check.passes and check.measure == "kl"] == ["kl"]
+
+
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("has_effect", usual([True, False], True))
 def test_a_report_of_an_adapter_compares_it_with_its_parent(
@@ -118,6 +135,7 @@ def test_a_report_of_an_adapter_compares_it_with_its_parent(
     manifest = import_source(repository, str(source), "demo", adapter_of=parent.reference)
     compared = evaluate(settings(repository), repository, manifest).compared
     assert compared is not None and (compared.reference, compared.digest) == ("demo:1", parent.digest)
+    assert compared.greedy_agreement is not None
     assert (compared.kl > 0.1) == (compared.greedy_agreement < 1) == (compared.perplexity_change != 0) == has_effect
 
 

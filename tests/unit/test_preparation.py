@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -29,6 +30,7 @@ from tests import gguf_files
 from tests.checkpoints import save_llama
 from tests.e2e.server import free_port
 from tests.fake_hub import FakeHub, reached
+from tests.reports import beside, report
 from tests.versions import publish
 
 TINY = "org/Tiny-Chat"
@@ -54,6 +56,8 @@ class Start:
         self.repository = repository
         self.served = ""
         self.jobs: list[str] = []
+        self.efforts: list[str] = []
+        self.figures: dict[str, dict[str, Any]] = {}
 
     def run(self, *words: str) -> str:
         result = CliRunner().invoke(cli.app, ["serve", *words])
@@ -76,10 +80,21 @@ class Start:
     def job(
         self, kind: str, arguments: Mapping[str, object], env: Mapping[str, str], progress: Progress = silent
     ) -> dict[str, Any]:
-        """In this process, which has torch already."""
+        """In this process, which has torch already. Measuring takes no time: `figures` has what it finds, by
+        precision."""
         self.jobs.append(kind)
+        if kind == "evaluate":
+            self.efforts.append(str(arguments["effort"]))
+            return self._measure(str(arguments["model"]))
         asked = json.loads(json.dumps(arguments))  # as it would reach the other process
         return work.run(kind, asked, Settings(), progress)
+
+    def _measure(self, reference: str) -> dict[str, Any]:
+        manifest = self.repository.resolve(reference)
+        parent = self.repository.resolve(manifest.lineage.parent or reference)
+        made = report(manifest, beside(parent, **self.figures.get(manifest.precision, {})))
+        self.repository.put_report(manifest, msgspec.structs.replace(made, effort=self.efforts[-1]))
+        return {}
 
 
 @pytest.fixture
@@ -100,9 +115,11 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 def test_the_first_start_makes_the_version(start: Start, hub: FakeHub, llama: Path) -> None:
     commit = hub.push(TINY, llama)
     shown = start.run(TINY)
-    assert (start.served, start.jobs) == ("tiny-chat:2", ["needs", "import"])
+    assert (start.served, start.jobs) == ("tiny-chat:2", ["needs", "import", "evaluate"])
     assert "to download" in shown and "memory to serve" in shown and "are free" in shown
-    assert "serving tiny-chat:2 (int8" in shown and "not measured yet" in shown
+    assert "serving tiny-chat:2 (int8" in shown and "not measured yet" not in shown
+    assert "tiny-chat:2 (int8) is measured: KL divergence 0.0004 nats, at most 0.02 of tiny-chat:1" in shown
+    assert start.efforts == ["check"]
     version = start.repository.get("tiny-chat", "2")
     assert (version.lineage.source, version.lineage.author) == (f"{TINY}@{commit}", "kim")
     entry = start.repository.history("tiny-chat", "production")[-1]
@@ -175,11 +192,79 @@ def test_precisions(start: Start, hub: FakeHub, llama: Path) -> None:
     assert (start.served, start.jobs) == ("tiny-chat:1", [])
     hub.requests.clear()
     start.run(TINY, "--precision", "int8")
-    assert (start.served, start.jobs, hub.weights_sent()) == ("tiny-chat:2", ["quantize"], [])
+    assert (start.served, start.jobs, hub.weights_sent()) == ("tiny-chat:2", ["quantize", "evaluate"], [])
     start.run(TINY)
     assert start.served == "tiny-chat:2"
     start.run(TINY, "--precision", "bf16")
     assert start.served == "tiny-chat:1"
+
+
+BABBLE = {"kl": 0.054, "perplexity_change": 0.047, "clear_top1_agreement": 0.89}
+"""What 8-bit activations did to a pretrained model."""
+
+
+def test_what_breaks_the_gate_does_not_stand_in_production(start: Start, hub: FakeHub, llama: Path) -> None:
+    """The next precision is tried; a line says which, why, with figures. A restart serves what was found then."""
+    hub.push(TINY, llama)
+    start.figures["int8"] = BABBLE
+    shown = start.run(TINY)
+    assert "tiny-chat:2 (int8) is not served, int8-weight is tried: KL divergence 0.0540 nats, at most 0.02" in shown
+    assert "top-1 agreement where clear 89.00%" in shown and "perplexity +4.70%" in shown
+    assert "tiny-chat:3 (int8-weight) is measured: KL divergence 0.0004 nats" in shown
+    assert (start.served, start.repository.aliases("tiny-chat")) == ("tiny-chat:3", {"production": "3"})
+    start.jobs.clear()
+    assert "is measured" not in start.run(TINY)
+    assert (start.served, start.jobs) == ("tiny-chat:3", [])
+
+
+def test_the_last_resort_is_the_checkpoint_itself(start: Start, hub: FakeHub, llama: Path) -> None:
+    hub.push(TINY, llama)
+    start.figures.update({"int8": BABBLE, "int8-weight": {"decode_ratio": {"1": 0.3}}})
+    shown = start.run(TINY)
+    assert "(int8-weight) is not served, bf16 is tried: decode at 1 0.30x" in shown
+    assert start.served == "tiny-chat:1" and start.efforts == ["check", "check"], "bf16 is what the others are held to"
+
+
+def test_a_precision_that_is_asked_for_is_served_with_a_warning(start: Start, hub: FakeHub, llama: Path) -> None:
+    hub.push(TINY, llama)
+    start.figures["int8"] = BABBLE
+    for _ in range(2):
+        shown = start.run(TINY, "--precision", "int8")
+        assert "warning: tiny-chat:2 (int8) is served as asked: KL divergence 0.0540 nats, at most 0.02" in shown
+        assert start.served == "tiny-chat:2" and start.efforts == ["check"]
+    assert start.repository.history("tiny-chat", "production")[-1].overridden
+
+
+def test_a_kill_before_the_measurement_is_made_up_for(
+    start: Start, hub: FakeHub, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.push(TINY, llama)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(reference: str) -> None:
+        raise Killed
+
+    start.figures["int8"] = BABBLE
+    with monkeypatch.context() as broken:
+        broken.setattr(start, "_measure", killed)
+        with pytest.raises(Killed):
+            start.run(TINY)
+    assert start.repository.aliases("tiny-chat") == {}
+    start.run(TINY)
+    assert start.served == "tiny-chat:3" and [*start.repository.versions("tiny-chat")][-1].precision == "int8-weight"
+
+
+def test_where_it_cannot_be_measured_it_is_served_and_said(
+    start: Start, hub: FakeHub, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.push(TINY, llama)
+    monkeypatch.setattr("service.cli.trial.available_memory", lambda: 500_000_000)
+    shown = start.run(TINY)
+    assert "tiny-chat:2 (int8) is not measured before it is served: with tiny-chat:1 beside it that needs 80" in shown
+    assert "500.0 MB are free" in shown and "not measured yet" in shown
+    assert start.served == "tiny-chat:2" and start.efforts == []
 
 
 def test_a_kill_between_the_two_versions(
@@ -203,7 +288,7 @@ def test_a_kill_between_the_two_versions(
     hub.requests.clear()
     start.jobs.clear()
     start.run(TINY)
-    assert (start.served, start.jobs, hub.weights_sent()) == ("tiny-chat:2", ["quantize"], [])
+    assert (start.served, start.jobs, hub.weights_sent()) == ("tiny-chat:2", ["quantize", "evaluate"], [])
     assert not list(start.repository.layout.data_dir.glob("downloads/*"))
 
 
@@ -224,7 +309,7 @@ def test_a_directory(start: Start, llama: Path, tmp_path: Path, monkeypatch: pyt
     shutil.copytree(llama, tmp_path / "My Model")
     monkeypatch.chdir(tmp_path)
     start.run("./My Model")
-    assert (start.served, start.jobs) == ("my-model:2", ["needs", "import"])
+    assert (start.served, start.jobs) == ("my-model:2", ["needs", "import", "evaluate"])
     start.jobs.clear()
     start.run(str(tmp_path / "My Model"))
     assert (start.served, start.jobs) == ("my-model:2", [])
@@ -265,7 +350,7 @@ def test_a_gguf_file(start: Start, llama: Path, tmp_path: Path, monkeypatch: pyt
     gguf_files.of_checkpoint(llama, tmp_path / "My-Model.Q8_0.gguf")
     monkeypatch.chdir(tmp_path)
     start.run("./My-Model.Q8_0.gguf")
-    assert (start.served, start.jobs) == ("my-model.q8_0:2", ["needs", "import"])
+    assert (start.served, start.jobs) == ("my-model.q8_0:2", ["needs", "import", "evaluate"])
     start.jobs.clear()
     start.run(str(tmp_path / "My-Model.Q8_0.gguf"))
     assert (start.served, start.jobs) == ("my-model.q8_0:2", [])

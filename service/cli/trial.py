@@ -1,0 +1,66 @@
+"""A trial says, in seconds, whether what one word converted may stand in production: it is measured beside its parent,
+and the gate judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from models.errors import RepositoryError
+from models.gate import Limits
+from models.manifest import DEFAULT_ALIAS, Manifest
+from models.report import Effort
+from models.repository import Repository
+from service.cli import needs
+from service.evaluation.room import needed_bytes
+from service.host import available_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`measure` makes a version's report, with the effort given."""
+
+    store: Repository
+    limits: Limits | None
+    effort: Effort
+    console: Console
+    measure: Callable[[Manifest, Effort], None]
+
+    def broken(self, manifest: Manifest) -> tuple[str, ...]:
+        """Returns the limits of production that a version breaks. One without a report is measured; its figures are
+        said where it breaks none. A version that is no conversion, or cannot be measured here, breaks none."""
+        if self.limits is None or not manifest.is_conversion:
+            return ()
+        is_new = self.store.report(manifest) is None
+        if is_new and not self._measured(manifest):
+            return ()
+        broken = self.store.broken_limits(manifest, DEFAULT_ALIAS, self.limits)
+        if is_new and not broken:
+            figures = (each.sentence for each in self.store.gate_checks(manifest, DEFAULT_ALIAS, self.limits))
+            self.say(f"{manifest.reference} ({manifest.precision}) is measured: {'; '.join(figures)}")
+        return broken
+
+    def warn(self, manifest: Manifest) -> None:
+        """Says what a version breaks that was asked for by its precision."""
+        if broken := self.broken(manifest):
+            self.say(f"warning: {manifest.reference} ({manifest.precision}) is served as asked: {'; '.join(broken)}")
+
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def _measured(self, manifest: Manifest) -> bool:
+        """Measures the version. Returns whether that was possible, and says why it was not."""
+        why = ""
+        try:
+            parent = self.store.resolve(manifest.lineage.parent or "")
+            needed, free = needed_bytes(manifest, parent), available_memory()
+            if needed <= free:
+                self.measure(manifest, self.effort)
+                return True
+            why = f"with {parent.reference} beside it that needs {needs.size(needed)}, and {needs.size(free)} are free"
+        except RepositoryError as error:
+            why = str(error)
+        self.say(f"{manifest.reference} ({manifest.precision}) is not measured before it is served: {why}")
+        return False
