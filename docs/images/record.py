@@ -31,7 +31,7 @@ from tests.terminal import Terminal
 COLUMNS: Final = 126
 ROWS: Final = 120
 PICTURE: Final = Path(__file__).with_name("first-minutes.svg")
-SAID: Final = tuple(sys.argv[1:]) or ("안녕하세요", "제 이름은 김하린이에요.", "제 이름이 뭐예요?")
+SAID: Final = tuple(sys.argv[1:]) or ("What is the capital of France?", "And of Italy?")
 LONGEST_SECONDS: Final = 300.0
 SVG: Final = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -131,6 +131,7 @@ def record() -> Text:
             "TERM": "xterm-256color",
             "COLUMNS": "",
             "DOSIRAK_DATA_DIR": data,
+            "DOSIRAK_DEFAULT_MODEL": "",
         }
         with _server(environment) as server:
             chat = Screen(["dosirak", "chat"], environment)
