@@ -110,10 +110,9 @@ def test_the_first_start_fetches_and_the_second_does_not(
 def test_a_machine_with_less_refuses_before_the_download(
     start: Start, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(needs.Room, "of", lambda *arguments: room)
-    room = needs.Room(disk=1000, memory=1 << 40)
+    monkeypatch.setattr(needs.Room, "of", lambda *arguments: needs.Room(disk=1000, memory=1 << 40))
     assert "tiny needs 8." in (said := start.refused("tiny")) and "1.0 kB are free" in said
-    room = needs.Room(disk=1 << 40, memory=1000)
+    monkeypatch.setattr(needs.Room, "of", lambda *arguments: needs.Room(disk=1 << 40, memory=1000))
     assert "of memory to be converted" in start.refused("tiny")
     assert index.requests == []
 
