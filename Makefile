@@ -55,7 +55,7 @@ nightly: $(READY) $(KERNELS)  ## the tests that take minutes each: sanitizers, f
 	THOROUGH=1 $(BIN)/python -m pytest $(DRAWING) --timeout=3600
 	$(BIN)/python -m tests.sanitized -n 2 --dist loadfile
 
-serve: $(READY) $(KERNELS)  ## serve the default model, or MODEL=ORG/NAME, ./directory or name:version; show one real answer
+serve: $(READY) $(KERNELS)  ## serve a small real model, or MODEL=demo, a name of the catalogue, ORG/NAME, ./directory or name:version; show one real answer
 	@$(BIN)/dosirak serve $(MODEL)
 
 # The CPU wheel leaves torchvision's release open, and the newest is for another torch; no text model needs it.

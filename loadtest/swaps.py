@@ -1,6 +1,6 @@
 """This test promotes and rolls back under load: failed requests, answers that mix versions, memory before and after.
 
-    python -m loadtest.swaps --swaps 50          against a server that `make serve` started, with demo:1 and demo:2
+    python -m loadtest.swaps --swaps 50          against a server that `make serve MODEL=demo` started
 
 Eight streaming and eight unary clients send requests throughout. Exit status 1 if an answer failed or mixed two
 versions, or if a swap took more than a minute.

@@ -39,7 +39,7 @@ def take() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data, log = Path(folder) / "data", Path(folder) / "serve.log"
         with (
-            running(python("-m", "service.cli", "serve"), data, log, free_port()) as server,
+            running(python("-m", "service.cli", "serve", "demo"), data, log, free_port()) as server,
             browser() as started,
             server.client() as client,
         ):

