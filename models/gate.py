@@ -6,7 +6,8 @@
                                                                         perplexity on the same text, recall, speed
 
 A version that was trained again disagrees with the old one where it is better. So the gate asks it for no agreement.
-Nor is a version held against what was made of it: the way back from a conversion to its source is always open.
+Nor is a version held against what was made of it (the caller leaves that out): the way back from a conversion to its
+source is always open.
 
 A figure breaks a limit only if its whole 95 % interval does: chance alone never refuses a version. Figures without an
 interval, as in reports of earlier releases, are compared as they are.
@@ -40,11 +41,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A version, its report, if it has one, and the digests of the versions that were made of it."""
+    """A version and its report, if it has one."""
 
     manifest: Manifest
     report: Report | None
-    descendants: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,8 @@ def checks(candidate: Measured, limits: Limits, incumbent: Measured | None = Non
     report = candidate.report
     if report is None:
         return ()
-    compared, found = report.compared, list[Check]()
-    if compared is not None and compared.digest not in candidate.descendants:
-        found += _against_reference(candidate.manifest, report, compared, limits)
-    others = candidate.descendants | {report.digest}
-    if incumbent is not None and incumbent.report is not None and incumbent.report.digest not in others:
+    found = list(_against_reference(candidate.manifest, report, report.compared, limits) if report.compared else ())
+    if incumbent is not None and incumbent.report is not None and incumbent.report.digest != report.digest:
         found += _against_incumbent(report, incumbent.report, incumbent.manifest.reference, limits)
     return tuple(found)
 

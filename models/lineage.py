@@ -3,16 +3,20 @@ reads no disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
+from models.errors import RepositoryError
 from models.manifest import Manifest
 
 
-def descendants_of(versions: Iterable[Manifest], ancestor: Manifest) -> frozenset[str]:
-    """Returns the digests of those `versions` that were made of `ancestor`, directly or through others of them."""
-    known = list(versions)
-    family, before = {ancestor.digest}, 0
-    while len(family) > before:
-        before = len(family)
-        family |= {each.digest for each in known if each.lineage.parent_digest in family}
-    return frozenset(family - {ancestor.digest})
+def descends(manifest: Manifest, ancestor: Manifest, find: Callable[[str], Manifest]) -> bool:
+    """Returns whether a version was made of `ancestor`, directly or through others. `find` returns the version of a
+    reference; one that is not there any more ends the search."""
+    while manifest.lineage.parent_digest is not None:
+        if manifest.lineage.parent_digest == ancestor.digest:
+            return True
+        try:
+            manifest = find(manifest.lineage.parent or "")
+        except RepositoryError:
+            break
+    return False

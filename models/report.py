@@ -7,12 +7,14 @@ no intervals, amounts and parts of texts; they are read all the same.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from models.errors import Corrupt
-from models.intervals import Interval
+from models.intervals import LARGEST_EXPONENT, Interval
 from models.manifest import Manifest
 
 Effort = Literal["check", "quick", "full"]
@@ -139,6 +141,19 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def recall_cells(self) -> frozenset[tuple[str, str]]:
         return frozenset((cell.cell, cell.wording) for cell in self.recall)
 
+    @property
+    def text_keys(self) -> set[str]:
+        """The texts by their content; of a report of earlier releases the whole set."""
+        return {part.sha256 for part in self.texts.parts} or {self.texts.sha256}
+
+    def perplexity_of(self, keys: set[str]) -> float:
+        """Returns the perplexity over some of the texts, which it has all."""
+        if keys == self.text_keys:
+            return self.perplexity
+        parts = [part for part in self.texts.parts if part.sha256 in keys]
+        mean = sum(part.loss for part in parts) / sum(part.tokens for part in parts)
+        return math.exp(min(mean, LARGEST_EXPONENT))
+
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
@@ -155,3 +170,16 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if report.digest != manifest.digest:
             raise Corrupt(f"The report of {manifest.reference} is of other content; evaluate the version again")
         return report
+
+
+def on_shared_texts(reports: Sequence[Report | None]) -> list[float | None]:
+    """Returns each report's perplexity over the texts that all have. The first report leads: one that shares no text
+    with it, or with those before it that do, has None, and is left out."""
+    shared: set[str] = set()
+    together: list[Report] = []
+    for report in filter(None, reports):
+        both = report.text_keys & shared if together else report.text_keys
+        if both:
+            shared = both
+            together.append(report)
+    return [report.perplexity_of(shared) if report and report in together else None for report in reports]

@@ -30,10 +30,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from models import gate
 from models.checkpoint.layers import stored_layers
 from models.errors import Conflict, Corrupt, InvalidReference, NotFound, RepositoryError, Stale, Unreachable
-from models.lineage import descendants_of
+from models.lineage import descends
 from models.manifest import DEFAULT_ALIAS, Facts, Manifest, ModelReference
 from models.report import Report, ReportState
 from models.storage import bento_store, durable, leases, measuring, staging, verifying
@@ -367,11 +369,11 @@ class Repository:
         """Returns the limits that keep `alias` from moving to a version: `gate.broken` against the alias's present
         version, else against production. A damaged incumbent never prevents its replacement. Raises Corrupt for a
         damaged report of the version."""
-        return gate.broken(self._candidate(manifest), limits, self._incumbent(manifest.name, alias))
+        return gate.broken(*self._judged(manifest, alias, limits))
 
     def gate_checks(self, manifest: Manifest, alias: str, limits: gate.Limits) -> tuple[gate.Check, ...]:
         """Returns every figure of a version's report beside its limit, as `broken_limits` judges them."""
-        return gate.checks(self._candidate(manifest), limits, self._incumbent(manifest.name, alias))
+        return gate.checks(*self._judged(manifest, alias, limits))
 
     def rollback(self, name: str, alias: str, reason: str, actor: str = "", expected: str | None = None) -> Entry:
         """Undo the last promotion (or removal) of `alias`, then the one before; deleted versions are passed over.
@@ -408,9 +410,22 @@ class Repository:
         except Corrupt as error:
             raise Corrupt(f"{name}: {error}") from None
 
-    def _candidate(self, manifest: Manifest) -> gate.Measured:
-        made_of_it = descendants_of(self.versions(manifest.name), manifest)
-        return gate.Measured(manifest, self.report(manifest), made_of_it)
+    def _judged(
+        self, manifest: Manifest, alias: str, limits: gate.Limits
+    ) -> tuple[gate.Measured, gate.Limits, gate.Measured | None]:
+        """Returns what the gate asks for. A version that was made of the candidate stands for nothing."""
+        incumbent, report = self._incumbent(manifest.name, alias), self.report(manifest)
+        if incumbent and descends(incumbent.manifest, manifest, self.resolve):
+            incumbent = None
+        if report and report.compared and self._descends(report.compared.reference, manifest):
+            report = msgspec.structs.replace(report, compared=None)
+        return gate.Measured(manifest, report), limits, incumbent
+
+    def _descends(self, reference: str, ancestor: Manifest) -> bool:
+        try:
+            return descends(self.resolve(reference), ancestor, self.resolve)
+        except RepositoryError:
+            return False
 
     def _incumbent(self, name: str, alias: str) -> gate.Measured | None:
         known = self.aliases(name)

@@ -186,10 +186,12 @@ def create_app(
     keyed = settings.admin_key is not None
     described = cache(lambda: document(app, keyed=keyed, open_metrics=settings.open_metrics))
     app.state.deployments = deployments
-    app.state.idle_reports = IdleReports(deployments.repository, jobs, deployments.activity, deployments.served, tasks)
+    app.state.idle_reports = IdleReports(
+        deployments.repository, jobs, deployments.activity, deployments.served, tasks, settings.gate
+    )
     app.state.tasks = tasks
     feed = Feed(Figures(deployments, metrics), event, tasks, is_stopping)
-    stock = partial(take_stock, deployments, settings.data_dir)
+    stock = partial(take_stock, deployments, settings.data_dir, settings.gate)
     made, instances = Profiles(deployments, tasks), Instances(deployments)
     app.state.service = Service(
         settings,

@@ -12,14 +12,16 @@ from pathlib import Path
 from models.errors import RepositoryError
 from models.manifest import QUANTIZED, Manifest
 from models.repository import Repository
+from models.standing import Gate, standings
 from service.deployments.deployment import DeploymentState
 from service.deployments.deployments import Deployments
 from service.metrics import KINDS, Inventory, Served
 from service.records import SharedRecords
 
 
-def take_stock(deployments: Deployments, data_dir: Path) -> Inventory:
-    """Returns what is true now. A model whose journal is damaged is left out; other routes say so."""
+def take_stock(deployments: Deployments, data_dir: Path, gate: Gate) -> Inventory:
+    """Returns what is true now. `gate` has the limits of an alias. A model whose journal is damaged is left out; other
+    routes say so."""
     repository, deployed = deployments.repository, deployments.all()
     records = repository.records
     states = Counter(each.shown_state.value for each in deployed)
@@ -31,6 +33,7 @@ def take_stock(deployments: Deployments, data_dir: Path) -> Inventory:
         served=tuple(_served(each.manifest) for each in deployed),
         aliases=aliases,
         canaries=(*((*alias, 0.0) for alias in aliases), *trials),
+        broken=tuple((each.name, each.version, each.alias, len(each.broken)) for each in standings(repository, gate)),
         promotions=_promotions(repository),
         free_bytes=_free_bytes(data_dir),
         records_reachable=records.is_reachable if isinstance(records, SharedRecords) else None,

@@ -15,7 +15,7 @@ from models.repository import Repository
 from service.child_process import die_with_parent
 from service.jobs.worker import ProgressWriter
 from service.settings import Settings
-from tests.reports import report
+from tests.reports import COMPARED, report
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
         with repository.measuring(manifest):
             writer.progress(0.5, "measuring")
             time.sleep(float(os.environ["FAKE_JOB_SECONDS"]))
-            repository.put_report(manifest, report(manifest, None))
+            repository.put_report(manifest, report(manifest, COMPARED if manifest.version != "1" else None))
     except ValueError as error:
         writer.send({"error": str(error)})
         return

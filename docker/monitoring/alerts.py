@@ -315,6 +315,21 @@ ALERTS: Final = (
         Case({f"dosirak_context_truncated_requests_total{{{VERSION}}}": "0+5x90"} | _answers(VERSION, 0, 100, 90), 80),
     ),
     Alert(
+        "DosirakGateBroken",
+        "max by (model, version, alias) (dosirak_gate_broken_limits) > 0",
+        "5m",
+        "ticket",
+        "{{ $labels.model }}@{{ $labels.alias }} points to version {{ $labels.version }}, which breaks {{ $value }} "
+        "limits of its gate.",
+        Case(
+            _gauge("gate_broken_limits", f'{VERSION}, alias="production"', 3, 30),
+            20,
+            {**DEMO, "alias": "production"},
+            "demo@production points to version 2, which breaks 3 limits of its gate.",
+        ),
+        Case(_gauge("gate_broken_limits", f'{VERSION}, alias="production"', 0, 30), 20),
+    ),
+    Alert(
         "DosirakDiskLow",
         "min by (instance) (dosirak_data_dir_free_bytes) < 2e9",
         "10m",

@@ -861,11 +861,12 @@ export type ValidationError = { "loc": ((string | number))[]; "msg": string; "ty
 export type Verified = { "ok": boolean; "error"?: (string | null); "files"?: (number | null); "digest"?: (string | null) };
 
 /** `gate` is null where the version was not measured, or the alias `production` has no gate. */
-export type VersionDetails = { "model": string; "version": string; "digest": string; "created_at": string; "precision": string; "dtype": string; "architecture": string; "parameters": number; "context_window": number; "vocab_size": number; "license": string; "bytes": number; "aliases": (string)[]; "lineage": LineageShown; "report": (ReportShown | null); "report_state": "not_measured" | "measuring" | "measured"; "files": (service__api__schemas__answers__repository__FileShown)[]; "layers": (LayerShown)[]; "card": (string | null); "gate": (GateShown | null) };
+export type VersionDetails = { "model": string; "version": string; "digest": string; "created_at": string; "precision": string; "dtype": string; "architecture": string; "parameters": number; "context_window": number; "vocab_size": number; "license": string; "bytes": number; "aliases": (string)[]; "breaks_gate": (string)[]; "lineage": LineageShown; "report": (ReportShown | null); "report_state": "not_measured" | "measuring" | "measured"; "files": (service__api__schemas__answers__repository__FileShown)[]; "layers": (LayerShown)[]; "card": (string | null); "gate": (GateShown | null) };
 
 /** `report` is null before the first measurement, and `report_state` says whether one is being made now. `bytes` is
-the size of its files. */
-export type VersionShown = { "model": string; "version": string; "digest": string; "created_at": string; "precision": string; "dtype": string; "architecture": string; "parameters": number; "context_window": number; "vocab_size": number; "license": string; "bytes": number; "aliases": (string)[]; "lineage": LineageShown; "report": (ReportShown | null); "report_state": "not_measured" | "measuring" | "measured" };
+the size of its files. `breaks_gate` has a phrase for every limit that the version breaks of a gated alias which
+points to it: a report that was made after the promotion may show that. */
+export type VersionShown = { "model": string; "version": string; "digest": string; "created_at": string; "precision": string; "dtype": string; "architecture": string; "parameters": number; "context_window": number; "vocab_size": number; "license": string; "bytes": number; "aliases": (string)[]; "breaks_gate": (string)[]; "lineage": LineageShown; "report": (ReportShown | null); "report_state": "not_measured" | "measuring" | "measured" };
 
 /** Newest first. */
 export type VotePage = { "data": (VoteShown)[]; "next_cursor": (string | null) };

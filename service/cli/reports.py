@@ -10,7 +10,7 @@ from rich.table import Table
 
 from models.errors import Corrupt
 from models.manifest import Manifest
-from models.report import Report
+from models.report import Report, on_shared_texts
 from models.repository import Repository
 from service.cli.terminal import console
 
@@ -32,8 +32,10 @@ def print_reports(store: Repository, manifests: list[Manifest]) -> None:
     """Prints the versions' facts and reports, and how to measure a version without a report. Raises Corrupt."""
     measured = [(manifest, store.report(manifest)) for manifest in manifests]
     table = Table("", *(manifest.reference for manifest in manifests))
-    for label, figure in _FIGURES.items():
-        cells = [figure(manifest, report) for manifest, report in measured]
+    rows = {label: [figure(*each) for each in measured] for label, figure in _FIGURES.items()}
+    rows["perplexity"] = _perplexities([report for _, report in measured])
+    for label in ("precision", "size", "digest", "perplexity", *_FIGURES):
+        cells = rows.pop(label, [])
         if any(cells):
             table.add_row(label, *(cell or "–" for cell in cells))
     console.print(table)
@@ -81,8 +83,18 @@ def _prefill(manifest: Manifest, report: Report | None) -> str:
     return f"{report.speed.prefill_tokens_per_second:,.0f}{_interval(report, figure, ',.0f')}"
 
 
-def _perplexity(manifest: Manifest, report: Report | None) -> str:
-    return f"{report.perplexity:.4f}{_interval(report, 'perplexity', '.4f')}" if report else ""
+def _perplexities(reports: list[Report | None]) -> list[str]:
+    """Returns the perplexities over the texts that the reports share with the first of them."""
+    cells = []
+    for report, shared in zip(reports, on_shared_texts(reports), strict=True):
+        if report is None:
+            cells.append("")
+        elif shared is None:
+            cells.append("other texts")
+        else:
+            interval = _interval(report, "perplexity", ".4f") if shared == report.perplexity else ""
+            cells.append(f"{shared:.4f}{interval}")
+    return cells
 
 
 def _interval(report: Report, figure: str, form: str) -> str:
@@ -96,7 +108,6 @@ _FIGURES: dict[str, Callable[[Manifest, Report | None], str]] = {
     "size": lambda manifest, report: f"{manifest.size / 1e6:.1f} MB",
     "digest": lambda manifest, report: manifest.short_digest,
     "compared with": lambda manifest, report: report.compared.reference if report and report.compared else "",
-    "perplexity": _perplexity,
     "... change": _compared("perplexity_change", "+.2%"),
     "KL, nats": _compared("kl", ".5f"),
     "top-1 agreement": _compared("top1_agreement", ".2%"),

@@ -40,7 +40,7 @@ class Surroundings:
     why it cannot be listened on. `unwritable`: why the data directory cannot be written, "" where it can. `model`: the
     default model's reference; `loading_bytes`: the memory that it needs, None where there is no such version, and
     `no_model` says so. `new_disk` is what serving still writes before it can answer. `compiler`: the C++ compiler's
-    path, "" without one."""
+    path, "" without one. `breaches`: sentences about gated aliases whose versions break their limits."""
 
     address: str
     port_taken_by: str
@@ -51,6 +51,7 @@ class Surroundings:
     new_disk: int
     device: str
     compiler: str
+    breaches: tuple[str, ...] = ()
 
     @property
     def serves_already(self) -> bool:
@@ -70,6 +71,7 @@ def checks(
     yield _directory(host, around)
     yield _port(around)
     yield _model(around)
+    yield _gate(around)
     yield _graphics(host, around, measured)
     yield _load(host)
 
@@ -169,6 +171,13 @@ def _model(around: Surroundings) -> Check:
         way = "import it (`dosirak model import SOURCE NAME`), or set DOSIRAK_DEFAULT_MODEL"
         return Check("model", "problem", around.no_model, way)
     return Check("model", "ok", f"the default model is {around.model}")
+
+
+def _gate(around: Surroundings) -> Check:
+    if around.breaches:
+        way = "roll the alias back, or promote another version (`dosirak model promote`)"
+        return Check("gate", "warning", "; ".join(around.breaches), way)
+    return Check("gate", "ok", "no gated alias points to a version that breaks its limits")
 
 
 def _graphics(host: Host, around: Surroundings, measured: Measured | None) -> Check:

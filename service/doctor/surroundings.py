@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from models.errors import RepositoryError
+from models.standing import standings
 from models.starter import DEMO, WEIGHTS, demo_is_wanted, first_is_there, publishing_bytes
 from service.deployments.memory import loaded_bytes
 from service.doctor.checks import Surroundings
@@ -36,7 +37,18 @@ def look(settings: Settings) -> Surroundings:
         new_disk,
         settings.first_device,
         next(filter(None, map(shutil.which, COMPILERS)), ""),
+        _breaches(settings),
     )
+
+
+def _breaches(settings: Settings) -> tuple[str, ...]:
+    """Returns a sentence for each gated alias whose version breaks its limits."""
+    try:
+        if not (settings.data_dir / "models").is_dir():
+            return ()
+        return tuple(each.sentence for each in standings(open_repository(settings), settings.gate) if each.broken)
+    except (RepositoryError, OSError):
+        return ()  # other checks say so
 
 
 def _port_taken_by(settings: Settings) -> str:

@@ -19,6 +19,7 @@ import structlog
 from models.baseline import baseline_of
 from models.manifest import Manifest
 from models.repository import Repository
+from models.standing import Gate, standings
 from service.deployments.activity import Activity
 from service.evaluation.room import needed_bytes
 from service.host import available_memory
@@ -34,7 +35,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 class IdleReports:
-    """`served` returns the versions that answer requests now."""
+    """`served` returns the versions that answer requests now; `gate` has the limits of an alias."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class IdleReports:
         activity: Activity,
         served: Callable[[], Iterable[Manifest]],
         tasks: BackgroundTasks,
+        gate: Gate = lambda alias: None,
         memory: Callable[[], int] = available_memory,
         idle_seconds: float = IDLE_SECONDS,
         look_seconds: float = LOOK_SECONDS,
@@ -52,6 +54,7 @@ class IdleReports:
         self._activity = activity
         self._served = served
         self._tasks = tasks
+        self._gate = gate
         self._memory = memory
         self._first_idle_seconds = self._idle_seconds = idle_seconds
         self._look_seconds = look_seconds
@@ -113,6 +116,13 @@ class IdleReports:
         if not await asyncio.to_thread(self._is_made_or_being_made, manifest):
             self._given_up.add(manifest.digest)
             log.warning("idle_report_failed", model=manifest.reference, reason=ended.error or ended.state)
+        await asyncio.to_thread(self._warn, manifest)
+
+    def _warn(self, manifest: Manifest) -> None:
+        """Logs each gated alias that points to a version which breaks its limits, as the new report says."""
+        for each in standings(self._repository, self._gate, [manifest.name]):
+            if each.broken and each.version == manifest.version:
+                log.warning("gate_broken", model=manifest.reference, alias=each.alias, limits=each.broken)
 
     def _is_made_or_being_made(self, manifest: Manifest) -> bool:
         return self._repository.is_measured(manifest) or self._repository.is_being_measured(manifest)

@@ -32,13 +32,14 @@ class Served:
 class Inventory:
     """One reading. `deployments` counts versions by state, `promotions` moves of aliases by kind. `aliases` are (model,
     version, alias); `canaries` are (model, version, alias, percent of the conversations that the version gets as a
-    rollout's candidate). None of `free_bytes`: the data directory cannot be looked at; of `records_reachable`: this
-    server shares no records."""
+    rollout's candidate); `broken` are (model, version, alias with a gate, limits that the version breaks). None of
+    `free_bytes`: the data directory cannot be looked at; of `records_reachable`: this server shares no records."""
 
     deployments: Mapping[str, int] = field(default_factory=dict)
     served: tuple[Served, ...] = ()
     aliases: tuple[tuple[str, str, str], ...] = ()
     canaries: tuple[tuple[str, str, str, float], ...] = ()
+    broken: tuple[tuple[str, str, str, int], ...] = ()
     promotions: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     free_bytes: int | None = None
     records_reachable: bool | None = None
@@ -72,6 +73,12 @@ class InventoryCollector(Collector):
             "Percent of an alias's conversations that a rollout gives the version as candidate.",
             (*MODEL, "alias"),
             [(labels, weight) for *labels, weight in known.canaries],
+        )
+        yield _gauge(
+            "gate_broken_limits",
+            "Limits of an alias's gate that the version which it points to breaks.",
+            (*MODEL, "alias"),
+            [(labels, count) for *labels, count in known.broken],
         )
         moves = CounterMetricFamily(PREFIX + "promotions", "Moves of aliases, in all histories.", labels=("kind",))
         for kind, count in known.promotions.items():

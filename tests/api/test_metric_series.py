@@ -22,6 +22,7 @@ from tests.api.conftest import KEY, Serve
 from tests.api.reading import error
 from tests.api.test_disconnect import Client
 from tests.fake_service import INFO, World, publish, serving
+from tests.reports import beside, report
 from tests.waiting import until
 
 PEAKS = Peaks(dtype="bf16", flops=1e9, bytes_per_second=1e8)
@@ -299,6 +300,7 @@ async def test_the_inventory_is_what_is_true_now(tmp_path: Path) -> None:
         assert of(found, "dosirak_deployments", state="failed") == 0
         assert of(found, "dosirak_alias_info", alias="production", **MODEL) == 1
         assert of(found, "dosirak_canary_weight", alias="production", **MODEL) == 0
+        assert of(found, "dosirak_gate_broken_limits", alias="production", **MODEL) == 0
         assert of(found, "dosirak_promotions_total", kind="promote") == 1
         assert of(found, "dosirak_promotions_total", kind="rollback") == 0
         digest = repository.get("demo", "1").short_digest
@@ -311,7 +313,10 @@ async def test_the_inventory_is_what_is_true_now(tmp_path: Path) -> None:
         repository.promote("demo", "beta", "2", "by another process")
         repository.promote("demo", "beta", "1", "by another process")
         repository.rollback("demo", "beta", "by another process")
+        slow = beside(repository.get("demo", "2"), decode_ratio={"1": 0.5, "8": 0.6}, perplexity_change=0.5)
+        repository.put_report(repository.get("demo", "1"), report(repository.get("demo", "1"), slow))
         found = await scraped(world)
+        assert of(found, "dosirak_gate_broken_limits", alias="production", **MODEL) == 3
         assert of(found, "dosirak_canary_weight", alias="production", model="demo", version="2") == 25
         assert of(found, "dosirak_canary_weight", alias="production", **MODEL) == 0
         assert of(found, "dosirak_alias_info", alias="beta", model="demo", version="2") == 1

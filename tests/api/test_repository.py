@@ -97,6 +97,12 @@ async def test_a_version_shows_its_files_and_its_report(world: World) -> None:
     assert [each["model"] for each in listed["versions"]] == ["demo:3", "demo:2", "demo:1"]
     assert listed["versions"][2]["aliases"] == ["production"] and listed["versions"][2]["report"] is None
     assert [each["report_state"] for each in listed["versions"]] == ["measured", "not_measured", "not_measured"]
+    assert [each["breaks_gate"] for each in listed["versions"]] == [[], [], []], "no alias points to what breaks it"
+    world.deployments.repository.promote("demo", "production", "3", "all the same")
+    listed = (await world.client.get(f"{MODELS}/demo")).json()
+    broken = ["top-1 agreement where clear 50.00%, at least 95.00% of demo:1"]
+    assert [each["breaks_gate"] for each in listed["versions"]] == [broken, [], []]
+    assert (await world.client.get(f"{MODELS}/demo/versions/3")).json()["breaks_gate"] == broken
     with world.deployments.repository.measuring(world.deployments.repository.get("demo", "2")):
         listed = (await world.client.get(f"{MODELS}/demo")).json()
     assert [each["report_state"] for each in listed["versions"]] == ["measured", "measuring", "not_measured"]

@@ -32,7 +32,7 @@ def test_a_version_is_one_click_away_and_says_what_it_is(shown: Window) -> None:
     expect(page.get_by_role("region", name="Lineage").get_by_role("link", name="demo:1")).to_be_visible()
     expect(page.locator("p.mono")).to_have_text(re.compile(r"^[0-9a-f]{64}$"))
     quality = page.get_by_role("table", name="Quality")
-    expect(quality.get_by_role("row", name=re.compile("Top-1 agreement"))).to_contain_text("passes")
+    expect(quality.get_by_role("row", name=re.compile("KL divergence"))).to_contain_text("passes")
     page.get_by_role("button", name="Verify files").click()
     expect(page.get_by_role("status")).to_contain_text("files are as published")
 

@@ -81,6 +81,7 @@ OLD = host(processor=replace(HOST.processor, features=("fma",)))
 PLAIN = replace(MEASURED, kernels="portable")
 TORCH = replace(MEASURED, kernels="", no_kernels="not built")
 DRIVER = Graphics("550.54.14", ("NVIDIA H100",))
+BREACH = "demo@production is demo:2, which breaks its gate: KL divergence 0.0540 nats, at most 0.02 of demo:1"
 BUILD = "run `python -m service.runner.native.build`"
 WRONG: list[tuple[str, State, str, str, list[Check]]] = [
     ("python", "problem", "3.10.2 is too old", "3.11", python(python="3.10.2")),
@@ -101,6 +102,7 @@ WRONG: list[tuple[str, State, str, str, list[Check]]] = [
     ("directory", "problem", "permission denied", "chown", found(around=around(unwritable="permission denied"))),
     ("port", "problem", "in use", "DOSIRAK_PORT", found(around=around(port_taken_by="Address already in use"))),
     ("model", "problem", "no model chat", "import", found(around=around(loading_bytes=None, no_model="no model chat"))),
+    ("gate", "warning", "demo@production is", "roll the alias back", found(around=around(breaches=(BREACH,)))),
     ("graphics", "problem", "no CUDA", "DOSIRAK_DEVICE=auto", found(around=around(device="cuda"))),
     ("graphics", "warning", "550.54.14", "torch with CUDA", found(host(graphics=DRIVER))),
     ("load", "warning", "6.0 threads", "again", found(host(load=6.0))),

@@ -14,8 +14,10 @@ import pytest
 import structlog
 
 from models.errors import Conflict
+from models.gate import Limits
 from models.manifest import Manifest
 from models.repository import Repository
+from models.standing import Gate
 from service.deployments.activity import Activity
 from service.jobs.idle_reports import IdleReports
 from service.jobs.jobs import Jobs
@@ -42,7 +44,12 @@ class Server:
 
 @asynccontextmanager
 async def running(
-    data_dir: Path, seconds: str, versions: int = 1, memory: int = PLENTY, serves: bool = True
+    data_dir: Path,
+    seconds: str,
+    versions: int = 1,
+    memory: int = PLENTY,
+    serves: bool = True,
+    gate: Gate = lambda alias: None,
 ) -> AsyncIterator[Server]:
     """A server whose reports take so many real seconds. It has been idle for long."""
     repository, clock, tasks = Repository(data_dir), FakeClock(), BackgroundTasks(first_delay=0.01)
@@ -57,6 +64,7 @@ async def running(
         activity,
         lambda: server.served,
         tasks,
+        gate,
         lambda: server.memory,
         idle_seconds=10.0,
         look_seconds=0.01,
@@ -90,6 +98,22 @@ async def test_a_check_of_seconds_is_followed_by_a_report(tmp_path: Path) -> Non
         server.repository.put_report(version, checked)
         server.served.append(version)
         await until(lambda: server.repository.is_measured(version))
+
+
+async def test_production_that_breaks_its_gate_by_the_new_report_is_logged(tmp_path: Path) -> None:
+    """Its present report is a check, which said nothing of that."""
+    limits = Limits(decode_ratio=5.0)
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, "0", versions=2, serves=False, gate={"production": limits}.get) as server:
+            server.repository.promote("demo", "production", "2", "a test")
+            server.repository.promote("demo", "staging", "1", "a test")
+            server.served += server.repository.versions("demo")
+            await until(lambda: any(each["event"] == "gate_broken" for each in logs))
+            await until(lambda: all(server.repository.is_measured(each) for each in server.served))
+            await looks()
+    (told,) = [each for each in logs if each["event"] == "gate_broken"]
+    assert (told["model"], told["alias"], told["log_level"]) == ("demo:2", "production", "warning")
+    assert "decode at 1 1.80x, at least 5x of demo:1" in told["limits"]
 
 
 async def test_a_version_with_a_report_is_left_alone(tmp_path: Path) -> None:

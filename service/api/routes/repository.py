@@ -6,6 +6,7 @@ Disk work runs in threads; conversions and measurements are jobs in processes of
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
@@ -18,6 +19,7 @@ from models.gate import Limits
 from models.manifest import DEFAULT_ALIAS, Manifest, ModelReference
 from models.report import Report
 from models.repository import Repository
+from models.standing import Gate, Standing, standings
 from service.api.bodies import json_body
 from service.api.deps import ActorDep, Limit, Service, ServiceDep, Text
 from service.api.encoding import json_response
@@ -56,7 +58,8 @@ async def list_models(service: ServiceDep, query: Text = "", cursor: Text = "") 
 async def get_model(service: ServiceDep, name: str, cursor: Text | None = None, limit: Limit = 50) -> Response:
     """Returns a page of a model's versions, newest first, and all its aliases; `cursor` is the last answer's
     `next_cursor`."""
-    return json_response(await asyncio.to_thread(_model, service.deployments.repository, name, cursor, limit))
+    repository, gate = service.deployments.repository, service.settings.gate
+    return json_response(await asyncio.to_thread(_model, repository, gate, name, cursor, limit))
 
 
 @router.post("/{name}/versions", response_model=JobShown, status_code=202, openapi_extra=takes(ImportBody))
@@ -73,8 +76,8 @@ async def import_version(service: ServiceDep, actor: ActorDep, name: str, body: 
 async def get_version(service: ServiceDep, name: str, version: str) -> Response:
     """Returns manifest, files with their sha256, the precision of each module, lineage, model card, the report of the
     measurements, and how the gate of `production` judges it."""
-    limits = service.settings.gate(DEFAULT_ALIAS)
-    return json_response(await asyncio.to_thread(_version, service.deployments.repository, name, version, limits))
+    repository, gate = service.deployments.repository, service.settings.gate
+    return json_response(await asyncio.to_thread(_version, repository, gate, name, version))
 
 
 @router.delete("/{name}/versions/{version}", response_model=Deleted)
@@ -119,11 +122,16 @@ async def evaluate_version(service: ServiceDep, name: str, version: str, body: E
 @router.get("/{name}/compare", response_model=ComparedVersions)
 async def compare(service: ServiceDep, name: str, a: Text, b: Text) -> Response:
     """Compares two versions of a model side by side: the differences in facts, files and reports."""
-    return json_response(await asyncio.to_thread(_comparison, service.deployments.repository, name, a, b))
+    repository, gate = service.deployments.repository, service.settings.gate
+    return json_response(await asyncio.to_thread(_comparison, repository, gate, name, a, b))
 
 
-def shown_version(repository: Repository, manifest: Manifest, aliases: dict[str, str]) -> dict[str, Any]:
-    """Returns a version as a list shows it: its facts, without its files."""
+def shown_version(
+    repository: Repository, manifest: Manifest, aliases: dict[str, str], standing: Mapping[str, Standing]
+) -> dict[str, Any]:
+    """Returns a version as a list shows it: its facts, without its files. `standing` is how gated aliases stand."""
+    own = sorted(alias for alias, version in aliases.items() if version == manifest.version)
+    broken = (phrase for alias in own if alias in standing for phrase in standing[alias].broken)
     report = _report(repository, manifest)
     return {
         "model": manifest.reference,
@@ -138,7 +146,8 @@ def shown_version(repository: Repository, manifest: Manifest, aliases: dict[str,
         "vocab_size": manifest.vocab_size,
         "license": manifest.license,
         "bytes": manifest.size,
-        "aliases": sorted(alias for alias, version in aliases.items() if version == manifest.version),
+        "aliases": own,
+        "breaks_gate": list(dict.fromkeys(broken)),
         "lineage": asdict(manifest.lineage),
         "report": report,
         "report_state": repository.report_state(manifest, report),
@@ -167,31 +176,35 @@ def _summary(repository: Repository, name: str) -> dict[str, Any]:
     }
 
 
-def _model(repository: Repository, name: str, cursor: str | None, limit: int) -> dict[str, Any]:
+def _standing(repository: Repository, gate: Gate, name: str) -> dict[str, Standing]:
+    return {each.alias: each for each in standings(repository, gate, [name])}
+
+
+def _model(repository: Repository, gate: Gate, name: str, cursor: str | None, limit: int) -> dict[str, Any]:
     before = None if cursor is None else decode(VERSIONS, cursor, lambda position: isinstance(position, str))
     found = list(islice(repository.newest_first(name, before), limit + 1))
     if not found:
         repository.resolve(name)  # raises with the names that exist
-    aliases, page = repository.aliases(name), found[:limit]
+    aliases, page, standing = repository.aliases(name), found[:limit], _standing(repository, gate, name)
     return {
         "name": name,
         "aliases": aliases,
-        "versions": [shown_version(repository, each, aliases) for each in page],
+        "versions": [shown_version(repository, each, aliases, standing) for each in page],
         "next_cursor": encode(VERSIONS, page[-1].created_at, page[-1].version) if len(found) > limit else None,
     }
 
 
-def _version(repository: Repository, name: str, version: str, limits: Limits | None) -> dict[str, Any]:
-    manifest = repository.get(name, version)
+def _version(repository: Repository, gate: Gate, name: str, version: str) -> dict[str, Any]:
+    manifest, limits = repository.get(name, version), gate(DEFAULT_ALIAS)
     card = repository.path(manifest) / CARD
     text = card.read_bytes()[:CARD_BYTES].decode("utf-8", errors="replace") if card.is_file() else None
-    shown = shown_version(repository, manifest, repository.aliases(name))
+    shown = shown_version(repository, manifest, repository.aliases(name), _standing(repository, gate, name))
     files, layers = ([asdict(each) for each in listed] for listed in (manifest.files, manifest.layers))
-    gate = _gate(repository, manifest, limits) if limits and shown["report"] else None
-    return {**shown, "digest": manifest.digest, "files": files, "layers": layers, "card": text, "gate": gate}
+    judged = _judged(repository, manifest, limits) if limits and shown["report"] else None
+    return {**shown, "digest": manifest.digest, "files": files, "layers": layers, "card": text, "gate": judged}
 
 
-def _gate(repository: Repository, manifest: Manifest, limits: Limits) -> dict[str, Any]:
+def _judged(repository: Repository, manifest: Manifest, limits: Limits) -> dict[str, Any]:
     checks = repository.gate_checks(manifest, DEFAULT_ALIAS, limits)
     return {"alias": DEFAULT_ALIAS, "checks": [asdict(check) for check in checks]}
 
@@ -205,19 +218,21 @@ def _report(repository: Repository, manifest: Manifest) -> Report | None:
         return None
 
 
-def _comparison(repository: Repository, name: str, a: str, b: str) -> dict[str, Any]:
+def _comparison(repository: Repository, gate: Gate, name: str, a: str, b: str) -> dict[str, Any]:
     if not a or not b:
         raise InvalidRequest("a and b are missing: name two versions, as in ?a=1&b=2")
     first, second = repository.get(name, a), repository.get(name, b)
-    aliases = repository.aliases(name)
-    shown = [shown_version(repository, each, aliases) for each in (first, second)]
+    aliases, standing = repository.aliases(name), _standing(repository, gate, name)
+    shown = [shown_version(repository, each, aliases, standing) for each in (first, second)]
     files = [{file.path: file.sha256 for file in each.files} for each in (first, second)]
     paths = sorted(files[0].keys() | files[1].keys())
     return {
         "a": shown[0],
         "b": shown[1],
         "differs": sorted(
-            key for key in shown[0] if key not in ("report", "report_state", "model") and shown[0][key] != shown[1][key]
+            key
+            for key in shown[0]
+            if key not in ("report", "report_state", "breaks_gate", "model") and shown[0][key] != shown[1][key]
         ),
         "files": {
             "same": [path for path in paths if files[0].get(path) == files[1].get(path)],

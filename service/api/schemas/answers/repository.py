@@ -122,7 +122,8 @@ class ReportShown(Shown):
 
 class VersionShown(Shown):
     """`report` is null before the first measurement, and `report_state` says whether one is being made now. `bytes` is
-    the size of its files."""
+    the size of its files. `breaks_gate` has a phrase for every limit that the version breaks of a gated alias which
+    points to it: a report that was made after the promotion may show that."""
 
     model: str
     version: str
@@ -137,6 +138,7 @@ class VersionShown(Shown):
     license: str
     bytes: int
     aliases: list[str]
+    breaks_gate: list[str]
     lineage: LineageShown
     report: ReportShown | None
     report_state: Literal["not_measured", "measuring", "measured"]

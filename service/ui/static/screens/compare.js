@@ -4,7 +4,7 @@ import {query} from '../lib/api.js';
 import {pageOfReference, pages, repository} from '../lib/addresses.js';
 import {say} from '../lib/notice.js';
 import {Checkbox, Empty, Region, Table, Tag} from '../lib/parts.js';
-import {QUALITY, SPEED, lines} from '../lib/report.js';
+import {QUALITY, SPEED, comparable, lines} from '../lib/report.js';
 import {asked, mount, places, rename, useAnswer} from '../lib/screen.js';
 import {bytes, change, number, t, time} from '../lib/words.js';
 
@@ -12,7 +12,7 @@ const {model} = places;
 const [a, b] = [asked.get('a'), asked.get('b')];
 const names = [`${model}:${a}`, `${model}:${b}`];
 const LESS_IS_BETTER = new Set(['perplexity', 'perplexity_change', 'kl', 'load']);
-const IS_A_CHANGE = new Set(['perplexity_change', 'top1_agreement', 'greedy_agreement', 'recall', 'kl']);
+const IS_A_CHANGE = new Set(['perplexity_change', 'top1_agreement', 'clear_top1_agreement', 'greedy_agreement', 'recall', 'kl']);
 
 function Compare() {
   const {data} = useAnswer(`${repository(model, 'compare')}${query({a, b})}`);
@@ -48,10 +48,12 @@ function Part({name, columns, rows, nothing, children}) {
 
 function Measures({name, figures, data, shown}) {
   const unmeasured = [data.a, data.b].filter(each => !each.report);
+  const pair = comparable([data.a, data.b]);
   const nothing = unmeasured.length === 2 ? t('version.measure_hint') : t('compare.no_measure');
-  const rows = shown(measureRows(figures, data));
+  const rows = shown(measureRows(figures, pair));
   return html`<${Part} name=${name} columns=${sides(t('measure.measure'), true)} rows=${rows} nothing=${nothing}>
     ${unmeasured.map(each => html`<p class="hint" key=${each.model}>${each.model}: ${t(`report.${each.report_state}`)}</p>`)}
+    ${figures === QUALITY && pair.some(each => each.apart) && html`<p class="hint">${t('compare.apart')}</p>`}
     ${rows.some(row => row.ranges.every(Boolean)) && html`<p class="hint">${t('compare.intervals')}</p>`}
   <//>`;
 }
@@ -88,8 +90,8 @@ const fileRows = ({same, differ}) => [
   ...differ.map(label => ({label, differs: true})), ...same.map(label => ({label, differs: false})),
 ];
 
-function measureRows(figures, data) {
-  const found = [data.a, data.b].map(each => new Map(lines(figures, each.report).map(line => [line.key, line])));
+function measureRows(figures, pair) {
+  const found = pair.map(each => new Map(lines(figures, each.report).map(line => [line.key, line])));
   return figures.map(({key, label}) => [label, found.map(side => side.get(key)), key]).filter(([, pair]) => pair.some(Boolean)).map(([label, pair, key]) => ({
     label, texts: pair.map(line => line?.text), ranges: pair.map(line => line?.range), differs: pair[0]?.text !== pair[1]?.text,
     better: better(key, pair), change: pair[0] && pair[1] && !IS_A_CHANGE.has(key) && moved(pair[0].value, pair[1].value),

@@ -3,8 +3,8 @@ import {html, useEffect, useState} from '../lib/view.js';
 import {pages} from '../lib/addresses.js';
 import {LineChart} from '../lib/chart.js';
 import {attempt, fail, say} from '../lib/notice.js';
-import {Checkbox, Region, Select, Table, Tag} from '../lib/parts.js';
-import {QUALITY, SPEED, lines} from '../lib/report.js';
+import {Breach, Checkbox, Region, Select, Table, Tag} from '../lib/parts.js';
+import {QUALITY, SPEED, comparable, lines} from '../lib/report.js';
 import {mount, places} from '../lib/screen.js';
 import {useVersions} from '../lib/versions.js';
 import {bytes, number, t, time} from '../lib/words.js';
@@ -19,20 +19,21 @@ function Model() {
   useEffect(() => { load().catch(fail); }, []);
   useEffect(() => { if (versions) say(t('model.found', {count: number(versions.length)})); }, [versions]);
   if (!versions) return null;
+  const rows = comparable(versions);
   const choose = version => on => setChosen(old => on ? [...old, version].slice(-2) : old.filter(each => each !== version));
   const compare = () => {
     const [a, b] = versions.map(each => each.version).filter(each => chosen.includes(each)).reverse();
     location.assign(pages.compare(model, a, b));
   };
   return html`
-    <${Table} name=${t('models.versions')} columns=${columns(chosen, choose)} rows=${versions} keyOf=${row => row.version} />
+    <${Table} name=${t('models.versions')} columns=${columns(chosen, choose)} rows=${rows} keyOf=${row => row.version} />
     <div class="row middle">
       <button type="button" class="main" disabled=${chosen.length !== 2} onClick=${compare}>${t('model.compare')}</button>
       <span class="hint">${t('model.compare_hint')}</span>
       ${more && html`<button type="button" onClick=${() => attempt(() => load(more))}>${t('model.older')}</button>`}
     </div>
     <div class="columns">
-      <${Trend} versions=${versions} metric=${metric} onMetric=${setMetric} />
+      <${Trend} versions=${rows} metric=${metric} onMetric=${setMetric} />
       <${Aliases} aliases=${aliases} />
     </div>`;
 }
@@ -45,8 +46,8 @@ const columns = (chosen, choose) => [
   {label: t('version.precision'), key: 'precision'},
   {label: t('models.size'), number: true, cell: row => bytes(row.bytes)},
   {label: t('models.aliases'), cell: row => html`<span class="tags">${row.aliases.map(alias => html`
-    <a key=${alias} data-instant href=${pages.alias(model, alias)}><${Tag} kind=${alias === 'production' ? 'good' : ''}>${alias}<//></a>`)}</span>`},
-  {label: t('measure.perplexity'), number: true, cell: row => figure(row, 'perplexity')?.text ?? html`<span class="hint">${t(`report.${row.report_state}`)}</span>`},
+    <a key=${alias} data-instant href=${pages.alias(model, alias)}><${Tag} kind=${alias === 'production' ? 'good' : ''}>${alias}<//></a>`)}<${Breach} broken=${row.breaks_gate} /></span>`},
+  {label: t('measure.perplexity'), number: true, cell: row => figure(row, 'perplexity')?.text ?? html`<span class="hint">${t(row.apart ? 'report.apart' : `report.${row.report_state}`)}</span>`},
   {label: t('model.decode'), number: true, cell: row => figure(row, 'speed.decode.1')?.text ?? '–'},
   {label: t('model.created'), cell: row => time(row.created_at)},
   {label: '', cell: row => html`<${Checkbox} label=${t('model.compare_one', {version: row.model})} checked=${chosen.includes(row.version)} onChange=${choose(row.version)} />`},
@@ -60,6 +61,7 @@ function Trend({versions, metric, onMetric}) {
     ${points.length ? html`<${LineChart} name=${t('model.trend')} points=${points} />
       <${Table} bare=${false} name=${t('model.figures')} columns=${[{label: t('model.version'), key: 'name'}, {label: FIGURES.find(each => each.key === metric).label, key: 'text', number: true}]} rows=${points} />`
       : html`<p class="hint">${t('model.no_trend')}</p>`}
+    ${versions.some(row => row.apart) && html`<p class="hint">${t('model.apart', {versions: versions.filter(row => row.apart).map(row => row.model).join(', ')})}</p>`}
   <//>`;
 }
 

@@ -4,7 +4,7 @@ import {ask, query} from '../lib/api.js';
 import {pageOfReference, pages, repository} from '../lib/addresses.js';
 import {Snippets} from '../lib/snippets.js';
 import {attempt, say} from '../lib/notice.js';
-import {Confirm, Dialog, Facts, Region, Select, Table, Tag} from '../lib/parts.js';
+import {Breach, Confirm, Dialog, Facts, Region, Select, Table, Tag} from '../lib/parts.js';
 import {QUALITY, SPEED, lines} from '../lib/report.js';
 import {mount, places, useAnswer} from '../lib/screen.js';
 import {bytes, number, percent, t, time} from '../lib/words.js';
@@ -67,7 +67,7 @@ const FILES = [
 const LAYERS = [{label: t('version.pattern'), key: 'pattern', mono: true}, {label: t('version.dtype'), key: 'dtype'}];
 
 const facts = shown => [
-  [t('models.aliases'), shown.aliases.length > 0 && html`<span class="tags">${shown.aliases.map(alias => html`<a key=${alias} href=${pages.alias(model, alias)}><${Tag} kind="good">${alias}<//></a>`)}</span>`],
+  [t('models.aliases'), shown.aliases.length > 0 && html`<span class="tags">${shown.aliases.map(alias => html`<a key=${alias} href=${pages.alias(model, alias)}><${Tag} kind="good">${alias}<//></a>`)}<${Breach} broken=${shown.breaks_gate} /></span>`],
   [t('version.precision'), shown.precision], [t('version.dtype'), shown.dtype], [t('version.architecture'), shown.architecture],
   [t('version.parameters'), number(shown.parameters)], [t('version.window'), number(shown.context_window)],
   [t('version.vocabulary'), number(shown.vocab_size)], [t('models.size'), bytes(shown.bytes)], [t('version.license'), shown.license],
@@ -101,7 +101,7 @@ const GATED = [
   {label: t('measure.gate'), cell: row => row.check ? html`<${Tag} kind=${row.check.passes ? 'good' : 'bad'}>${row.check.passes ? t('gate.passes') : t('gate.refuses')}<//>` : '–'},
 ];
 const LIMITS = {
-  top1_agreement: check => `≥ ${percent(check.limit, 2)}`, perplexity_change: check => `≤ ${percent(check.limit, 2)}`,
+  kl: check => `≤ ${number(check.limit)}`, clear_top1_agreement: check => `≥ ${percent(check.limit, 2)}`, perplexity_change: check => `≤ ${percent(check.limit, 2)}`,
   recall_loss: check => t('gate.recall', {limit: percent(check.limit, 1), of: check.of}), decode_ratio: check => `≥ ${number(check.limit, 2)}×`,
 };
 const limit = check => LIMITS[check.measure.split('.')[0]](check);
