@@ -52,7 +52,8 @@ def test_perplexity_is_over_the_texts_that_all_have(tmp_path: Path, version: Man
     full, quick = (report(version, None, losses=losses) for losses in ((60.0, 120.0, 180.0), (66.0, 114.0)))
     other = msgspec.structs.replace(full, texts=TextSet("mine", "f" * 64, 60, (TextPart("other", 60, 30.0),)))
     old = report(version, None)
-    for reports in ([full, None, quick, other], [other, full], [old, old, full], [None]):
+    cases: list[list[Report | None]] = [[full, None, quick, other], [other, full], [old, old, full], [None]]
+    for reports in cases:
         found = shown(tmp_path, reports)
         want = on_shared_texts(reports)
         assert [each["perplexity"] for each in found] == [value and pytest.approx(value) for value in want]
