@@ -15,7 +15,6 @@ from models.standing import standings
 from models.starter import DEMO, WEIGHTS, demo_is_wanted, first_is_there, publishing_bytes
 from service.deployments.memory import loaded_bytes
 from service.doctor.checks import Surroundings
-from service.needs import needs_of_entry
 from service.records import open_repository
 from service.runner.native.build import COMPILERS
 from service.settings import Settings
@@ -76,21 +75,19 @@ def _unwritable(directory: Path) -> str:
 
 def _default_model(settings: Settings) -> tuple[str, int | None, str, int]:
     """Returns the default model's reference, the memory that it needs, why there is none, and the disk that its
-    publishing takes. A directory without a repository stays as it is."""
+    publishing takes. A directory without a repository stays as it is. Of a model that may be fetched or not, both are
+    those of the demo model, which is served where it is not."""
     wanted = settings.default_model
     name = wanted.partition(":")[0].partition("@")[0]
     try:
         store = open_repository(settings) if (settings.data_dir / "models").is_dir() else None
-        if entry := entry_for(settings, store):
-            if store and first_is_there(store):
-                wanted, name = entry.name, entry.name
-            else:
-                told = f"{entry.name}, fetched at the first start where the Python index gives it, or else {DEMO}"
-                needed = needs_of_entry(entry)
-                return told, needed.loading, "", needed.disk
+        entry = entry_for(settings, store)
+        if entry and store and first_is_there(store):
+            wanted = name = entry.name
         if name == DEMO and (store is None or demo_is_wanted(store)):
             size = sum(path.stat().st_size for path in WEIGHTS.iterdir())
-            return f"{wanted}, published at the first start", loaded_bytes(size), "", publishing_bytes()
+            first = f"{entry.name} where the Python index gives it, or else " if entry else ""
+            return f"{first}{wanted}, published at the first start", loaded_bytes(size), "", publishing_bytes()
         if store is None:
             return wanted, None, f"there is no version of the default model {wanted}: the repository is empty", 0
         manifest = store.resolve(wanted)
