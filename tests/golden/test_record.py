@@ -84,6 +84,8 @@ def _damage(record: Record, how: str) -> bytes:
             record, outline=msgspec.structs.replace(outline, norm="model.nrom.weight")
         ),
         "other logits": lambda: msgspec.structs.replace(record, logits=record.logits[::-1]),
+        "other rows": lambda: msgspec.structs.replace(record, rows=record.rows[::-1]),
+        "too few bounds": lambda: msgspec.structs.replace(record, bounds=record.bounds[1:]),
         "too few logits": lambda: msgspec.structs.replace(record, logits=record.logits[:-3]),
         "another vocabulary": lambda: msgspec.structs.replace(record, logits=record.logits[: len(record.logits) // 2]),
     }
@@ -98,6 +100,8 @@ def _damage(record: Record, how: str) -> bytes:
         "other norms",
         "a name without weights",
         "other logits",
+        "other rows",
+        "too few bounds",
         "too few logits",
         "another vocabulary",
         "cut short",

@@ -12,8 +12,9 @@ PerSequenceForward  one forward per scheduled sequence, for architectures that c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -257,14 +258,12 @@ class PerSequenceForward:
     attends = False
     invariant = False
 
-    def __init__(self, model: transformers.PreTrainedModel, cache: KVCache, attention: str) -> None:
+    def __init__(self, model: transformers.PreTrainedModel, attention: str) -> None:
         model.set_attn_implementation(attention)
         self.model = model
         self.no_states = _no_states(model)
         self.vocab_size = vocab_size_of(model)
-        self.cache = cache
         self._adapted = _adapted(model)
-        self.accepted = frozenset(inspect.signature(model.forward).parameters)
 
     def load_adapter(self, name: str, weights: Mapping[str, LowRankWeights]) -> None:
         self._adapted.load_adapter(name, weights)
@@ -283,24 +282,32 @@ class PerSequenceForward:
                 self._adapted.all_rows(adapters.get(sequence.row, "")),
                 _final_states(self.model, step.final is not None) as final,
             ):
-                logits = self._run(step, sequence)
+                logits = run_over_blocks(self.model, step, sequence)
             states += final
             found.update((row, logits[row - sequence.row]) for row in rows)
         if step.final is not None:
             step.final.take(torch.cat(states))
         return torch.stack([found[row] for row in wanted]) if wanted else step.token_ids.new_zeros(0, 1).float()
 
-    def _run(self, step: Step, sequence: SequenceRows) -> Tensor:
-        """Returns the logits of all rows of the sequence."""
-        layers = [_BlockLayer(self.cache, layer, sequence) for layer in range(len(self.cache.shapes))]
-        here, end = slice(sequence.row, sequence.row + sequence.count), sequence.start + sequence.count
-        arguments = {
-            "input_ids": step.token_ids[None, here],
-            "attention_mask": torch.ones(1, end, dtype=torch.long, device=step.positions.device),
-            "position_ids": step.positions[None, here],
-            "past_key_values": Cache(layers=list(layers)),
-            "use_cache": True,
-        }
-        passed = {name: value for name, value in arguments.items() if name in self.accepted}
-        logits: Tensor = self.model(**passed).logits
-        return logits[0]
+
+def run_over_blocks(model: transformers.PreTrainedModel, step: Step, sequence: SequenceRows) -> Tensor:
+    """Returns the logits of all rows of one sequence of a step, by the library's forward."""
+    blocks = step.plan.cache
+    layers = [_BlockLayer(blocks, layer, sequence) for layer in range(len(blocks.shapes))]
+    here, end = slice(sequence.row, sequence.row + sequence.count), sequence.start + sequence.count
+    arguments = {
+        "input_ids": step.token_ids[None, here],
+        "attention_mask": torch.ones(1, end, dtype=torch.long, device=step.positions.device),
+        "position_ids": step.positions[None, here],
+        "past_key_values": Cache(layers=list(layers)),
+        "use_cache": True,
+    }
+    accepted = _accepted(model.forward.__func__)  # type: ignore[attr-defined]
+    passed = {name: value for name, value in arguments.items() if name in accepted}
+    logits: Tensor = model(**passed).logits
+    return logits[0]
+
+
+@cache
+def _accepted(forward: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(forward).parameters)

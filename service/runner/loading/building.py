@@ -43,8 +43,9 @@ from service.runner.loading.division import RESERVED_BYTES, kv_room, num_devices
 from service.runner.loading.drafting import draft_block_bytes, draft_config
 from service.runner.loading.families import outline_of
 from service.runner.loading.grammar_tokens import begin_reading
+from service.runner.loading.lesson import observe_lesson, with_noises
 from service.runner.loading.model_work import model_work
-from service.runner.loading.probe import PROBE_TOLERANCE, choose_forward, observe, verify
+from service.runner.loading.probe import PROBE_TOLERANCE, Reference, choose_forward, observe, spread, verify
 from service.runner.model_runner import ModelRunner
 from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import library
@@ -159,7 +160,7 @@ def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device)
         whole = assemble(known.outline, MappedWeights(config.model_dir, dtype, config.precision), config.max_model_len)
         cache = _make_cache(config, reference.shapes, [device] * len(reference.shapes))
         forward = NativeDecoder(whole, cache)
-        verify(forward, reference, cache, PROBE_TOLERANCE[_precision(config)])
+        verify(forward, reference, cache, PROBE_TOLERANCE[_precision(config)], config.max_model_len)
     except (CannotServe, KeyError, ValueError, RuntimeError):
         return None
     return forward, cache, ()
@@ -175,27 +176,46 @@ def _from_library(
     model = load_model(config.model_dir, config.precision, dtype, device, Int8Linear, room)
     pin_rope(model, config.max_model_len)
     progress("probe", 0.6)
-    attention = model.config._attn_implementation
-    reference = observe(model, device, rounds=_precision(config) == "int8")
+    attention, precision, positions = model.config._attn_implementation, _precision(config), config.max_model_len
+    reference = _with_lesson(observe(model, device), model, config)
     release(model)
     cache = _make_cache(config, _with_windows(reference.shapes, model), reference.devices)
     progress("forward", 0.8)
     if model.config.is_encoder_decoder:
-        forward, passed_over = choose_forward((_seq2seq(config, model, cache),), reference, cache, _precision(config))
+        way = _seq2seq(config, model, cache)
+        forward, passed_over = choose_forward((way,), reference, cache, precision, positions)
         return forward, cache, passed_over
     own: tuple[Callable[[], Forward], ...] = (
-        lambda: NativeDecoder(_apart(_blueprint(model, config.max_model_len)), cache),
-        lambda: FusedDecoder(_blueprint(model, config.max_model_len)),
+        lambda: NativeDecoder(_apart(_blueprint(model, positions)), cache),
+        lambda: FusedDecoder(_blueprint(model, positions)),
     )
     ways: tuple[Callable[[], Forward], ...] = (
         *(own if not is_divided else ()),  # these know one device
         lambda: PackedForward(model),
-        lambda: PerSequenceForward(model, cache, attention),
+        lambda: PerSequenceForward(model, attention),
     )
-    forward, passed_over = choose_forward(ways, reference, cache, _precision(config))
+
+    def measured() -> Reference:
+        if reference.lesson is None:
+            return reference
+        return replace(reference, lesson=with_noises(reference.lesson, model, cache, positions))
+
+    known = measured() if is_divided else reference
+    forward, passed_over = choose_forward(ways, known, cache, precision, positions, measured)
     if isinstance(forward, NativeDecoder):
         record.write(config, outline_of(model), reference)
     return forward, cache, passed_over
+
+
+def _with_lesson(reference: Reference, model: transformers.PreTrainedModel, config: EngineConfig) -> Reference:
+    """Returns the reference with a lesson. An encoder-decoder model, and one whose layers cannot be taught, has none:
+    then with the spread of its logits, where products round their rows to codes."""
+    kind, positions = _products(config), config.max_model_len
+    if not model.config.is_encoder_decoder:
+        lesson = observe_lesson(model, reference.shapes, reference.devices, kind, positions)
+        if lesson is not None:
+            return replace(reference, lesson=lesson)
+    return replace(reference, spread=spread(model, reference)) if kind == "int8" else reference
 
 
 def _seq2seq(config: EngineConfig, model: transformers.PreTrainedModel, cache: KVCache) -> Callable[[], Forward]:
@@ -206,8 +226,12 @@ def _seq2seq(config: EngineConfig, model: transformers.PreTrainedModel, cache: K
 
 def _precision(config: EngineConfig) -> str:
     """Returns the precision of the least exact part."""
-    coarse = config.precision in QUANTIZED - {"int8-weight"} or config.kv_cache_dtype == "int8"
-    return "int8" if coarse else config.dtype
+    return "int8" if config.kv_cache_dtype == "int8" else _products(config)
+
+
+def _products(config: EngineConfig) -> str:
+    """Returns the precision of the products: "int8" where they round their rows to codes."""
+    return "int8" if config.precision in QUANTIZED - {"int8-weight"} else config.dtype
 
 
 def _blueprint(model: transformers.PreTrainedModel, max_model_len: int) -> Blueprint:

@@ -1,15 +1,16 @@
 """The probe finds a way to compute an architecture. It tries the ways at load on a short prompt, never by name.
 
 library's own forward on the prompt ──▶ reference logits, and the heads of each layer as the library caches them
-ours ▶ library, packed ▶ library, one sequence at a time: the first that repeats the reference wins
-encoder-decoder     ▶ library over our blocks (see `seq2seq`), or none
+                                    ──▶ a lesson (see `lesson`): what each layer makes of which rows
+ours ▶ library, packed ▶ library, one sequence at a time: the first that repeats the lesson wins
+encoder-decoder     ▶ library over our blocks (see `seq2seq`), or none: by the logits, because it has no lesson
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from service.engine.sequence import Sequence
 from service.runner.forwards.forward import CannotServe, Forward
 from service.runner.kv_cache import KVCache
 from service.runner.kv_size import LayerShape
+from service.runner.loading.lesson import Lesson, compare_whole, repeat_lesson
+from service.runner.native.decoder import NativeDecoder
 from service.runner.step import RowRules, pack
 
 if TYPE_CHECKING:
@@ -50,7 +53,8 @@ SAFE_RULES = RowRules(16, 16)
 class Reference:
     """The library's logits [3, vocabulary], fp32, of the last token of each chunk of `token_ids`, and its cached shape
     and device of each layer. `encoder_ids` is the input of an encoder, empty without one. `spread` is how far the
-    logits move, in their standard deviations, as the model's input moves by a rounding; 0 where that was not asked."""
+    logits move, in their standard deviations, as the model's input moves by a rounding; 0 where that was not asked.
+    With a `lesson`, a forward is judged by that, and no logits are needed."""
 
     token_ids: tuple[int, ...]
     logits: Tensor
@@ -58,38 +62,13 @@ class Reference:
     devices: tuple[torch.device, ...]
     encoder_ids: tuple[int, ...] = ()
     spread: float = 0.0
-
-
-def observe(model: transformers.PreTrainedModel, device: torch.device, rounds: bool = False) -> Reference:
-    """Runs the library's own forward on a short prompt; also measures its spread where the model `rounds` what its
-    products read. Raises CannotServe if it caches anything else than keys and values, or more for an encoder's output
-    than for a token."""
-    reference = _reference(model, device)
-    return replace(reference, spread=_spread(model, device, reference)) if rounds else reference
-
-
-def _spread(model: transformers.PreTrainedModel, device: torch.device, reference: Reference) -> float:
-    generator = torch.Generator().manual_seed(0)
-
-    def move(_module: torch.nn.Module, _ids: object, rows: Tensor) -> Tensor:
-        drawn = (2 * torch.rand(rows.shape, generator=generator) - 1).to(rows)
-        return rows * (1 + MOVED * drawn)
-
-    hook = model.get_input_embeddings().register_forward_hook(move)
-    try:
-        moved = [_reference(model, device).logits for _ in range(MOVES)]
-    finally:
-        hook.remove()
-    return max(float(_difference(logits, reference.logits).max()) for logits in moved)
-
-
-def _difference(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Returns the root mean square difference of each row [n], in the standard deviations of the wanted rows."""
-    return (logits - wanted).square().mean(-1).sqrt() / wanted.std(-1)
+    lesson: Lesson | None = None
 
 
 @torch.inference_mode()
-def _reference(model: transformers.PreTrainedModel, device: torch.device) -> Reference:
+def observe(model: transformers.PreTrainedModel, device: torch.device) -> Reference:
+    """Runs the library's own forward on a short prompt. Raises CannotServe if it caches anything else than keys and
+    values, or more for an encoder's output than for a token."""
     from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
     vocabulary = model.config.get_text_config().vocab_size
@@ -112,6 +91,27 @@ def _reference(model: transformers.PreTrainedModel, device: torch.device) -> Ref
     return Reference(token_ids, logits[0, ends].float(), shapes, _devices(cache), encoder_ids)
 
 
+def spread(model: transformers.PreTrainedModel, reference: Reference) -> float:
+    """Returns the spread of the reference's logits."""
+    generator = torch.Generator().manual_seed(0)
+
+    def move(_module: torch.nn.Module, _ids: object, rows: Tensor) -> Tensor:
+        drawn = (2 * torch.rand(rows.shape, generator=generator) - 1).to(rows)
+        return rows * (1 + MOVED * drawn)
+
+    hook = model.get_input_embeddings().register_forward_hook(move)
+    try:
+        moved = [observe(model, reference.logits.device).logits for _ in range(MOVES)]
+    finally:
+        hook.remove()
+    return max(float(_difference(logits, reference.logits).max()) for logits in moved)
+
+
+def _difference(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Returns the root mean square difference of each row [n], in the standard deviations of the wanted rows."""
+    return (logits - wanted).square().mean(-1).sqrt() / wanted.std(-1)
+
+
 def _shapes(model: transformers.PreTrainedModel, cache: DynamicCache) -> tuple[LayerShape, ...]:
     shapes = []
     for layer in cache.layers:
@@ -130,15 +130,23 @@ def _devices(cache: DynamicCache) -> tuple[torch.device, ...]:
 
 
 def choose_forward(
-    ways: Seq[Callable[[], Forward]], reference: Reference, cache: KVCache, precision: str
+    ways: Seq[Callable[[], Forward]],
+    reference: Reference,
+    cache: KVCache,
+    precision: str,
+    positions: int,
+    measured: Callable[[], Reference] | None = None,
 ) -> tuple[Forward, tuple[str, ...]]:
     """Returns the first way that repeats the reference, and the reasons against the ways before it. Raises CannotServe
-    with every way's reason if no way does."""
+    with every way's reason if no way does. The model has so many `positions`. All ways but the first are judged by the
+    reference as it is `measured` then, if that is given."""
     reasons: list[str] = []
-    for way in ways:
+    for number, way in enumerate(ways):
+        if number and measured is not None:
+            reference, measured = measured(), None
         try:
             forward = way()
-            verify(forward, reference, cache, PROBE_TOLERANCE[precision])
+            verify(forward, reference, cache, PROBE_TOLERANCE[precision], positions)
             return forward, tuple(dict.fromkeys(reasons))
         except (CannotServe, TypeError) as error:
             reasons.append(str(error))
@@ -146,22 +154,35 @@ def choose_forward(
 
 
 @torch.inference_mode()
-def verify(forward: Forward, reference: Reference, cache: KVCache, tolerance: float) -> None:
-    """Repeats the reference over blocks, as far as the cache reaches. Raises CannotServe if the logits differ."""
-    request = Request("probe", reference.encoder_ids or reference.token_ids, SamplingParams(max_tokens=1))
-    sequence = Sequence.of(request, reference.token_ids if reference.encoder_ids else (), cache.block_size)
-    tokens, slots, room = sequence.token_ids, sequence.num_encoder_slots, cache.num_blocks * cache.block_size
-    cache.lend(sequence, min(len(tokens), room))
+def verify(forward: Forward, reference: Reference, cache: KVCache, tolerance: float, positions: int) -> None:
+    """Has a forward repeat the lesson, or the reference's logits where there is none. Raises CannotServe if it computes
+    something else."""
+    lesson = reference.lesson
+    if lesson is not None:
+        repeat_lesson(forward, lesson, cache, positions)
+        if isinstance(forward, NativeDecoder):
+            chunks = list(_by_chunks(forward, reference, cache, positions))
+            compare_whole(forward, cache, [end - 1 for end in CUTS[1 : len(chunks) + 1]], chunks)
+        return
     bound = max(tolerance, min(MOST_TOLERANCE, SPREADS * reference.spread))
-    for (first, last), logits in zip(pairwise(CUTS), reference.logits, strict=True):
-        if slots + last > room:
-            break
-        sequence.num_computed_tokens = slots + first if first else 0
-        sequence.token_ids = tokens[: slots + last]
-        count = sequence.num_tokens - sequence.num_computed_tokens
-        step = pack(Batch((Scheduled(sequence, count),)), cache, SAFE_RULES, logits.device)
-        error = float(_difference(forward(step)[0].float(), logits))
+    for found, logits in zip(_by_chunks(forward, reference, cache, positions), reference.logits, strict=False):
+        error = float(_difference(found[0].float(), logits))
         if not error <= bound:
             raise CannotServe(
                 f"its logits differ from the library's by {error:.2g} of their deviation (bound {bound:.2g})"
             )
+
+
+def _by_chunks(forward: Forward, reference: Reference, cache: KVCache, positions: int) -> Iterator[Tensor]:
+    """Yields the logits [1, vocabulary] of the prompt's chunks, as far as the cache and the positions reach."""
+    request = Request("probe", reference.encoder_ids or reference.token_ids, SamplingParams(max_tokens=1))
+    sequence = Sequence.of(request, reference.token_ids if reference.encoder_ids else (), cache.block_size)
+    tokens, slots, room = sequence.token_ids, sequence.num_encoder_slots, cache.num_blocks * cache.block_size
+    cache.lend(sequence, min(len(tokens), room))
+    for first, last in pairwise(CUTS):
+        if slots + last > room or last > positions:
+            break
+        sequence.num_computed_tokens = slots + first if first else 0
+        sequence.token_ids = tokens[: slots + last]
+        count = sequence.num_tokens - sequence.num_computed_tokens
+        yield forward(pack(Batch((Scheduled(sequence, count),)), cache, SAFE_RULES, cache.device))

@@ -1,8 +1,8 @@
 """A record holds the findings of a load through the library about one version, so that the next load needs no library.
 
 It lies beside the repository and serves the same version on this host. Importing the library takes longer than mapping
-the weights. A record saves reading and running the library's model, but not the proof: it holds the library's logits
-for the probe, and every load checks its forward against them. Without a record, or with one that does not fit, the
+the weights. A record saves reading and running the library's model, but not the proof: it holds the library's lesson
+for the probe, and every load has its forward repeat that. Without a record, or with one that does not fit, the
 library is loaded and a new record is written.
 """
 
@@ -19,26 +19,34 @@ from models import __version__
 from models.storage import durable
 from service.engine.messages import EngineConfig
 from service.runner.loading.blueprint import Outline
-from service.runner.loading.probe import CUTS, Reference
+from service.runner.loading.lesson import FAR, NEAR, Lesson
+from service.runner.loading.probe import Reference
 from service.runner.native.library import library
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One record. `conditions` hold everything that the rest depends on besides the version's files. `logits` are fp32
-    [3, vocabulary] in this host's byte order."""
+    """One record. `conditions` hold everything that the rest depends on besides the version's files. `rows` and
+    `logits` are the lesson's fp32 numbers in this host's byte order."""
 
     conditions: tuple[str, ...]
     outline: Outline
     token_ids: tuple[int, ...]
+    rows: bytes
     logits: bytes
-    spread: float
+    past: int
+    bounds: tuple[float, ...]
 
     @property
     def reference(self) -> Reference:
-        """Returns the reference for the probe. Raises ValueError for logits of another size."""
-        logits = torch.frombuffer(bytearray(self.logits), dtype=torch.float32).view(len(CUTS) - 1, -1)
-        devices = (torch.device("cpu"),) * len(self.outline.shapes)
-        return Reference(self.token_ids, logits, self.outline.shapes, devices, spread=self.spread)
+        """Returns the reference for the probe. Raises ValueError for numbers that are no lesson of the outline."""
+        layers, pieces = len(self.outline.layers), 2 if self.past else 1
+        if len(self.bounds) != layers + 1:
+            raise ValueError(f"{len(self.bounds)} bounds for {layers} layers and a head")
+        count = NEAR + (FAR if self.past else 0)
+        rows, logits = (torch.frombuffer(bytearray(each), dtype=torch.float32) for each in (self.rows, self.logits))
+        lesson = Lesson(rows.view(layers + 1, count, -1), logits.view(pieces, -1), self.past, self.bounds)
+        devices = (torch.device("cpu"),) * layers
+        return Reference(self.token_ids, lesson.logits, self.outline.shapes, devices, lesson=lesson)
 
 
 def read(config: EngineConfig) -> Record | None:
@@ -51,13 +59,13 @@ def read(config: EngineConfig) -> Record | None:
 
 
 def write(config: EngineConfig, outline: Outline, reference: Reference) -> None:
-    """Writes a record by one rename, without a lock. Two engines that write at once may leave a torn record, which is
-    made again. If the folder cannot be written, only the next load takes longer."""
-    if not config.record:
+    """Writes a record of the reference's lesson by one rename, without a lock. Two engines that write at once may leave
+    a torn record, which is made again. If the folder cannot be written, only the next load takes longer."""
+    lesson = reference.lesson
+    if not config.record or lesson is None:
         return
-    record = Record(
-        _conditions(config), outline, reference.token_ids, reference.logits.numpy().tobytes(), reference.spread
-    )
+    rows, logits = (each.numpy().tobytes() for each in (lesson.rows, lesson.logits))
+    record = Record(_conditions(config), outline, reference.token_ids, rows, logits, lesson.past, lesson.bounds)
     path = Path(config.record)
     with suppress(OSError):
         durable.make_directory(path.parent)

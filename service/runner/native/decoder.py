@@ -7,7 +7,7 @@ products.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ctypes import POINTER, c_void_p, cast
+from ctypes import POINTER, Array, c_void_p, cast, pointer
 from typing import Final
 
 import torch
@@ -113,21 +113,31 @@ class NativeDecoder(nn.Module):
         self._adapters.pop(name, None)
 
     def forward(self, step: Step) -> Tensor:
-        plan: AttentionPlan = step.plan
         logits = torch.empty(len(step.logit_rows), self.head.out_features)
         state_rows = NO_ROWS if step.final is None else step.final.rows
-        states = torch.empty(len(state_rows), self.embedding.shape[1])
-        read = (step.logit_rows, state_rows)
-        tables = (c_void_p * 2)(address(plan.tables), address(plan.windowed.tables))
-        given = map(address, (step.token_ids, step.positions, *read))
-        rest = map(address, (plan.sequence_rows, logits, states))
-        numbers = (len(step.token_ids), len(plan.sequences), *map(len, read), len(plan.tables))
-        owners = torch.full((len(step.token_ids) if step.adapter_rows else 0,), -1)
-        adapters = self._adapters_struct(step, owners)
-        self._library.step(self._struct, StepStruct(*numbers, *given, tables, *rest, adapters))
+        states = self.run(self._struct, step, step.token_ids, logits, state_rows)
         if step.final is not None:
             step.final.states = states
         return logits
+
+    def run(self, model: ModelStruct, step: Step, token_ids: Tensor, logits: Tensor, state_rows: Tensor) -> Tensor:
+        """Computes a step of `model`. Fills `logits` [logit rows, vocabulary], if there are any, and returns the states
+        of `state_rows`."""
+        plan: AttentionPlan = step.plan
+        states = torch.empty(len(state_rows), self.embedding.shape[1])
+        read = (step.logit_rows[: len(logits)], state_rows)
+        tables = (c_void_p * 2)(address(plan.tables), address(plan.windowed.tables))
+        given = map(address, (token_ids, step.positions, *read))
+        rest = map(address, (plan.sequence_rows, logits, states))
+        numbers = (len(token_ids), len(plan.sequences), *map(len, read), len(plan.tables))
+        owners = torch.full((len(token_ids) if step.adapter_rows else 0,), -1)
+        adapters = self._adapters_struct(step, owners)
+        self._library.step(model, StepStruct(*numbers, *given, tables, *rest, adapters))
+        return states
+
+    def parts(self, step: Step) -> Parts:
+        """Returns the parts of a step, over the step's own cache."""
+        return Parts(self, step)
 
     def _adapters_struct(self, step: Step, owners: Tensor) -> AdaptersStruct:
         """Returns the step's adapters. It fills `owners` [rows], which must live as long as the result."""
@@ -141,6 +151,16 @@ class NativeDecoder(nn.Module):
             *(cast(self._adapters[name].table, POINTER(AddedStruct)) for name in names)
         )
         return AdaptersStruct(address(owners), len(names), linears, added)
+
+    def layer_structs(self, cache: KVCache) -> Array[LayerStruct]:
+        """Returns a copy of the layers' descriptions, over another cache of the same shapes."""
+        layers = (LayerStruct * len(self.layers)).from_buffer_copy(self._layer_structs)
+        for index, (layer, spec) in enumerate(zip(layers, self._specs, strict=True)):
+            layer.heads = heads_struct(cache, index, layer.heads.heads, spec)
+        return layers
+
+    def model_struct(self) -> ModelStruct:
+        return ModelStruct.from_buffer_copy(self._struct)
 
     def _layer(self, index: int, plan: LayerPlan, whole: Blueprint) -> LayerStruct:
         linears = self.layers[index]
@@ -181,6 +201,44 @@ class NativeDecoder(nn.Module):
             return None
         self._kept.append(tensor.contiguous())
         return address(self._kept[-1])
+
+
+class Parts:
+    """Computes a step part by part, each from given rows fp32 [rows, hidden]: for the probe, one layer after the other
+    with the decoder's own weights."""
+
+    def __init__(self, decoder: NativeDecoder, step: Step) -> None:
+        self._decoder, self._step = decoder, step
+        self._layers = decoder.layer_structs(step.plan.cache)
+        self._every_row = torch.arange(len(step.token_ids))
+
+    def embedded(self) -> Tensor:
+        """Returns the rows that the first layer reads."""
+        return self._states(self._model(0, 0), self._step.token_ids)
+
+    def layer(self, index: int, rows: Tensor) -> Tensor:
+        """Returns what a layer makes of the rows before it, and writes their keys and values."""
+        return self._states(self._model(index, 1, rows.contiguous()), self._every_row)
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Returns the logits of the step for the rows behind the last layer."""
+        logits = torch.empty(len(self._step.logit_rows), self._decoder.head.out_features)
+        self._decoder.run(self._model(0, 0, rows.contiguous()), self._step, self._every_row, logits, self._every_row)
+        return logits
+
+    def _states(self, model: ModelStruct, token_ids: Tensor) -> Tensor:
+        model.final_norm = NormStruct()  # so states are the rows as they are
+        return self._decoder.run(model, self._step, token_ids, torch.empty(0, 0), self._every_row)
+
+    def _model(self, first: int, count: int, rows: Tensor | None = None) -> ModelStruct:
+        """Returns the model with `count` layers; with `rows` as its embedding, one for each number of a row."""
+        model = self._decoder.model_struct()
+        model.layers, model.layer = count, pointer(self._layers[first])
+        if rows is not None:
+            model.vocabulary, model.embedding, model.embedding_kind = len(rows), address(rows), KINDS[rows.dtype]
+            model.embedding_scale = 1.0
+            self._rows = rows  # lives as long as the model is used
+        return model
 
 
 class _Adapter:

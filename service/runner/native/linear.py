@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -65,6 +66,13 @@ class NativeLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self._library.linear(self.struct, x.reshape(-1, self.in_features))
         return y.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+
+def rounds_rows(library: Library) -> bool:
+    """Returns whether the kernels round rows to bf16 before they multiply them by bf16 weights."""
+    finer = torch.full((1, 16), 1 + 2.0**-10)
+    weights = SimpleNamespace(weight=torch.eye(16, dtype=torch.bfloat16))
+    return not torch.equal(NativeLinear(library, (weights,)).forward(finer), finer)
 
 
 def _alike(library: Library, weights: Seq[Tensor | Int4Weight]) -> list[Tensor | Int4Weight]:

@@ -323,11 +323,15 @@ private:
         }
     }
 
+    // Without a final norm they are the rows behind the last layer.
     void states() const {
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < step_.state_rows; i++)
-            normalize(last_.x + read_.state_place[i] * model_.hidden, model_.final_norm, step_.states + i * model_.hidden,
-                      model_.hidden, (float)model_.eps);
+        for (int64_t i = 0; i < step_.state_rows; i++) {
+            const float* x = last_.x + read_.state_place[i] * model_.hidden;
+            float* to = step_.states + i * model_.hidden;
+            if (model_.final_norm.weight) normalize(x, model_.final_norm, to, model_.hidden, (float)model_.eps);
+            else std::copy_n(x, model_.hidden, to);
+        }
     }
 
     const Model& model_;
