@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from msgspec import structs
 
 from models.importing import import_source
 from models.loading import DTYPES, load_model
@@ -82,11 +83,10 @@ class Probed:
     def verify(self, forward: Forward, cache: KVCache) -> None:
         verify(forward, self.reference, cache, 0.0, self.positions)
 
-    def wrong(self) -> Iterator[tuple[str, Callable[[], Blueprint]]]:
+    def wrong(self) -> Iterator[tuple[str, Blueprint]]:
         for name, outline in wrong_outlines(self.outline).items():
-            yield name, lambda outline=outline: self.blueprint(outline)
-        for name, whole in wrong_blueprints(self.blueprint()).items():
-            yield name, lambda whole=whole: whole
+            yield name, self.blueprint(outline)
+        yield from wrong_blueprints(self.blueprint()).items()
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def _passed(probed: Probed, unseen: set[str]) -> list[str]:
     for name, whole in probed.wrong():
         for dtype in (None, torch.int8):
             try:
-                probed.native(whole(), dtype)
+                probed.native(whole, dtype)
                 passed.append(name)
             except CannotServe:
                 continue
@@ -155,9 +155,9 @@ def test_a_softcap_of_attention(tmp_path: Path) -> None:
     config = transformers.Gemma2Config(**GROUPED, head_dim=16, sliding_window=24, attn_logit_softcapping=2.0)
     known = Probed.of(save_random(config, tmp_path, seed=1), "bf16", WINDOW)
     known.native(known.blueprint())
-    without = [building.structs.replace(layer, softcap=None) for layer in known.outline.layers]
+    without = [structs.replace(layer, softcap=None) for layer in known.outline.layers]
     with pytest.raises(CannotServe, match="differs from the library's"):
-        known.native(known.blueprint(building.structs.replace(known.outline, layers=tuple(without))))
+        known.native(known.blueprint(structs.replace(known.outline, layers=tuple(without))))
 
 
 def test_outlier_columns_loosen_no_bound(load: Load, tmp_path: Path) -> None:
@@ -189,10 +189,9 @@ def test_a_whole_that_is_not_its_parts(probed: Callable[[str, str], Probed], mon
 def test_a_wrong_outline_does_not_serve(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither our decoders nor a record of them; the library does, and says why."""
     directory = Path(load("llama", "bf16").config.model_dir)
-    right = building.outline_of
 
     def wrong(model: transformers.PreTrainedModel) -> Outline:
-        return wrong_outlines(right(model))["attention scale 10 % off"]
+        return wrong_outlines(outline_of(model))["attention scale 10 % off"]
 
     monkeypatch.setattr(building, "outline_of", wrong)
     loaded = Loaded.of(directory, "bf16")
