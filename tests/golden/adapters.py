@@ -21,15 +21,16 @@ def base_model(directory: Path, dtype: torch.dtype = torch.float32) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
 
 
-def train(base: Path, directory: Path, seed: int, **config: Any) -> Path:
-    """What PEFT saves for a base's linear layers; both matrices random, so that every layer's part changes answers."""
+def train(base: Path, directory: Path, seed: int, spread: float = 0.15, **config: Any) -> Path:
+    """What PEFT saves for a base's linear layers; both matrices random, with the deviation `spread`, so that every
+    layer's part changes answers."""
     torch.manual_seed(seed)
     fields = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "lora_dropout": 0.1, **config}
     model = peft.get_peft_model(base_model(base), peft.LoraConfig(**fields))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
-                parameter.copy_(torch.randn_like(parameter) * 0.15)
+                parameter.copy_(torch.randn_like(parameter) * spread)
     model.save_pretrained(str(directory), save_embedding_layers=False)
     return directory
 
