@@ -86,8 +86,7 @@ def settings(repository: Repository) -> Settings:
 def library(gguf: Path) -> Any:
     """transformers' model of the dequantized file in fp32. It is read by transformers, not by our import."""
     torch.set_num_threads(THREADS)
-    model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    return model.eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
 
 
 @pytest.fixture(scope="session")

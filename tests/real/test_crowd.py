@@ -46,12 +46,12 @@ def told(outputs: list[StepOutput]) -> Told:
 @pytest.mark.parametrize("precision", SERVED)
 def test_no_answer_differs_in_a_crowd(loaded: Callable[[str], Loaded], prose: list[list[int]], precision: str) -> None:
     version, asked = loaded(precision), requests(prose, PROMPTS, Random(7))
-    alone = {}
+    alone: dict[str, list[StepOutput]] = {}
     for request in asked:
         alone |= run_all(version.core(speculation=False), [request])
     for speculation in (False, True):
         core = version.core(speculation)
-        crowd = {}
+        crowd: dict[str, list[StepOutput]] = {}
         for start in range(0, len(asked), AT_ONCE):
             crowd |= run_all(core, asked[start : start + AT_ONCE])
         differ = [each.id for each in asked if told(crowd[each.id]) != told(alone[each.id])]

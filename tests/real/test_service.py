@@ -50,7 +50,10 @@ def test_a_long_chat_has_a_summary(served: Server) -> None:
 
 
 def test_a_stream_outlives_its_engine(served: Server) -> None:
-    body = {"inputs": "The history of bread begins", "parameters": {"max_new_tokens": 60, "ignore_eos": True}}
+    body: dict[str, Any] = {
+        "inputs": "The history of bread begins",
+        "parameters": {"max_new_tokens": 60, "ignore_eos": True},
+    }
     with served.client(timeout=120) as client:
         wanted = text_of(stream(client, body))
         assert len(wanted.split()) > 20
