@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from service.evaluation import texts
 from service.evaluation.planning import EFFORTS
 from service.evaluation.texts import Text, dialogues, general, is_demo, project_texts
 from service.text.tokenizer import Tokenizer
@@ -26,12 +27,19 @@ def test_a_short_measurement_has_the_first_of_a_long_ones_texts(tokenizer: Token
 
 
 def test_the_texts_are_short_and_of_every_kind(tokenizer: Tokenizer) -> None:
-    texts = [tokenizer.decode(list(text.token_ids)) for text in general(tokenizer, 2048)]
-    assert all(40 < len(text) < 3_000 for text in texts)
-    for first in (texts[:8], texts):
+    written = [tokenizer.decode(list(text.token_ids)) for text in general(tokenizer, 2048)]
+    assert all(40 < len(text) < 3_000 for text in written)
+    for first in (written[:8], written):
         assert any("def " in text for text in first)
         assert any("식" in text or "니다" in text for text in first)
         assert any("climate" in text for text in first)
+
+
+@pytest.mark.parametrize("name", ["measured", "calibration"])
+def test_every_text_is_of_a_kind_that_is_known(name: str) -> None:
+    kinds = [kind for kind, _ in texts._read(name)]
+    assert set(kinds) == {"prose", "code", "chat"}
+    assert all(kinds.count(kind) >= 2 for kind in set(kinds))
 
 
 def test_of_a_chat_the_answers_count_alone(tokenizer: Tokenizer) -> None:
