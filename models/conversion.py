@@ -14,7 +14,14 @@ from safetensors import safe_open
 from models.checkpoint.config_policy import as_text, read_json
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header, write_file
 from models.errors import InvalidSource
-from models.loading import COLUMNS_SUFFIX, GROUP_BASE_SUFFIX, GROUP_SCALE_SUFFIX, KEPT_SUFFIX, SCALE_SUFFIX
+from models.loading import (
+    COLUMNS_SUFFIX,
+    GROUP_BASE_SUFFIX,
+    GROUP_SCALE_SUFFIX,
+    HADAMARD_SUFFIX,
+    KEPT_SUFFIX,
+    SCALE_SUFFIX,
+)
 from models.progress import Progress, silent
 
 PLAIN_FORMAT = "pt"
@@ -22,7 +29,7 @@ QUANTIZED_FORMAT = "dosirak-int8"
 MAX_SINGLE_FILE = 2 << 30
 SHARD_BYTES = 1 << 30
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_OF_A_WEIGHT = (SCALE_SUFFIX, COLUMNS_SUFFIX, KEPT_SUFFIX, GROUP_SCALE_SUFFIX, GROUP_BASE_SUFFIX)
+_OF_A_WEIGHT = (SCALE_SUFFIX, HADAMARD_SUFFIX, COLUMNS_SUFFIX, KEPT_SUFFIX, GROUP_SCALE_SUFFIX, GROUP_BASE_SUFFIX)
 
 
 def convert_dtype(

@@ -4,6 +4,9 @@ It knows files, but no requests or steps. It imports transformers only inside fu
 longer than the weights of a small model.
 
 8-bit files hold `<module>.weight` int8 [out, in] and `<module>.weight_scale` fp32 [out] for each linear layer.
+`int8` versions also hold `<module>.hadamard` int32 [1], the block of the Hadamard transform that the weights and their
+inputs pass (`models.hadamard`); older ones have none. Where the output head is the embedding's matrix, they hold it
+once, as the head's.
 `llm-int8` versions also hold `<module>.outlier_columns` int32 [n] and `<module>.outlier_weight` bf16 [out, n]. 4-bit
 layers of `int4` versions hold `<module>.weight` uint8 [out, in / 2], `<module>.group_scale` uint8 and
 `<module>.group_base` int8 [out, in / group] (`models.int4`). The rest is bf16. Such a model is built without memory
@@ -13,7 +16,7 @@ layers of `int4` versions hold `<module>.weight` uint8 [out, in / 2], `<module>.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +30,7 @@ from torch import Tensor, nn
 
 from models import adapters
 from models.experts import Expert, SeparateExperts, library_name
+from models.hadamard import transformed
 from models.int4 import Int4Weight
 from models.manifest import ADAPTER_FILES, ADAPTER_WEIGHTS, QUANTIZED
 
@@ -37,6 +41,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SCALE_SUFFIX = ".weight_scale"
 COLUMNS_SUFFIX = ".outlier_columns"
 KEPT_SUFFIX = ".outlier_weight"
+HADAMARD_SUFFIX = ".hadamard"
 GROUP_SCALE_SUFFIX = ".group_scale"
 GROUP_BASE_SUFFIX = ".group_base"
 HEAD = "lm_head"
@@ -63,9 +68,26 @@ class Outliers:
         return cls(found[0].columns, torch.cat([each.weight for each in found]))
 
 
-Int8Factory = Callable[[Tensor | Int4Weight, Tensor, Tensor | None, Outliers | None, bool], nn.Module]
-"""(weight int8 [out, in] or its 4-bit form, scale fp32 [out], bias or None, outliers or None, weight only) → the layer
-that multiplies by them."""
+Int8Factory = Callable[[Tensor | Int4Weight, Tensor, Tensor | None, Outliers | None, bool, int], nn.Module]
+"""(weight int8 [out, in] or its 4-bit form, scale fp32 [out], bias or None, outliers or None, weight only, block of the
+Hadamard transform) → the layer that multiplies by them."""
+
+
+class CodedEmbedding(nn.Module):
+    """The rows of an 8-bit output head as an embedding, times `embed_scale` if there is one: one matrix serves both.
+    `head` has `weight` int8 [vocabulary, hidden], `scale` fp32 [vocabulary] and `hadamard`."""
+
+    def __init__(self, head: Any, dtype: torch.dtype, embed_scale: Tensor | None = None) -> None:
+        super().__init__()
+        self._head = (head,)  # in a tuple it is no submodule
+        self.dtype, self.embed_scale = dtype, embed_scale
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """Returns [.., hidden] for token ids [..]."""
+        (head,) = self._head
+        rows = head.weight[token_ids].float() * head.scale[token_ids][..., None]
+        rows = transformed(rows, head.hadamard).to(self.dtype)
+        return rows if self.embed_scale is None else rows * self.embed_scale.to(self.dtype)
 
 
 def resolve_device(device: str) -> torch.device:
@@ -141,7 +163,8 @@ def _load_int8(
         bias = None if bias is None else bias.to(device, dtype)
         columns, kept = tensors.pop(name + COLUMNS_SUFFIX, None), tensors.pop(name + KEPT_SUFFIX, None)
         outliers = None if columns is None or kept is None else Outliers(columns.to(device), kept.to(device))
-        layer = int8_linear(weight.to(device), scale.to(device), bias, outliers, precision == "int8-weight")
+        block = _block(tensors.pop(name + HADAMARD_SUFFIX, None))
+        layer = int8_linear(weight.to(device), scale.to(device), bias, outliers, precision == "int8-weight", block)
         if expert := Expert.of_name(name):
             experts.setdefault(expert.module, {})[expert.number, expert.part] = layer
         else:
@@ -149,6 +172,7 @@ def _load_int8(
     for name, parts in experts.items():
         model.set_submodule(name, SeparateExperts(model.get_submodule(name), parts))
     state = {library_name(name): _as(tensor, dtype) for name, tensor in tensors.items()}
+    _share_head(model, state, dtype)
     for name in model.state_dict().keys() - state.keys():  # such as an encoder's and a decoder's copy of one embedding
         if (shared := model.all_tied_weights_keys.get(name)) in state:
             state[name] = state[shared]
@@ -166,6 +190,22 @@ def _coded(name: str, take: Callable[[str], Tensor]) -> Tensor | Int4Weight:
     if weight.dtype is not torch.uint8:
         return weight
     return Int4Weight(weight, take(name + GROUP_SCALE_SUFFIX), take(name + GROUP_BASE_SUFFIX))
+
+
+def _block(stored: Tensor | None) -> int:
+    """Returns the block of a layer's Hadamard transform; 1, which mixes nothing, for layers of older versions."""
+    return 1 if stored is None else int(stored)
+
+
+def _share_head(model: transformers.PreTrainedModel, state: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    """Lets the embedding read the rows of a coded head, if no file holds an embedding."""
+    embedding: Any = model.get_input_embeddings()
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    names = {module: name for name, module in model.named_modules()}
+    if f"{names[embedding]}.weight" in state or not isinstance(getattr(head, "scale", None), Tensor):
+        return
+    scale = getattr(embedding, "embed_scale", None)
+    model.set_submodule(names[embedding], CodedEmbedding(head, dtype, scale))
 
 
 def _config(directory: str | Path) -> transformers.PreTrainedConfig:
@@ -212,12 +252,12 @@ class MappedWeights:
     def __init__(self, directory: str | Path, dtype: torch.dtype, precision: str) -> None:
         """Raises OSError for unreadable files. Floating point tensors, except scales, are returned in `dtype`."""
         self._paths = dict(_names(Path(directory)))
-        self._dtype = dtype
+        self.dtype = dtype
         self._weight_only = precision == "int8-weight"
 
     def linear(self, name: str) -> Any:
         """Returns a linear layer's `weight` [out, in], `bias` [out] or None and, if the weight is 8-bit or 4-bit,
-        `scale` [out], `weight_only` and `outliers` or None."""
+        `scale` [out], `weight_only`, `hadamard` and `outliers` or None."""
         if name == HEAD and f"{HEAD_OF_GPT_NEOX}.weight" in self._paths:
             name = HEAD_OF_GPT_NEOX
         expert = Expert.of_name(name)
@@ -230,6 +270,8 @@ class MappedWeights:
         if scale in self._paths:
             layer.scale = _mapped(self._paths[scale], scale)
             layer.weight_only, layer.outliers = self._weight_only, None
+            block = name + HADAMARD_SUFFIX
+            layer.hadamard = _block(_mapped(self._paths[block], block) if block in self._paths else None)
             columns, kept = name + COLUMNS_SUFFIX, name + KEPT_SUFFIX
             if columns in self._paths:
                 layer.outliers = Outliers(_mapped(self._paths[columns], columns), _mapped(self._paths[kept], kept))
@@ -240,7 +282,7 @@ class MappedWeights:
         return self.tensor(found) if found in self._paths else None
 
     def tensor(self, name: str) -> Tensor:
-        return _as(_mapped(self._paths[name], name), self._dtype)
+        return _as(_mapped(self._paths[name], name), self.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

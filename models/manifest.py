@@ -18,6 +18,8 @@ QUANTIZED: frozenset[str] = frozenset({"int8", "int8-weight", "llm-int8", "int4"
 """Precisions with 8-bit weights in their files: with 8-bit activations; with unchanged activations; with 8-bit
 activations except outlier columns, which stay in 16 bits. `int4` has 4-bit weights in most layers, and 8-bit
 activations."""
+HADAMARD: frozenset[str] = frozenset({"int8", "int8-weight"})
+"""Precisions whose weights pass a Hadamard transform (`models.hadamard`) in versions of today's recipe."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

@@ -16,9 +16,18 @@ from models.checkpoint.safetensors_file import FLOATS, Tensor, read_header
 from models.conversion import finite, read
 from models.errors import Conflict, InvalidSource
 from models.experts import Expert
+from models.hadamard import BLOCK
 from models.int4 import fits, rough_error
 from models.int8 import row_scale
-from models.loading import COLUMNS_SUFFIX, GROUP_BASE_SUFFIX, GROUP_SCALE_SUFFIX, KEPT_SUFFIX, SCALE_SUFFIX
+from models.loading import (
+    COLUMNS_SUFFIX,
+    GROUP_BASE_SUFFIX,
+    GROUP_SCALE_SUFFIX,
+    HADAMARD_SUFFIX,
+    KEPT_SUFFIX,
+    SCALE_SUFFIX,
+)
+from models.manifest import HADAMARD
 from models.progress import Progress
 from models.skeleton import Skeleton
 
@@ -30,8 +39,8 @@ SENSITIVE = 3.0
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
     """One tensor to write, the tensor it comes from, and the file that holds that one; of a linear layer's weights also
-    its outlier columns, if it has any, and the group of its 4-bit weights; 0 for 8 bits. `expert` is one whose bias
-    the tensor is."""
+    its outlier columns, if it has any, the group of its 4-bit weights, 0 for 8 bits, and the block of its Hadamard
+    transform, 1 for none. `expert` is one whose bias the tensor is."""
 
     tensor: Tensor
     source: str
@@ -39,6 +48,7 @@ class Planned:
     linear: skeleton.Linear | None = None
     outliers: torch.Tensor | None = None
     group: int = 0
+    hadamard: int = 1
     expert: Expert | None = None
 
 
@@ -49,31 +59,35 @@ def plan_of(
     group: int,
     importance: dict[str, torch.Tensor],
     progress: Progress,
+    precision: str,
 ) -> list[Planned]:
-    """Every tensor of the new version, in the order of the old files; an omitted tied head follows its embedding."""
+    """Every tensor of the new version, in the order of the old files. An omitted tied head follows its embedding, or
+    stands in its place where the version holds one of them."""
     stored = {
         model.canonical(tensor.name): (tensor, path)
         for path in sorted(source.glob("*.safetensors"))
         for tensor in read_header(path)
         if model.reads(tensor.name)
     }
-    heads = {embedding: head for head, embedding in model.tied.items() if head not in stored}
+    one_head, block = model.has_one_head(precision), BLOCK if precision in HADAMARD else 1
+    heads = {embedding: head for head, embedding in model.tied.items() if one_head or head not in stored}
     coarse = _coarse(stored, model, group, importance, progress) if group else frozenset()
     planned: list[Planned] = []
     coded, fused = model.coded, _fused(model)
     for name, (tensor, path) in stored.items():
         if name in coded:
-            planned += _linear(name, tensor, path, coded[name], outliers, group if name in coarse else 0)
+            if name not in heads.values():  # such a head is made of the embedding
+                planned += _linear(name, tensor, path, coded[name], outliers, group if name in coarse else 0, block)
         elif name in fused:
             for part in fused[name]:
-                planned += _linear(part, tensor, path, coded[part], outliers, group if part in coarse else 0)
+                planned += _linear(part, tensor, path, coded[part], outliers, group if part in coarse else 0, block)
         elif name.removesuffix(_BIAS) in fused:
             planned += _biases(tensor, path, [coded[part] for part in fused[name.removesuffix(_BIAS)]])
-        else:
+        elif not (one_head and name in heads):
             dtype = "BF16" if tensor.dtype in FLOATS else tensor.dtype
             planned.append(Planned(Tensor(name, dtype, tensor.shape), tensor.name, path))
         if name in heads:
-            planned += _linear(heads[name], tensor, path, model.linears[heads[name]], outliers, 0)
+            planned += _linear(heads[name], tensor, path, model.linears[heads[name]], outliers, 0, block)
     return planned
 
 
@@ -139,6 +153,7 @@ def _linear(
     linear: skeleton.Linear,
     outliers: dict[str, torch.Tensor],
     group: int,
+    block: int,
 ) -> list[Planned]:
     shape = (linear.out_features, linear.in_features)
     if not linear.fused and tensor.shape != (shape[::-1] if linear.transposed else shape):
@@ -151,11 +166,14 @@ def _linear(
     if group:
         groups = (shape[0], shape[1] // group)
         tensors = [Tensor(name, "U8", (shape[0], shape[1] // 2)), scale]
+        block = 1
         tensors += [Tensor(module + GROUP_SCALE_SUFFIX, "U8", groups), Tensor(module + GROUP_BASE_SUFFIX, "I8", groups)]
+    if block > 1:
+        tensors.append(Tensor(module + HADAMARD_SUFFIX, "I32", (1,)))
     if columns is not None:
         tensors.append(Tensor(module + COLUMNS_SUFFIX, "I32", (len(columns),)))
         tensors.append(Tensor(module + KEPT_SUFFIX, "BF16", (shape[0], len(columns))))
-    return [Planned(each, tensor.name, path, linear, columns, group) for each in tensors]
+    return [Planned(each, tensor.name, path, linear, columns, group, block) for each in tensors]
 
 
 def weight_of(name: str, path: Path, linear: skeleton.Linear) -> torch.Tensor:

@@ -3,9 +3,12 @@
 An 8-bit version stores, for `service.runner`:
 
     <module>.weight        int8     [out_features, in_features], also for GPT-2's Conv1D (transposed here) and for a
-                                    tied output head, which gets a weight of its own; the embedding stays floating
+                                    tied output head. `int8` and `int8-weight` hold such a matrix once: the embedding
+                                    reads its rows. Other precisions hold a floating embedding beside it
     <module>.weight_scale  float32  [out_features]; weight ~ int8 * scale, scale = largest magnitude of the row / 127,
                                     1 for a row of zeros; the error of a weight is at most scale / 2
+    <module>.hadamard      int32    [1], `int8` and `int8-weight` alone: the block of the Hadamard transform that the
+                                    weights have passed, as their inputs do when they are multiplied (`models.hadamard`)
     <module>.outlier_columns  int32 [n], `llm-int8` alone: the input columns that stay in 16 bits; 0 in <module>.weight
     <module>.outlier_weight   bf16  [out_features, n], their weights
     everything else        bf16     embeddings, norms, biases, routers, fused tensors of unknown experts
@@ -45,10 +48,18 @@ from models.checkpoint.safetensors_file import INDEX
 from models.conversion import QUANTIZED_FORMAT, bytes_of, converted, finite, read, set_config_dtype, write_shards
 from models.errors import Conflict, InvalidSource
 from models.experts import Expert
+from models.hadamard import BLOCK, of_weights
 from models.int4 import GROUPS, encode, error_of
 from models.int8 import quantize_rows, row_scale
-from models.loading import COLUMNS_SUFFIX, GROUP_BASE_SUFFIX, GROUP_SCALE_SUFFIX, KEPT_SUFFIX, SCALE_SUFFIX
-from models.manifest import QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
+from models.loading import (
+    COLUMNS_SUFFIX,
+    GROUP_BASE_SUFFIX,
+    GROUP_SCALE_SUFFIX,
+    HADAMARD_SUFFIX,
+    KEPT_SUFFIX,
+    SCALE_SUFFIX,
+)
+from models.manifest import HADAMARD, QUANTIZED, Facts, Lineage, Manifest, Precision, precision_of
 from models.progress import Progress, silent
 from models.quantization_plan import Planned, importance_of, part_of, plan_of, weight_of
 from models.repository import Repository
@@ -108,7 +119,7 @@ def quantize(
             if not file.path.endswith(".safetensors") and file.path != INDEX:
                 shutil.copyfile(source / file.path, staged / file.path)
         set_config_dtype(staged / "config.json", "BF16")
-        plan = plan_of(source, model, outliers, group, importance, progress)
+        plan = plan_of(source, model, outliers, group, importance, progress, wanted)
         quantizer = _Quantizer(plan, importance)
         hashes = write_shards(staged, [item.tensor for item in plan], quantizer, progress, QUANTIZED_FORMAT)
         tokens = sum(len(text) for text in calibration)
@@ -175,6 +186,9 @@ class _Quantizer:
             self._kept[module + COLUMNS_SUFFIX] = item.outliers
             self._kept[module + KEPT_SUFFIX] = weight[:, columns].to(torch.bfloat16)
             weight = weight.index_fill(1, columns, 0)
+        if item.hadamard > 1:
+            self._kept[module + HADAMARD_SUFFIX] = torch.tensor([item.hadamard], dtype=torch.int32)
+            weight = of_weights(weight, item.hadamard)
         if not item.group:
             values, self._kept[module + SCALE_SUFFIX] = quantize_rows(weight)
             return bytes_of(values)
@@ -199,6 +213,8 @@ def _facts(parent: Manifest, precision: Precision, plan: list[Planned], group: i
     linears, coarse = sum(1 for item in weights if not item.group), sum(1 for item in weights if item.group)
     fused = sum(1 for item in plan if item.linear is None and len(item.tensor.shape) == 3)
     recipe = f"{linears} linear weights to int8, symmetric per output channel, round to nearest; the rest bf16"
+    if precision in HADAMARD:
+        recipe += f"; inputs and weights by a Hadamard transform in blocks of {BLOCK}"
     if precision == "int4":
         weighed = f"weighed by the inputs on {tokens} tokens" if tokens else "all inputs alike"
         recipe = f"{coarse} linear weights to int4 in groups of {group}, of the least error, {weighed}; {recipe}"

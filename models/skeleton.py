@@ -17,7 +17,7 @@ from models.checkpoint import gguf_file, packed_weights
 from models.checkpoint.config_policy import accept, as_text, read_json
 from models.errors import InvalidSource
 from models.loading import HEAD, HEAD_OF_GPT_NEOX
-from models.manifest import QUANTIZED
+from models.manifest import HADAMARD, QUANTIZED
 from models.shapes import int4_bytes
 
 # T5 and its kin have relative positions and often state no limit; this is what they were trained on.
@@ -42,7 +42,8 @@ class Linear:
 @dataclass(frozen=True, slots=True)
 class Skeleton:
     """`linears` by canonical weight name, and `experts`, the parts of each expert of a mixture, by that in files.
-    `tied` maps a weight name that checkpoints may omit to the one it shares.
+    `tied` maps a weight name that checkpoints may omit to the one it shares. `shares_head` says whether the embedding
+    can read the rows of such a head in 8 bits, so that no file has to hold both.
     `unread` are patterns of names that checkpoints may hold and no model reads, such as the masks of older ones.
     `kv_heads` of `head_dim` numbers are the keys of one token in each of `kv_layers`, and again its values, in a
     decoder with ordinary attention; 0 heads where the family names none and keeps something else. `windows` are the
@@ -62,6 +63,7 @@ class Skeleton:
     head_dim: int
     windows: tuple[int | None, ...]
     is_encoder_decoder: bool
+    shares_head: bool
 
     @property
     def largest_matrix(self) -> int:
@@ -74,14 +76,19 @@ class Skeleton:
         return self.linears | self.experts
 
     def weight_bytes(self, precision: str) -> int:
-        """Bytes of a version's weights. An 8-bit or 4-bit version has a tied head of its own beside the embedding. Of a
-        4-bit version all layers are counted as 4-bit that can be, in groups of 32."""
+        """Bytes of a version's weights. An 8-bit or 4-bit version has a tied head of its own beside the embedding,
+        unless they share it. Of a 4-bit version all layers are counted as 4-bit that can be, in groups of 32."""
         if precision not in QUANTIZED:
             return self.parameters * _DTYPE_BYTES[precision]
         coded = sum(self._coded_bytes(each, precision) for each in self.coded.values())
         scales = sum(each.out_features * _SCALE_BYTES for each in self.coded.values())
-        own = sum(each.out_features * each.in_features for name, each in self.coded.items() if name not in self.tied)
+        beside = frozenset() if self.has_one_head(precision) else self.tied.keys()
+        own = sum(each.out_features * each.in_features for name, each in self.coded.items() if name not in beside)
         return coded + scales + (self.parameters - own) * _DTYPE_BYTES["bf16"]
+
+    def has_one_head(self, precision: str) -> bool:
+        """Whether a version of this precision holds a tied head once, and no embedding."""
+        return self.shares_head and precision in HADAMARD
 
     def _coded_bytes(self, linear: Linear, precision: str) -> int:
         weights = linear.out_features * linear.in_features
@@ -127,6 +134,7 @@ def build(directory: Path) -> Skeleton:
         head_dim=width,
         windows=_windows(config, layers),
         is_encoder_decoder=bool(config.is_encoder_decoder),
+        shares_head=_shares_head(model),
     )
 
 
@@ -183,6 +191,13 @@ def _tied(model: PreTrainedModel) -> dict[str, str]:
         return {}
     names = {id(module): name for name, module in model.named_modules()}
     return {f"{names[id(head)]}.weight": f"{names[id(model.get_input_embeddings())]}.weight"}
+
+
+def _shares_head(model: PreTrainedModel) -> bool:
+    """Whether the embedding does nothing but look up rows of a tied head's matrix, and scale them."""
+    embedding = model.get_input_embeddings()
+    is_lookup = type(embedding) is torch.nn.Embedding or type(embedding).__name__.endswith("ScaledWordEmbedding")
+    return is_lookup and bool(_tied(model)) and not model.config.is_encoder_decoder
 
 
 def _context_window(config: PreTrainedConfig) -> int:

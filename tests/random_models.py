@@ -13,6 +13,7 @@ from torch import Tensor
 
 from models.int4 import encode, fits
 from models.loading import DTYPES, LowRankWeights, Outliers
+from models.manifest import HADAMARD
 from service.runner.forwards.attention import AttentionSpec
 from service.runner.loading.blueprint import (
     ACTIVATIONS,
@@ -79,13 +80,16 @@ class _Linears:
         self.rng, self.precision = rng, precision
 
     def __call__(self, depth: int, *outputs: int, outliers: int = 5) -> tuple[Any, ...]:
-        """Modules that read the same rows, hence with the same outliers, at most so many."""
+        """Modules that read the same rows, hence with the same outliers, at most so many, and the same transform."""
         columns = sorted(self.rng.sample(range(depth), self.rng.randint(0, min(depth, outliers))))
-        return tuple(random_linear(self.rng, self.precision, depth, out, columns) for out in outputs)
+        block = 2 ** self.rng.randrange(9) if self.precision in HADAMARD else 1
+        return tuple(random_linear(self.rng, self.precision, depth, out, columns, block) for out in outputs)
 
 
-def random_linear(rng: random.Random, precision: str, depth: int, out: int, columns: Sequence[int] = ()) -> Any:
-    """A linear module of a precision, whose outliers are these columns."""
+def random_linear(
+    rng: random.Random, precision: str, depth: int, out: int, columns: Sequence[int] = (), block: int = 1
+) -> Any:
+    """A linear module of a precision, whose outliers are these columns, with a Hadamard transform of this block."""
     weight: Any = noise(rng, out, depth) * depth**-0.5
     scale, outliers = None, None
     if precision in DTYPES:
@@ -101,7 +105,9 @@ def random_linear(rng: random.Random, precision: str, depth: int, out: int, colu
         outliers = Outliers(torch.tensor(columns, dtype=torch.int32), kept)
     bias = noise(rng, out) if rng.random() < 0.5 else None
     weight_only = precision == "int8-weight"
-    return SimpleNamespace(weight=weight, scale=scale, bias=bias, outliers=outliers, weight_only=weight_only)
+    return SimpleNamespace(
+        weight=weight, scale=scale, bias=bias, outliers=outliers, weight_only=weight_only, hadamard=block
+    )
 
 
 def _norm(rng: random.Random, size: int, outline: Outline) -> Norm:
@@ -183,9 +189,12 @@ def random_blueprint(rng: random.Random, sizes: Sizes, precision: str) -> Bluepr
     has_norms = (rng.random() < 0.5, rng.random() < 0.5)
     outline = _outline(rng, sizes, has_norms[0])
     angles = [noise(rng, sizes.max_model_len, sizes.rotary) for _ in range(ROTARIES)]
+    dtype = rng.choice((torch.float32, torch.bfloat16))
+    is_shared = precision in HADAMARD and rng.random() < 0.5
     return Blueprint(
         outline=outline,
-        embedding=noise(rng, sizes.vocabulary, sizes.hidden).to(rng.choice((torch.float32, torch.bfloat16))),
+        dtype=dtype,
+        embedding=None if is_shared else noise(rng, sizes.vocabulary, sizes.hidden).to(dtype),
         tables=tuple((each.cos(), each.sin()) for each in angles),
         layers=tuple(_layer(rng, sizes, linears, has_norms, outline, index) for index in range(sizes.layers)),
         norm=_norm(rng, sizes.hidden, outline),

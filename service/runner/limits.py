@@ -166,7 +166,7 @@ def _native(kernels: Library, memory: Tensor, name: str, kind: int) -> Way:
     def multiply(rows: Tensor, at: int) -> Tensor:
         packed = memory[at * size : (at + 1) * size]
         parts = (address(packed), address(scale), address(sums))
-        return kernels.linear(LinearStruct(kind, OUTPUTS, DEPTH, *parts, None, 0, None, None, group), rows)
+        return kernels.linear(LinearStruct(kind, OUTPUTS, DEPTH, *parts, None, 0, None, None, group, 1), rows)
 
     return Way(name, multiply, len(memory) // size)
 

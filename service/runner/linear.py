@@ -5,6 +5,8 @@ UNSIGNED, with one scale per row, so a row's result depends on that row only. Th
 
     x ≈ (u - zero) * s_row          u = round(x / s_row) + zero,  s_row = max|x| / reach
     y = s_row * s_channel * Σ (u - zero) * w
+
+Weights that have passed a Hadamard transform (`models.hadamard`) are multiplied by rows that pass it too.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.experts import SeparateExperts
+from models.hadamard import transformed
 from models.int4 import Int4Weight, decoded
 from models.loading import Outliers
 from service.runner.native.library import library
@@ -44,7 +47,8 @@ class Int8Linear(nn.Module):
 
     4-bit weights stay 4-bit for our own kernels. Otherwise they are decoded here, to the same 8-bit layer.
 
-    With `weight_only`, rows are not quantized. `outliers` are columns that are multiplied in bf16; their 8-bit weights
+    With `weight_only`, rows are not quantized. `hadamard` is the block of the transform that the weights have passed; 1
+    for none. `outliers` are columns that are multiplied in bf16; their 8-bit weights
     are zeros, and rows are quantized without them.
 
     `weight` stays unchanged (mapped from a file it costs nothing). The kernel's form is made at first use.
@@ -57,6 +61,7 @@ class Int8Linear(nn.Module):
         bias: Tensor | None = None,
         outliers: Outliers | None = None,
         weight_only: bool = False,
+        hadamard: int = 1,
     ) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
@@ -66,6 +71,7 @@ class Int8Linear(nn.Module):
         self.weight = weight if self.kernel == "native" else decoded(weight)
         self.outliers = outliers
         self.weight_only = weight_only
+        self.hadamard = hadamard
         self.scale = nn.Buffer(scale.float(), persistent=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.reach = activation_reach() if self.kernel == "onednn" else 127
@@ -104,7 +110,7 @@ class Int8Linear(nn.Module):
         if self.kernel == "onednn":
             multiply = self._onednn(torch.ops.onednn.qlinear_prepack(weight.contiguous(), None))
             return multiply if self.outliers is None else self._mixed(multiply, self.outliers)
-        dense = (weight.float() * self.scale[:, None]).to(torch.bfloat16)
+        dense = transformed(weight.float() * self.scale[:, None], self.hadamard).to(torch.bfloat16)
         if self.outliers is not None:
             dense[:, self.outliers.columns.long()] = self.outliers.weight
         return lambda rows: self._biased(F.linear(rows.to(torch.bfloat16), dense).to(rows.dtype))
@@ -124,7 +130,8 @@ class Int8Linear(nn.Module):
         zeros = torch.zeros(self.out_features, dtype=torch.int32)
 
         def run(rows: Tensor) -> Tensor:
-            codes, row_scale = quantize_rows(rows, self.reach)
+            mixed = transformed(rows, self.hadamard) if self.hadamard > 1 else rows
+            codes, row_scale = quantize_rows(mixed, self.reach)
             out = multiply(codes, self.reach + 1, packed, self.scale, zeros)
             return self._biased(out.mul_(row_scale).to(rows.dtype))
 

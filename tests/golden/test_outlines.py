@@ -37,7 +37,8 @@ def test_the_native_decoder_computes_what_torch_operations_do(
 ) -> None:
     use(level, monkeypatch)
     engine = _engine(str(seed))
-    whole = replace(engine.whole, embedding=engine.whole.embedding.float())
+    assert engine.whole.embedding is not None
+    whole = replace(engine.whole, dtype=torch.float32, embedding=engine.whole.embedding.float())
     native, fused = NativeDecoder(whole, engine.cache), FusedDecoder(whole)
     for _ in range(STEPS):
         step = engine.step()

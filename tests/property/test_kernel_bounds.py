@@ -197,6 +197,7 @@ def test_rows_have_the_depth_of_their_layer(level: str) -> None:
 def test_a_decoder_whose_weights_do_not_fit_is_not_served(level: str) -> None:
     one = engine(level)
     whole = one.whole
+    assert whole.embedding is not None
     for wrong in (
         replace(whole, tables=((whole.tables[0][0][:, :6], whole.tables[0][1]), *whole.tables[1:])),
         replace(whole, tables=(whole.tables[0], (whole.tables[1][0][:, :6], whole.tables[1][1][:, :6]))),

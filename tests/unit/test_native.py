@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.hadamard import transformed
 from models.int4 import Int4Weight, decoded
 from models.loading import DTYPES, Outliers
 from service.host import usable_cores
@@ -25,7 +26,17 @@ from service.runner.native.library import HeadsStruct, Library, library, unavail
 from service.runner.native.linear import NativeLinear
 from tests.kernels import LIBRARIES
 
-KINDS = ["fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4", "int4-g128"]
+KINDS = [
+    "fp32",
+    "bf16",
+    "int8",
+    "int8-hadamard",
+    "int8-weight",
+    "int8-weight-hadamard",
+    "llm-int8",
+    "int4",
+    "int4-g128",
+]
 SHAPES = [(48, 96), (37, 50), (200, 331), (1, 7), (129, 1), (600, 1024)]
 GROUPS = {"int4": 32, "int4-g128": 128}
 GROUPED = [(48, 128), (70, 256), (600, 1024)]
@@ -47,6 +58,7 @@ class Part:
     bias: Tensor | None
     weight_only: bool = False
     outliers: Outliers | None = None
+    hadamard: int = 1
 
 
 def part(out: int, depth: int, kind: str, biased: bool = True) -> Part:
@@ -59,7 +71,8 @@ def part(out: int, depth: int, kind: str, biased: bool = True) -> Part:
     else:
         weight = torch.randn(out, depth, generator=generator).to(DTYPES[kind])
     scale = torch.rand(out, generator=generator) * 0.01
-    made = Part(weight, scale, torch.randn(out, generator=generator) if biased else None, kind == "int8-weight")
+    made = Part(weight, scale, torch.randn(out, generator=generator) if biased else None, "weight" in kind)
+    made.hadamard = 64 if kind.endswith("hadamard") else 1
     if kind == "llm-int8":
         columns = torch.arange(0, depth, max(1, depth // 5), dtype=torch.int32)
         weight[:, columns.long()] = 0
@@ -86,11 +99,12 @@ def formula(x: Tensor, parts: list[Part], reach: int) -> Tensor:
     outs = []
     for one in parts:
         weight = decoded(one.weight)
+        mixed = transformed(x, one.hadamard)
         if one.weight_only:
-            out = x.double() @ weight.double().T * one.scale
+            out = mixed.double() @ weight.double().T * one.scale
         elif weight.dtype is torch.int8:
             columns = torch.zeros(0, dtype=torch.long) if one.outliers is None else one.outliers.columns.long()
-            codes, row_scale = quantize_rows(x.index_fill(1, columns, 0), reach)
+            codes, row_scale = quantize_rows(mixed.index_fill(1, columns, 0), reach)
             out = (codes.double() - (reach + 1)) @ weight.double().T * one.scale * row_scale
             if one.outliers is not None:
                 out = out + x[:, columns].double() @ one.outliers.weight.double().T
@@ -173,6 +187,12 @@ def test_parts_with_different_outliers_are_not_joined(kernels: Library) -> None:
     other.outliers = Outliers(other.outliers.columns + 1, other.outliers.weight)
     for parts in ([one, other], [one, part(48, 96, "int8")]):
         with pytest.raises(ValueError, match="different outliers"):
+            NativeLinear(kernels, parts)
+
+
+def test_parts_with_different_transforms_are_not_joined(kernels: Library) -> None:
+    for parts in ([part(48, 96, "int8-hadamard"), part(48, 96, "int8")], [replace(part(48, 96, "int8"), hadamard=48)]):
+        with pytest.raises(ValueError, match="Hadamard transforms of"):
             NativeLinear(kernels, parts)
 
 

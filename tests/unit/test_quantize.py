@@ -1,4 +1,4 @@
-"""int8 versions: every linear weight within half a step, under the right name and shape, and all else untouched."""
+"""int8 versions: every linear weight within half a step behind its Hadamard transform, and all else untouched."""
 
 import dataclasses
 import json
@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from models.checkpoint.safetensors_file import Tensor, read_header
 from models.conversion import split
 from models.errors import Conflict, InvalidSource
+from models.hadamard import BLOCK, of_weights, transformed
 from models.importing import import_source
 from models.int4 import Int4Weight
 from models.int8 import quantize_rows
@@ -53,8 +54,8 @@ def tensors(repository: Repository, manifest: Manifest) -> dict[str, torch.Tenso
 def check_int8(
     old: dict[str, torch.Tensor], new: dict[str, torch.Tensor], linears: dict[str, tuple[int, int]], tied: str | None
 ) -> None:
-    names = set(old) | {f"{linear}.{part}" for linear in linears for part in ("weight", "weight_scale")}
-    assert set(new) == names
+    names = set(old) | {f"{linear}.{part}" for linear in linears for part in ("weight", "weight_scale", "hadamard")}
+    assert set(new) == names - {tied}, "a tied head is held once"
     for name, shape in linears.items():
         weight, scale = new[f"{name}.weight"], new[f"{name}.weight_scale"]
         source = old.get(f"{name}.weight", old.get(tied or "")).float()  # type: ignore[union-attr]
@@ -62,8 +63,10 @@ def check_int8(
         assert (weight.dtype, tuple(weight.shape)) == (torch.int8, shape)
         assert (scale.dtype, tuple(scale.shape)) == (torch.float32, shape[:1])
         assert weight.abs().amax(dim=1).eq(127).all(), "the whole range of a row is used"
-        assert ((weight.float() * scale[:, None] - exact).abs() <= scale[:, None] / 2 * (1 + 1e-5)).all()
-    for name in set(old) - {f"{linear}.weight" for linear in linears}:
+        mixed, block = of_weights(exact, BLOCK), new[f"{name}.hadamard"]
+        assert (block.dtype, block.tolist()) == (torch.int32, [BLOCK])
+        assert ((weight.float() * scale[:, None] - mixed).abs() <= scale[:, None] / 2 * (1 + 1e-5)).all()
+    for name in set(old) - {f"{linear}.weight" for linear in linears} - {tied}:
         assert new[name].dtype == torch.bfloat16
         assert torch.equal(new[name], old[name].to(torch.bfloat16))
 
@@ -111,10 +114,13 @@ def test_the_model_still_says_the_same(repository: Repository, tmp_path: Path) -
     ids = torch.arange(20)[None]
     before = model(ids).logits
     exact = {
-        name: tensor.float() * stored[f"{name}_scale"][:, None] if tensor.dtype == torch.int8 else tensor.float()
+        name: transformed(tensor.float() * stored[f"{name}_scale"][:, None], BLOCK)
+        if tensor.dtype == torch.int8
+        else tensor.float()
         for name, tensor in stored.items()
-        if not name.endswith("_scale")
+        if not name.endswith(("_scale", "hadamard"))
     }
+    exact["model.embed_tokens.weight"] = exact["lm_head.weight"]
     model.load_state_dict(exact)
     assert torch.nn.functional.cosine_similarity(before, model(ids).logits, dim=-1).min() > 0.999
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.int4 import joined
-from models.loading import LowRankWeights, Outliers
+from models.loading import CodedEmbedding, LowRankWeights, Outliers
 from service.runner.adapters import Adapted
 from service.runner.forwards.attention import AttentionPlan
 from service.runner.forwards.forward import CannotServe
@@ -85,8 +85,9 @@ class FusedDecoder(nn.Module):
     def __init__(self, whole: Blueprint) -> None:
         super().__init__()
         self.eps, self.norm, self.logit_softcap = whole.outline.eps, whole.norm, whole.outline.logit_softcap
-        self.embedding, self.embedding_scale = whole.embedding, whole.outline.embedding_scale
+        self.embedding, self.embedding_scale = embedding_of(whole), whole.outline.embedding_scale
         self.head = fuse((whole.head,))
+        self.vocab_size = whole.vocab_size
         self.layers = nn.ModuleList(Layer(layer, index, whole) for index, layer in enumerate(whole.layers))
         modules = {
             (index, product): getattr(layer, product) for index, layer in enumerate(self.layers) for product in PRODUCTS
@@ -96,11 +97,7 @@ class FusedDecoder(nn.Module):
         places = {name: (modules[at.layer, at.product], at.first) for name, at in self._places.items()}
         self._adapted = Adapted(self.head, places)
         self.rotaries = [layer.rotary for layer in whole.outline.layers]
-        self.tables = [_signed(*table, whole.embedding.dtype) for table in whole.tables]
-
-    @property
-    def vocab_size(self) -> int:
-        return min(len(self.embedding), len(self.head.weight))  # type: ignore[arg-type]
+        self.tables = [_signed(*table, whole.dtype) for table in whole.tables]
 
     @property
     def model(self) -> nn.Module:
@@ -119,7 +116,7 @@ class FusedDecoder(nn.Module):
             return self._logits(step)
 
     def _logits(self, step: Step) -> Tensor:
-        x = F.embedding(step.token_ids, self.embedding)
+        x = self.embedding(step.token_ids)
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale
         tables = [(cos[step.positions], sin[step.positions]) for cos, sin in self.tables]
@@ -130,6 +127,12 @@ class FusedDecoder(nn.Module):
         logits: Tensor = self.head(normed(x.index_select(0, step.logit_rows), self.norm, self.eps))
         cap = self.logit_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def embedding_of(whole: Blueprint) -> Callable[[Tensor], Tensor]:
+    """Returns the function from token ids [n] to the rows of the embedding [n, hidden]."""
+    table = whole.embedding
+    return CodedEmbedding(whole.head, whole.dtype) if table is None else lambda token_ids: F.embedding(token_ids, table)
 
 
 def fuse(parts: Seq[Any]) -> nn.Module:
@@ -144,7 +147,7 @@ def fuse(parts: Seq[Any]) -> nn.Module:
             outliers = Outliers.joined([part.outliers for part in parts])
         except ValueError as error:
             raise CannotServe(str(error)) from None
-        return Int8Linear(weight, scale, bias, outliers, parts[0].weight_only)
+        return Int8Linear(weight, scale, bias, outliers, parts[0].weight_only, parts[0].hadamard)
     weight = parts[0].weight if len(parts) == 1 else torch.cat([part.weight for part in parts])
     return DenseLinear(weight, bias)
 

@@ -70,7 +70,8 @@ class Rotary(msgspec.Struct, frozen=True):
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """A whole model by names. Norms' weights get `norm_offset` added; a softcap of None is none. `alpha` and `limit`
+    """A whole model by names. An embedding of None is the head's own matrix, of 8-bit weights. Norms' weights get
+    `norm_offset` added; a softcap of None is none. `alpha` and `limit`
     belong to the activation clamped_silu.
 
     Norms are root mean square norms; with `layer_norm` they are layer norms, each with a bias beside its weight. With
@@ -78,7 +79,7 @@ class Outline(msgspec.Struct, frozen=True):
     `gated` has no gates: `gate_up` names its ups alone. With `interleaved`, `qkv` names one module, with the outputs
     [kv_heads, queries of one + key + value, head_dim]."""
 
-    embedding: str
+    embedding: str | None
     embedding_scale: float
     rotaries: tuple[Rotary, ...]
     layers: tuple[LayerOutline, ...]
@@ -133,15 +134,27 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blueprint:
-    """An Outline with its weights. `tables` are cosines and sines of each of its rotary positions, fp32
+    """An Outline with its weights. The embedding [vocabulary, hidden] is None where the head's matrix serves as one.
+    `dtype` is what torch operations compute in. `tables` are cosines and sines of each of its rotary positions, fp32
     [max_model_len, rotary dimensions]."""
 
     outline: Outline
-    embedding: Tensor
+    dtype: torch.dtype
+    embedding: Tensor | None
     tables: tuple[tuple[Tensor, Tensor], ...]
     layers: tuple[LayerPlan, ...]
     norm: Norm
     head: Any
+
+    @property
+    def hidden(self) -> int:
+        return int(self.head.weight.shape[1])
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding, or of the head where it has fewer."""
+        rows = len(self.head.weight)
+        return rows if self.embedding is None else min(rows, len(self.embedding))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,8 +196,11 @@ def places_of(whole: Blueprint) -> dict[str, Place]:
 
 
 class Weights(Protocol):
-    """Gives the weights of an outline's names. Both methods raise LookupError or AttributeError for names without
-    weights."""
+    """Gives the weights of an outline's names, floating ones in `dtype`. Both methods raise LookupError or
+    AttributeError for names without weights."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
 
     def linear(self, name: str) -> Any:
         """Returns a linear layer's `weight`, `bias` (may be None) and, if 8-bit, `scale`."""
@@ -197,6 +213,7 @@ class LibraryWeights:
 
     def __init__(self, model: transformers.PreTrainedModel) -> None:
         self._model = model
+        self.dtype: torch.dtype = model.dtype
 
     def linear(self, name: str) -> Any:
         if expert := Expert.of_name(name):
@@ -210,7 +227,7 @@ class LibraryWeights:
 
 def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprint:
     """Returns the outline with its weights, and rotary tables for the given number of positions."""
-    embedding = weights.tensor(outline.embedding)
+    norm_weight = weights.tensor(outline.norm)
 
     def norm(name: str | None) -> Any:
         if name is None:
@@ -233,8 +250,9 @@ def assemble(outline: Outline, weights: Weights, max_model_len: int) -> Blueprin
 
     return Blueprint(
         outline=outline,
-        embedding=embedding,
-        tables=tuple(_table(rotary, max_model_len, embedding.device) for rotary in outline.rotaries),
+        dtype=weights.dtype,
+        embedding=None if outline.embedding is None else weights.tensor(outline.embedding),
+        tables=tuple(_table(rotary, max_model_len, norm_weight.device) for rotary in outline.rotaries),
         layers=tuple(
             LayerPlan(
                 qkv=qkv(layer),

@@ -241,8 +241,9 @@ def _blueprint(model: transformers.PreTrainedModel, max_model_len: int) -> Bluep
 def _apart(whole: Blueprint) -> Blueprint:
     """Returns weights with a copy of a dense model's embedding. The library maps its files as one mapping, which would
     stay resident with the embedding. 8-bit files are mapped tensor by tensor (see `models.loading`)."""
-    mapped_alone = whole.head.weight.dtype in (torch.int8, INT4)
-    return whole if mapped_alone else replace(whole, embedding=whole.embedding.clone())
+    if whole.embedding is None or whole.head.weight.dtype in (torch.int8, INT4):
+        return whole
+    return replace(whole, embedding=whole.embedding.clone())
 
 
 def _with_windows(shapes: tuple[LayerShape, ...], model: transformers.PreTrainedModel) -> tuple[LayerShape, ...]:

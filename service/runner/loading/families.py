@@ -9,6 +9,7 @@ from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any
 
 from models.experts import FAMILIES as FAMILIES_OF_EXPERTS
+from models.loading import HEAD, CodedEmbedding
 from service.runner.forwards.forward import CannotServe
 from service.runner.loading.blueprint import ACTIVATIONS, ExpertsOutline, LayerOutline, Outline, Rotary
 
@@ -41,8 +42,8 @@ def _llama_like(model: Any, config: Any) -> Outline:
     scale = getattr(body.embed_tokens, "embed_scale", None)
     attention = body.layers[0].self_attn
     return Outline(
-        embedding="model.embed_tokens.weight",
-        embedding_scale=1.0 if scale is None else float(scale.to(body.embed_tokens.weight.dtype)),
+        embedding=_embedding(body.embed_tokens, "model.embed_tokens"),
+        embedding_scale=1.0 if scale is None else float(scale.to(model.dtype)),
         rotaries=tuple(rotaries.values()),
         layers=tuple(_layer(index, layer, config, list(rotaries)) for index, layer in enumerate(body.layers)),
         norm="model.norm.weight",
@@ -85,9 +86,16 @@ def _activation(config: Any) -> str:
 def _head(model: Any, embedding: str) -> str:
     """Returns the head's module, or the `embedding`'s if the head has no weights of its own; files hold them once
     then."""
-    shared = model.get_input_embeddings().weight
-    tied = model.lm_head.weight.data_ptr() == shared.data_ptr() and model.lm_head.bias is None
-    return embedding if tied else "lm_head"
+    table = model.get_input_embeddings()
+    if isinstance(table, CodedEmbedding):
+        return HEAD
+    tied = model.lm_head.weight.data_ptr() == table.weight.data_ptr() and model.lm_head.bias is None
+    return embedding if tied else HEAD
+
+
+def _embedding(module: Any, name: str) -> str | None:
+    """Returns the name of the embedding's weights; None if the head's matrix serves as embedding."""
+    return None if isinstance(module, CodedEmbedding) else f"{name}.weight"
 
 
 def _layer(index: int, source: Any, config: Any, rotaries: Seq[str]) -> LayerOutline:
@@ -165,7 +173,7 @@ def _gpt_neox(model: Any, config: Any) -> Outline:
         )
 
     return Outline(
-        embedding="gpt_neox.embed_in.weight",
+        embedding=_embedding(model.gpt_neox.embed_in, "gpt_neox.embed_in"),
         embedding_scale=1.0,
         rotaries=tuple(_rotaries(model.gpt_neox.rotary_emb).values()),
         layers=tuple(layer(f"gpt_neox.layers.{index}.") for index in range(config.num_hidden_layers)),

@@ -43,6 +43,7 @@ def _outputs(layer: Any, some: slice) -> Any:
         bias=None if bias is None else bias[some],
         scale=None if scale is None else scale[some],
         weight_only=getattr(layer, "weight_only", False),
+        hadamard=getattr(layer, "hadamard", 1),
         outliers=None if outliers is None else Outliers(outliers.columns, outliers.weight[some]),
     )
 

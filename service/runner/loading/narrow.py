@@ -68,6 +68,8 @@ def step_seconds(runner: ModelRunner, sequences: int, rows: int) -> float:
 class _Random:
     """Weights of the shape by the outline's names (`blueprint.Weights`)."""
 
+    dtype = torch.bfloat16
+
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
 

@@ -34,6 +34,7 @@ from service.runner.native.adapters import NativeAdded, Placed
 from service.runner.native.attention import heads_struct
 from service.runner.native.library import (
     KINDS,
+    WEIGHT_ONLY,
     AdaptersStruct,
     AddedStruct,
     ExpertsStruct,
@@ -81,14 +82,13 @@ class NativeDecoder(nn.Module):
         pairs = zip(whole.outline.layers, whole.layers, strict=True)
         self.layers = nn.ModuleList(_linears(kernels, outline, layer) for outline, layer in pairs)
         self.head = NativeLinear(kernels, (whole.head,))
-        self.embedding = nn.Buffer(whole.embedding.contiguous(), persistent=False)
+        self.embedding = None if whole.embedding is None else nn.Buffer(whole.embedding.contiguous(), persistent=False)
+        if self.embedding is None and self.head.kind not in (KINDS[torch.int8], WEIGHT_ONLY):
+            raise CannotServe("no kernel reads an embedding from the rows of such a head")
+        self.vocab_size = whole.vocab_size
         structs = [self._layer(index, layer, whole) for index, layer in enumerate(whole.layers)]
         self._layer_structs = (LayerStruct * len(structs))(*structs)
         self._struct = self._model(whole)
-
-    @property
-    def vocab_size(self) -> int:
-        return min(len(self.embedding), self.head.out_features)
 
     @property
     def model(self) -> nn.Module:
@@ -125,7 +125,7 @@ class NativeDecoder(nn.Module):
         """Computes a step of `model`. Fills `logits` [logit rows, vocabulary], if there are any, and returns the states
         of `state_rows`."""
         plan: AttentionPlan = step.plan
-        states = torch.empty(len(state_rows), self.embedding.shape[1])
+        states = torch.empty(len(state_rows), self.head.in_features)
         read = (step.logit_rows[: len(logits)], state_rows)
         tables = (c_void_p * 2)(address(plan.tables), address(plan.windowed.tables))
         given = map(address, (token_ids, step.positions, *read))
@@ -176,14 +176,14 @@ class NativeDecoder(nn.Module):
 
     def _model(self, whole: Blueprint) -> ModelStruct:
         return ModelStruct(
-            whole.embedding.shape[1],
+            whole.hidden,
             len(self.layers),
             whole.tables[0][0].shape[1],
             whole.outline.parallel_residual,
             GateStruct(ACTIVATIONS.index(whole.outline.activation), whole.outline.alpha, whole.outline.limit),
-            len(self.embedding),
+            self.head.out_features if self.embedding is None else len(self.embedding),
             min(len(table) for pair in whole.tables for table in pair),
-            KINDS[self.embedding.dtype],
+            0 if self.embedding is None else KINDS[self.embedding.dtype],
             address(self.embedding),
             self._norm(whole.norm),
             whole.outline.eps,
@@ -231,11 +231,11 @@ def _check_kinds(outline: Outline) -> None:
 
 def _check_shapes(whole: Blueprint) -> None:
     """Raises CannotServe for weights that do not fit together, because the kernels trust the outline."""
-    outline, hidden, rotary = whole.outline, whole.embedding.shape[1], whole.tables[0][0].shape[1]
+    outline, hidden, rotary = whole.outline, whole.hidden, whole.tables[0][0].shape[1]
     dim, heads, kv_heads = outline.head_dim, outline.heads, outline.kv_heads
     fits = rotary <= dim and rotary % 2 == 0 and heads % kv_heads == 0
     fits &= len({table.shape for pair in whole.tables for table in pair}) == 1
-    fits &= _has_size(whole.norm, hidden) and whole.head.weight.shape[1] == hidden
+    fits &= _has_size(whole.norm, hidden) and (whole.embedding is None or whole.embedding.shape[1] == hidden)
     ups = 2 if outline.gated else 1
     for names, layer in zip(outline.layers, whole.layers, strict=True):
         wide, mlps = layer.down[0].weight.shape[1], 1 if names.experts is None else names.experts.count

@@ -42,6 +42,7 @@ class LinearStruct(Structure):
         ("columns", c_void_p),
         ("kept", c_void_p),
         ("group", c_int64),
+        ("hadamard", c_int64),
     )
 
 
@@ -216,6 +217,9 @@ class Library:
         self._quantize = functions.dosirak_quantize
         self._quantize.restype = None
         self._quantize.argtypes = (c_void_p, c_int64, c_void_p, POINTER(c_float))
+        self._hadamard = functions.dosirak_hadamard
+        self._hadamard.restype = None
+        self._hadamard.argtypes = (c_void_p, c_int64, c_int64)
 
     @property
     def parts(self) -> Seq[Part]:
@@ -301,6 +305,12 @@ class Library:
         codes, scale = torch.empty(len(row), dtype=torch.int32), c_float()
         self._quantize(row.contiguous().data_ptr(), len(row), codes.data_ptr(), scale)
         return codes, scale.value
+
+    def hadamard(self, row: Tensor, block: int) -> Tensor:
+        """Returns the Hadamard transform of one row, fp32 [n], as the layers compute it (see `models.hadamard`)."""
+        mixed = row.float().clone()
+        self._hadamard(mixed.data_ptr(), len(mixed), block)
+        return mixed
 
 
 def _check(reason: bytes | None) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.hadamard import is_block
 from models.int4 import INT4, Int4Weight, decoded
 from models.loading import Outliers
 from service.runner.memory import lazy_zeros
@@ -21,9 +22,10 @@ class NativeLinear(nn.Module):
     not depend on the other rows.
 
     A part is a module with a `weight` [out, in] of fp32, bf16, int8 or int4 (the latter two with `scale` [out]) and an
-    optional `bias`. An 8-bit part also has `weight_only` (rows are not quantized) and `outliers`. The parts can be
-    dropped. Raises ValueError for weights of mixed or other dtypes, for parts with different outliers, and for scales,
-    biases and outliers that do not fit the weights.
+    optional `bias`. An 8-bit part also has `weight_only` (rows are not quantized), `hadamard` (the block of the
+    transform that its weights have passed) and `outliers`. The parts can be dropped. Raises ValueError for weights of
+    mixed or other dtypes, for parts with different outliers or transforms, and for scales, biases and outliers that do
+    not fit the weights.
 
     4-bit parts stay 4-bit if all parts are, in groups of one size, and the kernels have that. Otherwise they are
     decoded.
@@ -40,6 +42,7 @@ class NativeLinear(nn.Module):
         self.in_features: int = weights[0].shape[1]
         self.out_features = sum(len(weight) for weight in weights)
         self._group = weights[0].group if isinstance(weights[0], Int4Weight) else 0
+        self._hadamard = _block(parts)
         self.kind = WEIGHT_ONLY if getattr(parts[0], "weight_only", False) else KINDS[self.dtype]
         packed, sums = _joined(library, parts) or library.pack(weights, self.kind)
         self.weight = torch.empty(self.out_features, self.in_features, dtype=self.dtype, device="meta")  # for its type
@@ -60,7 +63,13 @@ class NativeLinear(nn.Module):
         tensors = (self.packed, self.scale, self.sums, self.bias)
         outliers = (len(self.columns), address(self.columns), address(self.kept))
         return LinearStruct(
-            self.kind, self.out_features, self.in_features, *map(address, tensors), *outliers, self._group
+            self.kind,
+            self.out_features,
+            self.in_features,
+            *map(address, tensors),
+            *outliers,
+            self._group,
+            self._hadamard,
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,6 +102,14 @@ def _joined(library: Library, parts: Seq[Any]) -> tuple[Tensor, Tensor] | None:
         return found[0].packed, found[0].sums
     packed = lazy_zeros((sum(len(one.packed) for one in found),), torch.uint8, huge=True)
     return torch.cat([one.packed for one in found], out=packed), torch.cat([one.sums for one in found])
+
+
+def _block(parts: Seq[Any]) -> int:
+    """Returns the block of the parts' Hadamard transform."""
+    blocks = {getattr(part, "hadamard", 1) for part in parts}
+    if len(blocks) > 1 or not all(map(is_block, blocks)):
+        raise ValueError(f"layers that read the same rows have Hadamard transforms of {sorted(blocks)}")
+    return int(blocks.pop())
 
 
 def _outliers(of_parts: Seq[Outliers | None]) -> tuple[Tensor, Tensor]:

@@ -177,16 +177,21 @@ private:
         });
     }
 
+    void embedding_row(int64_t token, float* x) const {
+        if (!model_.embedding) return weights_of(model_.head, token, x);
+        const int64_t at = token * model_.hidden;
+        for (int64_t i = 0; i < model_.hidden; i++)
+            x[i] = model_.embedding_kind == BF16 ? widen(((const uint16_t*)model_.embedding)[at + i])
+                                                 : ((const float*)model_.embedding)[at + i];
+    }
+
     void embed() {
         const float scale = (float)model_.embedding_scale;
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < step_.rows; r++) {
-            const int64_t at = step_.token_ids[r] * model_.hidden;
-            for (int64_t i = 0; i < model_.hidden; i++) {
-                const float e = model_.embedding_kind == BF16 ? widen(((const uint16_t*)model_.embedding)[at + i])
-                                                              : ((const float*)model_.embedding)[at + i];
-                x_[r * model_.hidden + i] = e * scale;
-            }
+            float* x = x_ + r * model_.hidden;
+            embedding_row(step_.token_ids[r], x);
+            for (int64_t i = 0; i < model_.hidden; i++) x[i] *= scale;
         }
     }
 

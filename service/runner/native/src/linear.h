@@ -28,6 +28,7 @@ struct Linear {  // mirrored in library.py
     const int32_t* columns;   // [outliers]
     const uint16_t* kept;     // [outliers][outputs rounded up to whole vectors], their weights in bf16
     int64_t group;            // inputs of one output that share a scale, 4-bit only
+    int64_t hadamard;         // block of the Hadamard transform that the weights' inputs have passed; 1: none
 };
 
 constexpr int64_t WHOLE = 16;  // outputs of the widest vector

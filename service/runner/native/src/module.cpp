@@ -151,6 +151,9 @@ EXPORT void dosirak_quantize(const float* x, int64_t n, int32_t* codes, float* s
     for (int64_t i = 0; i < n; i++) codes[i] = (int32_t)found[i] - Int8::ZERO;
 }
 
+// The Hadamard transform of one row, in place.
+EXPORT void dosirak_hadamard(float* x, int64_t n, int64_t block) { hadamard(x, n, block); }
+
 // Changes each row's logits.
 EXPORT void dosirak_penalize(const PenaltyRow* rows, int64_t count, int threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(count > 1 ? threads : 1)

@@ -1,6 +1,7 @@
 // y = x W^T over packed weights of any kind, by a team.
 #pragma once
 
+#include "hadamard.h"
 #include "int4.h"
 
 namespace dosirak {
@@ -13,6 +14,21 @@ inline int64_t packed_bytes(int64_t kind, int64_t outputs, int64_t depth, int64_
     if (kind == INT8_WEIGHT) return panels * panel_bytes<Int8Weight>(depth);
     if (kind == BF16) return panels * panel_bytes<Bf16>(depth);
     return panels * panel_bytes<Fp32>(depth);
+}
+
+// Writes an output's packed 8-bit weights as numbers.
+template <class T>
+inline void unpack(const Linear& l, int64_t output, float* to) {
+    const char* from = (const char*)l.packed + output / PANEL * panel_bytes<T>(l.depth) + output % PANEL * T::K_PACK;
+    for (int64_t k = 0; k < l.depth; k++) to[k] = (float)*(const int8_t*)(from + k / T::K_PACK * 2 * T::STEP + k % T::K_PACK);
+}
+
+// Writes the weights [depth] of one output of an 8-bit layer, as they were before their Hadamard transform.
+inline void weights_of(const Linear& l, int64_t output, float* to) {
+    if (l.kind == INT8) unpack<Int8>(l, output, to);
+    else unpack<Int8Weight>(l, output, to);
+    for (int64_t k = 0; k < l.depth; k++) to[k] *= l.scale[output];
+    hadamard(to, l.depth, l.hadamard);
 }
 
 // Rows top .. bottom times panels first .. last. Weights stream past a block of rows that stays in the cache.

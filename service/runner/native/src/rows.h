@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "hadamard.h"
 #include "linear.h"
 
 namespace dosirak {
@@ -191,6 +192,12 @@ constexpr int64_t input_bytes(int64_t kind) {
 // Writes one row in the form that a linear layer reads.
 inline void encode(const Linear& into, const float* x, int64_t n, const Codes& codes, int64_t row) {
     const int64_t padded = codes.stride, kind = into.kind;
+    if (into.hadamard > 1) {
+        static thread_local std::vector<float> mixed;
+        mixed.assign(x, x + n);
+        hadamard(mixed.data(), n, into.hadamard);
+        x = mixed.data();
+    }
     if (into.outliers) {
         static thread_local std::vector<float> rest;
         rest.assign(x, x + n);
