@@ -13,6 +13,7 @@ from torch import Tensor
 
 from loadtest.outliers import FACTOR, PLANTED, Layer, error, reach, theirs
 from models.int4 import decoded
+from models.int8 import quantize_rows as quantized
 from models.loading import MappedWeights
 from models.manifest import Manifest
 from models.quantize import quantize
@@ -39,7 +40,7 @@ class Case:
 
     def ours(self, manifest: Manifest) -> Int8Linear:
         stored = MappedWeights(self.repository.path(manifest), torch.bfloat16, manifest.precision).linear(LAYER)
-        return Int8Linear(stored.weight, stored.scale, outliers=stored.outliers)
+        return Int8Linear(stored.weight, stored.scale, outliers=stored.outliers, hadamard=stored.hadamard)
 
 
 @pytest.fixture(scope="module", params=[(), PLANTED], ids=["without outliers", "with outliers"])
@@ -102,9 +103,12 @@ def test_no_less_exact(case: Case, kernels: str, monkeypatch: pytest.MonkeyPatch
 def test_plain_8_bits_lose_several_times_as_much_to_outliers(
     case: Case, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without the Hadamard transform of `int8`, which mixes outliers away."""
     use(kernels, monkeypatch)
-    plain, mine = (error(case.ours(manifest), case.weight, case.rows) for manifest in (case.int8, case.llm_int8))
+    layers = (Int8Linear(*quantized(case.weight)), case.ours(case.llm_int8), case.ours(case.int8))
+    plain, mine, mixed = (error(layer, case.weight, case.rows) for layer in layers)
     assert plain > 4 * mine if case.outliers else plain == mine
+    assert mixed < plain / 2 if case.outliers else mixed < 1.1 * plain
 
 
 def _halves(case: Case, layer: Int8Linear) -> tuple[Layer, Layer]:
