@@ -3,6 +3,7 @@
 Outlier columns: in large models a few columns of the hidden state are many times larger than the rest, always the same
 ones. With one scale per row they leave little precision for the others (Dettmers et al. 2022, LLM.int8).
 Mean squares: the error of a weight counts as much as the square of what it is multiplied with.
+Second moments: errors of weights compensate each other as far as their inputs go together (`models.gptq`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 import torch
 
 from models.errors import InvalidSource
+from models.gptq import Moments, moments_of
+from models.hadamard import transformed
 from models.skeleton import Linear
 
 THRESHOLD = 6.0
@@ -53,6 +56,20 @@ def mean_squares(directory: Path, modules: Sequence[str], texts: TokenIds) -> di
     _run(directory, modules, texts, note)
     positions = sum(len(text) for text in texts)
     return {name: squares / positions for name, squares in found.items()}
+
+
+def second_moments(directory: Path, modules: Sequence[str], texts: TokenIds, block: int) -> dict[str, Moments]:
+    """Returns for each linear module, by its name, the second moments of its inputs over `texts`, behind a Hadamard
+    transform of this block; of no module whose inputs are not finite. Raises InvalidSource for a checkpoint
+    that cannot be run."""
+    found: dict[str, Moments] = {}
+
+    def note(name: str, rows: torch.Tensor) -> None:
+        seen = moments_of(transformed(rows, block), block)
+        found[name] = [old + new for old, new in zip(found[name], seen, strict=True)] if name in found else seen
+
+    _run(directory, modules, texts, note)
+    return {name: runs for name, runs in found.items() if all(bool(each.isfinite().all()) for each in runs)}
 
 
 def _largest(directory: Path, modules: list[str], texts: TokenIds) -> dict[str, torch.Tensor]:

@@ -10,6 +10,8 @@ A row is mixed in blocks of a power of two. A rest takes the largest powers of t
 of 128 and one of 64. Blocks of 1 are not mixed.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 BLOCK = 128
@@ -20,18 +22,32 @@ blocks of 16, 64 and 128; larger ones gained nothing."""
 def transformed(rows: torch.Tensor, block: int) -> torch.Tensor:
     """Returns x H, fp32 [.., columns], of rows x [.., columns]. Additions have the order of `native/src/hadamard.h`."""
     x = rows.float()
-    parts, at = [], 0
-    while block > 1:
-        whole = (x.shape[-1] - at) // block * block
-        if whole:
-            parts.append(_mixed(x[..., at : at + whole], block))
-        at, block = at + whole, block // 2
-    return torch.cat((*parts, x[..., at:]), dim=-1)
+    return torch.cat([_mixed(x[..., at.start : at.end], at.block) for at in runs_of(x.shape[-1], block)], dim=-1)
 
 
 def of_weights(weight: torch.Tensor, block: int) -> torch.Tensor:
     """Returns W H / block, fp32 [out, in], of weights W [out, in]; `transformed` of the result is W again."""
     return transformed(weight, block) / _sizes(weight.shape[-1], block)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring blocks of one size: the columns from `start` to `end`, excluded."""
+
+    start: int
+    end: int
+    block: int
+
+
+def runs_of(columns: int, block: int) -> list[Run]:
+    """Returns the runs of blocks that cover so many columns."""
+    runs, at = [], 0
+    while at < columns:
+        whole = (columns - at) // block * block
+        if whole:
+            runs.append(Run(at, at + whole, block))
+        at, block = at + whole, block // 2
+    return runs
 
 
 def is_block(block: int) -> bool:
@@ -51,10 +67,4 @@ def _mixed(x: torch.Tensor, block: int) -> torch.Tensor:
 
 def _sizes(columns: int, block: int) -> torch.Tensor:
     """Returns the size of each column's block, fp32 [columns]."""
-    sizes = torch.ones(columns)
-    at = 0
-    while block > 1:
-        whole = (columns - at) // block * block
-        sizes[at : at + whole] = block
-        at, block = at + whole, block // 2
-    return sizes
+    return torch.cat([torch.full((at.end - at.start,), float(at.block)) for at in runs_of(columns, block)])

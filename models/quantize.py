@@ -36,18 +36,21 @@ weights, so only `service.runner` may load such a version. Tensors are read and 
 """
 
 import shutil
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version as installed
+from pathlib import Path
 
 import torch
 
-from models import skeleton
-from models.calibration import THRESHOLD, Calibrate, mean_squares, outlier_columns
+from models import gptq, skeleton
+from models.calibration import THRESHOLD, Calibrate, TokenIds, mean_squares, outlier_columns, second_moments
 from models.checkpoint.config_policy import as_text
 from models.checkpoint.safetensors_file import INDEX
 from models.conversion import QUANTIZED_FORMAT, bytes_of, converted, finite, read, set_config_dtype, write_shards
 from models.errors import Conflict, InvalidSource
 from models.experts import Expert
+from models.gptq import Moments
 from models.hadamard import BLOCK, of_weights
 from models.int4 import GROUPS, encode, error_of
 from models.int8 import quantize_rows, row_scale
@@ -80,9 +83,9 @@ def quantize(
 ) -> Manifest:
     """Publish a new version of `parent` with its linear layers in 8 or 4 bits; the parent must be bf16 or fp32.
 
-    `llm-int8` finds its outliers on the texts that `calibrate` gives. `int4` weighs errors by the inputs on these
-    texts, or equally without texts and for encoder-decoder models; `group_size` weights share a scale, 32 if it is
-    None.
+    `llm-int8` finds its outliers on the texts that `calibrate` gives. `int8` and `int8-weight` round by GPTQ on these
+    texts, or to the nearest code without texts and for encoder-decoder models. `int4` weighs errors by the inputs on
+    them, or equally; `group_size` weights share a scale, 32 if it is None.
 
     Raises Conflict for a parent or precision that this cannot be done with, InvalidSource when a weight is not finite,
     for `llm-int8` without a text, or for a `group_size` that there is not.
@@ -102,33 +105,50 @@ def quantize(
     source = repository.path(parent)
     model = skeleton.build(source)
     group = _group_size(wanted, group_size)
-    outliers: dict[str, torch.Tensor] = {}
-    importance: dict[str, torch.Tensor] = {}
-    has_use = wanted == "llm-int8" or (wanted == "int4" and not model.is_encoder_decoder)
+    has_use = wanted == "llm-int8" or not model.is_encoder_decoder
     calibration = calibrate(source, parent.context_window) if calibrate and has_use else ()
-    if wanted == "llm-int8":
-        if not calibration:
-            raise InvalidSource("llm-int8 needs a text to find outliers on, and memory to run the bf16 version")
-        progress(0.0, "looking for outliers")
-        outliers = outlier_columns(source, model.linears, calibration, THRESHOLD)
-    if wanted == "int4" and calibration:
-        progress(0.0, "measuring the inputs of the layers")
-        importance = mean_squares(source, _inputs_of(model), calibration)
+    inputs = _measured(source, model, wanted, calibration, progress)
     with repository.stage() as staged:
         for file in parent.files:
             if not file.path.endswith(".safetensors") and file.path != INDEX:
                 shutil.copyfile(source / file.path, staged / file.path)
         set_config_dtype(staged / "config.json", "BF16")
-        plan = plan_of(source, model, outliers, group, importance, progress, wanted)
-        quantizer = _Quantizer(plan, importance)
+        plan = plan_of(source, model, inputs.outliers, group, inputs.importance, progress, wanted)
+        quantizer = _Quantizer(plan, inputs)
         hashes = write_shards(staged, [item.tensor for item in plan], quantizer, progress, QUANTIZED_FORMAT)
-        tokens = sum(len(text) for text in calibration)
         if wanted == "llm-int8":
-            (staged / REPORT).write_text(as_text(_outlier_report(model, outliers, tokens)))
+            (staged / REPORT).write_text(as_text(_outlier_report(model, inputs)))
         if wanted == "int4":
-            (staged / REPORT).write_text(as_text(_error_report(plan, group, quantizer.errors, tokens)))
-        facts = _facts(parent, wanted, plan, group, tokens, author)
+            (staged / REPORT).write_text(as_text(_error_report(plan, group, quantizer.errors, inputs.tokens)))
+        facts = _facts(parent, wanted, plan, group, inputs.tokens, author)
         return repository.publish(staged, facts, parent.name, version, hashes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Inputs:
+    """What the inputs of the layers are like on `tokens` of text, by the layers' modules: outlier columns, mean squares
+    or second moments, as the precision uses them."""
+
+    tokens: int
+    outliers: dict[str, torch.Tensor] = field(default_factory=dict)
+    importance: dict[str, torch.Tensor] = field(default_factory=dict)
+    moments: dict[str, Moments] = field(default_factory=dict)
+
+
+def _measured(source: Path, model: Skeleton, wanted: Precision, texts: TokenIds, progress: Progress) -> _Inputs:
+    tokens = sum(len(text) for text in texts)
+    if wanted == "llm-int8":
+        if not texts:
+            raise InvalidSource("llm-int8 needs a text to find outliers on, and memory to run the bf16 version")
+        progress(0.0, "looking for outliers")
+        return _Inputs(tokens, outliers=outlier_columns(source, model.linears, texts, THRESHOLD))
+    if not texts:
+        return _Inputs(0)
+    progress(0.0, "measuring the inputs of the layers")
+    if wanted == "int4":
+        return _Inputs(tokens, importance=mean_squares(source, _inputs_of(model), texts))
+    modules = [linear.module for linear in model.linears.values()]
+    return _Inputs(tokens, moments=second_moments(source, modules, texts, BLOCK))
 
 
 def _group_size(precision: Precision, wanted: int | None) -> int:
@@ -142,7 +162,8 @@ def _group_size(precision: Precision, wanted: int | None) -> int:
     return wanted or GROUPS[0]
 
 
-def _outlier_report(model: Skeleton, outliers: dict[str, torch.Tensor], tokens: int) -> dict[str, object]:
+def _outlier_report(model: Skeleton, inputs: _Inputs) -> dict[str, object]:
+    outliers = inputs.outliers
     layers = {
         linear.module: {
             "outlier_columns": len(outliers[linear.module]),
@@ -150,7 +171,7 @@ def _outlier_report(model: Skeleton, outliers: dict[str, torch.Tensor], tokens: 
         }
         for linear in model.linears.values()
     }
-    return {"method": "llm-int8", "threshold": THRESHOLD, "calibration_tokens": tokens, "layers": layers}
+    return {"method": "llm-int8", "threshold": THRESHOLD, "calibration_tokens": inputs.tokens, "layers": layers}
 
 
 def _error_report(plan: list["Planned"], group: int, errors: dict[str, float], tokens: int) -> dict[str, object]:
@@ -166,10 +187,10 @@ class _Quantizer:
     """Gives the bytes of planned tensors by name. What else a layer has is asked for right after its weight, and kept
     until then. `errors` has those of 4-bit layers by module."""
 
-    def __init__(self, plan: list[Planned], importance: dict[str, torch.Tensor]) -> None:
+    def __init__(self, plan: list[Planned], inputs: _Inputs) -> None:
         self.errors: dict[str, float] = {}
         self._plan = {item.tensor.name: item for item in plan}
-        self._importance = importance
+        self._inputs = inputs
         self._kept: dict[str, torch.Tensor] = {}
 
     def __call__(self, name: str) -> memoryview:
@@ -190,9 +211,11 @@ class _Quantizer:
             self._kept[module + HADAMARD_SUFFIX] = torch.tensor([item.hadamard], dtype=torch.int32)
             weight = of_weights(weight, item.hadamard)
         if not item.group:
-            values, self._kept[module + SCALE_SUFFIX] = quantize_rows(weight)
+            moments = self._inputs.moments.get(item.linear.module)
+            rounded = quantize_rows(weight) if moments is None else gptq.quantize_rows(weight, item.hadamard, moments)
+            values, self._kept[module + SCALE_SUFFIX] = rounded
             return bytes_of(values)
-        scale, importance = row_scale(weight), importance_of(self._importance, item.linear)
+        scale, importance = row_scale(weight), importance_of(self._inputs.importance, item.linear)
         coded = encode(weight, scale, item.group, importance)
         self.errors[item.linear.module] = error_of(coded, weight, scale, importance)
         self._kept[module + SCALE_SUFFIX] = scale
@@ -212,7 +235,10 @@ def _facts(parent: Manifest, precision: Precision, plan: list[Planned], group: i
     weights = [item for item in plan if item.linear and item.tensor.name.endswith(".weight")]
     linears, coarse = sum(1 for item in weights if not item.group), sum(1 for item in weights if item.group)
     fused = sum(1 for item in plan if item.linear is None and len(item.tensor.shape) == 3)
-    recipe = f"{linears} linear weights to int8, symmetric per output channel, round to nearest; the rest bf16"
+    rounding = "round to nearest"
+    if precision in HADAMARD and tokens:
+        rounding = f"rounded by GPTQ in blocks of {BLOCK} on {tokens} tokens"
+    recipe = f"{linears} linear weights to int8, symmetric per output channel, {rounding}; the rest bf16"
     if precision in HADAMARD:
         recipe += f"; inputs and weights by a Hadamard transform in blocks of {BLOCK}"
     if precision == "int4":

@@ -512,6 +512,8 @@ ONLY: dict[str, tuple[str, ...]] = {
         "models.checkpoint.packed_weights",
         "models.conversion",
         "models.experts",
+        "models.gptq",
+        "models.hadamard",
         "models.int4",
         "models.int8",
         "models.quantization_plan",
