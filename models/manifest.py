@@ -201,6 +201,21 @@ class Manifest:
         return any(file.path == ADAPTER_WEIGHTS for file in self.files)
 
     @property
+    def has_hadamard(self) -> bool:
+        """Whether its 8-bit weights have passed a Hadamard transform; those of older recipes have not."""
+        return self.precision in HADAMARD and "Hadamard" in self.lineage.recipe
+
+    @property
+    def better_recipe(self) -> str:
+        """What to do about a conversion whose recipe has become better since; empty where nothing is to be done."""
+        if self.precision not in HADAMARD or self.has_hadamard or not self.is_conversion:
+            return ""
+        return (
+            f"{self.reference} is of an older recipe, which loses more: dosirak model quantize {self.lineage.parent} "
+            f"--precision {self.precision} makes a better version"
+        )
+
+    @property
     def is_conversion(self) -> bool:
         """Whether it holds its parent's weights in another precision. An adapter has a parent too, but is trained."""
         return self.lineage.parent is not None and not self.has_adapter

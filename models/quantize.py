@@ -69,6 +69,8 @@ from models.repository import Repository
 from models.skeleton import Skeleton
 
 REPORT = "quantization.json"
+_ROWS = 4096
+"""Outputs that are rounded at a time, so that few of them are wide at once."""
 
 
 def quantize(
@@ -209,12 +211,12 @@ class _Quantizer:
             weight = weight.index_fill(1, columns, 0)
         if item.hadamard > 1:
             self._kept[module + HADAMARD_SUFFIX] = torch.tensor([item.hadamard], dtype=torch.int32)
-            weight = of_weights(weight, item.hadamard)
         if not item.group:
             moments = self._inputs.moments.get(item.linear.module)
-            rounded = quantize_rows(weight) if moments is None else gptq.quantize_rows(weight, item.hadamard, moments)
-            values, self._kept[module + SCALE_SUFFIX] = rounded
-            return bytes_of(values)
+            parts = [_rounded(part, item.hadamard, moments) for part in torch.split(weight, _ROWS)]
+            values, scales = zip(*parts, strict=True)
+            self._kept[module + SCALE_SUFFIX] = torch.cat(scales)
+            return bytes_of(torch.cat(values))
         scale, importance = row_scale(weight), importance_of(self._inputs.importance, item.linear)
         coded = encode(weight, scale, item.group, importance)
         self.errors[item.linear.module] = error_of(coded, weight, scale, importance)
@@ -222,6 +224,12 @@ class _Quantizer:
         self._kept[module + GROUP_SCALE_SUFFIX] = coded.group_scale
         self._kept[module + GROUP_BASE_SUFFIX] = coded.group_base
         return bytes_of(coded.codes)
+
+
+def _rounded(weight: torch.Tensor, block: int, moments: Moments | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns codes int8 [out, in] and scales fp32 [out] of weights [out, in] behind their transform."""
+    mixed = of_weights(weight, block) if block > 1 else weight
+    return quantize_rows(mixed) if moments is None else gptq.quantize_rows(mixed, block, moments)
 
 
 def _inputs_of(model: Skeleton) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from models.errors import InvalidSource
-from models.manifest import QUANTIZED
+from models.manifest import HADAMARD, QUANTIZED
 
 _FLOAT_BYTES: Final = {"fp32": 4}
 _SCALE_BYTES: Final = 4
@@ -125,6 +125,8 @@ class Shape:
             return self.parameters * _FLOAT_BYTES.get(precision, 2)
         outputs = self.layers * (self.qkv_width + 2 * self.hidden + 2 * self.intermediate) + self.vocabulary
         rest = self.parameters - self.layers * self.layer_weights - (0 if self.tied else self.head_weights)
+        if self.tied and precision in HADAMARD:
+            rest -= self.head_weights  # the embedding reads the head's rows
         coded = self.layers * self.layer_weights
         if precision == "int4":
             coded = int4_bytes(coded)

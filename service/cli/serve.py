@@ -190,6 +190,8 @@ def _say_served(store: Repository, manifest: Manifest) -> None:
     console.print(
         f"serving {manifest.reference} ({manifest.precision}, {needs.size(manifest.size)}){measured}", soft_wrap=True
     )
+    if manifest.better_recipe:
+        console.print(manifest.better_recipe, soft_wrap=True)
 
 
 class _News:

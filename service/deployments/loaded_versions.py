@@ -102,6 +102,8 @@ class LoadedVersions:
             raise
         if deployment.state is DeploymentState.READY:
             self._engines.trust(manifest)
+            if manifest.better_recipe:
+                log.warning("older_recipe", model=manifest.reference, reason=manifest.better_recipe)
         log.info(
             "deployment_" + deployment.state.value,
             model=manifest.reference,

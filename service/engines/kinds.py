@@ -140,6 +140,12 @@ def require_servable(kind: EngineKind, manifest: Manifest, *, has_encoder: bool,
         )
     if manifest.precision == "int8" and manifest.model_type == _TRANSPOSED:
         raise UnsupportedField(f"{manifest.reference} is an int8 version of GPT-2, which vLLM cannot read: {instead}")
+    if manifest.has_hadamard:
+        raise UnsupportedField(
+            f"{manifest.reference} is int8 behind a Hadamard transform, which vLLM does not compute: load "
+            f"{manifest.lineage.parent}, its bf16 parent, or {instead}",
+            param="engine",
+        )
     if kv_cache_dtype == "int8":
         raise UnsupportedField(
             "DOSIRAK_KV_CACHE_DTYPE=int8 acts on our own engine only: remove the setting, or load the version with it",

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from models.hadamard import BLOCK
 from models.shapes import Shape
 from service.engine.batch import Batch, Scheduled
 from service.engine.messages import Request, SamplingParams
@@ -37,11 +38,12 @@ def narrow(layers: int) -> Shape:
     return Shape("narrow", layers, 256, 4, 2, 64, 512, 1024, 512)
 
 
-def narrow_runner(shape: Shape, num_blocks: int) -> ModelRunner:
-    """Returns a runner of a model of this shape, computed as served models are."""
+def narrow_runner(shape: Shape, num_blocks: int, hadamard: int = BLOCK) -> ModelRunner:
+    """Returns a runner of a model of this shape, computed as served models are, with a Hadamard transform of this
+    block."""
     device, outline = torch.device("cpu"), _outline(shape)
     cache = KVCache(outline.shapes, num_blocks, BLOCK_SIZE, torch.bfloat16, device)
-    whole = assemble(outline, _Random(shape), shape.context_window)
+    whole = assemble(outline, _Random(shape, hadamard), shape.context_window)
     forward: Forward = FusedDecoder(whole) if library() is None else NativeDecoder(whole, cache)
     return ModelRunner(forward, cache, RowRules(), device)
 
@@ -70,8 +72,9 @@ class _Random:
 
     dtype = torch.bfloat16
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, hadamard: int) -> None:
         self._shape = shape
+        self._hadamard = hadamard
 
     def linear(self, name: str) -> Any:
         shape = self._shape
@@ -82,7 +85,8 @@ class _Random:
             "down": (shape.hidden, shape.intermediate),
             "head": (shape.vocabulary, shape.hidden),
         }[name]
-        return Int8Linear(torch.randint(-127, 128, (outputs, depth), dtype=torch.int8), torch.full((outputs,), 1e-3))
+        weight, scale = torch.randint(-127, 128, (outputs, depth), dtype=torch.int8), torch.full((outputs,), 1e-3)
+        return Int8Linear(weight, scale, hadamard=self._hadamard)
 
     def tensor(self, name: str) -> Tensor:
         size = (self._shape.vocabulary, self._shape.hidden) if name == "embedding" else (self._shape.hidden,)
