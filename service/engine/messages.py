@@ -306,6 +306,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where the engine computes with fewer values of a sampling parameter than the API takes."""
     packed_weights: str = ""
     """Where other processes of this user can map the packed weights; "" if they cannot."""
+    shared_bytes: int = 0
+    """Bytes of the packed weights that the version's replicas share; 0 if each has its own."""
     work: ModelWork = ModelWork()
     peaks: Peaks | None = None
     no_peaks: str = ""

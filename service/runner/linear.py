@@ -171,12 +171,12 @@ def activation_reach() -> int:
     return 127 if bool((out == 127 * 127 * depth).all()) else 63
 
 
-def release(model: nn.Module) -> None:
-    """Calls `Int8Linear.release` for every layer whose form a fused layer cannot take over. Of an expert it could, but
-    not every expert has been used and has one."""
+def release(model: nn.Module, everything: bool = False) -> None:
+    """Calls `Int8Linear.release` for every layer whose form a fused layer cannot take over, or for `everything`. Of an
+    expert it could, but not every expert has been used and has one."""
     of_experts = {part for each in model.modules() if isinstance(each, SeparateExperts) for part in each.parts}
     for module in model.modules():
-        if isinstance(module, Int8Linear) and (module.native is None or module in of_experts):
+        if isinstance(module, Int8Linear) and (everything or module.native is None or module in of_experts):
             module.release()
 
 

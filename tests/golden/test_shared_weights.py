@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 
 from models.importing import import_source
+from models.loading import load_model
 from models.quantize import quantize
 from models.repository import Repository
 from service.engine.messages import EngineConfig
 from service.engine_client.client import EngineClient
 from service.engine_client.replicas import Replicas
+from service.runner.loading import building
 from service.runner.loading.arena import Arena, Differs
 from service.runner.loading.building import build_runner
+from service.runner.loading.lesson import pieces
 from service.runner.native.library import library
 from service.settings import engine_environment
 from tests.fakes import make_request, tokens_of
+from tests.golden.conftest import Load
 
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "weights"
 pytestmark = pytest.mark.skipif(library() is None, reason="needs the native kernels")
@@ -74,6 +79,36 @@ def test_a_load_on_packed_weights_is_the_same_model(config: EngineConfig) -> Non
     alone, _ = build_runner(config, lambda phase, fraction: None)
     for packed, own in zip(mapped.forward.model.buffers(), alone.forward.model.buffers(), strict=True):
         assert torch.equal(packed, own)
+
+
+@pytest.mark.parametrize("name", ["demo", "gpt2"])
+def test_replicas_without_a_record_share_what_was_built(
+    config: EngineConfig, load: Load, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no record can be kept, or where the library's own forward serves: each loads the library's model once."""
+    if name == "gpt2":
+        config = load("gpt2", config.precision).config
+    loads: list[str] = []
+
+    def counted(*args: Any) -> Any:
+        loads.append(args[1])
+        return load_model(*args)
+
+    monkeypatch.setattr(building, "load_model", counted)
+    sharing = msgspec.structs.replace(config, share_weights=True, record="")
+    first, owner = build_runner(sharing, lambda phase, fraction: None)
+    mapping = msgspec.structs.replace(sharing, packed_weights=owner.packed_weights)
+    second, info = build_runner(mapping, lambda phase, fraction: None)
+    assert owner.forward == info.forward == ("decoder" if name == "demo" else "transformers")
+    assert len(loads) == 2
+    assert owner.shared_bytes == info.shared_bytes > 0.3 * info.memory_bytes
+    maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "dosirak-weights" in line]
+    assert any("r--s" in line for line in maps), "the second maps them read-only"
+    logits = []
+    for runner in (first, second):
+        (step,) = pieces(runner.cache, 100, 16, 0, runner.cache.device)
+        logits.append(runner.forward(step))
+    assert torch.equal(*logits)
 
 
 def test_weights_of_another_model_are_not_taken(config: EngineConfig) -> None:

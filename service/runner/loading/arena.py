@@ -52,6 +52,11 @@ class Arena:
         """The path for other processes of this user, valid while this process lives. Their mappings stay valid."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of all allocations so far."""
+        return sum(size for _, _, size in self._allocations)
+
     def take(self, what: str, size: int) -> Tensor:
         """Returns the next allocation, uint8 [size]: zeros for the owner to write, the owner's bytes for others. Raises
         Differs."""

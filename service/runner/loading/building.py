@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     device, dtype = resolve_device(config.device), DTYPES[config.dtype]
     grammars = begin_reading(config.model_dir)
     progress("weights", 0.0)
-    built, packed_weights = _built(config, dtype, _devices(config, device), progress)
+    built, arena = _built(config, dtype, _devices(config, device), progress)
     forward, cache, passed_over = built
     rules = _row_rules(forward.model, cache, dtype)
     progress("ready", 1.0)
@@ -84,7 +85,7 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     runner.draft_model = _draft_model(config, runner, device, progress)
     read = grammars.result()
     runner.grammars = None if isinstance(read, str) else read.grammars(runner.vocab_size)
-    info = _info(config, runner, kernels, started, packed_weights)
+    info = _info(config, runner, kernels, started, arena)
     return runner, structs.replace(info, no_grammars=read if isinstance(read, str) else "")
 
 
@@ -116,41 +117,29 @@ def _draft_model(
 
 def _built(
     config: EngineConfig, dtype: torch.dtype, devices: tuple[torch.device, ...], progress: Progress
-) -> tuple[Built, str]:
-    """Returns the built model, and the path where other processes can map its packed weights. Only a load from a record
-    packs shared weights, because the library's way packs some weights twice."""
-    device = devices[0]
-    if device.type == "cpu" and (config.share_weights or config.packed_weights):
-        if record.read(config) is None:
-            _from_library(config, dtype, devices, progress)  # makes the record, if our forward fits
-        shared = _shared(config, dtype, device)
-        if shared is not None:
-            return shared
-    return _from_record(config, dtype, device) or _from_library(config, dtype, devices, progress), ""
+) -> tuple[Built, Arena | None]:
+    """Returns the built model, and the arena where other processes can map its packed weights, if it is shared."""
+    kernels, device = library(), devices[0]
+    if kernels is not None and device.type == "cpu" and (config.share_weights or config.packed_weights):
+        with suppress(OSError, Differs):  # then the weights are packed alone
+            arena = Arena(config.packed_weights)
+            built = _from_record(config, dtype, device, arena)
+            if built is None:
+                arena = Arena(config.packed_weights)  # the record's forward may have taken a part of it
+                built = _from_library(config, dtype, devices, progress, arena)
+            if arena.is_owner:
+                arena.seal()
+            return built, arena
+    return _from_record(config, dtype, device) or _from_library(config, dtype, devices, progress), None
 
 
-def _shared(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> tuple[Built, str] | None:
-    """Builds from a record, on weights that other processes map or have packed. Returns None if that is impossible."""
+def _from_record(
+    config: EngineConfig, dtype: torch.dtype, device: torch.device, arena: Arena | None = None
+) -> Built | None:
+    """Builds from a record, with weights packed in the `arena`, if one is given. Returns None if there is no record, or
+    if its lesson is not repeated."""
     kernels = library()
-    if kernels is None:
-        return None
-    try:
-        kernels.arena = arena = Arena(config.packed_weights)
-        built = _from_record(config, dtype, device)
-    except (OSError, Differs):
-        return None
-    finally:
-        kernels.arena = None
-    if built is None:
-        return None
-    if arena.is_owner:
-        arena.seal()
-    return built, arena.path
-
-
-def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Built | None:
-    """Builds from a record. Returns None if there is no record, or if its logits are not repeated."""
-    if library() is None or device.type != "cpu":
+    if kernels is None or device.type != "cpu":
         return None
     known = record.read(config)
     if known is None:
@@ -159,7 +148,8 @@ def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device)
         reference = known.reference
         whole = assemble(known.outline, MappedWeights(config.model_dir, dtype, config.precision), config.max_model_len)
         cache = _make_cache(config, reference.shapes, [device] * len(reference.shapes))
-        forward = NativeDecoder(whole, cache)
+        with kernels.packing_into(arena):
+            forward = NativeDecoder(whole, cache)
         verify(forward, reference, cache, PROBE_TOLERANCE[_precision(config)], config.max_model_len)
     except (CannotServe, KeyError, ValueError, RuntimeError):
         return None
@@ -167,8 +157,13 @@ def _from_record(config: EngineConfig, dtype: torch.dtype, device: torch.device)
 
 
 def _from_library(
-    config: EngineConfig, dtype: torch.dtype, devices: tuple[torch.device, ...], progress: Progress
+    config: EngineConfig,
+    dtype: torch.dtype,
+    devices: tuple[torch.device, ...],
+    progress: Progress,
+    arena: Arena | None = None,
 ) -> Built:
+    """Builds through the library, with the chosen way's weights packed in the `arena`, if one is given."""
     from service.runner.forwards.foreign import PackedForward, PerSequenceForward, pin_rope
 
     device, is_divided = devices[0], len(devices) > 1
@@ -178,7 +173,7 @@ def _from_library(
     progress("probe", 0.6)
     attention, precision, positions = model.config._attn_implementation, _precision(config), config.max_model_len
     reference = _with_lesson(observe(model, device), model, config)
-    release(model)
+    release(model, everything=arena is not None)
     cache = _make_cache(config, _with_windows(reference.shapes, model), reference.devices)
     progress("forward", 0.8)
     if model.config.is_encoder_decoder:
@@ -201,7 +196,9 @@ def _from_library(
         return replace(reference, lesson=with_noises(reference.lesson, model, cache, positions))
 
     known = measured() if is_divided else reference
-    forward, passed_over = choose_forward(ways, known, cache, precision, positions, measured)
+    kernels = library()
+    with nullcontext() if kernels is None else kernels.packing_into(arena):
+        forward, passed_over = choose_forward(ways, known, cache, precision, positions, measured)
     if isinstance(forward, NativeDecoder):
         record.write(config, outline_of(model), reference)
     return forward, cache, passed_over
@@ -328,7 +325,7 @@ def _dense_layers(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Ten
 
 
 def _info(
-    config: EngineConfig, runner: ModelRunner, kernels: tuple[str, ...], started: float, packed_weights: str
+    config: EngineConfig, runner: ModelRunner, kernels: tuple[str, ...], started: float, arena: Arena | None
 ) -> EngineInfo:
     cache, draft = runner.cache, runner.draft_model
     device, bytes_of_block = cache.device, cache.block_bytes
@@ -351,7 +348,8 @@ def _info(
         kv_bytes_per_block=bytes_of_block + (draft.cache.block_bytes if draft else 0),
         window_blocks_total=cache.num_window_blocks,
         window_bytes_per_block=KVBytes.of(cache.shapes, cache.block_size, cache.dtype.itemsize).window,
-        packed_weights=packed_weights,
+        packed_weights=arena.path if arena else "",
+        shared_bytes=arena.bytes if arena else 0,
         work=model_work(config.model_dir, cache.shapes, bytes_of_block // cache.block_size, float_bytes),
         peaks=peaks,
         no_peaks=no_peaks,

@@ -6,7 +6,9 @@ The structures mirror those of the same names in `src/`, field by field.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p, pointer
 from functools import cache
 
@@ -226,6 +228,15 @@ class Library:
         """Returns the kernels that a profile names."""
         names = {"step": "step", "linear": "linear", "attend": "attention", "add": "adapter"}
         return [Part(self, method, f"native::{name}") for method, name in names.items()]
+
+    @contextmanager
+    def packing_into(self, arena: Arena | None) -> Iterator[None]:
+        """Packs weights into the arena meanwhile, if one is given."""
+        self.arena = arena
+        try:
+            yield
+        finally:
+            self.arena = None
 
     def packed_bytes(self, kind: int, outputs: int, depth: int, group: int = 0) -> int:
         """Returns the bytes of the packed weights [outputs, depth] of a kind; `group` is of 4-bit weights."""
