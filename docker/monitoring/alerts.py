@@ -315,6 +315,20 @@ ALERTS: Final = (
         Case({f"dosirak_context_truncated_requests_total{{{VERSION}}}": "0+5x90"} | _answers(VERSION, 0, 100, 90), 80),
     ),
     Alert(
+        "DosirakSlowPath",
+        "max by (model, version) (dosirak_engine_slowdown_ratio) > 1.5",
+        "5m",
+        "ticket",
+        NAMED + " is served by a slow path: a decode step takes up to {{ $value | humanize }} times the fastest way's.",
+        Case(
+            _gauge("engine_slowdown_ratio", VERSION, 4, 30),
+            20,
+            DEMO,
+            "demo:2 is served by a slow path: a decode step takes up to 4 times the fastest way's.",
+        ),
+        Case(_gauge("engine_slowdown_ratio", VERSION, 1, 30), 20),
+    ),
+    Alert(
         "DosirakGateBroken",
         "max by (model, version, alias) (dosirak_gate_broken_limits) > 0",
         "5m",

@@ -206,8 +206,9 @@ export type DeploymentBody = { "model": string; "replicas"?: (number | null); "d
 export type DeploymentList = { "data": (DeploymentShown)[] };
 
 /** `phase` says what a loading deployment does, `error` why a deployment failed, `draft` which version makes drafts
-for it, `engine` what serves it. */
-export type DeploymentShown = { "model": string; "digest": string; "state": "loading" | "ready" | "restarting" | "draining" | "failed"; "phase": string; "error": (string | null); "precision": string; "draft": (string | null); "engine": EngineShown; "memory_bytes": (number | null); "load_seconds": number; "in_flight": number; "replicas": (ReplicaShown)[] };
+for it, `engine` what serves it. `shared_bytes` of the weights are in memory once for all replicas. `slow_path` is
+null where the engine's fastest way serves. */
+export type DeploymentShown = { "model": string; "digest": string; "state": "loading" | "ready" | "restarting" | "draining" | "failed"; "phase": string; "error": (string | null); "precision": string; "draft": (string | null); "engine": EngineShown; "memory_bytes": (number | null); "shared_bytes": (number | null); "slow_path": (SlowPathShown | null); "load_seconds": number; "in_flight": number; "replicas": (ReplicaShown)[] };
 
 /** TGI's details. `prefill` has the prompt's tokens where the request sets `decoder_input_details`. */
 export type Details = { "finish_reason": "length" | "eos_token" | "stop_sequence"; "generated_tokens": number; "seed": number; "tokens": (TokenShown)[]; "prefill": (PromptToken)[]; "top_tokens"?: (((TokenShown)[])[] | null); "best_of_sequences"?: ((OtherSequence)[] | null) };
@@ -719,6 +720,11 @@ export type SessionPage = { "data": (SessionShown)[]; "next_cursor": (string | n
 export type SessionShown = { "id": string; "title": (string | null); "model": (string | null); "system": (string | null); "policy": (string | null); "metadata": Record<string, unknown>; "revision": number; "message_count": number; "ttl_seconds": number; "created_at": string; "updated_at": string; "expires_at": string };
 
 export type SignatureDelta = { "type": "signature_delta"; "signature": string };
+
+/** A slower way than the engine's fastest serves a version, for these `reasons`. A decode step of one sequence takes
+`step_ms`. Memory gives its weights in `weights_ms`, so the fastest way would be up to `slowdown` times as fast.
+Both are null where the host's memory was not measured. */
+export type SlowPathShown = { "reasons": (string)[]; "step_ms": number; "weights_ms": (number | null); "slowdown": (number | null) };
 
 export type SpeedShown = { "host": string; "threads": number; "memory_bytes": number; "load_seconds": number; "prefill_tokens_per_second": number; "decode_tokens_per_second": Record<string, number> };
 

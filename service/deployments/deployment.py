@@ -9,6 +9,8 @@ from contextlib import aclosing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
+import structlog
+
 from models.checkpoint.decoder_start import decoder_start
 from models.manifest import Manifest
 from models.pooling import DEFAULT, of_version
@@ -17,12 +19,14 @@ from models.storage.leases import Lease
 from service.deployments.activity import Activity
 from service.deployments.drafts import require_same_tokens
 from service.deployments.engine_options import DEFAULT_OPTIONS, EngineOptions
-from service.engine.messages import Request, StepOutput
+from service.engine.messages import EngineInfo, Request, StepOutput
 from service.engine.scheduling.cost import decode_ratio
 from service.engine_client.engine import Engine, EngineState
 from service.errors import Unavailable
 from service.host import available_memory
 from service.text.tokenizer import Tokenizer
+
+log = structlog.get_logger(__name__)
 
 MEASURED_STEPS = 64
 
@@ -154,6 +158,8 @@ class Deployment:
             await self._give_up(loading, str(error) or type(error).__name__)
         else:
             self.settle(DeploymentState.READY)
+            if (info := self.engine.info) and info.slow_path:
+                log.warning("slow_path", model=self.manifest.reference, cost=info.slow_path.sentence)
 
     async def _fetch(self, repository: Repository) -> None:
         """Brings the weights that are in the store alone."""
@@ -275,6 +281,8 @@ class Deployment:
             "draft": self.draft.reference if self.draft else None,
             "engine": self.kind.shown(info.version if info else ""),
             "memory_bytes": info.memory_bytes if info else None,
+            "shared_bytes": info.shared_bytes if info else None,
+            "slow_path": _slow_path(info),
             "load_seconds": round(self.load_seconds, 3),
             "in_flight": self._occupants,
             "replicas": [_described(each) for each in self.engine.replicas],
@@ -282,6 +290,19 @@ class Deployment:
 
     def _note_phase(self, phase: str, fraction: float) -> None:
         self.phase = f"{phase} {fraction:.0%}"
+
+
+def _slow_path(info: EngineInfo | None) -> dict[str, object] | None:
+    slow = info.slow_path if info else None
+    if slow is None:
+        return None
+    known = bool(slow.weights_seconds)
+    return {
+        "reasons": slow.reasons,
+        "step_ms": round(slow.step_seconds * 1e3, 3),
+        "weights_ms": round(slow.weights_seconds * 1e3, 3) if known else None,
+        "slowdown": round(slow.slowdown, 2) if known else None,
+    }
 
 
 def _described(replica: Engine) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from service.engine.work import NO_WORK, ModelWork, Peaks, PhaseWork
+from service.engine.work import NO_WORK, ModelWork, Peaks, PhaseWork, SlowPath
 
 MAX_STEPS: Final = 32
 """The most step records that a frame carries, and that the API process keeps of an engine process."""
@@ -309,6 +309,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     shared_bytes: int = 0
     """Bytes of the packed weights that the version's replicas share; 0 if each has its own."""
     work: ModelWork = ModelWork()
+    slow_path: SlowPath | None = None
     peaks: Peaks | None = None
     no_peaks: str = ""
     """Why the peaks are not known; "" if they are."""

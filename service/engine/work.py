@@ -46,6 +46,29 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     """Read from memory."""
 
 
+class SlowPath(msgspec.Struct, frozen=True, kw_only=True):
+    """That an engine computes by a slower way than its fastest one, and why the faster ways were refused at load. A
+    decode step of one sequence took `step_seconds`; memory gives the weights of one in `weights_seconds`, which is
+    close to what the fastest way takes. 0 where that is not known."""
+
+    reasons: tuple[str, ...]
+    step_seconds: float
+    weights_seconds: float
+
+    @property
+    def slowdown(self) -> float:
+        """How many times the fastest way's time a step takes, at most; 0 where that is not known."""
+        return self.step_seconds / self.weights_seconds if self.weights_seconds else 0.0
+
+    @property
+    def sentence(self) -> str:
+        """The cost and the reasons."""
+        took = f"a decode step takes {self.step_seconds * 1e3:.3g} ms"
+        if self.weights_seconds:
+            took += f", up to {self.slowdown:.2g} times what memory allows ({self.weights_seconds * 1e3:.3g} ms)"
+        return f"{took}, because a faster way was refused: {'; '.join(self.reasons)}"
+
+
 class PhaseWork(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an engine process did in one phase, prefill or decode: since its start, and in the phase's last
     `work_done.WINDOW_STEPS` steps (`recent_`). Floating point, because a fast device passes 2⁶⁴ operations."""

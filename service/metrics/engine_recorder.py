@@ -33,6 +33,9 @@ class EngineRecorder:
             (families.hopeless.labels(*labels), "hopeless_total"),
         ]
         self._restarts = families.restarts.labels(*labels)
+        self._slowdown = families.slowdown.labels(*labels)
+        self._slowdown.set(1.0)
+        self._shared = families.shared.labels(*labels)
         self._step = families.step_duration.labels(*labels)
         self._tokens = families.iteration_tokens.labels(*labels)
         self._sequences = families.batch_size.labels(*labels)
@@ -52,7 +55,11 @@ class EngineRecorder:
         self._peak_gauges: _PeakGauges | None = None
 
     def on_ready(self, info: EngineInfo, replica: int = 0) -> None:
-        """Records what a process knows of its host. Without peaks there are no ratios."""
+        """Records what a process knows of its host and of its forward. Without peaks there are no ratios of work. A
+        slow path whose cost is not known counts as 2."""
+        slow = info.slow_path
+        self._slowdown.set(max(1.0, slow.slowdown or 2.0) if slow else 1.0)
+        self._shared.set(info.shared_bytes)
         if info.peaks is None:
             return
         self._peaks[replica] = info.peaks

@@ -138,6 +138,8 @@ class EngineFamilies(_Families):
         self.hopeless = counter("deadlines_out_of_reach", "Requests ended by the forecast.", *MODEL)
         self.backlog = gauge("backlog_seconds", "Forecast until every known prompt has its first token.", *MODEL)
         self.restarts = counter("engine_restarts", "Engine processes that died while serving.", *MODEL)
+        self.slowdown = gauge("engine_slowdown_ratio", "Decode step's time by the fastest way's; 1: it serves.", *MODEL)
+        self.shared = gauge("shared_weights_bytes", "Bytes of weights in memory once for all replicas.", *MODEL)
 
     def _declare_work(self) -> None:
         histogram, counter, gauge = self.histogram, self.counter, self.gauge

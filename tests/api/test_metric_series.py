@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from models.repository import Repository
 from service.deployments.deployment import DeploymentState
 from service.engine.messages import EngineStats, FinishReason
-from service.engine.work import Peaks, PhaseWork
+from service.engine.work import Peaks, PhaseWork, SlowPath
 from service.errors import GenerationFailed
 from service.metrics import Metrics
 from tests.api.conftest import KEY, Serve
@@ -86,7 +86,8 @@ async def test_every_series_is_there_before_the_first_answer(serve: Serve) -> No
         new = (await scraped(world)).keys() - before.keys()
         assert {name for name, _ in new} == {"dosirak_http_requests_total"}, "routes, as they are first used"
         answered = {name for (name, labels), value in before.items() if dict(labels).get("model") and value}
-        assert answered <= {"dosirak_model_info", "dosirak_peak_flops", "dosirak_peak_bytes_per_second"}
+        peaks = {"dosirak_peak_flops", "dosirak_peak_bytes_per_second"}
+        assert answered <= peaks | {"dosirak_model_info", "dosirak_engine_slowdown_ratio"}
 
 
 @pytest.mark.nightly
@@ -141,6 +142,18 @@ def test_ratios_are_rates_over_the_peaks() -> None:
         memory = of(found, "dosirak_peak_bytes_per_second", **MODEL)
         expected = pytest.approx(flops / 10 / seconds / memory)
         assert of(found, "dosirak_bandwidth_ratio", phase=phase, **MODEL) == expected
+
+
+def test_a_slow_path_is_told_with_its_cost() -> None:
+    metrics = Metrics()
+    model = metrics.model("demo", "1")
+    assert of(series(metrics.exposition().decode()), "dosirak_engine_slowdown_ratio", **MODEL) == 1
+    slow = SlowPath(reasons=("its layer 3 differs",), step_seconds=0.02, weights_seconds=0.005)
+    for told, ratio in ((slow, 4), (structs.replace(slow, weights_seconds=0.0), 2), (None, 1)):
+        model.on_ready(structs.replace(INFO, slow_path=told, shared_bytes=77))
+        found = series(metrics.exposition().decode())
+        assert of(found, "dosirak_engine_slowdown_ratio", **MODEL) == ratio
+        assert of(found, "dosirak_shared_weights_bytes", **MODEL) == 77
 
 
 def test_a_rate_that_was_reached_is_no_more_than_the_peak() -> None:

@@ -14,11 +14,12 @@ from structlog.testing import capture_logs
 
 from service.doctor import measured
 from service.engine.messages import EngineStats
+from service.engine.work import SlowPath
 from service.engine_client.engine import EngineState
 from service.machine import Host, processor
 from tests.api.conftest import KEY, Serve
 from tests.api.reading import error, openai_error
-from tests.fake_service import URL, WINDOW, World
+from tests.fake_service import INFO, URL, WINDOW, World
 from tests.hosts import MEASURED
 from tests.waiting import until
 
@@ -83,6 +84,22 @@ async def test_chat_tokenize_includes_the_generation_prompt(world: World) -> Non
     assert "".join(text[row["start"] : row["stop"]] for row in rows) == text
     answer = (await world.client.post("/generate", json={"messages": CHAT})).json()
     assert len(rows) == answer["usage"]["prompt_tokens"]
+
+
+async def test_a_slow_path_is_no_secret(serve: Serve) -> None:
+    slow = SlowPath(reasons=("its layer 3 differs from the library's",), step_seconds=0.02, weights_seconds=0.005)
+    with capture_logs() as logged:
+        async with serve(engine={"info": msgspec.structs.replace(INFO, slow_path=slow, shared_bytes=77)}) as world:
+            await until(lambda: world.deployments.describe() and world.deployments.describe()[0]["state"] == "ready")
+            [shown] = (await world.client.get("/v1/deployments")).json()["data"]
+    assert shown["slow_path"] == {"reasons": list(slow.reasons), "step_ms": 20, "weights_ms": 5, "slowdown": 4}
+    assert shown["shared_bytes"] == 77
+    [warning] = [each for each in logged if each["event"] == "slow_path"]
+    assert warning["log_level"] == "warning"
+    assert warning["cost"] == (
+        "a decode step takes 20 ms, up to 4 times what memory allows (5 ms), because a faster way was refused: "
+        "its layer 3 differs from the library's"
+    )
 
 
 async def test_deployments_load_list_and_drain(world: World) -> None:

@@ -196,7 +196,16 @@ def test_a_wrong_outline_does_not_serve(load: Load, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(building, "outline_of", wrong)
     loaded = Loaded.of(directory, "bf16")
     assert loaded.info.forward == "transformers"
-    assert any("layer 0 differs from the library's" in reason for reason in loaded.info.kernels)
+    slow = loaded.info.slow_path
+    assert slow is not None and slow.step_seconds > slow.weights_seconds
+    assert any("layer 0 differs from the library's" in reason for reason in slow.reasons)
+
+
+def test_a_slow_path_has_its_cost_and_a_fast_one_none(load: Load) -> None:
+    assert load("llama", "int8").info.slow_path is None
+    slow = load("gpt2", "bf16").info.slow_path
+    assert slow is not None and slow.slowdown > 1
+    assert slow.reasons[0] == "the fused forward does not know gpt2"
 
 
 @pytest.fixture(scope="module")

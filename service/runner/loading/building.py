@@ -47,6 +47,7 @@ from service.runner.loading.grammar_tokens import begin_reading
 from service.runner.loading.lesson import observe_lesson, with_noises
 from service.runner.loading.model_work import model_work
 from service.runner.loading.probe import PROBE_TOLERANCE, Reference, choose_forward, observe, spread, verify
+from service.runner.loading.slow_path import slow_path
 from service.runner.model_runner import ModelRunner
 from service.runner.native.decoder import NativeDecoder
 from service.runner.native.library import library
@@ -86,7 +87,8 @@ def build_runner(config: EngineConfig, progress: Progress) -> tuple[ModelRunner,
     read = grammars.result()
     runner.grammars = None if isinstance(read, str) else read.grammars(runner.vocab_size)
     info = _info(config, runner, kernels, started, arena)
-    return runner, structs.replace(info, no_grammars=read if isinstance(read, str) else "")
+    slow = slow_path(forward, cache, rules, passed_over, info.work, info.peaks)
+    return runner, structs.replace(info, slow_path=slow, no_grammars=read if isinstance(read, str) else "")
 
 
 def _devices(config: EngineConfig, device: torch.device) -> tuple[torch.device, ...]:

@@ -104,9 +104,21 @@ class EngineShown(Shown):
     guarantees: Guarantees
 
 
+class SlowPathShown(Shown):
+    """A slower way than the engine's fastest serves a version, for these `reasons`. A decode step of one sequence takes
+    `step_ms`. Memory gives its weights in `weights_ms`, so the fastest way would be up to `slowdown` times as fast.
+    Both are null where the host's memory was not measured."""
+
+    reasons: list[str]
+    step_ms: float
+    weights_ms: float | None
+    slowdown: float | None
+
+
 class DeploymentShown(Shown):
     """`phase` says what a loading deployment does, `error` why a deployment failed, `draft` which version makes drafts
-    for it, `engine` what serves it."""
+    for it, `engine` what serves it. `shared_bytes` of the weights are in memory once for all replicas. `slow_path` is
+    null where the engine's fastest way serves."""
 
     model: str
     digest: str
@@ -117,6 +129,8 @@ class DeploymentShown(Shown):
     draft: str | None
     engine: EngineShown
     memory_bytes: int | None
+    shared_bytes: int | None
+    slow_path: SlowPathShown | None
     load_seconds: float
     in_flight: int
     replicas: list[ReplicaShown]

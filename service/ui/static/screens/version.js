@@ -14,6 +14,7 @@ const here = repository(model, 'versions', version);
 
 function Version() {
   const {data: shown} = useAnswer(here);
+  const {data: deployments} = useAnswer('v1/deployments');
   const [dialog, setDialog] = useState('');
   const close = () => setDialog('');
   if (!shown) return null;
@@ -42,7 +43,7 @@ function Version() {
       <a class="button" data-instant href=${pages.model(model)}>${t('version.all', {model})}</a>
     </div>
     <div class="columns">
-      <${Region} name=${t('version.facts')}><${Facts} facts=${facts(shown)} /><//>
+      <${Region} name=${t('version.facts')}><${Facts} facts=${[...facts(shown), ...served(deployments?.data.find(each => each.model === shown.model))]} /><//>
       <${Region} name=${t('version.lineage')}><${Facts} facts=${lineage(shown.lineage)} /><//>
       <${Quality} shown=${shown} />
       <${Speed} report=${shown.report} state=${shown.report_state} />
@@ -73,6 +74,18 @@ const facts = shown => [
   [t('version.vocabulary'), number(shown.vocab_size)], [t('models.size'), bytes(shown.bytes)], [t('version.license'), shown.license],
   [t('model.created'), time(shown.created_at)],
 ].filter(([, value]) => value);
+
+// What its engine says where a slow path serves it, and where replicas share weights.
+const served = deployment => [
+  [t('version.slow_path'), deployment?.slow_path && html`<${SlowPath} path=${deployment.slow_path} />`],
+  [t('version.shared'), deployment?.shared_bytes > 0 && bytes(deployment.shared_bytes)],
+].filter(([, value]) => value);
+
+function SlowPath({path}) {
+  const step = number(path.step_ms, 1);
+  const cost = path.slowdown === null ? t('version.slow_path_takes', {step}) : t('version.slow_path_costs', {step, times: number(path.slowdown, 1)});
+  return html`<${Tag} kind="bad">${cost}<//><ul>${path.reasons.map(reason => html`<li key=${reason}>${reason}</li>`)}</ul>`;
+}
 
 const lineage = from => [
   [t('version.parent'), from.parent && html`<a data-instant href=${pageOfReference(from.parent)}>${from.parent}</a>`],
