@@ -82,9 +82,8 @@ const served = deployment => [
 ].filter(([, value]) => value);
 
 function SlowPath({path}) {
-  const step = number(path.step_ms, 1);
-  const cost = path.slowdown === null ? t('version.slow_path_takes', {step}) : t('version.slow_path_costs', {step, times: number(path.slowdown, 1)});
-  return html`<${Tag} kind="bad">${cost}<//><ul>${path.reasons.map(reason => html`<li key=${reason}>${reason}</li>`)}</ul>`;
+  const times = path.slowdown === null ? '' : ` (≤ ${number(path.slowdown, 1)}×)`;
+  return html`<${Tag} kind="bad">${number(path.step_ms, 1)} ms${times}<//><ul>${path.reasons.map(reason => html`<li key=${reason}>${reason}</li>`)}</ul>`;
 }
 
 const lineage = from => [
