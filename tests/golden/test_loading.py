@@ -35,6 +35,19 @@ def test_buffers_and_logits_are_those_of_the_original(load: Load, name: str, tmp
     assert weight_bytes(model) < weight_bytes(original)
 
 
+@pytest.mark.parametrize("name", ["llama-rope3", "gpt2"])
+def test_versions_of_the_older_recipe_are_read(load: Load, name: str, tmp_path: Path) -> None:
+    """Without a Hadamard transform, with a tied head beside the embedding; by the library's model and by its record."""
+    source = Path(load(name, "fp32").config.model_dir)
+    directory = save_int8(source, tmp_path / "older", block=1)
+    model = load_model(directory, "int8", torch.bfloat16, CPU, Int8Linear)
+    assert model.get_input_embeddings().weight.dtype is torch.bfloat16
+    assert not any(getattr(layer, "hadamard", 1) > 1 for layer in model.modules())
+    loaded = [Loaded.of(directory, "int8", record=str(tmp_path / "r.record")) for _ in range(2)]
+    want = load(name, "int8").info.forward
+    assert [each.info.forward for each in loaded] == [want, want]
+
+
 def test_files_that_do_not_fit_the_config(load: Load, tmp_path: Path) -> None:
     _int8(load, "llama", tmp_path)
     config = transformers.AutoConfig.from_pretrained(tmp_path)

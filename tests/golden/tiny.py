@@ -14,6 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from models import skeleton
+from models.hadamard import BLOCK, of_weights
+from models.int8 import quantize_rows
 from service.engine.batch import SampledToken
 from service.engine.blocks.block_manager import BlockManager
 from service.engine.blocks.offload import Offload
@@ -193,8 +196,10 @@ def save_random(
     return directory
 
 
-def save_int8(source: Path, directory: Path) -> Path:
-    """The 8-bit form of a version: every linear layer symmetric per output channel, the rest bf16."""
+def save_int8(source: Path, directory: Path, block: int = BLOCK) -> Path:
+    """The 8-bit form of a version: every linear layer symmetric per output channel, behind a Hadamard transform, the
+    rest bf16. With a block of 1, as earlier releases wrote it: without the transform, a tied head beside the
+    embedding."""
     config = transformers.AutoConfig.from_pretrained(source, local_files_only=True)
     model = family(config).from_pretrained(source, dtype=torch.float32, local_files_only=True)
     model.config.save_pretrained(directory)
@@ -204,14 +209,17 @@ def save_int8(source: Path, directory: Path) -> Path:
         for name, module in model.named_modules()
         if isinstance(module, (nn.Linear, transformers.pytorch_utils.Conv1D))
     }
+    shared = skeleton.build(source).tied.get("lm_head.weight") if skeleton.build(source).shares_head else None
     for name, tensor in {**model.state_dict(), "lm_head.weight": model.lm_head.weight}.items():
+        if name == shared and block > 1:
+            continue
         if name not in linear:
             tensors[name] = tensor.detach().to(torch.bfloat16).clone()
             continue
         weight = (tensor.T if linear[name] else tensor).detach()
-        scale = weight.abs().amax(1).clamp(min=1e-12) / 127
-        tensors[name] = (weight / scale[:, None]).round().to(torch.int8).contiguous()
-        tensors[f"{name}_scale"] = scale.float()
+        tensors[name], tensors[f"{name}_scale"] = quantize_rows(of_weights(weight, block))
+        if block > 1:
+            tensors[f"{name.removesuffix('.weight')}.hadamard"] = torch.tensor([block], dtype=torch.int32)
     save_file(tensors, directory / "model.safetensors")
     return directory
 
