@@ -9,10 +9,11 @@ import torch
 import transformers
 
 from models.loading import load_model, weight_bytes
+from service.engine.messages import Request, SamplingParams
 from service.runner.linear import Int8Linear
 from service.runner.loading.probe import observe
 from tests.golden.conftest import Load
-from tests.golden.tiny import CONFIGS, GROUPED, Loaded, save_int8
+from tests.golden.tiny import CONFIGS, GROUPED, Loaded, answer, save_int8
 
 CPU = torch.device("cpu")
 
@@ -46,6 +47,23 @@ def test_versions_of_the_older_recipe_are_read(load: Load, name: str, tmp_path: 
     loaded = [Loaded.of(directory, "int8", record=str(tmp_path / "r.record")) for _ in range(2)]
     want = load(name, "int8").info.forward
     assert [each.info.forward for each in loaded] == [want, want]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["llama", "llama-rope3", "gpt2", "gemma3_text"])
+def test_cuda_computes_the_same_8_bit_weights(load: Load, name: str, tmp_path: Path) -> None:
+    """There the weights are turned back to bf16; and the engine serves them."""
+    model = _int8(load, name, tmp_path)
+    want = observe(model, CPU).logits
+    moved = load_model(tmp_path, "int8", torch.bfloat16, torch.device("cuda"), Int8Linear)
+    found = observe(moved, torch.device("cuda")).logits.cpu()
+    assert float((found - want).square().mean().sqrt() / want.std()) < 0.1
+    served = Loaded.of(tmp_path, "int8", device="cuda")
+    params = SamplingParams(max_tokens=6)
+    requests = [Request(str(i), tuple(range(3, 20 + 7 * i)), params) for i in range(4)]
+    crowd = answer(served.core(), {0: requests})
+    assert all(len(crowd[each.id].token_ids) == 6 for each in requests)
 
 
 def test_files_that_do_not_fit_the_config(load: Load, tmp_path: Path) -> None:
