@@ -24,6 +24,7 @@ from models.checkpoint.file_names import CARDS, COPIED
 from models.checkpoint.safetensors_file import FLOATS, INDEX, WEIGHTS, Tensor, read_header
 from models.checkpoint.sources import Source, finish, open_source
 from models.errors import Conflict, InvalidSource
+from models.file_version import publish_file, require_blocks
 from models.manifest import (
     ADAPTER_CONFIG,
     ADAPTER_FILES,
@@ -65,11 +66,12 @@ def import_source(
 
     `source` is a directory, a tar archive, a GGUF file, a hub id `org/name` (at `revision`), or the `name:version` of a
     model that BentoML stored. What was exported from a repository like this one keeps its precision and lineage;
-    `precision` None is bf16 for everything else. An 8-bit or 4-bit precision publishes two versions, the bf16 one and
-    the one made from it; `version` then names the latter, and the bf16 one stays when making it fails. `llm-int8` needs
-    `calibrate`, which gives texts as the version's token ids, and `int4` uses it. `adapter_of` names the version that
-    PEFT's LoRA adapter in `source` was trained for: the result is that version with the adapter. Raises InvalidSource,
-    or Conflict when the version exists.
+    `precision` None is `file` for a GGUF file of blocks that are computed as they are, and bf16 for everything else. An
+    8-bit or 4-bit precision publishes two versions, the bf16 one and the one made from it; `version` then names the
+    latter, and the bf16 one stays when making it fails. `llm-int8` needs `calibrate`, which gives
+    texts as the version's token ids, and `int4` uses it. `adapter_of` names the version that PEFT's LoRA adapter in
+    `source` was trained for: the result is that version with the adapter. Raises InvalidSource, or Conflict when the
+    version exists.
     """
     if version is not None and version in {manifest.version for manifest in repository.versions(name)}:
         raise Conflict(f"{name}:{version} exists; import under another version")
@@ -97,7 +99,9 @@ def _published(
         return _restore(repository, source, name, version, precision, progress)
     if adapter_of is not None:
         return _adapt(repository, source, adapter_of, name, version, precision, author, progress)
-    return _convert(repository, source, name, version, precision_of(precision or "bf16"), author, progress, calibrate)
+    usual: Precision = "file" if source.gguf and not source.gguf.no_blocks else "bf16"
+    wanted = precision_of(precision) if precision else usual
+    return _convert(repository, source, name, version, wanted, author, progress, calibrate)
 
 
 def _adapt(
@@ -130,13 +134,26 @@ def _convert(
     progress: Progress,
     calibrate: "Calibrate | None",
 ) -> Manifest:
+    if precision == "file":
+        require_blocks(source.gguf)
     if precision in QUANTIZED:
         from models.quantize import quantize
 
-        parent = _convert(repository, source, name, None, "bf16", author, part(progress, 0.0, 0.5), None)
+        known = (each for each in reversed(repository.versions(name)) if precision == "file")
+        parent = next((each for each in known if _is_parent(each, source)), None)
+        if parent is None:
+            parent = _convert(repository, source, name, None, "bf16", author, part(progress, 0.0, 0.5), None)
+        if source.gguf and precision == "file":
+            return publish_file(repository, parent, source.gguf.path, version, author, part(progress, 0.5, 1.0))
         return quantize(repository, parent, precision, version, author, part(progress, 0.5, 1.0), calibrate)
     with repository.stage() as staged:
         return _Import(source, staged, precision, progress).publish(repository, name, version, author)
+
+
+def _is_parent(known: Manifest, source: Source) -> bool:
+    """Whether a version is the bf16 one of the same source."""
+    of_source = known.lineage.source == source.description and known.lineage.parent is None
+    return of_source and known.precision == "bf16" and not known.has_adapter
 
 
 def _restore(

@@ -9,7 +9,8 @@ inputs pass (`models.hadamard`); older ones have none. Where the output head is 
 once, as the head's.
 `llm-int8` versions also hold `<module>.outlier_columns` int32 [n] and `<module>.outlier_weight` bf16 [out, n]. 4-bit
 layers of `int4` versions hold `<module>.weight` uint8 [out, in / 2], `<module>.group_scale` uint8 and
-`<module>.group_base` int8 [out, in / group] (`models.int4`). The rest is bf16. Such a model is built without memory
+`<module>.group_base` int8 [out, in / group] (`models.int4`). `file` versions hold a GGUF file's blocks
+(`models.blocks`). The rest is bf16. Such a model is built without memory
 (meta device), and its tensors are mapped from the files.
 """
 
@@ -29,6 +30,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from models import adapters
+from models.blocks import BlockWeight, taken
+from models.checkpoint.block_types import type_of
 from models.experts import Expert, SeparateExperts, library_name
 from models.hadamard import transformed
 from models.int4 import Int4Weight
@@ -68,14 +71,15 @@ class Outliers:
         return cls(found[0].columns, torch.cat([each.weight for each in found]))
 
 
-Int8Factory = Callable[[Tensor | Int4Weight, Tensor, Tensor | None, Outliers | None, bool, int], nn.Module]
-"""(weight int8 [out, in] or its 4-bit form, scale fp32 [out], bias or None, outliers or None, weight only, block of the
-Hadamard transform) → the layer that multiplies by them."""
+Coded = Tensor | Int4Weight | BlockWeight
+LinearFactory = Callable[[Any, Any, Tensor | None, Outliers | None, bool, int], nn.Module]
+"""(weight int8 [out, in], its 4-bit form or blocks, scale fp32 [out], None for blocks, bias or None, outliers or None,
+weight only, block of the Hadamard transform) → the layer that multiplies by them."""
 
 
 class CodedEmbedding(nn.Module):
-    """The rows of an 8-bit output head as an embedding, times `embed_scale` if there is one: one matrix serves both.
-    `head` has `weight` int8 [vocabulary, hidden], `scale` fp32 [vocabulary] and `hadamard`."""
+    """The rows of a coded output head as an embedding, times `embed_scale` if there is one: one matrix serves both.
+    `head` has `weight` int8 [vocabulary, hidden], `scale` fp32 [vocabulary] and `hadamard`, or a `weight` of blocks."""
 
     def __init__(self, head: Any, dtype: torch.dtype, embed_scale: Tensor | None = None) -> None:
         super().__init__()
@@ -87,8 +91,11 @@ class CodedEmbedding(nn.Module):
     def forward(self, token_ids: Tensor) -> Tensor:
         """Returns [.., hidden] for token ids [..]."""
         (head,) = self._head
-        rows = head.weight[token_ids].float() * head.scale[token_ids][..., None]
-        rows = transformed(rows, head.hadamard).to(self.dtype)
+        if isinstance(head.weight, BlockWeight):
+            rows = head.weight.rows(token_ids, self.dtype)
+        else:
+            rows = head.weight[token_ids].float() * head.scale[token_ids][..., None]
+            rows = transformed(rows, head.hadamard).to(self.dtype)
         return rows if self.embed_scale is None else rows * self.embed_scale.to(self.dtype)
 
 
@@ -107,7 +114,7 @@ def load_model(
     precision: str,
     dtype: torch.dtype,
     device: torch.device,
-    int8_linear: Int8Factory,
+    int8_linear: LinearFactory,
     room: dict[int, int] | None = None,
 ) -> transformers.PreTrainedModel:
     """Returns the model in evaluation mode on `device`; with `room`, the bytes that each GPU may give, the library
@@ -151,22 +158,25 @@ def _without_adapter(directory: Path) -> Iterator[Path]:
 
 
 def _load_int8(
-    directory: Path, precision: str, dtype: torch.dtype, device: torch.device, int8_linear: Int8Factory
+    directory: Path, precision: str, dtype: torch.dtype, device: torch.device, int8_linear: LinearFactory
 ) -> transformers.PreTrainedModel:
     config = _config(directory)
     with torch.device("meta"):
         model: transformers.PreTrainedModel = _family(config).from_config(config, dtype=dtype)
     _fill_buffers(model)
     tensors = dict(_mapped_tensors(directory))
+    blocks = taken(list(tensors), tensors.pop)
     experts: dict[str, dict[tuple[int, int], nn.Module]] = {}
-    for name in [key.removesuffix(SCALE_SUFFIX) for key in tensors if key.endswith(SCALE_SUFFIX)]:
-        weight, scale = _coded(name, tensors.pop), tensors.pop(name + SCALE_SUFFIX)
+    coded = [key.removesuffix(SCALE_SUFFIX) for key in tensors if key.endswith(SCALE_SUFFIX)]
+    for name in (*coded, *blocks):
+        weight: Coded = blocks[name] if name in blocks else _coded(name, tensors.pop)
+        scale = None if name in blocks else tensors.pop(name + SCALE_SUFFIX).to(device)
         bias = tensors.pop(f"{name}.bias", None)
         bias = None if bias is None else bias.to(device, dtype)
         columns, kept = tensors.pop(name + COLUMNS_SUFFIX, None), tensors.pop(name + KEPT_SUFFIX, None)
         outliers = None if columns is None or kept is None else Outliers(columns.to(device), kept.to(device))
         block = _block(tensors.pop(name + HADAMARD_SUFFIX, None))
-        layer = int8_linear(weight.to(device), scale.to(device), bias, outliers, precision == "int8-weight", block)
+        layer = int8_linear(weight.to(device), scale, bias, outliers, precision == "int8-weight", block)
         if expert := Expert.of_name(name):
             experts.setdefault(expert.module, {})[expert.number, expert.part] = layer
         else:
@@ -204,7 +214,8 @@ def _share_head(model: transformers.PreTrainedModel, state: Mapping[str, Tensor]
     embedding: Any = model.get_input_embeddings()
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     names = {module: name for name, module in model.named_modules()}
-    if f"{names[embedding]}.weight" in state or not isinstance(getattr(head, "scale", None), Tensor):
+    is_coded = isinstance(getattr(head, "scale", None), Tensor) or isinstance(head.weight, BlockWeight)
+    if f"{names[embedding]}.weight" in state or not is_coded:
         return
     scale = getattr(embedding, "embed_scale", None)
     model.set_submodule(names[embedding], CodedEmbedding(head, dtype, scale))
@@ -254,12 +265,13 @@ class MappedWeights:
     def __init__(self, directory: str | Path, dtype: torch.dtype, precision: str) -> None:
         """Raises OSError for unreadable files. Floating point tensors, except scales, are returned in `dtype`."""
         self._paths = dict(_names(Path(directory)))
+        self._blocks = {told[0]: (name, told[1]) for name in self._paths if (told := type_of(name))}
         self.dtype = dtype
         self._weight_only = precision == "int8-weight"
 
     def linear(self, name: str) -> Any:
         """Returns a linear layer's `weight` [out, in], `bias` [out] or None and, if the weight is 8-bit or 4-bit,
-        `scale` [out], `weight_only`, `hadamard` and `outliers` or None."""
+        `scale` [out], `weight_only`, `hadamard` and `outliers` or None. The weight may be blocks."""
         if name == HEAD and f"{HEAD_OF_GPT_NEOX}.weight" in self._paths:
             name = HEAD_OF_GPT_NEOX
         expert = Expert.of_name(name)
@@ -267,7 +279,8 @@ class MappedWeights:
             return expert.of_fused(partial(self._fused, expert), transposed=True, in_turn=True)
         scale, bias = name + SCALE_SUFFIX, f"{name}.bias"
         layer = SimpleNamespace(
-            weight=_coded(name, self.tensor), bias=self.tensor(bias) if bias in self._paths else None
+            weight=self.blocks(name) or _coded(name, self.tensor),
+            bias=self.tensor(bias) if bias in self._paths else None,
         )
         if scale in self._paths:
             layer.scale = _mapped(self._paths[scale], scale)
@@ -282,6 +295,13 @@ class MappedWeights:
     def _fused(self, expert: Expert, name: str) -> Tensor | None:
         found = f"{expert.module}.{name}"
         return self.tensor(found) if found in self._paths else None
+
+    def blocks(self, module: str) -> BlockWeight | None:
+        """Returns a module's weights if they are blocks."""
+        if module not in self._blocks:
+            return None
+        name, kind = self._blocks[module]
+        return BlockWeight(_mapped(self._paths[name], name), kind)
 
     def tensor(self, name: str) -> Tensor:
         return _as(_mapped(self._paths[name], name), self.dtype)

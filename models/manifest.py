@@ -10,14 +10,14 @@ from typing import Literal, Self, cast, get_args
 
 from models.errors import Corrupt, InvalidReference, InvalidSource
 
-Precision = Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4"]
+Precision = Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4", "file"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 DEFAULT_ALIAS = "production"
 """The alias that a bare name means, if the model has it."""
-QUANTIZED: frozenset[str] = frozenset({"int8", "int8-weight", "llm-int8", "int4"})
+QUANTIZED: frozenset[str] = frozenset({"int8", "int8-weight", "llm-int8", "int4", "file"})
 """Precisions with 8-bit weights in their files: with 8-bit activations; with unchanged activations; with 8-bit
 activations except outlier columns, which stay in 16 bits. `int4` has 4-bit weights in most layers, and 8-bit
-activations."""
+activations. `file` has the blocks of a GGUF file as they are, and activations in 8 bits by groups of 32."""
 HADAMARD: frozenset[str] = frozenset({"int8", "int8-weight"})
 """Precisions whose weights pass a Hadamard transform (`models.hadamard`) in versions of today's recipe."""
 

@@ -103,6 +103,8 @@ def quantize(
             f"{parent.reference} is {parent.precision} and cannot become {precision}; 8-bit and 4-bit versions are "
             "made from bf16"
         )
+    if wanted == "file":
+        raise Conflict("A file version is made of a GGUF file, by its import: dosirak model import FILE.gguf NAME")
     repository.fetch(parent)
     source = repository.path(parent)
     model = skeleton.build(source)

@@ -4,7 +4,7 @@ transformers' own classes build it on the meta device. So it costs no memory and
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -47,7 +47,8 @@ class Skeleton:
     `unread` are patterns of names that checkpoints may hold and no model reads, such as the masks of older ones.
     `kv_heads` of `head_dim` numbers are the keys of one token in each of `kv_layers`, and again its values, in a
     decoder with ordinary attention; 0 heads where the family names none and keeps something else. `windows` are the
-    tokens that a token sees in each of these layers, None for all; () where all layers see all."""
+    tokens that a token sees in each of these layers, None for all; () where all layers see all. `file_bytes` are those
+    of the GGUF file that it was read from, if it was."""
 
     linears: dict[str, Linear]
     experts: dict[str, Linear]
@@ -64,6 +65,7 @@ class Skeleton:
     windows: tuple[int | None, ...]
     is_encoder_decoder: bool
     shares_head: bool
+    file_bytes: int = 0
 
     @property
     def largest_matrix(self) -> int:
@@ -78,6 +80,8 @@ class Skeleton:
     def weight_bytes(self, precision: str) -> int:
         """Bytes of a version's weights. An 8-bit or 4-bit version has a tied head of its own beside the embedding,
         unless they share it. Of a 4-bit version all layers are counted as 4-bit that can be, in groups of 32."""
+        if precision == "file":
+            return self.file_bytes
         if precision not in QUANTIZED:
             return self.parameters * _DTYPE_BYTES[precision]
         coded = sum(self._coded_bytes(each, precision) for each in self.coded.values())
@@ -149,11 +153,13 @@ def of_config(config: Path) -> Skeleton:
         return build(Path(directory))
 
 
-def of_gguf(path: Path) -> Skeleton:
-    """The skeleton of the model in a GGUF file. Raises InvalidSource for one that is not served from GGUF."""
+def of_gguf(path: Path) -> tuple[Skeleton, str]:
+    """The skeleton of the model in a GGUF file, and why its blocks are not computed as they are (`gguf_file.Unpacked`).
+    Raises InvalidSource for a model that is not served from GGUF."""
     with TemporaryDirectory() as directory:
-        Path(directory, "config.json").write_text(as_text(gguf_file.config_of(path)))
-        return build(Path(directory))
+        config, no_blocks = gguf_file.read(path)
+        Path(directory, "config.json").write_text(as_text(config))
+        return replace(build(Path(directory)), file_bytes=path.stat().st_size), no_blocks
 
 
 def _linears(model: PreTrainedModel) -> dict[str, Linear]:

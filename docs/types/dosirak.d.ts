@@ -315,8 +315,9 @@ export type GuardFinding = { "rule": string; "action": "flag" | "mask" | "stop";
 export type HTTPValidationError = { "detail"?: (ValidationError)[] };
 
 /** `source` is a directory, archive or GGUF file on the server's machine, a hub id, or a BentoML store tag. For a
-PEFT adapter `adapter_of` names its base version. */
-export type ImportBody = { "source": string; "precision"?: ("fp32" | "bf16" | "int8" | "int8-weight" | "llm-int8" | "int4" | null); "version"?: (string | number | null); "revision"?: (string | null); "adapter_of"?: (string | null); "evaluate"?: "none" | "quick" | "full" };
+PEFT adapter `adapter_of` names its base version. The precision is `file` unless given for a GGUF file whose blocks
+are computed as they are, and `bf16` for other sources. */
+export type ImportBody = { "source": string; "precision"?: ("fp32" | "bf16" | "int8" | "int8-weight" | "llm-int8" | "int4" | "file" | null); "version"?: (string | number | null); "revision"?: (string | null); "adapter_of"?: (string | null); "evaluate"?: "none" | "quick" | "full" };
 
 export type Incomplete = { "reason": "max_output_tokens" | "content_filter" };
 

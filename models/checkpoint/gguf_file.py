@@ -13,9 +13,11 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from models.checkpoint.gguf_blocks import why_no_blocks
 from models.checkpoint.gguf_config import ARCHITECTURES, Metadata, config_json
 from models.checkpoint.gguf_tokenizer import stops, write_tokenizer
 from models.checkpoint.gguf_weights import named_weights, write_weights
@@ -36,10 +38,19 @@ def is_gguf(path: Path) -> bool:
     return path.suffix.lower() == SUFFIX and path.is_file()
 
 
-def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, ...]:
-    """Writes the model of the file `path` into the empty directory `target`. Returns what an import notes of it: its
-    sha256 and the formats of its tensors. Raises InvalidSource for a file that is damaged, or of a model that is not
-    served from GGUF."""
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A GGUF file that was unpacked: `notes` for what is made of it, and why its blocks are not computed as they are
+    ("" if they are)."""
+
+    path: Path
+    notes: tuple[str, ...]
+    no_blocks: str
+
+
+def unpack(path: Path, target: Path, progress: Progress = silent) -> Unpacked:
+    """Writes the model of the file `path` into the empty directory `target`. An import notes its sha256 and the formats
+    of its tensors. Raises InvalidSource for a file that is damaged, or of a model that is not served from GGUF."""
     with _readable(path):
         progress(0.0, f"reading {path.name}")
         told = _metadata(path)
@@ -51,19 +62,22 @@ def unpack(path: Path, target: Path, progress: Progress = silent) -> tuple[str, 
         _write_card(told.values.get("general.license"), target)
         write_weights(named, config, told.architecture, target, progress)
     formats = sorted({tensor.tensor_type.name for tensor in tensors.values()})
-    return f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"
+    notes = f"from GGUF of sha256 {sha256_of(path)}", f"tensors in {', '.join(formats)}, dequantized"
+    return Unpacked(path, notes, why_no_blocks(told.architecture, tensors))
+
+
+def read(path: Path) -> tuple[dict[str, Any], str]:
+    """Returns the config.json of the model in a GGUF file, and why its blocks are not computed as they are. Raises
+    InvalidSource as `unpack` does."""
+    with _readable(path):
+        told, tensors = _metadata(path), _tensors(path)
+        return config_json(told, tensors), why_no_blocks(told.architecture, tensors)
 
 
 def _write_card(license: object, target: Path) -> None:
     """Writes a model card for the licence that a file names."""
     if isinstance(license, str) and _LICENSE.fullmatch(license):
         (target / "README.md").write_text(f"---\nlicense: {license}\n---\n")
-
-
-def config_of(path: Path) -> dict[str, Any]:
-    """Returns the config.json of the model in a GGUF file. Raises InvalidSource as `unpack` does."""
-    with _readable(path):
-        return config_json(_metadata(path), _tensors(path))
 
 
 @contextmanager

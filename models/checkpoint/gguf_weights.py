@@ -121,7 +121,7 @@ def write_weights(
     from models.conversion import PLAIN_FORMAT, bytes_of, write_shards
 
     _require_whole(target, {name: source.shape for name, source in named.items()})
-    undo = _unpermuted(config) if architecture == "llama" else {}
+    undo = unpermuted(config) if architecture == "llama" else {}
     one_more = config["model_type"] in _NORMS_HOLD_ONE_MORE
 
     def content(name: str) -> memoryview:
@@ -228,7 +228,7 @@ def _name(name: str, blocks: Mapping[str, str]) -> str:
     return _WHOLE[name]
 
 
-def _unpermuted(config: Mapping[str, Any]) -> dict[str, Callable[[Tensor], Tensor]]:
+def unpermuted(config: Mapping[str, Any]) -> dict[str, Callable[[Tensor], Tensor]]:
     """llama.cpp rotates neighbouring dimensions, transformers the two halves of a head. Files of the architecture
     `llama` have the rows of queries and keys in the former order. Returns what restores the rows, by projection."""
 

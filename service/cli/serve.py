@@ -47,7 +47,10 @@ def serve(
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="bf16, fp32, int8, int8-weight, llm-int8, int4; unset: int8 on a processor, bf16 on a GPU."),
+        typer.Option(
+            help="bf16, fp32, int8, int8-weight, llm-int8, int4, file; unset: bf16 on a GPU; on a processor file for a "
+            "GGUF file, int8 for others."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name in the repository; made of MODEL where unset.")] = None,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Measure the version before it is served.")] = False,

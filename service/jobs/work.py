@@ -113,7 +113,8 @@ def _needs(
     precision: str,
 ) -> dict[str, Any]:
     """What a checkpoint that is not here yet will need on this machine, by its config.json or by the GGUF file that is
-    its whole; `gpu_free` only where a GPU would serve it."""
+    its whole; `gpu_free` only where a GPU would serve it. `precision` is int8 for a GGUF file that was asked for as
+    `file` and cannot be computed so; `no_blocks` says why."""
     from models.checkpoint.sources import is_gguf
     from models.loading import resolve_device
     from models.skeleton import of_config, of_gguf
@@ -121,14 +122,16 @@ def _needs(
     from service.runner.kv_cache import free_bytes
 
     device = resolve_device(settings.first_device)
-    free = free_bytes(device)
+    free, no_blocks = free_bytes(device), ""
     if is_gguf(config):
-        sizes = of_gguf(Path(config))
+        sizes, no_blocks = of_gguf(Path(config))
+        precision = "int8" if no_blocks and precision == "file" else precision
         weight_bytes = sizes.weight_bytes("bf16")
     else:
         sizes = of_config(Path(config))
     needs = needs_of(sizes, Files(weight_bytes, largest_file), precision_of(precision), settings, free)
-    return asdict(needs) | {"gpu_free": free if device.type == "cuda" else None}
+    gpu_free = free if device.type == "cuda" else None
+    return asdict(needs) | {"gpu_free": gpu_free, "precision": precision, "no_blocks": no_blocks}
 
 
 def _before(evaluate: str, progress: Progress) -> Progress:

@@ -47,7 +47,9 @@ def products_dtype(precision: str, dtype: str, device: torch.device) -> str:
     """Returns the dtype in which a version's linear layers multiply."""
     if precision not in QUANTIZED:
         return dtype
-    has_int8 = precision != "int8-weight" and int8_kernel(device) != "dequantized"
+    kernel = int8_kernel(device)
+    has_int8 = kernel == "native" or (precision != "file" and kernel != "dequantized")
+    has_int8 &= precision != "int8-weight"
     return "int8" if has_int8 else "bf16"
 
 

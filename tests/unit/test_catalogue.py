@@ -90,7 +90,7 @@ def test_the_first_start_fetches_and_the_second_does_not(
     start: Start, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = start.run("tiny")
-    assert (start.served, start.jobs) == ("tiny:2", ["import", "evaluate"])
+    assert (start.served, start.jobs) == ("tiny:2", ["import", "quantize", "evaluate"])
     assert "serving tiny:2 (int8" in shown
     found, listed_wheel = start.repository.get("tiny", "2"), catalogue.first().wheel
     assert listed_wheel and found.lineage.source == f"wheel {REQUIREMENT} sha256:{listed_wheel.sha256}"

@@ -72,8 +72,8 @@ def saved(directory: Path, config: Any) -> Path:
     return directory
 
 
-def imported(repository: Repository, path: Path, **options: Any) -> Manifest:
-    return import_source(repository, str(path), "model", **options)
+def imported(repository: Repository, path: Path, precision: str = "bf16", **options: Any) -> Manifest:
+    return import_source(repository, str(path), "model", precision=precision, **options)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

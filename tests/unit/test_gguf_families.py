@@ -117,7 +117,7 @@ def saved(directory: Path, kind: str) -> Path:
 
 
 def imported(repository: Repository, path: Path) -> Path:
-    return repository.path(import_source(repository, str(path), "model"))
+    return repository.path(import_source(repository, str(path), "model", precision="bf16"))
 
 
 def logits(directory: Path) -> torch.Tensor:

@@ -96,7 +96,7 @@ def test_published_with_every_version(tmp_path: Path, precision: str) -> None:
     small = quantize(repository, parent, precision, calibrate=lambda directory, window: [[1, 2, 3]])
     stored = {layer.pattern: layer.dtype for layer in small.layers}
     assert stored["model.layers.0.self_attn.q_proj"].startswith("I8") and stored["lm_head"].startswith("I8")
-    assert stored["model.embed_tokens"] == stored["model.norm"] == "BF16"
+    assert stored["model.norm"] == "BF16" and stored.get("model.embed_tokens", "BF16") == "BF16"
 
 
 def test_a_file_without_a_sound_header_is_not_published(tmp_path: Path) -> None:

@@ -31,10 +31,11 @@ Effort = Literal["none", "quick", "full"]
 
 class ImportBody(Wire):
     """`source` is a directory, archive or GGUF file on the server's machine, a hub id, or a BentoML store tag. For a
-    PEFT adapter `adapter_of` names its base version."""
+    PEFT adapter `adapter_of` names its base version. The precision is `file` unless given for a GGUF file whose blocks
+    are computed as they are, and `bf16` for other sources."""
 
     source: Annotated[str, Field(min_length=1, max_length=4096)]
-    precision: Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4"] | None = None
+    precision: Literal["fp32", "bf16", "int8", "int8-weight", "llm-int8", "int4", "file"] | None = None
     version: Version | None = None
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     adapter_of: Annotated[str, Field(min_length=1, max_length=200)] | None = None

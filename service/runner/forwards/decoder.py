@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.blocks import BlockWeight, plain
 from models.int4 import joined
 from models.loading import CodedEmbedding, LowRankWeights, Outliers
 from service.runner.adapters import Adapted
+from service.runner.block_linear import BlockLinear
 from service.runner.forwards.attention import AttentionPlan
 from service.runner.forwards.forward import CannotServe
 from service.runner.linear import DenseLinear, Int8Linear
@@ -148,7 +150,11 @@ def fuse(parts: Seq[Any]) -> nn.Module:
         except ValueError as error:
             raise CannotServe(str(error)) from None
         return Int8Linear(weight, scale, bias, outliers, parts[0].weight_only, parts[0].hadamard)
-    weight = parts[0].weight if len(parts) == 1 else torch.cat([part.weight for part in parts])
+    weights = [part.weight for part in parts]
+    if all(isinstance(weight, BlockWeight) for weight in weights) and len({weight.type for weight in weights}) == 1:
+        return BlockLinear(BlockWeight(torch.cat([weight.data for weight in weights]), weights[0].type), bias)
+    weights = [plain(weight, torch.bfloat16) for weight in weights]
+    weight = weights[0] if len(parts) == 1 else torch.cat(weights)
     return DenseLinear(weight, bias)
 
 

@@ -48,7 +48,7 @@ def vocab_size_of(model: transformers.PreTrainedModel) -> int:
     """Rows of the embedding, or of the output layer where it has fewer."""
     embedding: Any = model.get_input_embeddings()
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    return min(len(layer.weight) for layer in (embedding, head) if isinstance(getattr(layer, "weight", None), Tensor))
+    return min(len(layer.weight) for layer in (embedding, head) if getattr(layer, "weight", None) is not None)
 
 
 class CannotServe(Exception):

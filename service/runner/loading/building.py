@@ -19,11 +19,14 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
+from models.blocks import BLOCKS
 from models.int4 import INT4, decoded
 from models.loading import DTYPES, MappedWeights, load_model, resolve_device, weight_bytes
 from models.manifest import QUANTIZED
 from service.engine.messages import EngineConfig, EngineInfo
 from service.host import usable_cores
+from service.runner.block_linear import BlockLinear, coded_linear
+from service.runner.block_linear import release as release_blocks
 from service.runner.draft_model import DraftModel
 from service.runner.forwards.attention import KV_TILE, matmul_dtype
 from service.runner.forwards.decoder import FusedDecoder
@@ -170,12 +173,13 @@ def _from_library(
 
     device, is_divided = devices[0], len(devices) > 1
     room = {each.index: free_bytes(each) - RESERVED_BYTES for each in devices} if is_divided else None
-    model = load_model(config.model_dir, config.precision, dtype, device, Int8Linear, room)
+    model = load_model(config.model_dir, config.precision, dtype, device, coded_linear, room)
     pin_rope(model, config.max_model_len)
     progress("probe", 0.6)
     attention, precision, positions = model.config._attn_implementation, _precision(config), config.max_model_len
     reference = _with_lesson(observe(model, device), model, config)
     release(model, everything=arena is not None)
+    release_blocks(model)
     cache = _make_cache(config, _with_windows(reference.shapes, model), reference.devices)
     progress("forward", 0.8)
     if model.config.is_encoder_decoder:
@@ -240,7 +244,7 @@ def _blueprint(model: transformers.PreTrainedModel, max_model_len: int) -> Bluep
 def _apart(whole: Blueprint) -> Blueprint:
     """Returns weights with a copy of a dense model's embedding. The library maps its files as one mapping, which would
     stay resident with the embedding. 8-bit files are mapped tensor by tensor (see `models.loading`)."""
-    if whole.embedding is None or whole.head.weight.dtype in (torch.int8, INT4):
+    if whole.embedding is None or whole.head.weight.dtype in (torch.int8, INT4, BLOCKS):
         return whole
     return replace(whole, embedding=whole.embedding.clone())
 
@@ -321,6 +325,8 @@ def _dense_layers(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Ten
             yield module, module.weight, module.weight.dtype
         elif isinstance(module, Int8Linear) and module.kernel == "dequantized":
             yield module, decoded(module.weight), torch.bfloat16
+        elif isinstance(module, BlockLinear) and not module.is_native:
+            yield module, module.weight.dequantized(torch.bfloat16), torch.bfloat16
         elif type(module).__name__ == "Conv1D":  # the library's, [in, out]
             weight = module.get_parameter("weight").T
             yield module, weight, weight.dtype
@@ -362,7 +368,9 @@ def _kernels(config: EngineConfig, forward: Forward, cache: KVCache, rules: RowR
     """Returns a plain `part: kernel` for each part."""
     device = cache.device
     native = library() if device.type == "cpu" else None
-    if config.precision == "int8-weight":
+    if config.precision == "file":
+        linear = f"linear: blocks of the file {'dequantized' if native is None else 'native'}"
+    elif config.precision == "int8-weight":
         linear = f"linear: 8-bit weights {int8_kernel(device)}"
     elif config.precision in QUANTIZED:
         kernel = int8_kernel(device)

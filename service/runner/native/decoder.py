@@ -13,6 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from models.blocks import BLOCKS
 from models.loading import LowRankWeights
 from service.runner.forwards.attention import AttentionPlan
 from service.runner.forwards.forward import CannotServe
@@ -83,7 +84,7 @@ class NativeDecoder(nn.Module):
         self.layers = nn.ModuleList(_linears(kernels, outline, layer) for outline, layer in pairs)
         self.head = NativeLinear(kernels, (whole.head,))
         self.embedding = None if whole.embedding is None else nn.Buffer(whole.embedding.contiguous(), persistent=False)
-        if self.embedding is None and self.head.kind not in (KINDS[torch.int8], WEIGHT_ONLY):
+        if self.embedding is None and self.head.kind not in (KINDS[torch.int8], WEIGHT_ONLY, KINDS[BLOCKS]):
             raise CannotServe("no kernel reads an embedding from the rows of such a head")
         self.vocab_size = whole.vocab_size
         structs = [self._layer(index, layer, whole) for index, layer in enumerate(whole.layers)]

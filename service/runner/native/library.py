@@ -11,10 +11,12 @@ from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p, pointer
 from functools import cache
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
+from models.blocks import BLOCKS, BlockWeight
 from models.int4 import INT4, Int4Weight
 from service import host
 from service.engine.profiling import Part
@@ -24,7 +26,7 @@ from service.runner.native.build import LEVELS, library_path, preferred
 from service.runner.native.marks import Marks, MarksStruct
 
 _ALIGNMENT = 64
-KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, INT4: 4}
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, INT4: 4, BLOCKS: 5}
 WEIGHT_ONLY = 3
 """8-bit weights times rows that are not quantized."""
 KEPT_WIDTH = 16
@@ -197,6 +199,12 @@ class Library:
         self._pack_int4.argtypes = (
             c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int,
         )  # fmt: skip
+        self._block_panel_bytes = functions.dosirak_block_panel_bytes
+        self._block_panel_bytes.restype = c_int64
+        self._block_panel_bytes.argtypes = (c_int64, c_int64)
+        self._pack_blocks = functions.dosirak_pack_blocks
+        self._pack_blocks.restype = None
+        self._pack_blocks.argtypes = (c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int)
         self._linear = functions.dosirak_linear
         self._linear.restype = None
         self._linear.argtypes = (POINTER(LinearStruct), c_void_p, c_int64, c_void_p, c_int)
@@ -250,15 +258,9 @@ class Library:
         depth, outputs = parts[0].shape[1], sum(len(part) for part in parts)
         group = parts[0].group if isinstance(parts[0], Int4Weight) else 0
         size = self.packed_bytes(kind, outputs, depth, group)
-        if self.arena is not None:
-            start = -(-size // _ALIGNMENT) * _ALIGNMENT
-            memory = self.arena.take(f"{self.level} {kind} {outputs} {depth} {group}", start + 4 * outputs)
-            packed, sums = memory[:size], memory[start:].view(torch.int32)
-            if not self.arena.is_owner:
-                return packed, sums
-        else:
-            packed = lazy_zeros((size,), torch.uint8, huge=True)
-            sums = torch.zeros(outputs, dtype=torch.int32)
+        packed, sums, is_packed = self._memory(f"{self.level} {kind} {outputs} {depth} {group}", size, outputs)
+        if is_packed:
+            return packed, sums
         at, threads = 0, torch.get_num_threads()
         for part in parts:
             to = (packed.data_ptr(), sums.data_ptr())
@@ -270,6 +272,46 @@ class Library:
                 self._pack(kind, *to, weight.data_ptr(), len(part), depth, at, threads)
             at += len(part)
         return packed, sums
+
+    def _memory(self, what: str, size: int, numbers: int) -> tuple[Tensor, Tensor, bool]:
+        """Returns memory for packed weights [size] uint8 and int32 [numbers], all zeros; or those that another process
+        has packed, and True."""
+        if self.arena is None:
+            return lazy_zeros((size,), torch.uint8, huge=True), torch.zeros(numbers, dtype=torch.int32), False
+        start = -(-size // _ALIGNMENT) * _ALIGNMENT
+        memory = self.arena.take(what, start + 4 * numbers)
+        return memory[:size], memory[start:].view(torch.int32), not self.arena.is_owner
+
+    def joins_blocks(self, parts: Seq[BlockWeight]) -> bool:
+        """Whether each panel of these parts, one below the other, has one type."""
+        return all(sum(map(len, run)) % self.panel == 0 for run in _runs(parts)[:-1])
+
+    def pack_blocks(self, parts: Seq[BlockWeight]) -> tuple[Tensor, Tensor]:
+        """Packs blocks, one below the other. Returns the form that the kernels read [bytes] uint8, and type and
+        place of each panel as pairs of int64 in int32. Raises ValueError where `joins_blocks` says no."""
+        if not self.joins_blocks(parts):
+            raise ValueError("outputs of two types of blocks share a panel")
+        depth, runs = parts[0].shape[1], _runs(parts)
+        sizes = [self._block_panel_bytes(run[0].number, depth) for run in runs]
+        panels = [-(-sum(map(len, run)) // self.panel) for run in runs]
+        whole = sum(size * count for size, count in zip(sizes, panels, strict=True))
+        names = "+".join(f"{run[0].type} {sum(map(len, run))}" for run in runs)
+        packed, table, is_packed = self._memory(f"{self.level} {names} {depth}", whole, 4 * sum(panels))
+        if is_packed:
+            return packed, table
+        places: list[tuple[int, int]] = []
+        threads, begin = torch.get_num_threads(), 0
+        for run, size, count in zip(runs, sizes, panels, strict=True):
+            places += [(run[0].number, begin + size * panel) for panel in range(count)]
+            at = 0
+            for part in run:
+                data = part.data.contiguous()
+                to = packed.data_ptr() + begin
+                self._pack_blocks(part.number, to, data.data_ptr(), len(part), depth, at, threads)
+                at += len(part)
+            begin += size * count
+        table.view(torch.int64).view(-1, 2).copy_(torch.tensor(places))
+        return packed, table
 
     def linear(self, layer: LinearStruct, rows: Tensor) -> Tensor:
         """Returns [n, outputs] fp32 of rows [n, depth]. Raises ValueError for rows of another depth."""
@@ -322,6 +364,11 @@ class Library:
         mixed = row.float().clone()
         self._hadamard(mixed.data_ptr(), len(mixed), block)
         return mixed
+
+
+def _runs(parts: Seq[BlockWeight]) -> list[list[BlockWeight]]:
+    """Returns neighbours of one type together."""
+    return [list(run) for _, run in groupby(parts, lambda part: part.type)]
 
 
 def _check(reason: bytes | None) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.blocks import BlockWeight, plain
 from models.hadamard import is_block
 from models.int4 import INT4, Int4Weight, decoded
 from models.loading import Outliers
@@ -28,7 +29,7 @@ class NativeLinear(nn.Module):
     not fit the weights.
 
     4-bit parts stay 4-bit if all parts are, in groups of one size, and the kernels have that. Otherwise they are
-    decoded.
+    decoded. A file's blocks stay so if all parts are blocks, and types change between panels; else they become bf16.
     """
 
     def __init__(self, library: Library, parts: Seq[Any]) -> None:
@@ -44,7 +45,7 @@ class NativeLinear(nn.Module):
         self._group = weights[0].group if isinstance(weights[0], Int4Weight) else 0
         self._hadamard = _block(parts)
         self.kind = WEIGHT_ONLY if getattr(parts[0], "weight_only", False) else KINDS[self.dtype]
-        packed, sums = _joined(library, parts) or library.pack(weights, self.kind)
+        packed, sums = _packed(library, parts, weights, self.kind)
         self.weight = torch.empty(self.out_features, self.in_features, dtype=self.dtype, device="meta")  # for its type
         self.packed, self.sums = nn.Buffer(packed, persistent=False), nn.Buffer(sums, persistent=False)
         self.scale = _buffer([part.scale for part in parts] if self.dtype in (torch.int8, INT4) else [])
@@ -84,8 +85,19 @@ def rounds_rows(library: Library) -> bool:
     return not torch.equal(NativeLinear(library, (weights,)).forward(finer), finer)
 
 
-def _alike(library: Library, weights: Seq[Tensor | Int4Weight]) -> list[Tensor | Int4Weight]:
-    """Returns the weights, with 4-bit ones decoded where no kernel multiplies all of them together."""
+def _packed(library: Library, parts: Seq[Any], weights: Seq[Any], kind: int) -> tuple[Tensor, Tensor]:
+    if isinstance(weights[0], BlockWeight):
+        return library.pack_blocks(weights)
+    return _joined(library, parts) or library.pack(weights, kind)
+
+
+def _alike(library: Library, weights: Seq[Any]) -> list[Any]:
+    """Returns the weights, with 4-bit ones decoded, and blocks dequantized, where no kernel multiplies all of them
+    together."""
+    blocks = [isinstance(weight, BlockWeight) for weight in weights]
+    if any(blocks):
+        fit = all(blocks) and library.joins_blocks(weights)
+        return list(weights) if fit else [plain(weight, torch.bfloat16) for weight in weights]
     groups = {weight.group if isinstance(weight, Int4Weight) else 0 for weight in weights}
     return list(weights) if library.has_int4 and len(groups) == 1 else [decoded(weight) for weight in weights]
 

@@ -29,9 +29,10 @@ inline Linear part_of(const Linear& all, int64_t part, int64_t parts) {
     Linear one = all;
     one.outputs = all.outputs / parts;
     const int64_t first = part * one.outputs;
-    one.packed = (const char*)all.packed + packed_bytes(all.kind, first, all.depth, all.group);
+    if (all.kind != BLOCKS) one.packed = (const char*)all.packed + packed_bytes(all.kind, first, all.depth, all.group);
     if (all.scale) one.scale += first;
-    if (all.sums) one.sums += first;
+    if (all.kind == BLOCKS) one.sums = (const int32_t*)((const PanelPlace*)all.sums + first / PANEL);
+    else if (all.sums) one.sums += first;
     if (all.bias) one.bias += first;
     return one;
 }

@@ -10,7 +10,7 @@
 
 namespace dosirak {
 
-enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2, INT8_WEIGHT = 3, INT4 = 4 };
+enum Kind : int64_t { FP32 = 0, BF16 = 1, INT8 = 2, INT8_WEIGHT = 3, INT4 = 4, BLOCKS = 5 };
 
 // Where a processor multiplies fp32 only, narrow weights are widened: in registers for few rows, and for more than
 // MOST_WIDENED_IN_REGISTERS a slab of a panel at a time, once for all rows.

@@ -22,7 +22,7 @@ struct Linear {  // mirrored in library.py
     int64_t kind, outputs, depth;
     const void* packed;
     const float* scale;   // [outputs], 8-bit and 4-bit only
-    const int32_t* sums;  // [outputs], the sum of each output's 8-bit weights
+    const int32_t* sums;  // [outputs], the sum of each output's 8-bit weights; of BLOCKS a PanelPlace for each panel
     const float* bias;    // [outputs] or null
     int64_t outliers;         // columns that 8-bit codes leave out
     const int32_t* columns;   // [outliers]

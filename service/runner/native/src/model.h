@@ -24,7 +24,7 @@ struct Model {  // mirrored in library.py
     Gate gate;
     int64_t vocabulary, max_positions;
     int64_t embedding_kind;  // FP32 or BF16
-    const void* embedding;   // [vocabulary, hidden]; null: it is the head's matrix, of 8-bit weights
+    const void* embedding;   // [vocabulary, hidden]; null: it is the head's matrix, of 8-bit weights or blocks
     Norm final_norm;
     double eps, embedding_scale, logit_softcap;  // softcap 0: none
     Linear head;

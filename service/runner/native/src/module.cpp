@@ -81,6 +81,16 @@ EXPORT void dosirak_pack_int4(void* packed, int32_t* sums, const uint8_t* codes,
     pack_int4((char*)packed, sums, codes, scales, bases, rows, depth, group, at);
 }
 
+// Bytes of a panel of a file's blocks of a type.
+EXPORT int64_t dosirak_block_panel_bytes(int64_t type, int64_t depth) { return block_panel_bytes(type, depth); }
+
+// Rows of a file's blocks become outputs `at` .. of zero-filled panels of their type.
+EXPORT void dosirak_pack_blocks(int64_t type, void* packed, const uint8_t* blocks, int64_t rows, int64_t depth, int64_t at,
+                                int threads) {
+#pragma omp parallel num_threads(threads)
+    pack_blocks(type, (char*)packed, blocks, rows, depth, at);
+}
+
 // y [rows, outputs] = layer(x [rows, depth]).
 EXPORT void dosirak_linear(const Linear* layer, const float* x, int64_t rows, float* y, int threads) {
     static thread_local Buffer data, scales, outliers;

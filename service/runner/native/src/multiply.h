@@ -1,6 +1,7 @@
 // y = x W^T over packed weights of any kind, by a team.
 #pragma once
 
+#include "blocks.h"
 #include "hadamard.h"
 #include "int4.h"
 
@@ -25,6 +26,7 @@ inline void unpack(const Linear& l, int64_t output, float* to) {
 
 // Writes the weights [depth] of one output of an 8-bit layer, as they were before their Hadamard transform.
 inline void weights_of(const Linear& l, int64_t output, float* to) {
+    if (l.kind == BLOCKS) return unpack_row(l, output, to);
     if (l.kind == INT8) unpack<Int8>(l, output, to);
     else unpack<Int8Weight>(l, output, to);
     for (int64_t k = 0; k < l.depth; k++) to[k] *= l.scale[output];
@@ -46,7 +48,8 @@ void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out,
     const int64_t wanted = std::clamp<int64_t>(all / (4 * threads), 1, 8);
     const int64_t width = wanted < 3 ? wanted : (wanted + 3) / 4 * 4;  // single rows take four panels at a time
     const int64_t across = (all + width - 1) / width, down = (m + TALL - 1) / TALL;
-    const Finish<std::conditional_t<std::is_same_v<T, Int4>, Int8, T>> finish{l, codes, out};
+    using Finished = std::conditional_t<std::is_same_v<T, Int4>, Int8, std::conditional_t<std::is_same_v<T, Blocks>, Fp32, T>>;
+    const Finish<Finished> finish{l, codes, out};
 #pragma omp for schedule(dynamic, 1) nowait
     for (int64_t task = 0; task < across * down; task++) {
         const int64_t first = task % across * width, last = std::min(first + width, all);
@@ -58,6 +61,7 @@ void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out,
 inline void multiply(const Linear& l, const Codes& codes, int64_t m, const Output& out, int threads) {
     if constexpr (HAS_INT4)
         if (l.kind == INT4) multiply<Int4>(l, codes, m, out, threads);
+    if (l.kind == BLOCKS) multiply<Blocks>(l, codes, m, out, threads);
     if (l.kind == INT8) multiply<Int8>(l, codes, m, out, threads);
     if (l.kind == INT8_WEIGHT) multiply<Int8Weight>(l, codes, m, out, threads);
     if (l.kind == BF16) multiply<Bf16>(l, codes, m, out, threads);

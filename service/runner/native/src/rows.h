@@ -4,8 +4,8 @@
 
 #include <vector>
 
+#include "blocks.h"
 #include "hadamard.h"
-#include "linear.h"
 
 namespace dosirak {
 
@@ -183,8 +183,38 @@ inline void quantize(const float* x, Int8::Input* codes, float* scale, int64_t n
     });
 }
 
+// Writes a row for blocks (see BlockRow): codes of each group of 32 by its own largest magnitude. A group that is no
+// number gets such a scale, and the row such outputs.
+inline void quantize_groups(const float* x, int64_t n, int64_t stride, char* to) {
+    const BlockRow row(to, stride);
+    for (int64_t k = 0; k < n; k += 32) {
+        Vf most{}, wrong{};
+        for (int64_t i = k; i < k + 32; i += LANES) {
+            const Vf v = load<Vf>(x + i);
+            most = larger(magnitude(v), most);
+            wrong = fma(v, Vf{}, wrong);
+        }
+        const float broken = sum(wrong), s = std::max(largest(most), 1e-30f) * (1.0f / 127);
+        const bool good = broken == 0.0f;
+        const float inverse = good ? 1.0f / s : 0.0f;
+        for (int64_t i = k; i < k + 32; i += 16) {
+            Vf total{};
+            for (int64_t j = i; j < i + 16; j += LANES) {
+                const Vf code = good ? nearest(load<Vf>(x + j) * inverse) : Vf{};
+                total += code;
+                store(row.codes + j, __builtin_convertvector(__builtin_convertvector(code, Vi), Vb));
+            }
+            row.less16[i / 16] = -(int32_t)sum(total);
+        }
+        row.scale[k / 32] = good ? s : broken + NAN;
+        row.less32[k / 32] = row.less16[k / 16] + row.less16[k / 16 + 1];
+        row.shift[k / 32] = row.scale[k / 32] * -(float)row.less32[k / 32];
+    }
+}
+
 // Bytes of an element of an encoded row.
 constexpr int64_t input_bytes(int64_t kind) {
+    if (kind == BLOCKS) return BLOCK_ROW_BYTES;
     if (kind == INT8 || kind == INT4) return sizeof(Int8::Input);
     return kind == BF16 ? sizeof(Bf16::Input) : sizeof(float);
 }
@@ -192,6 +222,7 @@ constexpr int64_t input_bytes(int64_t kind) {
 // Writes one row in the form that a linear layer reads.
 inline void encode(const Linear& into, const float* x, int64_t n, const Codes& codes, int64_t row) {
     const int64_t padded = codes.stride, kind = into.kind;
+    if (kind == BLOCKS) return quantize_groups(x, n, padded, codes.data + row * padded * BLOCK_ROW_BYTES);
     if (into.hadamard > 1) {
         static thread_local std::vector<float> mixed;
         mixed.assign(x, x + n);

@@ -36,7 +36,7 @@ const COLUMNS = [
   {label: t('models.size'), number: true, cell: row => bytes(row.bytes)},
 ];
 
-const PRECISIONS = ['', 'bf16', 'int8', 'int8-weight', 'llm-int8', 'int4', 'fp32'];
+const PRECISIONS = ['', 'bf16', 'int8', 'int8-weight', 'llm-int8', 'int4', 'file', 'fp32'];
 
 function Import({onClose}) {
   const [form, setForm] = useState({name: '', source: '', precision: '', evaluate: 'quick'});
