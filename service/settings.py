@@ -175,7 +175,7 @@ class Settings(BaseSettings):
         ge=0,
         le=1,
         description="Gate: least share of the positions whose likeliest token is its parent's, where that token is "
-        "clear: it leads by 0.1 nats. Only of conversions, which hold their parent's weights in another precision.",
+        "clear: it leads by 0.2 nats. Only of conversions, which hold their parent's weights in another precision.",
     )
     gate_kl: float = Field(
         default=0.02,

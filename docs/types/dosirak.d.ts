@@ -136,7 +136,7 @@ export type ComparedProfiles = { "a": ComparedProfile; "b": ComparedProfile; "op
 export type ComparedVersions = { "a": VersionShown; "b": VersionShown; "differs": (string)[]; "files": SameFiles };
 
 /** The comparison with the parent on the same text; `kl` in nats, `decode_ratio` by batch size. `clear` is the share
-of the positions where the parent's likeliest token leads by 0.1 nats, `clear_top1_agreement` the share of these
+of the positions where the parent's likeliest token leads by 0.2 nats, `clear_top1_agreement` the share of these
 with the same likeliest token; null in reports of earlier releases. `greedy_agreement` is null in a check. */
 export type ComparisonShown = { "reference": string; "digest": string; "perplexity_change": number; "kl": number; "top1_agreement": number; "greedy_agreement": (number | null); "decode_ratio": Record<string, number>; "clear_top1_agreement"?: (number | null); "clear"?: (number | null) };
 

@@ -51,7 +51,7 @@ class TextSetShown(Shown):
 
 class ComparisonShown(Shown):
     """The comparison with the parent on the same text; `kl` in nats, `decode_ratio` by batch size. `clear` is the share
-    of the positions where the parent's likeliest token leads by 0.1 nats, `clear_top1_agreement` the share of these
+    of the positions where the parent's likeliest token leads by 0.2 nats, `clear_top1_agreement` the share of these
     with the same likeliest token; null in reports of earlier releases. `greedy_agreement` is null in a check."""
 
     reference: str
