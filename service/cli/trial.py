@@ -38,8 +38,9 @@ class Trial:
             return ()
         broken = self.store.broken_limits(manifest, DEFAULT_ALIAS, self.limits)
         if is_new and not broken:
-            figures = (each.sentence for each in self.store.gate_checks(manifest, DEFAULT_ALIAS, self.limits))
-            self.say(f"{manifest.reference} ({manifest.precision}) is measured: {'; '.join(figures)}")
+            parent, checks = manifest.lineage.parent, self.store.gate_checks(manifest, DEFAULT_ALIAS, self.limits)
+            figures = "; ".join(each.sentence.removesuffix(f" of {parent}") for each in checks)
+            self.say(f"{manifest.reference} ({manifest.precision}) is measured beside {parent}: {figures}")
         return broken
 
     def warn(self, manifest: Manifest) -> None:

@@ -118,7 +118,7 @@ def test_the_first_start_makes_the_version(start: Start, hub: FakeHub, llama: Pa
     assert (start.served, start.jobs) == ("tiny-chat:2", ["needs", "import", "evaluate"])
     assert "to download" in shown and "memory to serve" in shown and "are free" in shown
     assert "serving tiny-chat:2 (int8" in shown and "not measured yet" not in shown
-    assert "tiny-chat:2 (int8) is measured: KL divergence 0.0004 nats, at most 0.02 of tiny-chat:1" in shown
+    assert "tiny-chat:2 (int8) is measured beside tiny-chat:1: KL divergence 0.0004 nats, at most 0.02; top-1" in shown
     assert start.efforts == ["check"]
     version = start.repository.get("tiny-chat", "2")
     assert (version.lineage.source, version.lineage.author) == (f"{TINY}@{commit}", "kim")
@@ -210,7 +210,7 @@ def test_what_breaks_the_gate_does_not_stand_in_production(start: Start, hub: Fa
     shown = start.run(TINY)
     assert "tiny-chat:2 (int8) is not served, int8-weight is tried: KL divergence 0.0540 nats, at most 0.02" in shown
     assert "top-1 agreement where clear 89.00%" in shown and "perplexity +4.70%" in shown
-    assert "tiny-chat:3 (int8-weight) is measured: KL divergence 0.0004 nats" in shown
+    assert "tiny-chat:3 (int8-weight) is measured beside tiny-chat:1: KL divergence 0.0004 nats" in shown
     assert (start.served, start.repository.aliases("tiny-chat")) == ("tiny-chat:3", {"production": "3"})
     start.jobs.clear()
     assert "is measured" not in start.run(TINY)
