@@ -103,6 +103,8 @@ def resolve_device(device: str) -> torch.device:
     """Returns the device; "auto" is CUDA if there is one, else the CPU. Raises ValueError for one that is not there."""
     found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     there = torch.cuda.device_count()
+    if found.type == "cuda" and found.index is None:
+        found = torch.device("cuda", 0)  # torch's own functions want a number
     if found.type == "cuda" and (found.index or 0) >= there:
         names = ", ".join(f"cuda:{number}" for number in range(there))
         raise ValueError(f"{device} is not there; there are: {names or 'cpu'}")

@@ -11,6 +11,7 @@ import torch
 from msgspec import structs
 from pydantic import ValidationError
 
+from models.loading import resolve_device
 from models.manifest import Manifest
 from models.repository import Repository
 from service.deployments.deployments import Deployments
@@ -101,6 +102,20 @@ def test_a_device_that_is_not_there_stops_the_start(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(SystemExit, match="DOSIRAK_DEVICES: cuda:7 is not there; there are: cpu"):
         settings_or_exit()
+
+
+def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.cuda.set_device refuses a device without one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [str(resolve_device(name)) for name in ("auto", "cuda", "cuda:1", "cpu")] == [
+        "cuda:0",
+        "cuda:0",
+        "cuda:1",
+        "cpu",
+    ]
+    with pytest.raises(ValueError, match="cuda:2 is not there; there are: cuda:0, cuda:1"):
+        resolve_device("cuda:2")
 
 
 def test_replicas_go_to_the_devices_with_the_fewest() -> None:
