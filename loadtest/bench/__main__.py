@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one round, 90 s at most for one work of one system")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="systems whose name begins so")
-    parser.add_argument("--works", nargs="+", default=[], choices=sorted(BY_NAME), metavar="WORK")
+    parser.add_argument("--works", nargs="+", default=[], choices=sorted({*BY_NAME, "quality"}), metavar="WORK")
     parser.add_argument("--again", nargs="+", default=[], metavar="NAME", help="measure these systems anew")
     parser.add_argument("--fresh", action="store_true", help="start over, whatever the results folder holds")
     parser.add_argument("--mixed", action="store_true", help="the mixed loads instead")
@@ -81,9 +81,14 @@ def main() -> int:
     path = options.out / "figures.jsonl"
     if options.fresh:
         path.unlink(missing_ok=True)
+    cell = options.cell_seconds or (90.0 if options.quick else 300.0)
+    limits = Limits(cell, time.monotonic() + options.minutes * 60)
+    rounds = 1 if options.quick else options.rounds
     if options.model:
-        rounds = 1 if options.quick else options.rounds
-        return asyncio.run(real.run(cache, options.out, options.model, options.only, options.again, rounds))
+        wanted = real.Wanted(options.only, options.works, options.again, rounds)
+        return asyncio.run(real.run(cache, options.out, options.model, wanted, limits))
+    if "quality" in options.works:
+        raise SystemExit("quality is a work of --model alone: random weights predict nothing")
     journal = Journal(path)
     chosen = named(catalogue(), options.only)
     if options.again:
@@ -93,9 +98,8 @@ def main() -> int:
         return asyncio.run(mixed.run(cache, options.out, options.quick))
     systems = [system for system in chosen if system.peer not in absent]
     works = [BY_NAME[name] for name in options.works] or list(WORKS)
-    cell = options.cell_seconds or (90.0 if options.quick else 300.0)
-    session = Session(cache, journal, Limits(cell, time.monotonic() + options.minutes * 60))
-    whole = options.report or asyncio.run(session.run(systems, works, 1 if options.quick else options.rounds))
+    session = Session(cache, journal, limits)
+    whole = options.report or asyncio.run(session.run(systems, works, rounds))
     versions = {peer: cache.version(peer) for peer in peers(catalogue()) if peer not in absent}
     command = " ".join(["python -m loadtest.bench", *sys.argv[1:]]).strip()
     context = report.Context(date.today().isoformat(), command, versions, absent)

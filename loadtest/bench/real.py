@@ -10,8 +10,8 @@ lookup speculation is off, because peers have none here.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -105,23 +105,35 @@ def prepare(cache: Cache, chosen: Sequence[System]) -> dict[str, str]:
     return absent
 
 
-async def run(cache: Cache, out: Path, name: str, only: Sequence[str], again: Sequence[str], rounds: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A part of the comparison: systems by the beginning of their names, works by name (all where none is named), the
+    systems to measure anew, and the rounds."""
+
+    only: Sequence[str]
+    works: Sequence[str]
+    again: Sequence[str]
+    rounds: int
+
+
+async def run(cache: Cache, out: Path, name: str, wanted: Wanted, limits: Limits) -> int:
     """Measures what the journal does not hold, then writes README.md and its plot."""
     try:
         shape = shape_in(cache, name)
     except (CannotMake, RepositoryError) as error:
         raise SystemExit(f"{name} cannot be had: {error}") from None
     everything = systems(shape)
-    chosen = named(everything, only)
+    chosen = named(everything, wanted.only)
     journal = Journal(out / "figures.jsonl")
-    if again:
-        journal.forget({system.name for system in named(everything, again)})
+    if wanted.again:
+        journal.forget({system.name for system in named(everything, wanted.again)})
     absent = prepare(cache, chosen)
     fp32 = System("transformers fp32", "transformers", shape, "fp32", options=("float32", "static"))
     tokenizer = cache.checkpoint(shape) / "tokenizer.json"
     reference = await Reference.of(tokenizer, cache.root / "quality" / name, partial(_driven, fp32, cache))
-    session = Session(cache, journal, Limits(300.0, time.monotonic() + 3600.0))
-    await session.run([system for system in chosen if system.name not in absent], works(reference), rounds)
+    asked = [work for work in works(reference) if work.name in wanted.works or not wanted.works]
+    present = [system for system in chosen if system.name not in absent]
+    await Session(cache, journal, limits).run(present, asked, wanted.rounds)
     versions = {peer: cache.version(peer) for peer in peers(everything)}
     write(out, journal, everything, versions, absent)
     print(f"\n{out / 'README.md'}")
