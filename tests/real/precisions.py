@@ -23,6 +23,7 @@ BOUNDS: dict[str, Bound] = {
     "fp32": Bound(0.01, 0.99, 0.0015, 0.0002),  # an import of a GGUF file rounds its weights to bf16
     "bf16": Bound(0.02, 0.985, 0.003, 0.0005),
     "int8": Bound(0.08, 0.95, 0.01, 0.0055),
+    "file": Bound(0.075, 0.955, 0.01, 0.004),
     "int8-weight": Bound(0.08, 0.945, 0.01, 0.005),
     "llm-int8": Bound(0.15, 0.91, 0.02, 0.02),
     "int4": Bound(0.26, 0.84, 0.08, 0.07),
@@ -30,5 +31,5 @@ BOUNDS: dict[str, Bound] = {
 OF_FILE = ("fp32", "bf16", "file")
 """Made of the file itself; the others of the bf16 version."""
 SERVED = tuple(precision for precision in BOUNDS if precision != "fp32")
-DEFAULTS = ("bf16", "int8", "int8-weight")
+DEFAULTS = ("bf16", "int8", "int8-weight", "file")
 """What a plain question is answered by; the others lose more."""
