@@ -57,12 +57,9 @@ async def answers(cache: Cache, system: System, tokenizer: Tokenizer) -> list[st
     """Returns the answer to each question, cut where the model ends it; one that is longer ends with "…"."""
     running = await system.start(cache)
     try:
-        found = []
-        for question in QUESTIONS:
-            prompt = tokenizer.render_chat([Message("user", question)])
-            [told] = await running.wave([Asked(prompt, NEW_TOKENS)])
-            found.append(said(tokenizer, told.token_ids))
-        return found
+        prompts = [tokenizer.render_chat([Message("user", question)]) for question in QUESTIONS]
+        told = await running.wave([Asked(prompt, NEW_TOKENS) for prompt in prompts])
+        return [said(tokenizer, answer.token_ids) for answer in told]
     finally:
         await running.end()
 
