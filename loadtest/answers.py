@@ -35,7 +35,6 @@ ANSWERING: Final = (
     "dosirak int8",
     "dosirak int8-weight",
     "dosirak file",
-    "dosirak int4",
     "llama.cpp file",
 )
 FP32: Final = "transformers fp32"

@@ -36,12 +36,14 @@ BOUNDS: Final = {"decode-1": 1.2, "prefill": 2.0, "decode-8": 3.0}
 def write(
     out: Path, journal: Journal, systems: Sequence[System], versions: Mapping[str, str], absent: Mapping[str, str]
 ) -> None:
-    """README.md and quality.svg, into `out`."""
+    """README.md, and quality.svg where speeds were measured, into `out`."""
     out.mkdir(parents=True, exist_ok=True)
     notes = out / "notes.md"
     said = f"\n## Notes\n\n{notes.read_text(encoding='utf-8')}" if notes.exists() else ""
     (out / "README.md").write_text(page(journal, systems, versions, absent) + said, encoding="utf-8")
-    (out / "quality.svg").write_text(plot(journal, systems), encoding="utf-8")
+    if found := speeds_and_kl(journal, systems):
+        drawn = points(f"{systems[0].shape.name}, one request", "tok/s", "KL", found)
+        (out / "quality.svg").write_text(drawn, encoding="utf-8")
 
 
 def page(journal: Journal, systems: Sequence[System], versions: Mapping[str, str], absent: Mapping[str, str]) -> str:
@@ -53,6 +55,7 @@ def page(journal: Journal, systems: Sequence[System], versions: Mapping[str, str
         if journal.figure(MACHINE, "limits", key) is not None
     )
     positions = next((n for each in systems if (n := journal.figure(each.name, "quality", "positions"))), 0)
+    found = verdicts(journal, systems)
     parts = [
         f"# {name}: tokens a second and quality",
         f"Host: {machine['cpu']}, {CORES} cores, {machine['flags']}; {machine['memory']}. Commit {commits}.  \n"
@@ -63,8 +66,8 @@ def page(journal: Journal, systems: Sequence[System], versions: Mapping[str, str
         f"dequantized file, {positions:,.0f} next tokens of `loadtest/texts/prose.txt`; ± is two standard errors of "
         "KL, perplexity the change.",
         table(journal, systems, COLUMNS),
-        "![tokens a second and KL](quality.svg)",
-        "## Beside llama.cpp on the same file\n\n" + goals_table(verdicts(journal, systems)),
+        *["![tokens a second and KL](quality.svg)"] * bool(speeds_and_kl(journal, systems)),
+        *(["## Beside llama.cpp on the same file\n\n" + goals_table(found)] if found else []),
         "## Not measured\n\n" + missing(journal, systems, Page("", "", {}, absent)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -80,18 +83,19 @@ def verdicts(journal: Journal, systems: Sequence[System]) -> list[Verdict]:
             continue
         for work, bound in BOUNDS.items():
             mine, peer = (journal.figure(name, work, "tokens_per_second") for name in (system.name, AGAINST))
+            if mine is None or peer is None:
+                continue
             detail = f"{shown(mine)} against {shown(peer)} tok/s"
             goal = f"≥ {bound}x {AGAINST}"
             found.append(at_least(f"{system.precision}, {work}", goal, ratio(mine, peer), bound, detail))
     return found
 
 
-def plot(journal: Journal, systems: Sequence[System]) -> str:
-    """Tokens a second at 1, and KL: below and to the right is better."""
-    found = {
+def speeds_and_kl(journal: Journal, systems: Sequence[System]) -> dict[str, tuple[float, float]]:
+    """Tokens a second at 1, and KL, of the systems that have both: below and to the right is better."""
+    return {
         system.name: (speed, kl)
         for system in systems
         if (speed := journal.figure(system.name, "decode-1", "tokens_per_second"))
         and (kl := journal.figure(system.name, "quality", "kl"))
     }
-    return points(f"{systems[0].shape.name}, one request", "tok/s", "KL", found)
