@@ -73,10 +73,10 @@ def page(journal: Journal, compared: Sequence[System], told: dict[str, list[str]
     machine = host()
     parts = [
         "# What a precision loses",
-        f"Written by `{command}` on {date.today().isoformat()}, commit {commit()}, {machine['cpu']}.\n"
+        f"Written by `{command}` on {date.today().isoformat()}, commit {commit()},\n{machine['cpu']}.\n"
         "The model is SmolLM2-135M-Instruct, the catalogue's `smollm2`, which others trained. Answers are greedy and\n"
         "unedited, of a small model: they are compared with each other, and not with the truth.",
-        "## Against fp32\n\nTransformers in fp32 on the dequantized file is the reference "
+        "## Against fp32\n\nTransformers in fp32 on the dequantized file is the reference\n"
         "([how it is measured](benchmarks.md#speed-and-quality-of-a-real-model)).",
         table(journal, compared, QUALITY),
         f"## Ten questions\n\nUp to {NEW_TOKENS} tokens; an answer that is longer ends with …",
