@@ -221,6 +221,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_real_model(real: dict[str, Path], precision: str) -> None:
     known = Probed.of(real[precision], precision, 8192)
