@@ -74,6 +74,4 @@ export function Confirm({title, onClose, onConfirm, children}) {
 }
 
 export const Empty = ({children}) => html`<p class="empty">${children}</p>`;
-// Marks a version that breaks limits of the gate of an alias which points to it.
-export const Breach = ({broken}) => broken.length > 0 && html`<span title=${broken.join('; ')}><${Tag} kind="bad">${t('gate.broken')}<//></span>`;
 export const Tag = ({kind = '', children}) => html`<span class=${`tag ${kind}`}>${children}</span>`;
