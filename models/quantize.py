@@ -118,7 +118,7 @@ def quantize(
                 shutil.copyfile(source / file.path, staged / file.path)
         set_config_dtype(staged / "config.json", "BF16")
         plan = plan_of(source, model, inputs.outliers, group, inputs.importance, progress, wanted)
-        quantizer = _Quantizer(plan, inputs)
+        quantizer = _Quantizer(plan, inputs, progress)
         hashes = write_shards(staged, [item.tensor for item in plan], quantizer, progress, QUANTIZED_FORMAT)
         if wanted == "llm-int8":
             (staged / REPORT).write_text(as_text(_outlier_report(model, inputs)))
@@ -191,14 +191,19 @@ class _Quantizer:
     """Gives the bytes of planned tensors by name. What else a layer has is asked for right after its weight, and kept
     until then. `errors` has those of 4-bit layers by module."""
 
-    def __init__(self, plan: list[Planned], inputs: _Inputs) -> None:
+    def __init__(self, plan: list[Planned], inputs: _Inputs, progress: Progress) -> None:
         self.errors: dict[str, float] = {}
         self._plan = {item.tensor.name: item for item in plan}
         self._inputs = inputs
         self._kept: dict[str, torch.Tensor] = {}
+        self._progress = progress
+        self._bytes, self._written = sum(item.tensor.bytes for item in plan), 0
 
     def __call__(self, name: str) -> memoryview:
         item = self._plan[name]
+        if item.linear is not None:
+            self._progress(self._written / self._bytes, f"rounding {item.linear.module}")
+        self._written += item.tensor.bytes
         if item.expert is not None:
             return bytes_of(finite(name, part_of(item.source, item.path, item.expert).bias.to(torch.bfloat16)))
         if item.linear is None:

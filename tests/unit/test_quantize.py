@@ -190,6 +190,16 @@ def test_weights_that_are_not_finite(repository: Repository, tmp_path: Path) -> 
     assert repository.versions("demo") == [parent]
 
 
+def test_its_progress_names_the_layers(repository: Repository, tmp_path: Path) -> None:
+    """A layer's rounding takes seconds in a large model."""
+    parent = import_source(repository, str(save_llama(tmp_path / "source")), "demo")
+    told: list[tuple[float, str]] = []
+    quantize(repository, parent, progress=lambda share, phase: told.append((share, phase)))
+    layers = [(share, phase) for share, phase in told if phase.startswith("rounding ")]
+    assert {phase.removeprefix("rounding ") for _, phase in layers} == set(LLAMA_LINEARS)
+    assert [share for share, _ in layers] == sorted(share for share, _ in layers) and 0.5 < layers[-1][0] < 1
+
+
 def test_parent_is_left_alone(repository: Repository, tmp_path: Path) -> None:
     parent = import_source(repository, str(save_llama(tmp_path / "source")), "demo")
     quantize(repository, parent)
